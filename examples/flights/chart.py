@@ -1,0 +1,129 @@
+"""The backlog over time, as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
+from upkeep import UpkeepRun
+from watch import Sample
+
+INK, MUTED, LINE = "#22303c", "#6b7785", "#d9dee4"
+STATES = {"success": "#2f8f6b", "failed": "#c8403a"}
+
+
+def draw(
+    path: Path,
+    *,
+    title: str,
+    samples: Sequence[Sample],
+    runs: Sequence[UpkeepRun],
+    run_name: str,
+    started: float,
+    marks: Mapping[str, float],
+) -> None:
+    """Draw the backlog of every region, the rounds of maintenance, and the writes.
+
+    Parameters
+    ----------
+    path : Path
+        PNG file to write.
+    title : str
+        What the run was, in one line.
+    samples, runs
+        What was seen. At least one sample.
+    run_name : str
+        What a round of maintenance is called.
+    started : float
+        When the run began, in seconds since 1970.
+    marks : mapping of str to float
+        Moments worth a line, in seconds since the run began.
+    """
+    figure = Figure(figsize=(11, 6.6), dpi=150, layout="constrained")
+    backlog, rounds, writes = figure.subplots(3, 1, sharex=True, height_ratios=[5, 0.7, 2.2])
+    seconds = np.array([sample.seconds for sample in samples])
+    _backlog(backlog, seconds, np.array([sample.backlog_rows for sample in samples]))
+    _rounds(rounds, runs, run_name, started, float(seconds[-1]))
+    _writes(writes, seconds, np.array([sample.writes for sample in samples]))
+    for axes in (backlog, writes):
+        axes.set_ylim(bottom=0)
+        axes.yaxis.set_major_formatter(EngFormatter(sep=""))
+        axes.grid(axis="y", color=LINE, linewidth=0.6)
+        axes.set_axisbelow(True)
+    for axes in (backlog, rounds, writes):
+        axes.spines[["top", "right", "left"]].set_visible(False)
+        axes.spines["bottom"].set_color(LINE)
+        axes.tick_params(colors=MUTED, length=0)
+        for moment in marks.values():
+            axes.axvline(moment, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
+    for name, moment in marks.items():
+        backlog.annotate(
+            name,
+            (moment, 1),
+            xycoords=("data", "axes fraction"),
+            xytext=(-4, -4),
+            textcoords="offset points",
+            rotation=90,
+            ha="right",
+            va="top",
+            fontsize=8,
+            color=INK,
+        )
+    backlog.set_xlim(0, max(float(seconds[-1]), 1.0))
+    writes.set_xlabel("seconds since the start", color=MUTED)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold", color=INK)
+    figure.savefig(path)
+
+
+def _backlog(axes: Axes, seconds: np.ndarray, rows: np.ndarray) -> None:
+    shades = mpl.colormaps["viridis"](np.linspace(0.12, 0.92, rows.shape[1]))
+    labels = [f"region {number}" for number in range(rows.shape[1])]
+    axes.stackplot(seconds, rows.T, colors=shades, labels=labels, edgecolor="white", linewidth=0.4)
+    handles, labels = axes.get_legend_handles_labels()
+    # From top to bottom, as the areas lie on each other.
+    axes.legend(
+        handles[::-1],
+        labels[::-1],
+        loc="upper left",
+        bbox_to_anchor=(1.0, 1.0),
+        frameon=False,
+        fontsize=8,
+        labelcolor=MUTED,
+    )
+    _name(axes, "Backlog: rows flushed and not merged yet")
+
+
+def _rounds(axes: Axes, runs: Sequence[UpkeepRun], name: str, started: float, end: float) -> None:
+    for run in runs:
+        begin = run.started - started
+        width = (run.ended - started if run.ended is not None else end) - begin
+        color = STATES.get(run.state, MUTED)
+        axes.barh(0, width, left=begin, height=0.7, color=color, edgecolor="white", linewidth=1)
+    axes.set_yticks([])
+    axes.set_ylim(-0.5, 0.5)
+    failed = sum(run.state == "failed" for run in runs)
+    _name(axes, f"{name} ({len(runs)}{f', {failed} failed' if failed else ''})")
+
+
+def _writes(axes: Axes, seconds: np.ndarray, writes: np.ndarray) -> None:
+    axes.plot(seconds, writes, color="#2c6fbb", linewidth=2)
+    axes.annotate(
+        f"{writes[-1]:,}",
+        (seconds[-1], writes[-1]),
+        xytext=(6, 0),
+        textcoords="offset points",
+        va="center",
+        fontsize=9,
+        color=INK,
+        annotation_clip=False,
+    )
+    _name(axes, "Acknowledged writes")
+
+
+def _name(axes: Axes, text: str) -> None:
+    axes.set_title(text, loc="left", fontsize=10, color=INK)

@@ -1,0 +1,55 @@
+"""Three readers that must agree with the truth: ours, pylance's, and the base table alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import lance
+import pyarrow as pa
+from compare import Comparison, compare
+from flightdata import KEY, SCHEMA
+from lance.mem_wal import LsmScanner, ShardSnapshot
+
+import memwal
+from memwal.region.discovery import read_manifests
+
+
+def with_memwal(table: memwal.Table) -> pa.Table:
+    """What memwal's merging scan returns."""
+    return table.scan().to_table()
+
+
+def with_pylance(table: memwal.Table) -> pa.Table:
+    """What Lance's own reader makes of the base table and the flushed generations."""
+    snapshots = []
+    for region_id, manifest in read_manifests(table.location.store).items():
+        snapshot = ShardSnapshot(str(region_id)).with_spec_id(manifest.spec_id)
+        snapshot = snapshot.with_current_generation(manifest.current_generation)
+        for flushed in manifest.flushed:
+            snapshot = snapshot.with_sstable(flushed.generation, flushed.path)
+        snapshots.append(snapshot)
+    return LsmScanner.from_snapshots(_dataset(table), snapshots).project(SCHEMA.names).to_table()
+
+
+def base_alone(table: memwal.Table) -> pa.Table:
+    """The base table, as any Lance reader sees it that knows nothing of MemWAL."""
+    return _dataset(table).to_table()
+
+
+def _dataset(table: memwal.Table) -> lance.LanceDataset:
+    return lance.dataset(table.uri, storage_options=dict(table.location.storage_options) or None)
+
+
+def read_and_compare(
+    table: memwal.Table,
+    expected: pa.Table,
+    *,
+    reader: str,
+    read: Callable[[memwal.Table], pa.Table],
+) -> Comparison:
+    """Read the whole table with one reader and compare it with the truth."""
+    begin = time.monotonic()
+    rows = read(table)
+    seconds = time.monotonic() - begin
+    return compare(expected, rows, key=KEY, reader=reader, seconds=seconds)

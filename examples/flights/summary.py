@@ -1,0 +1,176 @@
+"""What a run leaves behind: summary.json and summary.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from compare import Comparison
+from run import Progress, Settings, write_json
+from upkeep import UpkeepRun
+from watch import Sample, Scan
+
+from memwal.maintenance.results import JobResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """Everything that is worth keeping of one run.
+
+    Attributes
+    ----------
+    settings : Settings
+        How it was started.
+    flights : int
+        Flights of the year that took part.
+    phases : dict of str to float
+        Seconds that each part took, in order.
+    producers : sequence of Progress
+        What each producer wrote.
+    stream_seconds : float
+        From the start of the producers to their end.
+    kills : int
+        Producers ended with SIGKILL and started again.
+    generations : int
+        MemTables that became generations, over all regions.
+    commits : int
+        Versions of the base table that the run made.
+    runs, jobs, samples, scans, comparisons
+        What maintained the table, and what was seen of it.
+    problems : tuple of str
+        Why the run is no success.
+    """
+
+    settings: Settings
+    flights: int
+    phases: dict[str, float]
+    producers: tuple[Progress, ...]
+    stream_seconds: float
+    kills: int
+    generations: int
+    commits: int
+    runs: tuple[UpkeepRun, ...]
+    jobs: tuple[JobResult, ...]
+    samples: tuple[Sample, ...]
+    scans: tuple[Scan, ...]
+    comparisons: tuple[Comparison, ...]
+    problems: tuple[str, ...] = field(default=())
+
+    @property
+    def writes(self) -> int:
+        """Acknowledged upserts and deletes."""
+        return sum(one.writes for one in self.producers)
+
+    @property
+    def writes_per_second(self) -> float:
+        """Over the whole time in which producers ran, their start and restart included."""
+        return self.writes / self.stream_seconds
+
+    def figures(self) -> dict[str, Any]:
+        """The numbers that the run comes down to."""
+        return {
+            "flights": self.flights,
+            "writes": self.writes,
+            "upserts": sum(one.upserts for one in self.producers),
+            "deletes": sum(one.deletes for one in self.producers),
+            "durable_calls": sum(one.calls for one in self.producers),
+            "writes_per_second": round(self.writes_per_second),
+            "milliseconds_per_call": round(1000 * self._seconds_in_calls(), 2),
+            "producers_killed": self.kills,
+            "generations": self.generations,
+            "base_table_commits": self.commits,
+            "merge_jobs": sum(job.job == "merge" for job in self.jobs),
+            "maintenance_runs": len(self.runs),
+            "maintenance_runs_failed": sum(run.state == "failed" for run in self.runs),
+            "scans": len(self.scans),
+            "largest_backlog_rows": max(
+                (sum(sample.backlog_rows) for sample in self.samples), default=0
+            ),
+        }
+
+    def write(self, folder: Path) -> None:
+        """Write summary.json and summary.md."""
+        write_json(
+            folder / "summary.json",
+            {
+                "problems": list(self.problems),
+                "settings": asdict(self.settings),
+                "figures": self.figures(),
+                "seconds": {name: round(taken, 2) for name, taken in self.phases.items()},
+                "comparisons": [comparison.to_dict() for comparison in self.comparisons],
+                "producers": [asdict(one) for one in self.producers],
+                "runs": [asdict(run) for run in self.runs],
+                "jobs": [job.to_dict() for job in self.jobs],
+                "scans": [asdict(scan) for scan in self.scans],
+                "samples": [asdict(sample) for sample in self.samples],
+            },
+        )
+        (folder / "summary.md").write_text("\n".join(self._markdown()) + "\n")
+
+    def _seconds_in_calls(self) -> float:
+        calls = sum(one.calls for one in self.producers)
+        return sum(one.seconds for one in self.producers) / max(calls, 1)
+
+    def _markdown(self) -> Iterator[str]:
+        keeper = "Airflow and Spark" if self.settings.airflow else "a thread of the demo"
+        yield "# A year of flights"
+        yield ""
+        yield (
+            f"{self.flights:,} flights, {self.settings.producers} producers, "
+            f"maintained by {keeper}. Result: **{'differs' if self.problems else 'equal'}**."
+        )
+        yield ""
+        yield "![backlog over time](backlog.png)"
+        if self.problems:
+            yield from ("", "## Problems", "")
+            yield from (f"- {problem}" for problem in self.problems)
+        yield from ("", "## Figures", "")
+        figures = ((name.replace("_", " "), f"{value:,}") for name, value in self.figures().items())
+        yield from _table(("what", "how much"), figures)
+        yield from ("", "## Against the truth", "")
+        yield from _table(
+            ("reader", "rows", "missing", "unexpected", "twice", "columns that differ", "seconds"),
+            (
+                (
+                    one.reader,
+                    f"{one.rows:,}",
+                    f"{one.missing:,}",
+                    f"{one.unexpected:,}",
+                    f"{one.duplicates:,}",
+                    ", ".join(one.columns) or "none",
+                    f"{one.seconds:.1f}",
+                )
+                for one in self.comparisons
+            ),
+        )
+        yield from ("", "## Time", "")
+        yield from _table(
+            ("part", "seconds"), ((name, f"{taken:.1f}") for name, taken in self.phases.items())
+        )
+        yield from ("", "## Jobs", "")
+        yield from _table(("job", "runs", "seconds", "commits", "counted"), self._jobs_by_kind())
+
+    def _jobs_by_kind(self) -> Iterator[tuple[str, ...]]:
+        for kind in dict.fromkeys(job.job for job in self.jobs):
+            jobs = [job for job in self.jobs if job.job == kind]
+            counted: dict[str, int] = {}
+            for job in jobs:
+                for name, value in job.figures.items():
+                    counted[name] = counted.get(name, 0) + value
+            yield (
+                kind,
+                f"{len(jobs)}",
+                f"{sum(job.seconds for job in jobs):.1f}",
+                f"{sum(job.commits for job in jobs)}",
+                ", ".join(f"{name} {value:,}" for name, value in counted.items()),
+            )
+
+
+def _table(names: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
+    header = list(names)
+    yield f"| {' | '.join(header)} |"
+    yield f"|{'---|' * len(header)}"
+    for row in rows:
+        yield f"| {' | '.join(row)} |"

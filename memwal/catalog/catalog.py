@@ -1,0 +1,244 @@
+"""The catalog: which tables are maintained, what was done to them, how their backlog went."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+from sqlalchemy import select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from memwal.catalog import snapshot
+from memwal.catalog.database import Database, default_url
+from memwal.catalog.history import History
+from memwal.catalog.models import ManagedTableRow
+from memwal.catalog.policy import Policy
+from memwal.catalog.records import (
+    ManagedTable,
+    check_name,
+    check_storage_options_ref,
+    check_uri,
+)
+from memwal.errors import InvalidInputError, ObjectNotFoundError
+
+
+class TableChanges(TypedDict, total=False):
+    """What can be changed of a managed table."""
+
+    uri: str
+    storage_options_ref: str | None
+    policy: Policy
+    owner: str
+    enabled: bool
+
+
+class Catalog(History):
+    """Registry of managed tables, on SQLite or any database that SQLAlchemy knows.
+
+    Parameters
+    ----------
+    url : str, optional
+        SQLAlchemy URL; by default ``$MEMWAL_CATALOG_URL``, else ``catalog.db`` in
+        ``$XDG_DATA_HOME/memwal`` (``~/.local/share/memwal``).
+    snapshot_path : str or Path, optional
+        File that is rewritten whenever tables change, for Airflow's DAG files; by default
+        ``$MEMWAL_CATALOG_SNAPSHOT``, else none is written.
+
+    Notes
+    -----
+    Nothing is opened here. The first call to a catalog without an up-to-date schema raises
+    ``TableSetupError``; :meth:`migrate` makes one. Every call can raise ``StoreUnavailableError``.
+
+    Examples
+    --------
+    >>> catalog = Catalog("sqlite:////tmp/catalog.db")
+    >>> catalog.migrate()
+    >>> catalog.register("flights", uri="s3://lake/flights.lance", owner="data")
+    """
+
+    def __init__(self, url: str | None = None, *, snapshot_path: str | Path | None = None) -> None:
+        super().__init__(Database(url or default_url()))
+        path = snapshot_path or os.environ.get(snapshot.PATH_VARIABLE)
+        self._snapshot_path = Path(path) if path else None
+
+    def migrate(self) -> None:
+        """Create the catalog's schema, or bring it up to date; safe to call again."""
+        self._database.migrate()
+
+    def close(self) -> None:
+        """Give the connections back; the catalog can be used again afterwards."""
+        self._database.engine.dispose()
+
+    def register(
+        self,
+        name: str,
+        *,
+        uri: str,
+        storage_options_ref: str | None = None,
+        policy: Policy | None = None,
+        owner: str = "memwal",
+        enabled: bool = True,
+    ) -> ManagedTable:
+        """Add a table.
+
+        Parameters
+        ----------
+        name : str
+            1 to 63 lower-case letters, digits, ``_`` and ``-``; becomes part of the DAG id.
+        uri : str
+            Where the table is, without credentials. It is not opened.
+        storage_options_ref : str, optional
+            Absolute path of a JSON file, or ``airflow:{connection id}``.
+        policy : Policy, optional
+            Defaults to ``Policy()``.
+        owner : str, default "memwal"
+            Who to ask.
+        enabled : bool, default True
+            Whether it is maintained from now on.
+
+        Raises
+        ------
+        InvalidInputError
+            A value is not allowed, or the name is taken.
+        """
+        now = datetime.now(UTC)
+        row = ManagedTableRow(
+            name=check_name(name),
+            uri=check_uri(uri),
+            storage_options_ref=check_storage_options_ref(storage_options_ref),
+            policy=(policy or Policy()).to_dict(),
+            owner=_check_owner(owner),
+            enabled=enabled,
+            created_at=now,
+            updated_at=now,
+        )
+        try:
+            with self._database.writing() as session:
+                session.add(row)
+                session.flush()
+                table = _table(row)
+        except IntegrityError as error:
+            raise InvalidInputError(
+                f"A table named {name!r} is registered; choose another name or update it."
+            ) from error
+        self._refresh_snapshot()
+        return table
+
+    def update(self, name: str, /, **changes: Unpack[TableChanges]) -> ManagedTable:
+        """Change ``uri``, ``storage_options_ref``, ``policy``, ``owner`` or ``enabled``.
+
+        Raises
+        ------
+        ObjectNotFoundError
+            No table has this name.
+        InvalidInputError
+            A keyword or a value is not allowed.
+        """
+        settable = TableChanges.__annotations__
+        unknown = sorted(set(changes) - set(settable))
+        if unknown:
+            raise InvalidInputError(
+                f"Cannot change {', '.join(unknown)} of a managed table; "
+                f"what can be changed is {', '.join(sorted(settable))}."
+            )
+        with self._database.writing() as session:
+            row = self._find(session, name)
+            for key, value in _checked(changes).items():
+                setattr(row, key, value)
+            row.updated_at = datetime.now(UTC)
+            session.flush()
+            table = _table(row)
+        self._refresh_snapshot()
+        return table
+
+    def unregister(self, name: str) -> ManagedTable:
+        """Remove a table from the catalog and return what it was.
+
+        The Lance table itself, its job runs and its backlog history stay.
+
+        Raises
+        ------
+        ObjectNotFoundError
+            No table has this name.
+        """
+        with self._database.writing() as session:
+            row = self._find(session, name)
+            table = _table(row)
+            session.delete(row)
+        self._refresh_snapshot()
+        return table
+
+    def get(self, name: str) -> ManagedTable:
+        """Return one table.
+
+        Raises
+        ------
+        ObjectNotFoundError
+            No table has this name.
+        """
+        with self._database.reading() as session:
+            return _table(self._find(session, name))
+
+    def list(self, *, enabled_only: bool = False) -> list[ManagedTable]:
+        """Return the tables by name."""
+        query = select(ManagedTableRow).order_by(ManagedTableRow.name)
+        if enabled_only:
+            query = query.where(ManagedTableRow.enabled)
+        with self._database.reading() as session:
+            return [_table(row) for row in session.scalars(query)]
+
+    def export_snapshot(self, path: str | Path) -> None:
+        """Write all tables to a JSON file for :func:`memwal.catalog.read_snapshot`.
+
+        The file is replaced at once; of several processes that export, the last one to read the
+        catalog writes last.
+        """
+        with snapshot.snapshot_lock(path):
+            snapshot.write_snapshot(path, self.list())
+
+    def _refresh_snapshot(self) -> None:
+        if self._snapshot_path is not None:
+            self.export_snapshot(self._snapshot_path)
+
+    def _find(self, session: Session, name: str) -> ManagedTableRow:
+        row = session.scalar(select(ManagedTableRow).where(ManagedTableRow.name == name))
+        if row is None:
+            raise ObjectNotFoundError(
+                f"No table named {name!r} is registered in {self._database.shown_url}."
+            )
+        return row
+
+
+def _checked(changes: TableChanges) -> dict[str, Any]:
+    values: dict[str, Any] = {**changes}
+    if "uri" in changes:
+        check_uri(changes["uri"])
+    if "storage_options_ref" in changes:
+        check_storage_options_ref(changes["storage_options_ref"])
+    if "owner" in changes:
+        _check_owner(changes["owner"])
+    if "policy" in changes:
+        values["policy"] = changes["policy"].to_dict()
+    return values
+
+
+def _check_owner(owner: str) -> str:
+    if not owner.strip() or len(owner) > 200:
+        raise InvalidInputError("The owner of a managed table has 1 to 200 characters.")
+    return owner
+
+
+def _table(row: ManagedTableRow) -> ManagedTable:
+    return ManagedTable(
+        name=row.name,
+        uri=row.uri,
+        storage_options_ref=row.storage_options_ref,
+        policy=Policy.from_dict(row.policy),
+        owner=row.owner,
+        enabled=row.enabled,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+    )

@@ -1,0 +1,182 @@
+"""Opening, checking and migrating the catalog's database."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect, make_url, text
+from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.orm import Session
+
+from memwal.catalog.models import HEAD_REVISION
+from memwal.errors import InvalidInputError, StoreUnavailableError, TableSetupError
+
+URL_VARIABLE = "MEMWAL_CATALOG_URL"
+BUSY_SECONDS = 30.0
+WRITES = "memwal_writes"
+
+
+def default_url() -> str:
+    """``$MEMWAL_CATALOG_URL``, or a SQLite file in the user's data folder.
+
+    The folder is ``$XDG_DATA_HOME/memwal``, by default ``~/.local/share/memwal``. It does not
+    depend on the working directory, so that a shell, Airflow's tasks and Spark see the same one.
+    """
+    url = os.environ.get(URL_VARIABLE)
+    if url:
+        return url
+    data_home = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+    return f"sqlite:///{Path(data_home) / 'memwal' / 'catalog.db'}"
+
+
+class Database:
+    """Transactions on the catalog's database, with errors that say what to do.
+
+    Parameters
+    ----------
+    url : str
+        SQLAlchemy URL. SQLite is opened with a write-ahead journal and waits up to 30 s for
+        another process that writes.
+
+    Raises
+    ------
+    InvalidInputError
+        It is not a URL that SQLAlchemy knows, or its driver is not installed.
+    """
+
+    def __init__(self, url: str) -> None:
+        try:
+            self._url: URL = make_url(url)
+            self.engine: Engine = create_engine(self._url, pool_pre_ping=True)
+        except (ArgumentError, ImportError) as error:
+            raise InvalidInputError(
+                f"The catalog URL (${URL_VARIABLE}) cannot be used: {type(error).__name__}; give "
+                "an SQLAlchemy URL such as sqlite:////var/lib/memwal/catalog.db, and install its "
+                "driver."
+            ) from error
+        self._checked = False
+        if self._is_sqlite:
+            event.listen(self.engine, "connect", _prepare_sqlite)
+            event.listen(self.engine, "begin", _begin_sqlite)
+
+    @property
+    def shown_url(self) -> str:
+        """The URL without its password, for messages."""
+        return self._url.render_as_string(hide_password=True)
+
+    @property
+    def _is_sqlite(self) -> bool:
+        return self._url.get_backend_name() == "sqlite"
+
+    @property
+    def _sqlite_file(self) -> Path | None:
+        name = self._url.database
+        return Path(name) if self._is_sqlite and name and name != ":memory:" else None
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Session]:
+        """A session for reading."""
+        with self._translated():
+            self._check_revision()
+            with Session(self.engine) as session:
+                yield session
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[Session]:
+        """A session that is committed when the block ends without an error.
+
+        On SQLite the write lock is taken at once: a transaction that reads first and writes later
+        would be refused, not made to wait, when another process wrote in between.
+        """
+        with self._translated():
+            self._check_revision()
+            engine = self.engine.execution_options(**{WRITES: True})
+            with Session(engine, expire_on_commit=False) as session, session.begin():
+                yield session
+
+    def migrate(self) -> None:
+        """Create the schema, or bring it up to date. Safe to call again, and from two processes.
+
+        Raises
+        ------
+        StoreUnavailableError
+            The database does not answer.
+        """
+        from alembic import command
+        from alembic.config import Config
+
+        file = self._sqlite_file
+        if file is not None:
+            file.parent.mkdir(parents=True, exist_ok=True)
+        config = Config()
+        # Interpolation is on in this option, so a percent sign in the path is doubled.
+        folder = str(Path(__file__).parent / "migrations").replace("%", "%%")
+        config.set_main_option("script_location", folder)
+        with self._translated():
+            engine = self.engine.execution_options(**{WRITES: True})
+            with engine.begin() as connection:
+                config.attributes["connection"] = connection
+                command.upgrade(config, "head")
+        self._checked = False
+
+    def _check_revision(self) -> None:
+        if self._checked:
+            return
+        revision = self._revision()
+        if revision is None or revision < HEAD_REVISION:
+            state = "has no schema yet" if revision is None else f"has the old schema {revision}"
+            raise TableSetupError(
+                f"The catalog {self.shown_url} {state}; run 'memwal catalog migrate' or call "
+                "Catalog(url).migrate()."
+            )
+        if revision > HEAD_REVISION:
+            raise TableSetupError(
+                f"The catalog {self.shown_url} has schema {revision}, this memwal knows "
+                f"{HEAD_REVISION}; upgrade memwal."
+            )
+        self._checked = True
+
+    def _revision(self) -> str | None:
+        file = self._sqlite_file
+        if file is not None and not file.exists():
+            # Connecting would leave an empty file behind.
+            return None
+        with self.engine.connect() as connection:
+            if not inspect(connection).has_table("alembic_version"):
+                return None
+            found = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+            return None if found is None else str(found)
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except (OperationalError, InterfaceError) as error:
+            raise StoreUnavailableError(
+                f"The catalog {self.shown_url} did not answer: {_cause(error)}. Check that it is "
+                f"reachable and not locked by another process for longer than {BUSY_SECONDS:g} s."
+            ) from error
+
+
+def _cause(error: DBAPIError) -> str:
+    """The driver's message; SQLAlchemy's own would repeat the statement and its values."""
+    return str(error.orig).strip().splitlines()[0] if error.orig else type(error).__name__
+
+
+def _prepare_sqlite(connection: Any, _record: Any) -> None:
+    # None keeps the driver from opening transactions by itself; _begin_sqlite does.
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    cursor.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")
+    cursor.execute("PRAGMA journal_mode = WAL")
+    cursor.execute("PRAGMA synchronous = FULL")
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    writes = connection.get_execution_options().get(WRITES, False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

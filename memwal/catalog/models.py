@@ -1,0 +1,100 @@
+"""The catalog's tables, for SQLAlchemy. Nothing of this leaves the package."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, ClassVar
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    DateTime,
+    Dialect,
+    Index,
+    MetaData,
+    String,
+    Text,
+    TypeDecorator,
+)
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+HEAD_REVISION = "0001"
+"""Newest migration. Kept here so that opening a catalog does not load Alembic."""
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """Aware datetimes in UTC, on databases with and without time zones."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Hand UTC to the database; SQLite drops the zone."""
+        return value if value is None else value.astimezone(UTC)
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
+        """Put the zone back that SQLite dropped."""
+        if not isinstance(value, datetime):
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+class Base(DeclarativeBase):
+    """Base of the mapped classes."""
+
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+    type_annotation_map: ClassVar = {datetime: UtcDateTime, dict[str, Any]: JSON(none_as_null=True)}
+
+
+class ManagedTableRow(Base):
+    """A table that is maintained."""
+
+    __tablename__ = "managed_tables"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(String(63), unique=True)
+    uri: Mapped[str] = mapped_column(Text)
+    storage_options_ref: Mapped[str | None] = mapped_column(Text)
+    policy: Mapped[dict[str, Any]]
+    owner: Mapped[str] = mapped_column(String(200))
+    enabled: Mapped[bool]
+    created_at: Mapped[datetime]
+    updated_at: Mapped[datetime]
+
+
+class JobRunRow(Base):
+    """A run of a job. Named by table, not joined to it: runs outlast a registration."""
+
+    __tablename__ = "job_runs"
+    __table_args__ = (Index(None, "table_name", "job", "started_at"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    table_name: Mapped[str] = mapped_column(String(63))
+    job: Mapped[str] = mapped_column(String(32))
+    state: Mapped[str] = mapped_column(String(16))
+    started_at: Mapped[datetime]
+    finished_at: Mapped[datetime | None]
+    result: Mapped[dict[str, Any] | None]
+    error: Mapped[str | None] = mapped_column(Text)
+    external_id: Mapped[str | None] = mapped_column(String(400))
+
+
+class BacklogSampleRow(Base):
+    """The backlog of a table at one moment."""
+
+    __tablename__ = "backlog_samples"
+    __table_args__ = (Index(None, "table_name", "at"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    table_name: Mapped[str] = mapped_column(String(63))
+    at: Mapped[datetime]
+    generations: Mapped[int] = mapped_column(BigInteger)
+    rows: Mapped[int] = mapped_column(BigInteger)
+    bytes: Mapped[int] = mapped_column(BigInteger)
+    wal_entries: Mapped[int] = mapped_column(BigInteger)

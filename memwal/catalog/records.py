@@ -1,0 +1,220 @@
+"""What the catalog gives out: plain, frozen values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+from memwal.catalog.policy import Policy
+from memwal.errors import InvalidInputError
+
+NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+CONNECTION_PREFIX = "airflow:"
+CONNECTION_REF = re.compile(r"airflow:[A-Za-z0-9_.-]{1,200}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManagedTable:
+    """One table that is maintained.
+
+    Attributes
+    ----------
+    name : str
+        1 to 63 lower-case letters, digits, ``_`` and ``-``; unique in the catalog.
+    uri : str
+        Where the table is. Must not hold credentials.
+    storage_options_ref : str or None
+        Where the storage options are, never the options themselves: the absolute path of a JSON
+        file, or ``airflow:{connection id}`` for the extra of an Airflow connection.
+    policy : Policy
+        When and how it is maintained.
+    owner : str
+        Who to ask.
+    enabled : bool
+        False keeps the table registered and stops its maintenance.
+    created_at, updated_at : datetime
+        In UTC.
+    """
+
+    name: str
+    uri: str
+    storage_options_ref: str | None
+    policy: Policy
+    owner: str
+    enabled: bool
+    created_at: datetime
+    updated_at: datetime
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            "name": self.name,
+            "uri": self.uri,
+            "storage_options_ref": self.storage_options_ref,
+            "policy": self.policy.to_dict(),
+            "owner": self.owner,
+            "enabled": self.enabled,
+            "created_at": self.created_at.isoformat(),
+            "updated_at": self.updated_at.isoformat(),
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Make a record of what :meth:`to_dict` gave.
+
+        Raises
+        ------
+        InvalidInputError
+            The policy is not one (see :meth:`Policy.from_dict`), or a key is missing.
+        """
+        try:
+            return cls(
+                name=values["name"],
+                uri=values["uri"],
+                storage_options_ref=values["storage_options_ref"],
+                policy=Policy.from_dict(values["policy"]),
+                owner=values["owner"],
+                enabled=values["enabled"],
+                created_at=datetime.fromisoformat(values["created_at"]),
+                updated_at=datetime.fromisoformat(values["updated_at"]),
+            )
+        except KeyError as error:
+            raise InvalidInputError(
+                f"The record of a managed table lacks the key {error}."
+            ) from None
+
+
+class RunState(StrEnum):
+    """State of a job run. ``ABANDONED``: a later try of the same thing found it unfinished."""
+
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    ABANDONED = "abandoned"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRun:
+    """One run of one maintenance job.
+
+    Attributes
+    ----------
+    run_id : int
+        Number of the run in the catalog.
+    table : str
+        Name of the managed table. Runs outlast the registration of their table.
+    job : str
+        ``merge``, ``index``, ``snapshot`` or ``gc``.
+    state : RunState
+        How it ended, or ``running``.
+    started_at : datetime
+        In UTC.
+    finished_at : datetime or None
+        None while it runs.
+    result : dict or None
+        ``JobResult.to_dict()`` of a run that succeeded.
+    error : str or None
+        What went wrong in a run that failed.
+    external_id : str or None
+        Id of the run where it was started, for example of the Airflow task instance.
+    """
+
+    run_id: int
+    table: str
+    job: str
+    state: RunState
+    started_at: datetime
+    finished_at: datetime | None
+    result: dict[str, Any] | None
+    error: str | None
+    external_id: str | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        finished = self.finished_at.isoformat() if self.finished_at else None
+        times = {"started_at": self.started_at.isoformat(), "finished_at": finished}
+        return {**asdict(self), **times, "state": self.state.value}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BacklogSample:
+    """Backlog of a table at one moment, summed over its regions.
+
+    Attributes
+    ----------
+    table : str
+        Name of the managed table.
+    at : datetime
+        In UTC.
+    generations, rows, bytes : int
+        Flushed and not merged.
+    wal_entries : int
+        Entries of the write-ahead logs that no flushed generation covers.
+    """
+
+    table: str
+    at: datetime
+    generations: int
+    rows: int
+    bytes: int
+    wal_entries: int
+
+
+def check_name(name: str) -> str:
+    """Return a table name that is fit for the catalog, a DAG id and an asset.
+
+    Raises
+    ------
+    InvalidInputError
+        It is not.
+    """
+    if not NAME.fullmatch(name):
+        raise InvalidInputError(
+            f"{name!r} cannot be the name of a managed table; use 1 to 63 lower-case letters, "
+            "digits, '_' and '-', starting with a letter or a digit."
+        )
+    return name
+
+
+def check_uri(uri: str) -> str:
+    """Return a table URI that holds no credentials.
+
+    Raises
+    ------
+    InvalidInputError
+        It is empty, or has a user, a password or query parameters in it. The message does not
+        repeat the URI, so that a password does not end up in a log.
+    """
+    parts = urlsplit(uri)
+    if not uri.strip():
+        raise InvalidInputError("The URI of a managed table is empty; give the table's location.")
+    if "@" in parts.netloc or (parts.scheme and parts.query):
+        raise InvalidInputError(
+            "The URI of a managed table holds a user, a password or query parameters; leave "
+            "them out and put credentials into a storage options file or an Airflow connection."
+        )
+    return uri
+
+
+def check_storage_options_ref(ref: str | None) -> str | None:
+    """Return a reference to storage options that is one, and not the options.
+
+    Raises
+    ------
+    InvalidInputError
+        It is neither an absolute path of a ``.json`` file nor ``airflow:{connection id}``. The
+        message does not repeat it, since it may be a secret given by mistake.
+    """
+    if ref is None or CONNECTION_REF.fullmatch(ref):
+        return ref
+    if ref.startswith("/") and ref.endswith(".json") and "\n" not in ref:
+        return ref
+    raise InvalidInputError(
+        "storage_options_ref must be the absolute path of a JSON file (ending in .json) or "
+        "'airflow:' and a connection id; the catalog keeps no storage options themselves."
+    )

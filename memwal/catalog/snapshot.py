@@ -1,0 +1,90 @@
+"""The catalog's tables as one JSON file, for readers that must be quick and need no database.
+
+Airflow parses its DAG files all the time; this file is what they are built from. Nothing of
+SQLAlchemy is imported here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from memwal.catalog.records import ManagedTable
+from memwal.errors import InvalidInputError, ObjectNotFoundError
+
+FORMAT = 1
+PATH_VARIABLE = "MEMWAL_CATALOG_SNAPSHOT"
+
+
+def read_snapshot(path: str | Path) -> list[ManagedTable]:
+    """Read the tables of a snapshot, enabled or not, by name.
+
+    Parameters
+    ----------
+    path : str or Path
+        A file written by :meth:`memwal.catalog.Catalog.export_snapshot`.
+
+    Raises
+    ------
+    ObjectNotFoundError
+        There is no such file.
+    InvalidInputError
+        The file is not a snapshot, or was written by a newer memwal.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ObjectNotFoundError(
+            f"There is no catalog snapshot at {path}; set {PATH_VARIABLE} where tables are "
+            "registered, or call Catalog(url).export_snapshot(path)."
+        ) from None
+    try:
+        content = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InvalidInputError(
+            f"{path} is not a catalog snapshot ({error}); export it again."
+        ) from error
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise InvalidInputError(
+            f"{path} is not a catalog snapshot of format {FORMAT}; export it again with the "
+            "memwal that reads it."
+        )
+    return [ManagedTable.from_dict(values) for values in content["tables"]]
+
+
+def write_snapshot(path: str | Path, tables: Sequence[ManagedTable]) -> None:
+    """Write a snapshot so that readers see the old file or the new one, never a part.
+
+    Hold :func:`snapshot_lock` from before the tables are read, so that of two writers the one
+    that knows more wins.
+    """
+    target = Path(path)
+    content = {"format": FORMAT, "tables": [table.to_dict() for table in tables]}
+    descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(content, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        # mkstemp gives 0600; the DAG processor may run as another user, and no secret is inside.
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, target)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+
+
+@contextlib.contextmanager
+def snapshot_lock(path: str | Path) -> Iterator[None]:
+    """Hold the writers' lock of a snapshot (a file beside it); makes the folder when absent."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with open(target.with_name(f".{target.name}.lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,1 @@
+"""Code generated from protos/ by scripts/generate_protos.py. Do not edit."""

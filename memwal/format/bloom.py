@@ -1,0 +1,215 @@
+"""The primary-key bloom filter of a flushed generation.
+
+A split-block filter with the salts of Parquet's, over SipHash-1-3 of the key columns in the form
+in which Lance hashes them. It always takes 32,768 bytes: 1,024 blocks of eight 32-bit words. At
+8,192 keys 0.06 % of absent keys pass it; beyond some ten thousand keys it fills up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from memwal.errors import CorruptDataError
+from memwal.format import _rows
+from memwal.format._rows import Fixed, Piece
+
+FILTER_BYTES = 32_768
+
+_BLOCKS = np.uint64(FILTER_BYTES // 32)
+_SALTS = (
+    0x47B6137B,
+    0x44974D91,
+    0x8824AD5B,
+    0xA2B7289D,
+    0x705495C7,
+    0x2DF1424B,
+    0x9EFC4947,
+    0x5C6BFB31,
+)
+# The state of SipHash with the key (0, 0).
+_SIP_STATE = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573)
+
+Hashes = npt.NDArray[np.uint64]
+
+
+def build_bloom_filter(key_columns: Sequence[pa.Array | pa.ChunkedArray]) -> bytes:
+    """Return the filter of all keys, in the form of ``bloom_filter.bin``.
+
+    Parameters
+    ----------
+    key_columns : sequence of pyarrow.Array or pyarrow.ChunkedArray
+        The primary key's columns in key order, all of the same length.
+
+    Returns
+    -------
+    bytes
+        :data:`FILTER_BYTES` bytes.
+
+    Raises
+    ------
+    InvalidInputError
+        When there is no column, or the lengths differ.
+    """
+    bits = np.zeros(FILTER_BYTES * 8, np.bool_)
+    for columns in _rows.slices(key_columns):
+        for positions in _bit_positions(_hash_keys(columns)):
+            bits[positions] = True
+    return np.packbits(bits, bitorder="little").tobytes()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BloomFilter:
+    """A filter that was read.
+
+    Parameters
+    ----------
+    bits : numpy.ndarray of bool, shape (262144,)
+        Every bit of the filter.
+    """
+
+    bits: npt.NDArray[np.bool_]
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> BloomFilter:
+        """Read the bytes of a ``bloom_filter.bin``.
+
+        Raises
+        ------
+        CorruptDataError
+            When there are not :data:`FILTER_BYTES` bytes.
+        """
+        if len(data) != FILTER_BYTES:
+            raise CorruptDataError(
+                f"a bloom filter has {len(data)} bytes instead of {FILTER_BYTES}; look at the "
+                "flushed generation it belongs to"
+            )
+        return cls(np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little").view(np.bool_))
+
+    def might_contain(
+        self, key_columns: Sequence[pa.Array | pa.ChunkedArray]
+    ) -> npt.NDArray[np.bool_]:
+        """Tell for every key whether the generation may hold it; False is certain.
+
+        Parameters
+        ----------
+        key_columns : sequence of pyarrow.Array or pyarrow.ChunkedArray
+            The keys' columns in key order, in the very types of the table: an int32 and an int64
+            of the same value hash differently.
+
+        Returns
+        -------
+        numpy.ndarray of bool, shape (keys,)
+
+        Raises
+        ------
+        InvalidInputError
+            When there is no column, or the lengths differ.
+        """
+        found = []
+        for columns in _rows.slices(key_columns):
+            hit = np.ones(len(columns[0]), np.bool_)
+            for positions in _bit_positions(_hash_keys(columns)):
+                hit &= self.bits[positions]
+            found.append(hit)
+        return np.concatenate(found) if found else np.empty(0, np.bool_)
+
+
+def _bit_positions(hashes: Hashes) -> list[npt.NDArray[np.int64]]:
+    """Return the eight bits of every hash, one array per word of the block."""
+    low = hashes.astype(np.uint32)
+    first = ((((hashes >> np.uint64(32)) * _BLOCKS) >> np.uint64(32)) * np.uint64(256)).view(
+        np.int64
+    )
+    return [
+        first + ((low * np.uint32(salt)) >> np.uint32(27)) + np.int64(32 * word)
+        for word, salt in enumerate(_SALTS)
+    ]
+
+
+def _hash_keys(columns: Sequence[pa.Array]) -> Hashes:
+    pieces = [piece for column in columns for piece in _pieces(column)]
+    lengths = _rows.row_lengths(pieces)
+    # SipHash reads 8 bytes at a time; the last word holds what is left, and the length on top.
+    words = lengths // 8 + 1
+    ends = np.cumsum(words)
+    starts = ends - words
+    data = np.zeros(int(ends[-1]) * 8, np.uint8)
+    _rows.write_rows(pieces, out=data, starts=starts * 8)
+    data[ends * 8 - 1] = lengths.astype(np.uint8)
+    return _siphash(data.view("<u8"), starts=starts, words=words)
+
+
+def _pieces(column: pa.Array) -> list[Piece]:
+    valid = _rows.validity(column)
+    flags = np.zeros(len(column), np.uint8) if valid is None else (~valid).astype(np.uint8)
+    return [Fixed(flags[:, np.newaxis]), *_value_pieces(column, valid)]
+
+
+def _value_pieces(column: pa.Array, valid: _rows.Mask | None) -> list[Piece]:
+    if column.type in (pa.int32(), pa.int64()):
+        return [Fixed(_little_endian(_rows.integers(column)), valid)]
+    if column.type == pa.string():
+        end = np.full((len(column), 1), 0xFF, np.uint8)
+        return [_rows.byte_runs(column), Fixed(end, valid)]
+    if column.type == pa.binary():
+        runs = _rows.byte_runs(column)
+        return [Fixed(_little_endian(runs.counts), valid), runs]
+    # Lance hashes no more than the null flag of any other type.
+    return []
+
+
+def _little_endian(values: npt.NDArray[np.integer]) -> _rows.Bytes:
+    width = values.dtype.itemsize
+    return values.astype(f"<i{width}").view(np.uint8).reshape(-1, width)
+
+
+def _siphash(data: Hashes, *, starts: _rows.Counts, words: _rows.Counts) -> Hashes:
+    """Return SipHash-1-3 with the key (0, 0) of every row's words.
+
+    The rows that have most words come first, so that those still going are always a prefix.
+    """
+    order = np.argsort(-words, kind="stable")
+    starts, words = starts[order], words[order]
+    state = tuple(np.full(len(words), value, np.uint64) for value in _SIP_STATE)
+    for step in range(int(words[0])):
+        going = int(np.searchsorted(-words, -step, side="left"))
+        v0, v1, v2, v3 = (part[:going] for part in state)
+        word = data[starts[:going] + step]
+        v3 ^= word
+        _sip_round(v0, v1, v2, v3)
+        v0 ^= word
+    v0, v1, v2, v3 = state
+    v2 ^= np.uint64(0xFF)
+    for _ in range(3):
+        _sip_round(v0, v1, v2, v3)
+    hashes = np.empty(len(words), np.uint64)
+    hashes[order] = v0 ^ v1 ^ v2 ^ v3
+    return hashes
+
+
+def _sip_round(v0: Hashes, v1: Hashes, v2: Hashes, v3: Hashes) -> None:
+    v0 += v1
+    _rotate(v1, 13)
+    v1 ^= v0
+    _rotate(v0, 32)
+    v2 += v3
+    _rotate(v3, 16)
+    v3 ^= v2
+    v0 += v3
+    _rotate(v3, 21)
+    v3 ^= v0
+    v2 += v1
+    _rotate(v1, 17)
+    v1 ^= v2
+    _rotate(v2, 32)
+
+
+def _rotate(values: Hashes, count: int) -> None:
+    high = values >> np.uint64(64 - count)
+    values <<= np.uint64(count)
+    values |= high

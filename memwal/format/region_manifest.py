@@ -1,0 +1,191 @@
+"""The manifest of a region (spec: Region Manifest)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from uuid import UUID
+
+from memwal.errors import InvalidInputError
+from memwal.format._messages import parse_message, parse_uuid, rewrite_entries
+from memwal.format._proto import memwal_pb2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlushedGeneration:
+    """A MemTable that stands as a Lance table in the region's folder.
+
+    Parameters
+    ----------
+    generation : int
+        Its number; a higher one is newer.
+    path : str
+        Name of its folder, relative to the region's folder.
+    memory_bytes : int or None, default None
+        Bytes it took in memory.
+    rows : int or None, default None
+        Physical rows, tombstones included.
+    key_bytes : int or None, default None
+        Bytes of its primary keys.
+    """
+
+    generation: int
+    path: str
+    memory_bytes: int | None = None
+    rows: int | None = None
+    key_bytes: int | None = None
+
+
+class RegionStatus(IntEnum):
+    """Whether a region takes writers."""
+
+    ACTIVE = 0
+    SEALED = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionManifest:
+    """One version of a region's state.
+
+    Parameters
+    ----------
+    region_id : UUID
+        The region.
+    version : int
+        Version of this manifest, starting at 1.
+    writer_epoch : int
+        Fencing token of the newest writer.
+    current_generation : int, default 1
+        Generation that the next flush will write.
+    replay_after : int, default 0
+        Last WAL position that is covered by flushed generations; 0 when none is.
+    wal_last_seen : int, default 0
+        Highest WAL position known when this was written; a hint.
+    flushed : tuple of FlushedGeneration, default ()
+        Flushed generations that are still kept, oldest first.
+    spec_id : int, default 0
+        Region spec the region belongs to; 0 when it was made by hand.
+    region_fields : tuple of (str, bytes), default ()
+        Region values by field id, scalars as little-endian bytes.
+    status : RegionStatus or int, default RegionStatus.ACTIVE
+        An int only when a newer client wrote a status that is not known here.
+    raw : bytes, default b""
+        The message this was read from, so that fields unknown here survive a rewrite.
+    """
+
+    region_id: UUID
+    version: int
+    writer_epoch: int
+    current_generation: int = 1
+    replay_after: int = 0
+    wal_last_seen: int = 0
+    flushed: tuple[FlushedGeneration, ...] = ()
+    spec_id: int = 0
+    region_fields: tuple[tuple[str, bytes], ...] = ()
+    status: RegionStatus | int = RegionStatus.ACTIVE
+    raw: bytes = field(default=b"", repr=False, compare=False)
+
+    def encode(self) -> bytes:
+        """Return the bytes of the manifest object.
+
+        Raises
+        ------
+        InvalidInputError
+            When a number does not fit its field.
+        CorruptDataError
+            When ``raw`` is not a manifest.
+        """
+        message = parse_message(
+            memwal_pb2.RegionManifest, self.raw, name="the manifest that was read before"
+        )
+        try:
+            message.version = self.version
+            message.writer_epoch = self.writer_epoch
+            message.replay_after = self.replay_after
+            message.wal_last_seen = self.wal_last_seen
+            message.current_generation = self.current_generation
+            message.spec_id = self.spec_id
+            # Protobuf enums are open: a status that is unknown here is kept as its number.
+            message.status = int(self.status)  # type: ignore[assignment]
+            message.region_id.uuid = self.region_id.bytes
+            rewrite_entries(
+                message.flushed,
+                (((entry.generation, entry.path), entry) for entry in self.flushed),
+                key=lambda entry: (entry.generation, entry.path),
+                fill=_fill_flushed,
+            )
+            rewrite_entries(
+                message.region_fields,
+                ((field_id, (field_id, value)) for field_id, value in self.region_fields),
+                key=lambda entry: entry.field_id,
+                fill=_fill_region_field,
+            )
+        except ValueError as error:
+            raise InvalidInputError(
+                f"version {self.version} of the manifest of region {self.region_id} has a number "
+                f"out of range: {error}"
+            ) from error
+        return message.SerializeToString(deterministic=True)
+
+    @classmethod
+    def decode(cls, data: bytes, *, name: str = "a region manifest") -> RegionManifest:
+        """Read the bytes of a manifest object.
+
+        Parameters
+        ----------
+        data : bytes
+            The whole object.
+        name : str, default "a region manifest"
+            What error messages call it; give its key.
+
+        Raises
+        ------
+        CorruptDataError
+            When the bytes are no region manifest.
+        """
+        message = parse_message(memwal_pb2.RegionManifest, data, name=name)
+        return cls(
+            region_id=parse_uuid(message.region_id.uuid, name=name),
+            version=message.version,
+            writer_epoch=message.writer_epoch,
+            current_generation=message.current_generation,
+            replay_after=message.replay_after,
+            wal_last_seen=message.wal_last_seen,
+            flushed=tuple(_flushed_from(entry) for entry in message.flushed),
+            spec_id=message.spec_id,
+            region_fields=tuple((entry.field_id, entry.value) for entry in message.region_fields),
+            status=_status_from(message.status),
+            raw=bytes(data),
+        )
+
+
+def _fill_flushed(message: memwal_pb2.FlushedGeneration, entry: FlushedGeneration) -> None:
+    message.generation = entry.generation
+    message.path = entry.path
+    for number in ("memory_bytes", "rows", "key_bytes"):
+        value = getattr(entry, number)
+        if value is None:
+            message.ClearField(number)
+        else:
+            setattr(message, number, value)
+
+
+def _fill_region_field(message: memwal_pb2.RegionFieldEntry, entry: tuple[str, bytes]) -> None:
+    message.field_id, message.value = entry
+
+
+def _flushed_from(message: memwal_pb2.FlushedGeneration) -> FlushedGeneration:
+    return FlushedGeneration(
+        generation=message.generation,
+        path=message.path,
+        memory_bytes=message.memory_bytes if message.HasField("memory_bytes") else None,
+        rows=message.rows if message.HasField("rows") else None,
+        key_bytes=message.key_bytes if message.HasField("key_bytes") else None,
+    )
+
+
+def _status_from(number: int) -> RegionStatus | int:
+    try:
+        return RegionStatus(number)
+    except ValueError:
+        return number

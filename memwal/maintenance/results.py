@@ -1,0 +1,57 @@
+"""What the maintenance jobs return, and how their tasks are run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, TypeVar
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+TaskRunner = Callable[[Sequence[Any], Callable[[Any], Any]], list[Any]]
+"""Runs one function over every task and returns the results in the order of the tasks.
+
+Tasks, results and the function can be pickled, so that a runner may send them to other machines.
+"""
+
+
+def run_in_process(tasks: Sequence[Task], function: Callable[[Task], Result]) -> list[Result]:
+    """Run the tasks one after another in this process."""
+    return [function(task) for task in tasks]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobResult:
+    """What one run of one maintenance job did.
+
+    Attributes
+    ----------
+    job : str
+        ``merge``, ``index``, ``snapshot`` or ``gc``.
+    table : str
+        URI of the table.
+    version : int
+        Version of the base table after the job.
+    tasks, commits : int
+        Tasks that ran, and commits to the base table that they made.
+    seconds : float
+        Wall time.
+    figures : dict
+        What this kind of job counts, by name (``generations``, ``rows_upserted``, ``bytes`` ...).
+    problems : tuple of str
+        What was left undone and why; a job that skips a region says so here.
+    """
+
+    job: str
+    table: str
+    version: int
+    tasks: int = 0
+    commits: int = 0
+    seconds: float = 0.0
+    figures: dict[str, int] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)

@@ -1,0 +1,151 @@
+"""Which rows of the generations count: the newest of each key (spec: LSM Tree Merging Read)."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from memwal.format.names import TOMBSTONE
+from memwal.reader.sources import GenerationSource
+from memwal.region.newest import key_column, newest_rows
+
+ROW_ADDRESS = "_rowaddr"
+
+_PARALLEL_READS = 8
+_CACHE_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationKeys:
+    """Keys of one generation.
+
+    Attributes
+    ----------
+    keys : pyarrow.Array
+        One per row, oldest row first.
+    deleted : numpy.ndarray of bool
+        Which rows are tombstones.
+    addresses : numpy.ndarray of uint64
+        Row addresses.
+    """
+
+    keys: pa.Array
+    deleted: np.ndarray[Any, np.dtype[np.bool_]]
+    addresses: np.ndarray[Any, np.dtype[np.uint64]]
+
+    @property
+    def nbytes(self) -> int:
+        """Memory, in bytes."""
+        return int(self.keys.nbytes + self.deleted.nbytes + self.addresses.nbytes)
+
+
+@dataclass(frozen=True, slots=True)
+class NewestRows:
+    """The newest row of each key over several generations.
+
+    Attributes
+    ----------
+    keys : pyarrow.Array
+        Every key that occurs, once: the base table's rows of these keys are outdated.
+    source : numpy.ndarray of int
+        Which generation has the newest row of each key (position in what was given).
+    addresses : numpy.ndarray of uint64
+        Its row address there.
+    deleted : numpy.ndarray of bool
+        Whether it is a tombstone.
+    """
+
+    keys: pa.Array
+    source: np.ndarray[Any, np.dtype[np.int64]]
+    addresses: np.ndarray[Any, np.dtype[np.uint64]]
+    deleted: np.ndarray[Any, np.dtype[np.bool_]]
+
+    def live_addresses(self, source: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
+        """Row addresses, ascending, of the rows of one generation that count."""
+        mine = (self.source == source) & ~self.deleted
+        return np.sort(self.addresses[mine])
+
+
+def find_newest(
+    generations: Sequence[GenerationSource], primary_key: Sequence[str], key_type: pa.DataType
+) -> NewestRows:
+    """Find the newest row of each key. Generations are given oldest first within a region.
+
+    Keys of different regions are different, so that the order between regions does not matter.
+    """
+    if not generations:
+        return NewestRows(
+            keys=pa.array([], key_type),
+            source=np.empty(0, np.int64),
+            addresses=np.empty(0, np.uint64),
+            deleted=np.empty(0, np.bool_),
+        )
+    with ThreadPoolExecutor(min(_PARALLEL_READS, len(generations))) as pool:
+        parts = list(pool.map(lambda source: read_keys(source, primary_key), generations))
+    keys = pa.concat_arrays([part.keys for part in parts])
+    source = np.repeat(np.arange(len(parts)), [len(part.keys) for part in parts])
+    newest = newest_rows(keys)
+    return NewestRows(
+        keys=keys.take(pa.array(newest)),
+        source=source[newest],
+        addresses=np.concatenate([part.addresses for part in parts])[newest],
+        deleted=np.concatenate([part.deleted for part in parts])[newest],
+    )
+
+
+def read_keys(source: GenerationSource, primary_key: Sequence[str]) -> GenerationKeys:
+    """Keys of a generation; those of a flushed one never change and are kept for a while."""
+    if source.identity is not None:
+        cached = _cache.get(source.identity)
+        if cached is not None:
+            return cached
+    table = source.dataset.scanner(
+        columns=[*primary_key, TOMBSTONE], with_row_address=True, scan_in_order=True
+    ).to_table()
+    addresses = table.column(ROW_ADDRESS).to_numpy()
+    found = GenerationKeys(
+        keys=key_column(table, primary_key),
+        deleted=pc.fill_null(table.column(TOMBSTONE), False).to_numpy(),
+        addresses=addresses,
+    )
+    if source.identity is not None:
+        _cache.put(source.identity, found)
+    return found
+
+
+class _KeyCache:
+    """The keys of generations that were read last, up to a number of bytes."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._entries: OrderedDict[str, GenerationKeys] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, identity: str) -> GenerationKeys | None:
+        with self._lock:
+            found = self._entries.get(identity)
+            if found is not None:
+                self._entries.move_to_end(identity)
+            return found
+
+    def put(self, identity: str, keys: GenerationKeys) -> None:
+        with self._lock:
+            if identity in self._entries:
+                return
+            self._entries[identity] = keys
+            self._bytes += keys.nbytes
+            while self._bytes > self._max_bytes:
+                _, dropped = self._entries.popitem(last=False)
+                self._bytes -= dropped.nbytes
+
+
+_cache = _KeyCache(_CACHE_BYTES)

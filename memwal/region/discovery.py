@@ -1,0 +1,53 @@
+"""Which regions a table has."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
+from uuid import UUID
+
+from memwal.format.names import MEM_WAL_DIR
+from memwal.format.region_manifest import RegionManifest
+from memwal.region.manifest_store import RegionManifestStore
+from memwal.storage.base import ObjectStore
+
+# Reads wait for the store, not for the processor.
+_PARALLEL_READS = 16
+
+
+def discover_regions(store: ObjectStore) -> list[UUID]:
+    """Ids of the regions that have a folder, in the order of their ids: one listing."""
+    found = []
+    for name in store.list_folders(MEM_WAL_DIR):
+        try:
+            region_id = UUID(name)
+        except ValueError:
+            continue
+        if str(region_id) == name:
+            found.append(region_id)
+    return sorted(found)
+
+
+def read_manifests(
+    store: ObjectStore, regions: Collection[UUID] | None = None
+) -> dict[UUID, RegionManifest]:
+    """Newest manifest of each region, read side by side.
+
+    Parameters
+    ----------
+    regions : collection of UUID, optional
+        Regions to read; by default all that have a folder. One without a manifest (a claim that
+        died before its first write) is left out.
+    """
+    wanted = list(discover_regions(store) if regions is None else regions)
+    if not wanted:
+        return {}
+    with ThreadPoolExecutor(min(_PARALLEL_READS, len(wanted))) as pool:
+        manifests = pool.map(
+            lambda region: RegionManifestStore(store, region).read_latest(), wanted
+        )
+        return {
+            region: manifest
+            for region, manifest in zip(wanted, manifests, strict=True)
+            if manifest is not None
+        }

@@ -1,0 +1,185 @@
+"""Versions of one region's manifest (spec: Region Manifest Versioning)."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from uuid import UUID
+
+from memwal.errors import (
+    ConflictError,
+    CorruptDataError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    StoreError,
+)
+from memwal.format.names import (
+    manifest_dir,
+    manifest_key,
+    parse_manifest_name,
+    version_hint_key,
+)
+from memwal.format.region_manifest import RegionManifest
+from memwal.storage.base import ObjectStore
+from memwal.storage.settled import create_settled
+
+logger = logging.getLogger(__name__)
+
+
+class RegionManifestStore:
+    """Reads and commits the manifest of one region.
+
+    A version is immutable and created by put-if-absent; whoever creates version + 1 first has
+    made the change, everyone else reads again.
+    """
+
+    def __init__(self, store: ObjectStore, region_id: UUID) -> None:
+        self._store = store
+        self.region_id = region_id
+
+    def read_latest(self) -> RegionManifest | None:
+        """Newest version, or None when the region was never claimed.
+
+        Two requests when the version hint is exact: the hint names a version, and the one after
+        it does not exist. A hint that is behind costs a request per version; one that is ahead
+        or absent costs a listing.
+        """
+        hint = self._read_hint()
+        if hint is not None:
+            newest = self._probe_from(hint)
+            if newest is not None:
+                return newest
+        versions = self.versions()
+        return self._probe_from(versions[-1]) if versions else None
+
+    def read(self, version: int) -> RegionManifest:
+        """One version; ObjectNotFoundError when it was collected or never written."""
+        return self._decode(version, self._store.get(manifest_key(self.region_id, version)))
+
+    def is_latest(self, manifest: RegionManifest) -> bool:
+        """Whether nothing newer exists: one request without a body."""
+        return not self._store.exists(manifest_key(self.region_id, manifest.version + 1))
+
+    def versions(self) -> list[int]:
+        """Versions that are stored, ascending."""
+        found = (
+            parse_manifest_name(info.key.rpartition("/")[2])
+            for info in self._store.list(manifest_dir(self.region_id))
+        )
+        return sorted(version for version in found if version is not None)
+
+    def commit(self, manifest: RegionManifest) -> None:
+        """Create ``manifest.version``, provided that nobody has.
+
+        A manifest that is already there with the very same bytes counts as committed: two
+        processes that make the same change both made it. A claim is the exception, since there
+        only one of them may go on: see :meth:`commit_exclusively`.
+
+        Raises
+        ------
+        ConflictError
+            The version exists and says something else.
+        OutcomeUnknownError
+            The store does not say whether the version exists.
+        """
+        key = manifest_key(self.region_id, manifest.version)
+        if create_settled(self._store, key, manifest.encode()) is not None:
+            raise ConflictError(f"{key} was written by somebody else first")
+        self._write_hint(manifest.version)
+
+    def commit_exclusively(self, manifest: RegionManifest) -> None:
+        """Create ``manifest.version`` with no doubt about who did.
+
+        Raises
+        ------
+        ConflictError
+            The version exists. After an ambiguous answer it may be the one of this call.
+        StoreUnavailableError
+            The store does not say whether the version exists.
+        """
+        key = manifest_key(self.region_id, manifest.version)
+        try:
+            self._store.create(key, manifest.encode())
+        except ObjectExistsError as error:
+            raise ConflictError(f"{key} exists already") from error
+        self._write_hint(manifest.version)
+
+    def update(
+        self, change: Callable[[RegionManifest], RegionManifest | None], *, attempts: int = 50
+    ) -> RegionManifest:
+        """Change the newest manifest, again on each newer one until the change lands.
+
+        Parameters
+        ----------
+        change : callable
+            Gets the newest manifest and returns the changed one (its version is set here), or
+            None when nothing is to be changed. Raises to give up.
+
+        Returns
+        -------
+        RegionManifest
+            As committed, or as found when there was nothing to change.
+
+        Raises
+        ------
+        ObjectNotFoundError
+            The region has no manifest.
+        ConflictError
+            Every attempt lost its race.
+        """
+        for _ in range(attempts):
+            current = self.read_latest()
+            if current is None:
+                raise ObjectNotFoundError(f"region {self.region_id} has no manifest")
+            changed = change(current)
+            if changed is None:
+                return current
+            changed = replace(changed, version=current.version + 1)
+            try:
+                self.commit(changed)
+            except ConflictError:
+                continue
+            return changed
+        raise ConflictError(
+            f"the manifest of region {self.region_id} changed under each of {attempts} attempts; "
+            "try again later"
+        )
+
+    def _probe_from(self, version: int) -> RegionManifest | None:
+        data: bytes | None = None
+        newest = version
+        while True:
+            try:
+                data = self._store.get(manifest_key(self.region_id, version))
+            except ObjectNotFoundError:
+                break
+            newest = version
+            version += 1
+        return self._decode(newest, data) if data is not None else None
+
+    def _decode(self, version: int, data: bytes) -> RegionManifest:
+        key = manifest_key(self.region_id, version)
+        manifest = RegionManifest.decode(data, name=key)
+        if manifest.version != version:
+            raise CorruptDataError(
+                f"{key} says that it is version {manifest.version}; nothing was changed, restore it from a backup"
+            )
+        return manifest
+
+    def _read_hint(self) -> int | None:
+        try:
+            version = json.loads(self._store.get(version_hint_key(self.region_id)))["version"]
+        except (ObjectNotFoundError, ValueError, KeyError, TypeError):
+            return None
+        return version if isinstance(version, int) and version > 0 else None
+
+    def _write_hint(self, version: int) -> None:
+        """Best effort: a hint that is behind costs readers a request, never the right answer."""
+        try:
+            self._store.put(
+                version_hint_key(self.region_id), json.dumps({"version": version}).encode()
+            )
+        except StoreError as error:
+            logger.info("version hint of region %s not written: %s", self.region_id, error)

@@ -1,0 +1,196 @@
+"""Setting a table up: a new one, or MemWAL on a Lance table that exists."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import lance
+import pyarrow as pa
+
+from memwal.errors import InvalidInputError, TableSetupError
+from memwal.format.keys import check_key_type
+from memwal.region.spec import RegionSpec
+from memwal.storage.location import TableLocation
+from memwal.storage.open import check_put_if_absent
+from memwal.table import Table
+from memwal.table_index.base_table import BaseTable, open_base, translate_lance_error
+
+_KEY = b"lance-schema:unenforced-primary-key"
+_KEY_POSITION = b"lance-schema:unenforced-primary-key:position"
+_INDEX_SUFFIX = "_idx"
+
+
+def create(
+    uri: str,
+    schema: pa.Schema,
+    *,
+    primary_key: Sequence[str],
+    region_spec: RegionSpec,
+    maintained_indexes: Sequence[str] = (),
+    storage_options: Mapping[str, str] | None = None,
+    data_storage_version: str | None = None,
+) -> Table:
+    """Create an empty Lance table with MemWAL enabled.
+
+    Parameters
+    ----------
+    uri : str
+        A local path, or ``s3://``, ``gs://``, ``az://``.
+    schema : pyarrow.Schema
+        Columns of the table.
+    primary_key : sequence of str
+        Key columns, in key order: integers, bool, text or binary.
+    region_spec : RegionSpec
+        How rows map to regions.
+    maintained_indexes : sequence of str
+        BTREE indexes to create and maintain, named after their column: ``<column>_idx``. Build
+        other kinds on the table itself and call :func:`enable`.
+    storage_options : mapping of str to str, optional
+        As for Lance. Kept in memory only.
+    data_storage_version : str, optional
+        Lance file version; Lance's default when None.
+
+    Raises
+    ------
+    InvalidInputError
+        The key, the spec or an index does not fit the schema. Nothing was written.
+    TableSetupError
+        There is a table already.
+    UnsupportedStoreError
+        The store has no put-if-absent.
+    """
+    location = TableLocation(uri, storage_options or {})
+    marked = _with_primary_key(schema, primary_key)
+    region_spec.check_keys(primary_key)
+    region_spec.column_type(schema)
+    columns = {name: _index_column(name, schema) for name in maintained_indexes}
+    check_put_if_absent(location.store)
+    try:
+        dataset = lance.write_dataset(
+            marked.empty_table(),
+            location.uri,
+            mode="create",
+            storage_options=dict(location.storage_options) or None,
+            data_storage_version=data_storage_version,  # type: ignore[arg-type]
+        )
+        for name, column in columns.items():
+            dataset.create_scalar_index(column, "BTREE", name=name)
+    except OSError as error:
+        if "already exists" in str(error).lower():
+            raise TableSetupError(
+                f"there is a table at {location} already; "
+                "open it, or enable MemWAL on it with memwal.enable(uri, region_spec=...)"
+            ) from error
+        raise translate_lance_error(error, f"creating {location}") from error
+    return _initialize(open_base(location), region_spec, maintained_indexes)
+
+
+def enable(
+    uri: str,
+    *,
+    region_spec: RegionSpec,
+    maintained_indexes: Sequence[str] | None = (),
+    primary_key: Sequence[str] | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> Table:
+    """Enable MemWAL on a Lance table.
+
+    Parameters
+    ----------
+    maintained_indexes : sequence of str or None
+        Indexes of the table that generations carry too and that are caught up after merges.
+        None: all of them, also ones that are created later.
+    primary_key : sequence of str, optional
+        Key columns, for a table that has no primary key in its schema yet.
+
+    Raises
+    ------
+    TableSetupError
+        There is no table, it has no primary key and none is given, or MemWAL is enabled already.
+    InvalidInputError
+        The key, the spec or an index does not fit the table. Nothing was written.
+    UnsupportedStoreError
+        The store has no put-if-absent.
+    """
+    location = TableLocation(uri, storage_options or {})
+    base = open_base(location)
+    if base.index is not None:
+        raise TableSetupError(f"MemWAL is enabled on {location} already; use memwal.open(uri)")
+    key = tuple(primary_key) if primary_key is not None else base.primary_key
+    if not key:
+        raise TableSetupError(f"{location} has no primary key; name its columns: primary_key=[...]")
+    if base.primary_key and key != base.primary_key:
+        raise InvalidInputError(
+            f"the primary key of {location} is {', '.join(base.primary_key)} and cannot be changed"
+        )
+    marked = _with_primary_key(base.schema, key)
+    region_spec.check_keys(key)
+    region_spec.column_type(base.schema)
+    existing = {index.name for index in base.dataset.describe_indices()}
+    unknown = [name for name in maintained_indexes or () if name not in existing]
+    if unknown:
+        raise InvalidInputError(
+            f"{location} has no index {', '.join(unknown)}; "
+            f"it has {', '.join(sorted(existing)) or 'none'}"
+        )
+    check_put_if_absent(location.store)
+    if not base.primary_key:
+        base.dataset.update_field_metadata(
+            {
+                name: {k.decode(): v.decode() for k, v in marked.field(name).metadata.items()}
+                for name in key
+            }
+        )
+        base = open_base(location)
+    return _initialize(base, region_spec, maintained_indexes)
+
+
+def _initialize(
+    base: BaseTable, region_spec: RegionSpec, maintained_indexes: Sequence[str] | None
+) -> Table:
+    options: dict[str, Any]
+    match region_spec.transform:
+        case "bucket":
+            options = {
+                "bucket_column": region_spec.column,
+                "num_buckets": region_spec.num_buckets,
+            }
+        case "identity":
+            options = {"identity_column": region_spec.column}
+        case "unsharded":
+            options = {"unsharded": True}
+    indexes = None if maintained_indexes is None else list(maintained_indexes)
+    base.dataset.initialize_mem_wal(maintained_indexes=indexes, **options)
+    return Table(base.location)
+
+
+def _with_primary_key(schema: pa.Schema, primary_key: Sequence[str]) -> pa.Schema:
+    """The schema with its key columns marked as Lance marks them, and without nulls."""
+    if not primary_key:
+        raise InvalidInputError("a table needs a primary key: primary_key=[...]")
+    if len(set(primary_key)) != len(primary_key):
+        raise InvalidInputError(f"a key column is given twice: {', '.join(primary_key)}")
+    for position, name in enumerate(primary_key, start=1):
+        index = schema.get_field_index(name)
+        if index < 0:
+            raise InvalidInputError(
+                f"key column {name} does not exist; the schema has {', '.join(schema.names)}"
+            )
+        field = schema.field(index)
+        check_key_type(field)
+        metadata = {**(field.metadata or {}), _KEY: b"true"}
+        if len(primary_key) > 1:
+            metadata[_KEY_POSITION] = str(position).encode()
+        schema = schema.set(index, field.with_nullable(False).with_metadata(metadata))
+    return schema
+
+
+def _index_column(name: str, schema: pa.Schema) -> str:
+    column = name.removesuffix(_INDEX_SUFFIX)
+    if column == name or column not in schema.names:
+        raise InvalidInputError(
+            f"maintained index {name} does not name a column; a new table gets BTREE indexes "
+            f"called <column>{_INDEX_SUFFIX}, others are built on the table before memwal.enable"
+        )
+    return column

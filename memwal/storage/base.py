@@ -1,0 +1,266 @@
+"""The small object store that everything above it reads and writes a table with."""
+
+from __future__ import annotations
+
+import builtins
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from memwal.errors import InvalidInputError
+
+Data = bytes | bytearray | memoryview
+"""What may be stored: any of the buffer types, taken as it is at the time of the call."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """What a listing tells of one object.
+
+    Attributes
+    ----------
+    key : str
+        Name relative to the root of the table.
+    size : int
+        Length in bytes.
+    modified : datetime
+        Time of the last change by the clock of the store, in UTC.
+    """
+
+    key: str
+    size: int
+    modified: datetime
+
+
+class ObjectStore(ABC):
+    """The objects of one table.
+
+    Keys are ``/``-separated and relative to the root of the table. They never start or end with
+    ``/``, have no empty, ``.`` or ``..`` part, and their last part is not the name of a temporary
+    file (``.*.tmp``); any other key raises :class:`~memwal.errors.InvalidInputError` before the
+    store is asked. A prefix is the key of a folder, or ``""`` for the root; one trailing ``/`` is
+    allowed. ``list("a")`` never shows ``ab/x``.
+
+    All methods may be called from many threads at once. All of them may raise
+    :class:`~memwal.errors.StoreAccessError`, :class:`~memwal.errors.StoreUnavailableError` and
+    :class:`~memwal.errors.TableSetupError` (the bucket does not exist, or lies elsewhere).
+
+    Attributes
+    ----------
+    uri : str
+        Where the root is, without secrets.
+    is_local : bool
+        Whether the objects are files of this machine. Only then do :meth:`sync` and
+        :meth:`barrier` have something to do.
+    """
+
+    uri: str
+    is_local: bool
+
+    @abstractmethod
+    def create(self, key: str, data: Data) -> None:
+        """Store an object under a name that is free; durable when it returns.
+
+        Raises
+        ------
+        ObjectExistsError
+            The name is taken. After a request that was retried inside the client, it can be
+            taken by this very call: whoever must know reads the object back.
+        StoreFullError
+            No space; nothing is visible under the name.
+        StoreUnavailableError
+            It is not known whether the object was stored.
+        """
+
+    @abstractmethod
+    def put(self, key: str, data: Data) -> None:
+        """Store an object, over the one that has the name; durable when it returns."""
+
+    @abstractmethod
+    def replace(self, key: str, data: Data, *, expected: bytes) -> None:
+        """Replace an object only while its content equals ``expected``.
+
+        Raises
+        ------
+        ConflictError
+            The content differs, or the object is gone. Nothing was written.
+        StoreUnavailableError
+            It is not known whether the object was replaced.
+        UnsupportedStoreError
+            The store has neither conditional puts nor locks.
+        """
+
+    @abstractmethod
+    def get(self, key: str) -> bytes:
+        """Read an object.
+
+        Raises
+        ------
+        ObjectNotFoundError
+            No object has the name.
+        """
+
+    @abstractmethod
+    def get_range(self, key: str, *, start: int, length: int) -> bytes:
+        """Read up to ``length`` bytes from offset ``start``.
+
+        Fewer bytes, or none, come back where the object ends earlier.
+
+        Raises
+        ------
+        ObjectNotFoundError
+            No object has the name.
+        InvalidInputError
+            ``start`` is negative or ``length`` is not positive.
+        """
+
+    @abstractmethod
+    def head(self, key: str) -> ObjectInfo | None:
+        """Tell size and time of an object, or ``None`` when there is none."""
+
+    def exists(self, key: str) -> bool:
+        """Tell whether an object has the name."""
+        return self.head(key) is not None
+
+    @abstractmethod
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Yield every object below a folder, at any depth and in no promised order.
+
+        A folder that does not exist is empty. What is created or deleted while the listing runs
+        may or may not be shown. Temporary files never are.
+        """
+
+    @abstractmethod
+    def list_folders(self, prefix: str) -> builtins.list[str]:
+        """Return the names of the immediate sub-folders, sorted.
+
+        The local store also names folders that are empty; object stores do not have those.
+        """
+
+    @abstractmethod
+    def delete(self, key: str) -> None:
+        """Delete an object; one that does not exist is fine."""
+
+    @abstractmethod
+    def delete_many(self, keys: Iterable[str]) -> None:
+        """Delete many objects, in batches where the store can; absent ones are fine.
+
+        When it raises, some of them may be deleted already.
+        """
+
+    @abstractmethod
+    def delete_folder(self, prefix: str) -> None:
+        """Delete everything below a folder, and the folder; one that does not exist is fine.
+
+        Raises
+        ------
+        InvalidInputError
+            ``prefix`` is empty: the root is the table itself.
+        """
+
+    @abstractmethod
+    def delete_stale_temporaries(self, prefix: str, *, older_than: timedelta) -> int:
+        """Delete what processes that died in the middle of a write left below a folder.
+
+        Such files are harmless and never listed; they only take space. Object stores have none.
+
+        Parameters
+        ----------
+        prefix : str
+            The folder to look in, at any depth.
+        older_than : timedelta
+            Younger files may belong to a write that is still running, and stay.
+
+        Returns
+        -------
+        int
+            How many were deleted.
+        """
+
+    @abstractmethod
+    def sync(self, prefix: str) -> None:
+        """Make everything below a folder durable, and the folders from it up to the root.
+
+        For what was written past this class, such as files that Lance wrote. Object stores are
+        durable as they are.
+
+        Raises
+        ------
+        ObjectNotFoundError
+            A local folder is not there.
+        """
+
+    @abstractmethod
+    def barrier(self) -> None:
+        """Make everything durable that was written to the file system the table is on.
+
+        Needed once before something is deleted that an unsynced commit of Lance replaced. It
+        costs as much as there is unwritten data of anybody on that file system. Object stores
+        are durable as they are.
+        """
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.uri!r})"
+
+
+def is_temporary(name: str) -> bool:
+    """Tell whether a file name is one that a write uses before the object gets its own."""
+    return name.startswith(".") and name.endswith(".tmp")
+
+
+def check_key(key: str) -> str:
+    """Return ``key`` when it may name an object.
+
+    Raises
+    ------
+    InvalidInputError
+        It is empty, absolute, has an empty, ``.`` or ``..`` part, a NUL, or the name of a
+        temporary file.
+    """
+    parts = key.split("/")
+    if "" in parts or "." in parts or ".." in parts or "\0" in key or is_temporary(parts[-1]):
+        raise InvalidInputError(
+            f"{key!r} cannot name an object: use parts joined by single '/', relative to the "
+            "table, none of them '', '.' or '..', and not a temporary name ('.*.tmp')"
+        )
+    return key
+
+
+def check_prefix(prefix: str) -> str:
+    """Return ``prefix`` without its trailing ``/`` when it may name a folder, or ``""``.
+
+    Raises
+    ------
+    InvalidInputError
+        As for :func:`check_key`.
+    """
+    return check_key(prefix.removesuffix("/")) if prefix else prefix
+
+
+def check_folder(prefix: str) -> str:
+    """Return ``prefix`` as :func:`check_prefix` does, but refuse the root.
+
+    Raises
+    ------
+    InvalidInputError
+        It is empty, or as for :func:`check_key`.
+    """
+    if not prefix:
+        raise InvalidInputError("refusing to delete the root of a table: name a folder inside it")
+    return check_prefix(prefix)
+
+
+def check_range(start: int, length: int) -> None:
+    """Refuse a range that is not one.
+
+    Raises
+    ------
+    InvalidInputError
+        ``start`` is negative or ``length`` is not positive.
+    """
+    if start < 0 or length <= 0:
+        raise InvalidInputError(
+            f"cannot read {length} bytes from offset {start}: the offset must be at least 0 and "
+            "the length at least 1"
+        )

@@ -1,0 +1,242 @@
+"""Tables in S3, GCS, Azure and memory, through obstore."""
+
+from __future__ import annotations
+
+import builtins
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, suppress
+from datetime import timedelta
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, PreconditionError
+
+from memwal.errors import (
+    ConflictError,
+    ObjectNotFoundError,
+    StoreUnavailableError,
+    TableSetupError,
+    UnsupportedStoreError,
+)
+from memwal.storage import base
+from memwal.storage.base import Data, ObjectInfo, ObjectStore
+from memwal.storage.cloud_errors import translated, was_retried
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta, UpdateVersion
+
+# As many as S3 deletes with one request.
+_BATCH = 1000
+
+
+class CloudStore(ObjectStore):
+    """The objects of a table below a prefix of a bucket.
+
+    A process that is forked from one that has used such a store cannot use any: the threads that
+    serve it stay behind. Calls in it raise :class:`~memwal.errors.TableSetupError` instead of
+    hanging. Start workers with the ``spawn`` or ``forkserver`` method.
+
+    Parameters
+    ----------
+    backend : obstore.store.ObjectStore
+        The bucket.
+    uri : str
+        Address of the table, without secrets.
+    prefix : str
+        Key of the table's root in the bucket; ``""`` for the bucket itself.
+    secrets : iterable of str, default ()
+        Never repeated in an error message.
+    """
+
+    is_local = False
+
+    def __init__(
+        self,
+        backend: obstore.store.ObjectStore,
+        *,
+        uri: str,
+        prefix: str,
+        secrets: Iterable[str] = (),
+    ) -> None:
+        self.uri = uri
+        self._backend = backend
+        self._root = prefix + "/" if prefix else ""
+        self._secrets = tuple(secrets)
+
+    def create(self, key: str, data: Data) -> None:
+        path = self._path(key)
+        with self._calling("create", key):
+            self._backend.put(path, memoryview(data).cast("B"), mode="create")
+
+    def put(self, key: str, data: Data) -> None:
+        path = self._path(key)
+        with self._calling("store", key):
+            self._backend.put(path, memoryview(data).cast("B"))
+
+    def replace(self, key: str, data: Data, *, expected: bytes) -> None:
+        path = self._path(key)
+        changed = ConflictError(
+            f"{self.uri}/{key} is not what was read before; read it again and retry"
+        )
+        try:
+            with self._calling("replace", key):
+                found = self._backend.get(path)
+                content = found.bytes().to_bytes()
+        except ObjectNotFoundError:
+            raise changed from None
+        if content != expected:
+            raise changed
+        tag = found.meta["e_tag"]
+        if tag is None:
+            raise UnsupportedStoreError(
+                f"cannot replace {self.uri}/{key}: the store gives objects no ETag; use one that "
+                "does"
+            )
+        # Some S3 servers (Ceph) know their own ETags only without the quotes they hand out.
+        for spelling in (tag, tag.strip('"')):
+            if self._replace_version(key, data, _version(found.meta, spelling)):
+                return
+            if self._tag(key) != tag:
+                break
+        raise changed
+
+    def _replace_version(self, key: str, data: Data, version: UpdateVersion) -> bool:
+        with self._calling("replace", key):
+            try:
+                self._backend.put(self._path(key), memoryview(data).cast("B"), mode=version)
+            except (PreconditionError, AlreadyExistsError) as error:
+                if was_retried(error):
+                    raise StoreUnavailableError(
+                        f"it is not known whether {self.uri}/{key} was replaced: the first "
+                        "request got no answer and a second one was refused; read it back"
+                    ) from None
+                return False
+        return True
+
+    def _tag(self, key: str) -> str | None:
+        with suppress(ObjectNotFoundError), self._calling("look at", key):
+            return self._backend.head(self._path(key))["e_tag"]
+        return None
+
+    def get(self, key: str) -> bytes:
+        path = self._path(key)
+        with self._calling("read", key):
+            return self._backend.get(path).bytes().to_bytes()
+
+    def get_range(self, key: str, *, start: int, length: int) -> bytes:
+        base.check_range(start, length)
+        path = self._path(key)
+        try:
+            with self._calling("read", key):
+                return self._backend.get_range(path, start=start, length=length).to_bytes()
+        except StoreUnavailableError:
+            # A start at or past the end is an error of its own in every store.
+            info = self.head(key)
+            if info is not None and start >= info.size:
+                return b""
+            raise
+
+    def head(self, key: str) -> ObjectInfo | None:
+        """Tell size and time of an object, or ``None`` when there is none.
+
+        A bucket that does not exist cannot be told from an object that does not: the answer of
+        the store has no body.
+        """
+        path = self._path(key)
+        with suppress(ObjectNotFoundError), self._calling("look at", key):
+            return self._info(self._backend.head(path))
+        return None
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        return self._list(base.check_prefix(prefix))
+
+    def _list(self, prefix: str) -> Iterator[ObjectInfo]:
+        for meta in self._walk(prefix):
+            if not base.is_temporary(meta["path"].rpartition("/")[2]):
+                yield self._info(meta)
+
+    def list_folders(self, prefix: str) -> builtins.list[str]:
+        folder = self._root + base.check_prefix(prefix)
+        with self._calling("list", prefix):
+            found = self._backend.list_with_delimiter(folder.rstrip("/") or None)
+        return sorted(path.rpartition("/")[2] for path in found["common_prefixes"])
+
+    def delete(self, key: str) -> None:
+        self._delete_path(self._path(key))
+
+    def delete_many(self, keys: Iterable[str]) -> None:
+        self._delete_paths(self._path(key) for key in keys)
+
+    def delete_folder(self, prefix: str) -> None:
+        self._delete_paths(meta["path"] for meta in self._walk(base.check_folder(prefix)))
+
+    def _delete_paths(self, paths: Iterable[str]) -> None:
+        remaining = iter(paths)
+        while batch := list(islice(remaining, _BATCH)):
+            try:
+                with self._calling("delete objects below", ""):
+                    self._backend.delete(batch)
+            except ObjectNotFoundError:
+                # The store stopped at one that is absent.
+                for path in batch:
+                    self._delete_path(path)
+
+    def _delete_path(self, path: str) -> None:
+        with suppress(ObjectNotFoundError), self._calling("delete", path[len(self._root) :]):
+            self._backend.delete(path)
+
+    def delete_stale_temporaries(self, prefix: str, *, older_than: timedelta) -> int:
+        base.check_prefix(prefix)
+        return 0
+
+    def sync(self, prefix: str) -> None:
+        base.check_prefix(prefix)
+
+    def barrier(self) -> None:
+        return
+
+    def _walk(self, prefix: str) -> Iterator[ObjectMeta]:
+        folder = (self._root + prefix).rstrip("/")
+        with self._calling("list", prefix):
+            for batch in self._backend.list(folder or None, chunk_size=_BATCH):
+                yield from batch
+
+    def _path(self, key: str) -> str:
+        return self._root + base.check_key(key)
+
+    def _info(self, meta: ObjectMeta) -> ObjectInfo:
+        return ObjectInfo(meta["path"][len(self._root) :], meta["size"], meta["last_modified"])
+
+    def _calling(self, action: str, key: str) -> AbstractContextManager[None]:
+        _refuse_fork()
+        return translated(action, f"{self.uri}/{key}".rstrip("/"), secrets=self._secrets)
+
+
+def _version(meta: ObjectMeta, tag: str) -> UpdateVersion:
+    version = meta["version"]
+    return {"e_tag": tag} if version is None else {"e_tag": tag, "version": version}
+
+
+class _Process:
+    """Whether this process used obstore, or was forked from one that did."""
+
+    used = False
+    forked = False
+
+
+def _after_fork() -> None:
+    _Process.forked = _Process.forked or _Process.used
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _refuse_fork() -> None:
+    if _Process.forked:
+        raise TableSetupError(
+            "this process was forked from one that had used an object store, which cannot work: "
+            "start workers with the 'spawn' or 'forkserver' method of multiprocessing"
+        )
+    _Process.used = True

@@ -1,0 +1,80 @@
+"""Where a table is and how to reach it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from memwal.storage import base, uris
+from memwal.storage.base import ObjectStore
+from memwal.storage.open import check_options, open_store
+from memwal.storage.redaction import redact
+
+__all__ = ["TableLocation", "redact"]
+
+# A client of a bucket holds a few connections; processes that serve more tables than this reopen.
+_OPEN_STORES = 512
+
+
+@dataclass(frozen=True, slots=True)
+class TableLocation:
+    """Address of a table and the options that reach it.
+
+    It can be pickled and sent to a worker, which opens a store of its own there. Options are
+    never shown by ``repr`` or ``str``; two locations are equal when address and options are.
+
+    Attributes
+    ----------
+    uri : str
+        Absolute path of a local table, else ``scheme://bucket/path``, in one spelling: no
+        ``file://``, no trailing slash. Given as any spelling that
+        :func:`~memwal.storage.open.open_store` takes.
+    storage_options : mapping
+        As Lance takes them; a copy of what was given.
+
+    Raises
+    ------
+    InvalidInputError
+        The address is not one, or an option is not text.
+    """
+
+    uri: str
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "uri", str(uris.parse_uri(self.uri)))
+        object.__setattr__(self, "storage_options", check_options(self.storage_options))
+
+    @property
+    def store(self) -> ObjectStore:
+        """The store of the table; one per process for every equal location."""
+        return _shared_store(self)
+
+    @property
+    def local_path(self) -> Path | None:
+        """Folder of a local table, or ``None`` for any other."""
+        address = uris.parse_uri(self.uri)
+        return Path(address.path) if address.scheme == uris.LOCAL else None
+
+    def child(self, path: str) -> str:
+        """Return the address of a folder inside the table.
+
+        Raises
+        ------
+        InvalidInputError
+            The path is absolute or leads out of the table.
+        """
+        return f"{self.uri.rstrip('/')}/{base.check_key(path)}"
+
+    def __str__(self) -> str:
+        return self.uri
+
+    def __hash__(self) -> int:
+        return hash((self.uri, frozenset(self.storage_options.items())))
+
+
+@functools.lru_cache(maxsize=_OPEN_STORES)
+def _shared_store(location: TableLocation) -> ObjectStore:
+    return open_store(location.uri, location.storage_options)

@@ -1,0 +1,104 @@
+"""Opening the store that a table lies in."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from uuid import uuid4
+
+from memwal.errors import InvalidInputError, ObjectExistsError, UnsupportedStoreError
+from memwal.storage import uris
+from memwal.storage.backends import cloud_backend, memory_backend
+from memwal.storage.base import ObjectStore
+from memwal.storage.cloud import CloudStore
+from memwal.storage.local import LocalStore
+from memwal.storage.redaction import secret_values
+
+
+def open_store(
+    uri: str | os.PathLike[str],
+    storage_options: Mapping[str, str] | None = None,
+    *,
+    durable: bool = True,
+) -> ObjectStore:
+    """Open the store of one table; nothing is read or written yet.
+
+    Parameters
+    ----------
+    uri : str or path
+        A local path or ``file://``; ``s3://``, ``gs://``, ``az://`` or ``abfss://``; or
+        ``memory://name``, which names one store for the whole process and is for tests.
+    storage_options : mapping, optional
+        Lance's options, such as ``aws_endpoint``, ``allow_http``, ``aws_access_key_id``,
+        ``timeout`` or ``client_max_retries`` (default 3). What is not given is taken from the
+        environment variables that Lance reads; credentials that are nowhere are looked for the
+        way obstore does: web identity, container, machine. It does not read AWS profiles. On a
+        server without S3's bulk delete set ``aws_disable_bulk_delete``.
+    durable : bool, default True
+        Only for local paths: ``False`` skips fsync; see
+        :class:`~memwal.storage.local.LocalStore`.
+
+    Raises
+    ------
+    InvalidInputError
+        The address or an option is wrong; the message names the known schemes.
+    """
+    address = uris.parse_uri(uri)
+    options = check_options(storage_options or {})
+    if address.scheme == uris.LOCAL:
+        return LocalStore(address.path, durable=durable)
+    in_memory = address.scheme == uris.MEMORY
+    return CloudStore(
+        memory_backend(address.authority) if in_memory else cloud_backend(address, options),
+        uri=str(address),
+        prefix=address.path,
+        secrets=secret_values(options, os.environ),
+    )
+
+
+def check_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Return a copy of storage options.
+
+    Raises
+    ------
+    InvalidInputError
+        One is not text.
+    """
+    for key, value in options.items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise InvalidInputError(
+                f"the storage option {key!r} must be text, not {type(value).__name__}: write "
+                "numbers and booleans as '3' and 'true'"
+            )
+    return dict(options)
+
+
+def check_put_if_absent(store: ObjectStore) -> None:
+    """Make sure that a name can be taken only once, which every part of the protocol rests on.
+
+    Three small requests and a cleanup, below a random folder of the table. Worth it once, when a
+    table is set up.
+
+    Raises
+    ------
+    UnsupportedStoreError
+        The store overwrote an object that existed, or refused to try.
+    """
+    folder = f"_probe-{uuid4().hex}"
+    key = f"{folder}/object"
+    try:
+        store.create(key, b"first")
+        try:
+            store.create(key, b"second")
+        except ObjectExistsError:
+            refused = store.get(key) == b"first"
+        else:
+            refused = False
+    finally:
+        store.delete_folder(folder)
+    if not refused:
+        raise UnsupportedStoreError(
+            f"{store.uri} lets a second writer take a name that is taken, so two writers would "
+            "overwrite each other's log: use a store with conditional puts (If-None-Match), and "
+            "do not turn conditional_put off"
+        )

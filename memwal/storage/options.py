@@ -1,0 +1,150 @@
+"""Lance's storage options, as obstore wants them."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from obstore.exceptions import BaseError, UnknownConfigurationKeyError
+from obstore.store import AzureStore, GCSStore, S3Store
+
+from memwal.errors import InvalidInputError
+
+logger = logging.getLogger(__name__)
+
+# The types of obstore's classes want every option known when this is written.
+CLOUDS: Mapping[str, Any] = {"s3": S3Store, "gs": GCSStore, "az": AzureStore, "abfss": AzureStore}
+
+# Settings of the HTTP client; obstore takes them apart from those of the store.
+_CLIENT = frozenset(
+    {
+        "allow_invalid_certificates",
+        "connect_timeout",
+        "http1_only",
+        "http2_only",
+        "pool_idle_timeout",
+        "pool_max_idle_per_host",
+        "proxy_ca_certificate",
+        "proxy_excludes",
+        "proxy_url",
+        "read_timeout",
+        "root_certificate",
+        "timeout",
+        "user_agent",
+    }
+)
+# The address of the table says these.
+_FROM_ADDRESS = ("bucket", "bucket_name", "container_name")
+# Lance has its own name for this one.
+_RENAMED = {"google_storage_token": "bearer_token"}
+_HEADER = "headers."
+_HTTP_VARIABLES = ("AZURE_STORAGE_ALLOW_HTTP", "AZURE_STORAGE_USE_HTTP", "AWS_ALLOW_HTTP")
+# Lance's defaults. More retries would hold up a writer for minutes.
+_MAX_RETRIES = 3
+_RETRY_SECONDS = 180
+
+
+@dataclass(frozen=True, slots=True)
+class CloudSettings:
+    """What a client of one bucket is opened with.
+
+    Attributes
+    ----------
+    config : dict
+        Settings of the store: credentials, region, endpoint.
+    client : dict
+        Settings of the HTTP client.
+    max_retries : int
+        How often a request is repeated after a 5xx or a broken connection.
+    retry_timeout : timedelta
+        After this time nothing is repeated any more.
+    """
+
+    config: dict[str, str] = field(repr=False)
+    client: dict[str, str | dict[str, str]] = field(repr=False)
+    max_retries: int
+    retry_timeout: timedelta
+
+
+def cloud_settings(
+    scheme: str,
+    options: Mapping[str, str],
+    environment: Mapping[str, str] = os.environ,
+) -> CloudSettings:
+    """Sort storage options as Lance reads them.
+
+    Options that are meant for Lance alone are left out, as Lance leaves out what it does not
+    know. Credentials, region and endpoint that are not given are taken from the environment by
+    obstore itself. ``OBJECT_STORE_CLIENT_MAX_RETRIES``, ``OBJECT_STORE_CLIENT_RETRY_TIMEOUT`` and
+    the ``..._ALLOW_HTTP`` variables win over options, as in Lance.
+
+    Raises
+    ------
+    InvalidInputError
+        A number is not one.
+    """
+    given = {key.lower(): value for key, value in options.items()}
+    given |= {
+        "client_" + name: environment[variable]
+        for name in ("max_retries", "retry_timeout")
+        if (variable := f"OBJECT_STORE_CLIENT_{name.upper()}") in environment
+    }
+    for name in _HTTP_VARIABLES:
+        if name in environment:
+            given["allow_http"] = environment[name]
+    config: dict[str, str] = {}
+    client: dict[str, str | dict[str, str]] = {}
+    headers: dict[str, str] = {}
+    for key, value in given.items():
+        if key.startswith(_HEADER):
+            headers[key.removeprefix(_HEADER)] = value
+        elif key in _CLIENT:
+            client[key] = value
+        elif "allow_http" in key or key.endswith(_FROM_ADDRESS):
+            continue
+        elif _knows(scheme, _RENAMED.get(key, key)):
+            config[_RENAMED.get(key, key)] = value
+        else:
+            logger.debug("a store of %s:// does not use the storage option %r", scheme, key)
+    if any("allow_http" in key and _is_true(value) for key, value in given.items()):
+        client["allow_http"] = "true"
+    if headers:
+        client["default_headers"] = headers
+    return CloudSettings(
+        config,
+        client,
+        _number(given, "client_max_retries", _MAX_RETRIES),
+        timedelta(seconds=_number(given, "client_retry_timeout", _RETRY_SECONDS)),
+    )
+
+
+@functools.cache
+def _knows(scheme: str, key: str) -> bool:
+    # obstore has no list of the keys it knows, but says so when it does not know one. Any other
+    # complaint is about the value.
+    try:
+        CLOUDS[scheme]("probe", config={key: "x"})
+    except UnknownConfigurationKeyError:
+        return False
+    except (BaseError, ValueError):
+        return True
+    return True
+
+
+def _is_true(value: str) -> bool:
+    return value.strip().lower() in {"1", "true", "on", "yes", "y"}
+
+
+def _number(options: Mapping[str, str], key: str, default: int) -> int:
+    text = options.get(key, str(default))
+    if not text.isdecimal():
+        raise InvalidInputError(
+            f"the storage option {key} is {text!r}: give a whole number, or leave it out for "
+            f"{default}"
+        )
+    return int(text)

@@ -1,0 +1,60 @@
+"""Put-if-absent whose ambiguous answers are settled by reading back."""
+
+from __future__ import annotations
+
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+
+from memwal.errors import (
+    ObjectExistsError,
+    ObjectNotFoundError,
+    OutcomeUnknownError,
+    StoreUnavailableError,
+)
+from memwal.storage.base import Data, ObjectStore
+
+_ATTEMPTS = 5
+
+
+def create_settled(store: ObjectStore, key: str, data: Data) -> bytes | None:
+    """Create an object, and find out what stands under the key when the store does not say.
+
+    "Already exists" after a retry, a timeout, a 500 after the write: none of them tells whose
+    object it is. The bytes do, when they are ones that nobody else can have written. Trying again
+    with the same bytes is safe, also when an earlier request is still on its way.
+
+    Returns
+    -------
+    bytes or None
+        None when the object is there with ``data`` in it; otherwise the bytes of somebody else.
+
+    Raises
+    ------
+    OutcomeUnknownError
+        The store kept failing; the object may appear, now or later.
+    """
+    retrying = Retrying(
+        retry=retry_if_exception_type(StoreUnavailableError),
+        stop=stop_after_attempt(_ATTEMPTS),
+        wait=wait_random_exponential(multiplier=0.05, max=2),
+        reraise=True,
+    )
+    try:
+        return retrying(_create_or_read, store, key, data)
+    except StoreUnavailableError as error:
+        raise OutcomeUnknownError(
+            f"the store did not say whether {key} was written, in {_ATTEMPTS} attempts; "
+            "it may or may not be there"
+        ) from error
+
+
+def _create_or_read(store: ObjectStore, key: str, data: Data) -> bytes | None:
+    try:
+        store.create(key, data)
+    except ObjectExistsError:
+        try:
+            stored = store.get(key)
+        except ObjectNotFoundError as error:
+            # Taken a moment ago and gone now: a collector was here, which ends our claim to it.
+            raise StoreUnavailableError(f"{key} was there and then it was not") from error
+        return None if stored == data else stored
+    return None

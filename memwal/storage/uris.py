@@ -1,0 +1,107 @@
+"""What the address of a table may look like."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from memwal.errors import InvalidInputError
+
+LOCAL = "file"
+MEMORY = "memory"
+S3 = "s3"
+GCS = "gs"
+AZURE = frozenset({"az", "abfss"})
+KNOWN = (
+    "a local path, file:///path, s3://bucket/path, gs://bucket/path, az://container/path, "
+    "abfss://container@account.dfs.core.windows.net/path, memory://name"
+)
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/(/?)(.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class TableUri:
+    """An address, taken apart.
+
+    Attributes
+    ----------
+    scheme : str
+        One of the known ones; ``file`` for every local path.
+    authority : str
+        Bucket or container, with the account where Azure wants it; the name of a memory store;
+        empty for a local path.
+    path : str
+        Absolute path of a local table; else the key of its root, without a slash at its ends.
+    """
+
+    scheme: str
+    authority: str
+    path: str
+
+    def __str__(self) -> str:
+        if self.scheme == LOCAL:
+            return self.path
+        return f"{self.scheme}://{self.authority}/{self.path}".rstrip("/")
+
+
+def parse_uri(uri: str | os.PathLike[str]) -> TableUri:
+    """Take an address apart and make it the one spelling of the table.
+
+    A relative path is taken from the current folder; ``~`` is not expanded. ``%20`` and the like
+    stand for the characters they encode, except in a plain path, as Lance has it.
+
+    Raises
+    ------
+    InvalidInputError
+        The address is empty, of an unknown scheme, holds ``..``, or carries a password.
+    """
+    text = os.fspath(uri)
+    found = _SCHEME.fullmatch(text)
+    if found is None:
+        return _local(text)
+    scheme = found[1].lower()
+    authority, _, path = found[3].partition("/")
+    if not found[2]:
+        raise _refused(text, f"write '{scheme}://'")
+    if scheme == LOCAL:
+        if authority not in ("", "localhost"):
+            raise _refused(text, "a file has no host: write file:///absolute/path")
+        return _local(unquote("/" + path))
+    if scheme not in AZURE | {MEMORY, S3, GCS}:
+        raise _refused(text, "the scheme is not known")
+    return TableUri(scheme, _authority(text, scheme, authority), _path(text, path))
+
+
+def _local(path: str) -> TableUri:
+    if not path or "\0" in path:
+        raise _refused(path, "the path is empty or has a NUL in it")
+    # A path that starts with two slashes keeps them in POSIX; nothing here means that.
+    return TableUri(LOCAL, "", "/" + os.path.abspath(path).lstrip("/"))
+
+
+def _authority(uri: str, scheme: str, authority: str) -> str:
+    secret = ":" in authority or ("@" in authority and scheme not in AZURE)
+    if secret:
+        raise _refused(uri, "credentials do not belong into it: give them as storage_options")
+    if not authority:
+        raise _refused(uri, "the bucket, container or name is missing")
+    return authority
+
+
+def _path(uri: str, path: str) -> str:
+    if "?" in path or "#" in path:
+        raise _refused(uri, "it must not have '?' or '#' in it: give options as storage_options")
+    decoded = unquote(path).strip("/")
+    parts = decoded.split("/")
+    if decoded and ("" in parts or "." in parts or ".." in parts or "\0" in decoded):
+        raise _refused(uri, "no part of the path may be '', '.' or '..'")
+    return decoded
+
+
+def _refused(uri: str, why: str) -> InvalidInputError:
+    # Neither a query nor what stands before an '@' is repeated: both can be secrets.
+    shown = re.sub(r"//[^/]*@", "//...@", re.split(r"[?#]", uri)[0])
+    return InvalidInputError(f"{shown!r} is not the address of a table: {why}. Known are {KNOWN}")

@@ -1,0 +1,181 @@
+"""A MemWAL table: what users see."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+
+from memwal.errors import TableSetupError
+from memwal.reader.lookup import lookup
+from memwal.reader.scan import Scan
+from memwal.reader.sources import MemTables, collect_sources
+from memwal.region.discovery import discover_regions
+from memwal.region.routing import Router
+from memwal.region.spec import RegionSpec
+from memwal.storage.location import TableLocation
+from memwal.table_index.base_table import BaseTable, open_base
+from memwal.writer.options import WriterOptions
+from memwal.writer.rows import RowShape
+from memwal.writer.table_writer import TableWriter
+
+
+def open(uri: str, *, storage_options: Mapping[str, str] | None = None) -> Table:
+    """Open a table that has MemWAL enabled.
+
+    Raises
+    ------
+    TableSetupError
+        There is no table, it has no primary key, or MemWAL is not enabled.
+    """
+    table = Table(TableLocation(uri, storage_options or {}))
+    table.base().require_mem_wal()
+    return table
+
+
+class Reads:
+    """The queries that a table and a writer answer alike; they differ in what they see."""
+
+    def __init__(self, location: TableLocation) -> None:
+        self.location = location
+
+    def scan(
+        self,
+        *,
+        columns: Sequence[str] | None = None,
+        filter: str | None = None,
+        limit: int | None = None,
+    ) -> Scan:
+        """Scan the newest row of every key.
+
+        Parameters
+        ----------
+        columns : sequence of str, optional
+            Columns to return, in this order; all by default.
+        filter : str, optional
+            SQL predicate over any columns.
+        limit : int, optional
+            At most this many rows.
+
+        Returns
+        -------
+        Scan
+            Lazy; ``to_table()``, ``to_batches()``, ``to_reader()``, ``to_pandas()`` run it.
+        """
+        return Scan(
+            lambda: collect_sources(self.location, self._memtables()),
+            columns=columns,
+            filter=filter,
+            limit=limit,
+        )
+
+    def lookup(self, keys: Any, *, columns: Sequence[str] | None = None) -> pa.Table:
+        """Look rows up by key.
+
+        Parameters
+        ----------
+        keys : anything Arrow
+            The key columns, or an array where the key has one column.
+        columns : sequence of str, optional
+            Columns to return; all by default.
+
+        Returns
+        -------
+        pyarrow.Table
+            One row per key that exists, in the order of ``keys``.
+        """
+        sources = collect_sources(self.location, self._memtables())
+        shape = RowShape(sources.base.schema, sources.base.primary_key)
+        rows = pa.Table.from_batches(shape.deletes(keys), shape.schema)
+        return lookup(sources, rows.select(shape.primary_key), columns=columns)
+
+    def _memtables(self) -> MemTables | None:
+        return None
+
+
+class Writer(TableWriter, Reads):
+    """A table's writer, which also reads: its reads see what it acknowledged."""
+
+    def __init__(self, base: BaseTable, *args: Any, **kwargs: Any) -> None:
+        TableWriter.__init__(self, base, *args, **kwargs)
+        Reads.__init__(self, base.location)
+
+    def _memtables(self) -> MemTables:
+        return self.memtables()
+
+
+class Table(Reads):
+    """A table with MemWAL. Its reads see what is in storage."""
+
+    @property
+    def uri(self) -> str:
+        """Where the table is."""
+        return self.location.uri
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Schema of the base table."""
+        return self.base().schema
+
+    @property
+    def primary_key(self) -> tuple[str, ...]:
+        """Key columns, in key order."""
+        return self.base().primary_key
+
+    def base(self) -> BaseTable:
+        """The base table at its latest version."""
+        return open_base(self.location)
+
+    def region_spec(self) -> tuple[int, RegionSpec]:
+        """Id and content of the spec that new rows are routed by.
+
+        Raises
+        ------
+        TableSetupError
+            The table has none: its regions are written by hand.
+        """
+        base = self.base()
+        base.require_mem_wal()
+        if not base.details.region_specs:
+            raise TableSetupError(
+                f"{self.location} has no region spec; its regions are written one by one"
+            )
+        stored = max(base.details.region_specs, key=lambda spec: spec.spec_id)
+        names = {field_id: name for name, field_id in base.field_ids().items()}
+        return stored.spec_id, RegionSpec.from_stored(stored, names)
+
+    def region_ids(self) -> list[UUID]:
+        """Regions that exist, and those that the spec knows in advance."""
+        found = set(discover_regions(self.location.store))
+        base = self.base()
+        if base.details.region_specs:
+            _, spec = self.region_spec()
+            known = Router(spec, base.schema).assignments()
+            found.update(assignment.region_id for assignment in known or ())
+        return sorted(found)
+
+    def writer(
+        self,
+        *,
+        options: WriterOptions | None = None,
+        region_ids: Collection[UUID] | None = None,
+    ) -> Writer:
+        """Open a writer. It claims a region with the first row that belongs there.
+
+        Parameters
+        ----------
+        options : WriterOptions, optional
+        region_ids : collection of UUID, optional
+            The only regions that the writer may claim; rows of others are refused.
+        """
+        base = self.base()
+        base.require_mem_wal()
+        spec_id, spec = self.region_spec()
+        return Writer(
+            base, spec, spec_id=spec_id, options=options or WriterOptions(), region_ids=region_ids
+        )
+
+    def __repr__(self) -> str:
+        return f"Table({self.uri!r})"

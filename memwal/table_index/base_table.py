@@ -1,0 +1,162 @@
+"""One version of the base table together with what its MemWAL index says in that very version."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from memwal.errors import (
+    MemWalError,
+    ObjectNotFoundError,
+    StoreAccessError,
+    StoreUnavailableError,
+    TableSetupError,
+)
+from memwal.format.index_details import IndexDetails
+from memwal.format.names import table_manifest_keys
+from memwal.format.table_manifest import IndexEntry, find_mem_wal_index
+from memwal.storage.location import TableLocation
+
+if TYPE_CHECKING:
+    import lance
+
+
+@dataclass(frozen=True, slots=True)
+class BaseTable:
+    """A pinned version of the base table.
+
+    Rows and merge progress come from the same version, which is what makes "this generation is
+    already in the base table" a fact about the rows that are read.
+
+    Attributes
+    ----------
+    dataset : lance.LanceDataset
+        Checked out at ``version``.
+    schema : pyarrow.Schema
+        Schema of the rows, with Lance's field metadata.
+    primary_key : tuple of str
+        Key columns in key order.
+    index : IndexEntry or None
+        Entry of the MemWAL index in the manifest; None when MemWAL is not enabled.
+    details : IndexDetails
+        What the entry holds; empty when MemWAL is not enabled.
+    """
+
+    location: TableLocation
+    dataset: lance.LanceDataset
+    schema: pa.Schema
+    primary_key: tuple[str, ...]
+    index: IndexEntry | None
+    details: IndexDetails
+
+    @property
+    def version(self) -> int:
+        """Version of the table that is read."""
+        return int(self.dataset.version)
+
+    def require_mem_wal(self) -> None:
+        """Raise TableSetupError unless the table has a primary key and MemWAL is enabled."""
+        if not self.primary_key:
+            raise TableSetupError(
+                f"{self.location} has no primary key; "
+                "name one with memwal.enable(uri, primary_key=[...], region_spec=...)"
+            )
+        if self.index is None:
+            raise TableSetupError(
+                f"MemWAL is not enabled on {self.location}; call memwal.enable(uri, region_spec=...)"
+            )
+
+    def field_ids(self) -> dict[str, int]:
+        """Lance field id of each top-level column, by name."""
+        return {field.name(): field.id() for field in self.dataset.lance_schema.fields()}
+
+
+def open_dataset(
+    location: TableLocation, path: str = "", *, version: int | None = None
+) -> lance.LanceDataset:
+    """Open a Lance data set: the base table, or one in a folder below it.
+
+    Raises
+    ------
+    ObjectNotFoundError
+        Nothing is stored there, or not that version.
+    StoreAccessError, StoreUnavailableError
+        As for any read.
+    """
+    import lance
+
+    uri = location.child(path) if path else location.uri
+    options = dict(location.storage_options) or None
+    try:
+        return lance.dataset(uri, version=version, storage_options=options)
+    except (ValueError, OSError) as error:
+        raise translate_lance_error(error, f"opening {uri}") from error
+
+
+def translate_lance_error(error: Exception, doing: str) -> MemWalError:
+    """Tell what an exception of pylance means for the caller.
+
+    Lance raises ``ValueError`` and ``OSError`` with the cause in the text only.
+    """
+    text = str(error)
+    lowered = text.lower()
+    if "not found" in lowered or "no such file" in lowered or "notfound" in lowered:
+        return ObjectNotFoundError(f"{doing}: not found")
+    if any(word in lowered for word in ("accessdenied", "access denied", "permission denied")) or (
+        any(word in lowered for word in ("invalidaccesskeyid", "signaturedoesnotmatch", "403"))
+    ):
+        return StoreAccessError(f"{doing}: access denied; check the credentials of the table")
+    return StoreUnavailableError(f"{doing}: {text.splitlines()[0] if text else type(error)}")
+
+
+def open_base(location: TableLocation, *, version: int | None = None) -> BaseTable:
+    """Open the base table at its latest version, or at ``version``.
+
+    Raises
+    ------
+    TableSetupError
+        There is no Lance table at the location, or not that version.
+    """
+    try:
+        dataset = open_dataset(location, version=version)
+    except ObjectNotFoundError as error:
+        what = f"version {version} of the table" if version is not None else "Lance table"
+        raise TableSetupError(
+            f"there is no {what} at {location}; create one with memwal.create(uri, schema, ...)"
+        ) from error
+    return describe_base(location, dataset)
+
+
+def describe_base(location: TableLocation, dataset: lance.LanceDataset) -> BaseTable:
+    """Read what the manifest of a data set's version says about keys and MemWAL."""
+    index = find_mem_wal_index(read_table_manifest(location, int(dataset.version)))
+    return BaseTable(
+        location=location,
+        dataset=dataset,
+        schema=dataset.schema,
+        primary_key=tuple(f.name() for f in dataset.lance_schema.unenforced_primary_key()),
+        index=index,
+        details=IndexDetails.decode(index.details) if index is not None else IndexDetails(),
+    )
+
+
+def table_manifest_key(location: TableLocation, version: int) -> str:
+    """Key of the manifest file of a version, in whichever naming scheme the table has."""
+    inverted, plain = table_manifest_keys(version)
+    if location.store.exists(inverted):
+        return inverted
+    if location.store.exists(plain):
+        return plain
+    raise TableSetupError(f"version {version} of {location} has no manifest; it was cleaned up")
+
+
+def read_table_manifest(location: TableLocation, version: int) -> bytes:
+    """Bytes of the manifest file of a version."""
+    for key in table_manifest_keys(version):
+        try:
+            return location.store.get(key)
+        except ObjectNotFoundError:
+            continue
+    raise TableSetupError(f"version {version} of {location} has no manifest; it was cleaned up")

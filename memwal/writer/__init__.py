@@ -1,0 +1,1 @@
+"""Writers: the write-ahead log, the MemTable, the flush, one region, and many."""

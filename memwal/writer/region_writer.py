@@ -1,0 +1,433 @@
+"""The writer of one region: writes go to the log, then to the MemTable, then to a generation."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from uuid import UUID
+
+import pyarrow as pa
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+
+from memwal.errors import (
+    BackPressureError,
+    InvalidInputError,
+    MemWalError,
+    OutcomeUnknownError,
+    RegionFencedError,
+    StoreError,
+    WriterClosedError,
+)
+from memwal.format.region_manifest import FlushedGeneration, RegionManifest
+from memwal.region.manifest_store import RegionManifestStore
+from memwal.table_index.base_table import BaseTable
+from memwal.writer.claim import Claim, claim_region
+from memwal.writer.generation import MaintainedIndex, write_generation
+from memwal.writer.log import LogAppender, read_log
+from memwal.writer.memtable import MemTable
+from memwal.writer.options import WriterOptions
+from memwal.writer.rows import RowShape
+
+logger = logging.getLogger(__name__)
+
+# On a local disk a look at the epoch costs microseconds, elsewhere a request.
+_LOCAL_CHECK_INTERVAL = 0.0
+_REMOTE_CHECK_INTERVAL = 10.0
+
+# After these the log is as it was, or holds at most an entry that nobody was told of.
+_NOT_FINAL = (StoreError, InvalidInputError)
+
+
+@dataclass(frozen=True, slots=True)
+class TableContext:
+    """What the writers of one table share."""
+
+    base: BaseTable
+    shape: RowShape
+    indexes: tuple[MaintainedIndex, ...]
+    options: WriterOptions
+    executor: Executor
+
+
+@dataclass(slots=True, eq=False)
+class _Pending:
+    """A write that waits for its group."""
+
+    batches: list[pa.RecordBatch]
+    done: bool = False
+    error: Exception | None = None
+    bytes: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.bytes = sum(batch.nbytes for batch in self.batches)
+
+
+class RegionWriter:
+    """The one writer of a region, until another one claims it.
+
+    Writes from many threads share log entries: whoever holds the log takes along what the others
+    have queued. A write returns when its entry is durable and its rows are visible to
+    :meth:`memtables`.
+    """
+
+    def __init__(
+        self,
+        context: TableContext,
+        region_id: UUID,
+        *,
+        spec_id: int = 0,
+        region_fields: tuple[tuple[str, bytes], ...] = (),
+    ) -> None:
+        """Claim the region and replay its log.
+
+        Raises
+        ------
+        RegionSealedError, RegionFencedError, CorruptDataError
+            See :func:`memwal.writer.claim.claim_region` and :func:`memwal.writer.log.read_log`.
+        """
+        self.region_id = region_id
+        self._context = context
+        self._store = context.base.location.store
+        self._manifests = RegionManifestStore(self._store, region_id)
+        claim = claim_region(
+            self._store, region_id, spec_id=spec_id, region_fields=region_fields
+        )
+        self.epoch = claim.manifest.writer_epoch
+        self._manifest = claim.manifest
+        # Guards everything below that is not guarded by the log lock.
+        self._state = threading.Condition()
+        self._log_lock = threading.Lock()
+        self._queue: deque[_Pending] = deque()
+        self._sealed: deque[MemTable] = deque()
+        self._active = MemTable(context.shape.schema, claim.manifest.current_generation)
+        self._draining = False
+        self._flush_error: Exception | None = None
+        self._failure: MemWalError | None = None
+        self._replay(claim)
+        self._log = self._appender(claim)
+
+    def upsert(self, batches: Sequence[pa.RecordBatch]) -> None:
+        """Write stored rows (see :class:`memwal.writer.rows.RowShape`) durably.
+
+        Raises
+        ------
+        RegionFencedError, OutcomeUnknownError
+            The writer is finished; the rows may or may not be in the log.
+        BackPressureError, StoreFullError, StoreAccessError
+            The rows were not accepted; the writer goes on.
+        """
+        if not any(batch.num_rows for batch in batches):
+            return
+        self._wait_for_room()
+        pending = _Pending(list(batches))
+        with self._state:
+            self._check_usable()
+            self._queue.append(pending)
+        with self._log_lock:
+            while not pending.done:
+                self._write_group()
+        if pending.error is not None:
+            raise _again(pending.error) from pending.error
+
+    def flush(self) -> None:
+        """Seal the MemTable and wait until every sealed one is a flushed generation.
+
+        Raises
+        ------
+        RegionFencedError
+            Another writer has the region; it replays what was not flushed.
+        MemWalError, OSError
+            What the last of several tries failed with. The rows stay in memory and in the log,
+            and the next flush tries again.
+        """
+        with self._log_lock:
+            with self._state:
+                self._check_usable()
+                self._flush_error = None
+            self._seal()
+        with self._state:
+            while self._sealed:
+                if self._flush_error is not None:
+                    raise self._flush_error
+                if self._failure is not None:
+                    raise _again(self._failure) from self._failure
+                self._start_draining()
+                self._state.wait()
+
+    def close(self) -> None:
+        """Flush, and take no more writes. A second call does nothing."""
+        with self._state:
+            if isinstance(self._failure, WriterClosedError):
+                return
+        try:
+            self.flush()
+        finally:
+            self.abort()
+
+    def abort(self) -> None:
+        """Take no more writes, without a flush: the log keeps the rows for the next claim."""
+        with self._state:
+            if self._failure is None:
+                self._failure = WriterClosedError(f"the writer of region {self.region_id} is closed")
+            self._state.notify_all()
+
+    def memtables(self) -> list[tuple[int, pa.Table]]:
+        """Generation and stored rows (oldest first) of what is not flushed yet, oldest first."""
+        with self._state:
+            tables = [*self._sealed, self._active]
+            return [(table.generation, table.contents()) for table in tables if table.rows]
+
+    def __enter__(self) -> RegionWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+    # Claim
+
+    def _replay(self, claim: Claim) -> None:
+        """Bring back what the log holds and no generation does.
+
+        A higher generation in the log means that the writer before us had sealed the lower one.
+        Within one generation nothing is sealed, however large it grows: entries behind the seal
+        would still carry the sealed generation's number, and the next replay would skip them.
+        """
+        for position, entry in read_log(
+            self._store, self.region_id, after=claim.manifest.replay_after, epoch=self.epoch
+        ):
+            if position >= claim.next_position:
+                break
+            if entry.is_sentinel:
+                continue
+            if entry.generation is not None:
+                if entry.generation < claim.manifest.current_generation:
+                    continue
+                if entry.generation > self._active.generation:
+                    self._seal(next_generation=entry.generation)
+            adopted = [row for batch in entry.batches for row in self._context.shape.adopt(batch)]
+            with self._state:
+                self._active.add(adopted, position=position)
+
+    def _appender(self, claim: Claim) -> LogAppender:
+        interval = self._context.options.epoch_check_interval
+        if interval is None:
+            interval = _LOCAL_CHECK_INTERVAL if self._store.is_local else _REMOTE_CHECK_INTERVAL
+        return LogAppender(
+            self._store,
+            self.region_id,
+            epoch=self.epoch,
+            writer_id=claim.writer_id,
+            next_position=claim.next_position,
+            schema=self._context.shape.schema,
+            verify_epoch=self._verify_epoch,
+            check_interval=interval,
+            adopt=self._context.shape.adopt,
+        )
+
+    def _verify_epoch(self) -> None:
+        with self._state:
+            known = self._manifest
+        if self._manifests.is_latest(known):
+            return
+        latest = self._manifests.read_latest()
+        if latest is None:
+            raise RegionFencedError(f"the manifest of region {self.region_id} is gone")
+        self._check_epoch(latest)
+        with self._state:
+            if latest.version > self._manifest.version:
+                self._manifest = latest
+
+    def _check_epoch(self, latest: RegionManifest) -> None:
+        if latest.writer_epoch != self.epoch:
+            raise RegionFencedError(
+                f"region {self.region_id} was claimed by another writer (epoch "
+                f"{latest.writer_epoch}, ours is {self.epoch}); open a new writer to claim it back"
+            )
+
+    # Writes
+
+    def _check_usable(self) -> None:
+        if self._failure is not None:
+            raise _again(self._failure) from self._failure
+
+    def _wait_for_room(self) -> None:
+        deadline = time.monotonic() + self._context.options.backpressure_timeout
+        limit = self._context.options.max_sealed_memtables
+        with self._state:
+            while len(self._sealed) >= limit:
+                self._check_usable()
+                self._start_draining()
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    raise BackPressureError(
+                        f"{len(self._sealed)} MemTables of region {self.region_id} wait for their "
+                        f"flush; the write was not accepted, try again later"
+                    ) from self._flush_error
+                self._state.wait(remaining)
+
+    def _write_group(self) -> None:
+        """Append one entry with the oldest queued writes. The caller holds the log lock."""
+        group = self._next_group()
+        try:
+            with self._state:
+                self._check_usable()
+            appended = self._log.append(
+                _joined([batch for pending in group for batch in pending.batches]),
+                generation=self._active.generation,
+            )
+        except Exception as error:
+            # The group's other writers wait for an answer, whatever went wrong.
+            self._fail(group, error)
+            return
+        with self._state:
+            self._active.add(appended.absorbed, position=appended.position)
+            for pending in group:
+                self._active.add(pending.batches, position=appended.position)
+                pending.done = True
+        options = self._context.options
+        if (
+            self._active.rows >= options.max_memtable_rows
+            or self._active.bytes >= options.max_memtable_bytes
+        ):
+            self._seal()
+
+    def _next_group(self) -> list[_Pending]:
+        with self._state:
+            group = [self._queue.popleft()]
+            size = group[0].bytes
+            while self._queue and size + self._queue[0].bytes <= self._context.options.max_entry_bytes:
+                group.append(self._queue.popleft())
+                size += group[-1].bytes
+            return group
+
+    def _fail(self, group: list[_Pending], error: Exception) -> None:
+        """Tell the group's writers, and everybody else too when the writer is finished."""
+        with self._state:
+            if not isinstance(error, _NOT_FINAL):
+                if self._failure is None:
+                    self._failure = (
+                        error
+                        if isinstance(error, MemWalError)
+                        else OutcomeUnknownError(f"an append failed: {error!r}")
+                    )
+                group = [*group, *self._queue]
+                self._queue.clear()
+            for pending in group:
+                pending.error, pending.done = error, True
+            self._state.notify_all()
+
+    # Flush
+
+    def _seal(self, *, next_generation: int | None = None) -> None:
+        """Hand the MemTable to the flush and start a new one. Writes are excluded by the caller."""
+        with self._state:
+            if not self._active.rows:
+                if next_generation is not None:
+                    self._active.generation = next_generation
+                return
+            self._sealed.append(self._active)
+            generation = next_generation or self._active.generation + 1
+            self._active = MemTable(self._context.shape.schema, generation)
+            self._start_draining()
+
+    def _start_draining(self) -> None:
+        """The caller holds the state."""
+        if self._sealed and not self._draining:
+            self._draining = True
+            self._context.executor.submit(self._drain)
+
+    def _drain(self) -> None:
+        """Flush the sealed MemTables one after another, oldest first."""
+        while True:
+            with self._state:
+                if not self._sealed or isinstance(self._failure, RegionFencedError):
+                    self._draining = False
+                    self._state.notify_all()
+                    return
+                table = self._sealed[0]
+            try:
+                self._flush_table(table)
+            except Exception as error:
+                logger.warning(
+                    "flush of generation %d of region %s failed: %s",
+                    table.generation,
+                    self.region_id,
+                    error,
+                )
+                with self._state:
+                    self._flush_error = error
+                    if isinstance(error, RegionFencedError) and self._failure is None:
+                        self._failure = error
+                    self._draining = False
+                    self._state.notify_all()
+                return
+            with self._state:
+                self._sealed.popleft()
+                self._flush_error = None
+                self._state.notify_all()
+
+    def _flush_table(self, table: MemTable) -> None:
+        retrying = Retrying(
+            retry=retry_if_exception_type((StoreError, OutcomeUnknownError, OSError)),
+            stop=stop_after_attempt(self._context.options.flush_attempts),
+            wait=wait_random_exponential(multiplier=0.1, max=5),
+            reraise=True,
+        )
+        retrying(self._flush_once, table)
+
+    def _flush_once(self, table: MemTable) -> None:
+        flushed = write_generation(
+            self._context.base,
+            self.region_id,
+            table.generation,
+            table.contents(),
+            self._context.indexes,
+        )
+        committed = self._manifests.update(lambda latest: self._with(latest, table, flushed))
+        with self._state:
+            if committed.version > self._manifest.version:
+                self._manifest = committed
+
+    def _with(
+        self, latest: RegionManifest, table: MemTable, flushed: FlushedGeneration
+    ) -> RegionManifest | None:
+        self._check_epoch(latest)
+        if latest.current_generation > table.generation:
+            # An earlier try got through though the store did not say so.
+            return None
+        return replace(
+            latest,
+            current_generation=table.generation + 1,
+            replay_after=max(latest.replay_after, table.last_position),
+            wal_last_seen=max(latest.wal_last_seen, table.last_position),
+            flushed=(*latest.flushed, flushed),
+        )
+
+
+def _again(error: Exception) -> MemWalError:
+    """An error of the same kind for another caller, with a trace of its own."""
+    if isinstance(error, MemWalError):
+        return type(error)(str(error))
+    return OutcomeUnknownError(f"an append failed, and its rows may be in the log: {error!r}")
+
+
+def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """Many small batches as few: an entry's size and reading time go by its batches."""
+    if len(batches) == 1:
+        return batches
+    table = pa.Table.from_batches(batches).unify_dictionaries().combine_chunks()
+    return list(table.to_batches())

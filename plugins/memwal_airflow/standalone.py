@@ -1,0 +1,328 @@
+"""An embedded Airflow for demos and tests: one folder, SQLite, 127.0.0.1.
+
+It runs the four components that ``airflow standalone`` runs, with three differences that matter on
+a shared machine: every port is free and bound to 127.0.0.1 (the two log servers, which listen on
+every interface, are not started; the API server reads the log files itself), the components end
+with :meth:`AirflowStandalone.stop` by their process ids, and all settings stand in
+``{home}/airflow.cfg``, so that secrets do not reach the environment of tasks and
+``AIRFLOW_HOME={home} airflow ...`` on a shell sees the same Airflow.
+
+It is not for production: SQLite, one machine, and the simple auth manager.
+
+Examples
+--------
+>>> with AirflowStandalone(home, dags_folder=dags, plugins_folder=plugins) as airflow:
+...     run_id = airflow.trigger("memwal__flights", {"force": True})
+...     state = airflow.wait_run("memwal__flights", run_id)
+"""
+
+from __future__ import annotations
+
+import base64
+import configparser
+import importlib.util
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Self
+
+import psutil
+
+from memwal_airflow.rest import AirflowApi, AirflowApiError
+
+COMPONENTS: dict[str, list[str]] = {
+    "api-server": ["api-server"],
+    "scheduler": ["scheduler", "--skip-serve-logs"],
+    "dag-processor": ["dag-processor"],
+    "triggerer": ["triggerer", "--skip-serve-logs"],
+}
+"""Component name to the arguments of the ``airflow`` command that runs it."""
+
+USERS = {"admin": "admin", "viewer": "viewer"}
+"""User name to role of the simple auth manager."""
+
+SECRET_OPTIONS = (("core", "fernet_key"), ("api", "secret_key"), ("api_auth", "jwt_secret"))
+STOP_SECONDS = 20.0
+
+
+class AirflowStandaloneError(AirflowApiError):
+    """The embedded Airflow did not start, stopped by itself, or did not answer in time."""
+
+
+class AirflowStandalone(AirflowApi):
+    """Start, ask and stop an Airflow of one's own.
+
+    Parameters
+    ----------
+    home : str or Path
+        ``AIRFLOW_HOME``: settings, database, logs and passwords. Made when absent; a home that was
+        used before is started again with its database, under a new port.
+    dags_folder, plugins_folder : str or Path
+        What Airflow loads. The plugins folder is put on ``sys.path`` of every component.
+    env : mapping, optional
+        Added to the environment of every component and so of every task, for example
+        ``MEMWAL_CATALOG_URL``. ``AIRFLOW*`` variables of the calling process are not handed on.
+    settings : mapping, optional
+        ``{"section": {"option": value}}``, over the defaults of :meth:`default_settings`.
+    parallelism : int, default 4
+        Tasks that run at once. Each costs about 150 MiB, a Spark driver about 500 MiB more.
+
+    Notes
+    -----
+    Takes about 20 s to be healthy and about 1 GiB of memory.
+    """
+
+    def __init__(
+        self,
+        home: str | Path,
+        *,
+        dags_folder: str | Path,
+        plugins_folder: str | Path,
+        env: Mapping[str, str] | None = None,
+        settings: Mapping[str, Mapping[str, str]] | None = None,
+        parallelism: int = 4,
+    ) -> None:
+        super().__init__()
+        self.home = Path(home).resolve()
+        self.dags_folder = Path(dags_folder).resolve()
+        self.plugins_folder = Path(plugins_folder).resolve()
+        self.parallelism = parallelism
+        self.port = 0
+        self._extra_env = dict(env or {})
+        self._extra_settings = {name: dict(options) for name, options in (settings or {}).items()}
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+            self.wait_healthy()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def url(self) -> str:
+        """Address of the UI and the REST API; meaningful after :meth:`start`."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Process id of each component that was started."""
+        return {name: process.pid for name, process in self._processes.items()}
+
+    def password(self, user: str = "admin") -> str:
+        """Password of ``admin`` or ``viewer``; made anew for every home."""
+        passwords: dict[str, str] = json.loads(self._passwords_file.read_text())
+        return passwords[user]
+
+    def environment(self) -> dict[str, str]:
+        """Environment of the components; use it to run ``airflow`` commands beside them."""
+        env = {k: v for k, v in os.environ.items() if not k.startswith(("AIRFLOW__", "AIRFLOW_"))}
+        folders = [str(self.plugins_folder), *_library_folders()]
+        folders += [entry for entry in env.get("PYTHONPATH", "").split(os.pathsep) if entry]
+        env["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(folders))
+        env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env.get("PATH", "")])
+        env["AIRFLOW_HOME"] = str(self.home)
+        env["PYTHONUNBUFFERED"] = "1"
+        return {**env, **self._extra_env}
+
+    def default_settings(self) -> dict[str, dict[str, str]]:
+        """Settings written to ``airflow.cfg``, without the secrets."""
+        return {
+            "core": {
+                "dags_folder": str(self.dags_folder),
+                "plugins_folder": str(self.plugins_folder),
+                "executor": "LocalExecutor",
+                "parallelism": str(self.parallelism),
+                "load_examples": "False",
+                "execution_api_server_url": f"{self.url}/execution/",
+                "simple_auth_manager_users": ",".join(f"{u}:{r}" for u, r in USERS.items()),
+                "simple_auth_manager_passwords_file": str(self._passwords_file),
+            },
+            "database": {"sql_alchemy_conn": f"sqlite:///{self.home / 'airflow.db'}"},
+            "logging": {"base_log_folder": str(self.home / "logs")},
+            "api": {"host": "127.0.0.1", "port": str(self.port), "base_url": self.url},
+            # A table that is registered shows up as a DAG after at most this long.
+            "dag_processor": {"min_file_process_interval": "5", "refresh_interval": "5"},
+            "usage_data_collection": {"enabled": "False"},
+        }
+
+    def start(self) -> None:
+        """Write the settings, create the database and start the components.
+
+        Returns at once after the database is there (about 4 s); see :meth:`wait_healthy`.
+
+        Raises
+        ------
+        AirflowStandaloneError
+            Already started, or the database could not be created (the message names the log).
+        """
+        if self._processes:
+            raise AirflowStandaloneError(f"Airflow in {self.home} is running; call stop() first.")
+        self._component_logs.mkdir(parents=True, exist_ok=True)
+        self.port = free_port()
+        self._write_passwords()
+        self._write_settings()
+        migrate = self._spawn("db-migrate", ["db", "migrate"])
+        if migrate.wait() != 0:
+            raise AirflowStandaloneError(
+                f"Airflow's database in {self.home} could not be created; "
+                f"read {self._log_file('db-migrate')}."
+            )
+        for name, arguments in COMPONENTS.items():
+            self._processes[name] = self._spawn(name, arguments)
+
+    def wait_healthy(self, timeout: float = 180.0) -> None:
+        """Wait until the database, scheduler, triggerer and DAG processor report ``healthy``.
+
+        Raises
+        ------
+        AirflowStandaloneError
+            A component ended by itself, or ``timeout`` seconds passed.
+        """
+
+        def healthy() -> bool:
+            self.check()
+            return self.is_healthy()
+
+        self.wait(healthy, timeout=timeout, what="become healthy")
+
+    def task_log(self, dag_id: str, run_id: str, task_id: str, *, map_index: int = -1) -> str:
+        """Log of every try of a task, as text; for messages about a run that failed."""
+        folder = self.home / "logs" / f"dag_id={dag_id}" / f"run_id={run_id}"
+        folder = folder / f"task_id={task_id}"
+        folder = folder / f"map_index={map_index}" if map_index >= 0 else folder
+        return "\n".join(path.read_text() for path in sorted(folder.glob("attempt=*.log*")))
+
+    def stop(self) -> None:
+        """End the components, and whatever they started and left running.
+
+        Asks with SIGTERM first, so that running tasks can end their Spark jobs; what is left after
+        20 s is killed. Only processes that descend from the components are touched. Calling it
+        again does nothing.
+        """
+        self.close()
+        family = [child for process in self._processes.values() for child in _family(process.pid)]
+        for process in self._processes.values():
+            process.send_signal(signal.SIGTERM)
+        for process in self._processes.values():
+            try:
+                process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        _, alive = psutil.wait_procs(family, timeout=2)
+        for child in alive:
+            child.terminate()
+        _, alive = psutil.wait_procs(alive, timeout=5)
+        for child in alive:
+            child.kill()
+        self._processes.clear()
+
+    @property
+    def _passwords_file(self) -> Path:
+        return self.home / "passwords.json"
+
+    @property
+    def _component_logs(self) -> Path:
+        return self.home / "logs" / "components"
+
+    def _log_file(self, name: str) -> Path:
+        return self._component_logs / f"{name}.log"
+
+    def _write_passwords(self) -> None:
+        if not self._passwords_file.exists():
+            passwords = {user: secrets.token_urlsafe(12) for user in USERS}
+            _write_private(self._passwords_file, json.dumps(passwords))
+
+    def _write_settings(self) -> None:
+        path = self.home / "airflow.cfg"
+        config = configparser.RawConfigParser()
+        config.read(path)
+        keys = config if path.exists() else _new_secrets()
+        merged = {name: dict(options) for name, options in self.default_settings().items()}
+        for section, option in SECRET_OPTIONS:
+            merged.setdefault(section, {})[option] = keys[section][option]
+        for section, options in self._extra_settings.items():
+            merged.setdefault(section, {}).update(options)
+        lines: list[str] = []
+        for section, options in merged.items():
+            lines.append(f"[{section}]")
+            # Airflow reads the file with interpolation, in which a percent sign is doubled.
+            lines += [f"{option} = {value.replace('%', '%%')}" for option, value in options.items()]
+        _write_private(path, "\n".join([*lines, ""]))
+
+    def _spawn(self, name: str, arguments: list[str]) -> subprocess.Popen[bytes]:
+        with self._log_file(name).open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "airflow", *arguments],
+                cwd=self.home,
+                env=self.environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                # An interrupt typed on the terminal must reach the caller only, which calls stop().
+                start_new_session=True,
+            )
+
+    def check(self) -> None:
+        """Raise when a component has ended by itself.
+
+        Raises
+        ------
+        AirflowStandaloneError
+            Not started, or a component ended; the message names its log.
+        """
+        if not self._processes:
+            raise AirflowStandaloneError("Airflow is not running; call start() first.")
+        for name, process in self._processes.items():
+            if process.poll() is not None:
+                raise AirflowStandaloneError(
+                    f"Airflow's {name} ended with code {process.returncode}; "
+                    f"read {self._log_file(name)}."
+                )
+
+
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 on which nothing listens now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _new_secrets() -> dict[str, dict[str, str]]:
+    return {
+        section: {option: base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()}
+        for section, option in SECRET_OPTIONS
+    }
+
+
+def _write_private(path: Path, text: str) -> None:
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+
+
+def _family(pid: int) -> list[psutil.Process]:
+    try:
+        return list(psutil.Process(pid).children(recursive=True))
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _library_folders() -> list[str]:
+    """Folder that holds the ``memwal`` package, for a checkout that is not installed."""
+    spec = importlib.util.find_spec("memwal")
+    places = spec.submodule_search_locations if spec is not None else None
+    return [str(Path(place).resolve().parent) for place in places or ()]

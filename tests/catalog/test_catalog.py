@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from memwal.catalog import Catalog, Policy
+from memwal.errors import InvalidInputError, ObjectNotFoundError
+
+
+def test_a_registered_table_comes_back_as_it_was(catalog: Catalog) -> None:
+    policy = Policy(merge_at_generations=9, tags=("air", "eu"), schedule="@hourly")
+    before = datetime.now(UTC)
+    table = catalog.register(
+        "flights",
+        uri="s3://lake/flights.lance",
+        storage_options_ref="airflow:lake",
+        policy=policy,
+        owner="data team",
+    )
+    assert catalog.get("flights") == table
+    assert table.policy == policy
+    assert table.enabled
+    assert before <= table.created_at == table.updated_at <= datetime.now(UTC)
+    assert table.created_at.tzinfo is not None
+
+
+def test_a_name_is_taken_once(catalog: Catalog) -> None:
+    catalog.register("flights", uri="/data/a.lance")
+    with pytest.raises(InvalidInputError, match="'flights' is registered"):
+        catalog.register("flights", uri="/data/b.lance")
+    assert catalog.get("flights").uri == "/data/a.lance"
+
+
+def test_an_update_changes_what_is_named_and_nothing_else(catalog: Catalog) -> None:
+    table = catalog.register("flights", uri="/data/a.lance", owner="data")
+    changed = catalog.update("flights", enabled=False, policy=Policy(priority=5))
+    assert (changed.enabled, changed.policy.priority) == (False, 5)
+    assert (changed.uri, changed.owner, changed.created_at) == (
+        table.uri,
+        table.owner,
+        table.created_at,
+    )
+    assert changed.updated_at >= table.updated_at
+    assert catalog.get("flights") == changed
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"name": "other"}, {"uri": "s3://k:s@b/t"}, {"storage_options_ref": "secret"}, {"owner": " "}],
+)
+def test_a_wrong_update_changes_nothing(catalog: Catalog, changes: dict[str, str]) -> None:
+    table = catalog.register("flights", uri="/data/a.lance")
+    with pytest.raises(InvalidInputError):
+        catalog.update("flights", **changes)  # type: ignore[misc]
+    assert catalog.get("flights") == table
+
+
+def test_what_is_not_there_is_named(catalog: Catalog) -> None:
+    for call in (catalog.get, catalog.unregister, catalog.update):
+        with pytest.raises(ObjectNotFoundError, match="'nothing'"):
+            call("nothing")  # type: ignore[operator]
+    with pytest.raises(ObjectNotFoundError, match="77"):
+        catalog.finish_run(77, error="x")
+
+
+def test_listing_is_by_name_and_may_leave_out_the_disabled(catalog: Catalog) -> None:
+    for name in ("c", "a", "b"):
+        catalog.register(name, uri="/data/t.lance", enabled=name != "a")
+    assert [table.name for table in catalog.list()] == ["a", "b", "c"]
+    assert [table.name for table in catalog.list(enabled_only=True)] == ["b", "c"]
+
+
+def test_unregistering_keeps_the_history_and_frees_the_name(catalog: Catalog) -> None:
+    catalog.register("flights", uri="/data/a.lance")
+    run = catalog.start_run("flights", "merge")
+    assert catalog.unregister("flights").name == "flights"
+    assert catalog.list() == []
+    assert [found.run_id for found in catalog.runs(table="flights")] == [run]
+    catalog.register("flights", uri="/data/b.lance")
+
+
+def test_secrets_reach_neither_the_database_nor_the_snapshot(
+    catalog: Catalog, tmp_path_factory: pytest.TempPathFactory, url: str
+) -> None:
+    folder = tmp_path_factory.mktemp("out")
+    options = folder / "options.json"
+    options.write_text(json.dumps({"aws_secret_access_key": "hunter2"}))
+    catalog.register("a", uri="s3://lake/a.lance", storage_options_ref=str(options))
+    for wrong in ("s3://key:hunter2@lake/b.lance", '{"aws_secret_access_key": "hunter2"}'):
+        with pytest.raises(InvalidInputError):
+            catalog.register("b", uri=wrong, storage_options_ref=wrong)
+    catalog.export_snapshot(folder / "tables.json")
+    catalog.close()
+    assert "hunter2" not in (folder / "tables.json").read_text()
+    database = url.removeprefix("sqlite:///")
+    with open(database, "rb") as file:
+        assert b"hunter2" not in file.read()
+
+
+def test_since_and_now_do_not_depend_on_the_zone(catalog: Catalog) -> None:
+    table = catalog.register("a", uri="/data/a.lance")
+    assert abs(table.created_at - datetime.now().astimezone()) < timedelta(minutes=1)

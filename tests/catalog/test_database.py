@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+
+import memwal.catalog.database as database_module
+from memwal.catalog import Catalog
+from memwal.catalog.database import Database, default_url
+from memwal.catalog.models import HEAD_REVISION, Base
+from memwal.errors import InvalidInputError, StoreUnavailableError, TableSetupError
+
+
+def migrations() -> str:
+    return str(Path(database_module.__file__).parent / "migrations")
+
+
+def test_an_unmigrated_catalog_says_what_to_call_and_makes_no_file(tmp_path: Path) -> None:
+    path = tmp_path / "catalog.db"
+    with pytest.raises(TableSetupError, match=r"memwal catalog migrate.*migrate\(\)"):
+        Catalog(f"sqlite:///{path}").list()
+    assert not path.exists()
+
+
+def test_a_database_of_something_else_is_not_taken_for_a_catalog(tmp_path: Path) -> None:
+    path = tmp_path / "other.db"
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE notes (text TEXT)")
+    connection.close()
+    with pytest.raises(TableSetupError, match="no schema yet"):
+        Catalog(f"sqlite:///{path}").register("a", uri="/data/a.lance")
+
+
+def test_a_newer_schema_asks_for_a_newer_memwal(catalog: Catalog, url: str, tmp_path: Path) -> None:
+    connection = sqlite3.connect(tmp_path / "catalog.db")
+    connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    connection.commit()
+    connection.close()
+    other = Catalog(url)
+    with pytest.raises(TableSetupError, match="upgrade memwal"):
+        other.list()
+    other.close()
+
+
+def test_migrations_make_exactly_the_mapped_schema(url: str) -> None:
+    database = Database(url)
+    database.migrate()
+    with database.engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"render_as_batch": True})
+        assert compare_metadata(context, Base.metadata) == []
+    database.engine.dispose()
+
+
+def test_the_head_is_the_newest_migration() -> None:
+    config = Config()
+    config.set_main_option("script_location", migrations())
+    assert ScriptDirectory.from_config(config).get_current_head() == HEAD_REVISION
+
+
+def test_migrating_again_keeps_the_tables(catalog: Catalog) -> None:
+    catalog.register("a", uri="/data/a.lance")
+    catalog.migrate()
+    assert [table.name for table in catalog.list()] == ["a"]
+
+
+def test_sqlite_has_a_write_ahead_journal_and_waits(catalog: Catalog, url: str) -> None:
+    database = Database(url)
+    with database.reading() as session:
+        connection = session.connection()
+        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+        assert connection.exec_driver_sql("PRAGMA busy_timeout").scalar() == 30_000
+    database.engine.dispose()
+
+
+def test_processes_that_migrate_at_once_all_succeed(url: str) -> None:
+    code = f"from memwal.catalog import Catalog; Catalog({url!r}).migrate()"
+    processes = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(4)]
+    assert [process.wait() for process in processes] == [0, 0, 0, 0]
+    catalog = Catalog(url)
+    assert catalog.list() == []
+    catalog.close()
+
+
+def test_processes_that_register_at_once_lose_nothing(catalog: Catalog, url: str) -> None:
+    code = (
+        "import sys; from memwal.catalog import Catalog; catalog = Catalog(sys.argv[1])\n"
+        "for i in range(25): catalog.register(f'{sys.argv[2]}{i}', uri='/data/t.lance')\n"
+    )
+    processes = [subprocess.Popen([sys.executable, "-c", code, url, name]) for name in "pq"]
+    assert [process.wait() for process in processes] == [0, 0]
+    names = {table.name for table in catalog.list()}
+    assert names == {f"{name}{index}" for name in "pq" for index in range(25)}
+
+
+def test_a_lock_held_too_long_is_an_error_that_says_so(
+    catalog: Catalog, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database_module, "BUSY_SECONDS", 0.05)
+    other = Catalog(url)
+    holder = sqlite3.connect(tmp_path / "catalog.db", isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreUnavailableError, match="locked"):
+        other.register("a", uri="/data/a.lance")
+    holder.execute("ROLLBACK")
+    holder.close()
+    assert other.register("a", uri="/data/a.lance").name == "a"
+    other.close()
+
+
+def test_readers_are_not_held_up_by_a_writer(catalog: Catalog, tmp_path: Path) -> None:
+    catalog.register("a", uri="/data/a.lance")
+    holder = sqlite3.connect(tmp_path / "catalog.db", isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    holder.execute("DELETE FROM managed_tables")
+    assert [table.name for table in catalog.list()] == ["a"]
+    holder.execute("ROLLBACK")
+    holder.close()
+
+
+def test_a_url_that_cannot_be_used_does_not_show_its_password() -> None:
+    for url in ("nonsense", "nodriver://u:hunter2@h/d"):
+        with pytest.raises(InvalidInputError) as caught:
+            Catalog(url)
+        assert "hunter2" not in str(caught.value)
+
+
+def test_the_default_is_the_same_file_from_every_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = default_url()
+    monkeypatch.chdir(tmp_path)
+    assert default_url() == here == f"sqlite:///{tmp_path}/data/memwal/catalog.db"
+    monkeypatch.setenv("MEMWAL_CATALOG_URL", "sqlite:////elsewhere.db")
+    assert default_url() == "sqlite:////elsewhere.db"
+
+
+def test_migrating_the_default_makes_its_folder(tmp_path: Path) -> None:
+    catalog = Catalog()
+    catalog.migrate()
+    assert catalog.list() == []
+    assert (tmp_path / "data" / "memwal" / "catalog.db").exists()
+    catalog.close()

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memwal.catalog import Policy, merge_reason
+from memwal.errors import InvalidInputError
+from memwal.maintenance.status import RegionBacklog
+
+
+def region(generations: int, age: float | None) -> RegionBacklog:
+    return RegionBacklog(
+        region_id="00000000-0000-0000-0000-000000000001",
+        writer_epoch=1,
+        sealed=False,
+        current_generation=generations + 1,
+        merged_generation=0,
+        backlog_generations=generations,
+        backlog_rows=10 * generations,
+        backlog_bytes=100 * generations,
+        oldest_backlog_seconds=age,
+        unflushed_wal_entries=0,
+        retained_generations=0,
+    )
+
+
+def test_defaults_are_the_documented_ones() -> None:
+    policy = Policy()
+    assert policy.merge_at_generations == 4
+    assert policy.merge_max_bytes == 1 << 30
+    assert policy.gc_grace_seconds == 600
+    assert policy.gc_retention_seconds == 3600
+
+
+@given(
+    st.builds(
+        Policy,
+        merge_at_generations=st.integers(1, 1000),
+        merge_at_age_seconds=st.floats(0, 1e6),
+        merge_max_bytes=st.integers(1 << 20, 1 << 50),
+        schedule=st.one_of(st.none(), st.just("*/5 * * * *"), st.floats(1, 1e6)),
+        sensor_poke_seconds=st.floats(1, 100),
+        gc_grace_seconds=st.floats(60, 1e6),
+        tags=st.lists(st.from_regex(r"[a-z][a-z0-9]{0,5}", fullmatch=True)).map(tuple),
+        priority=st.integers(1, 100),
+    )
+)
+def test_json_round_trip(policy: Policy) -> None:
+    assert Policy.from_dict(json.loads(json.dumps(policy.to_dict()))) == policy
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("merge_at_generations", 0),
+        ("merge_at_generations", 2.5),
+        ("merge_at_generations", True),
+        ("merge_max_bytes", 1),
+        ("merge_at_age_seconds", -1),
+        ("merge_at_age_seconds", "5"),
+        ("merge_at_age_seconds", float("nan")),
+        ("sensor_poke_seconds", 0.5),
+        ("sensor_timeout_seconds", float("inf")),
+        ("gc_grace_seconds", 59),
+        ("gc_retention_seconds", None),
+        ("schedule", "every minute"),
+        ("schedule", "* * * *"),
+        ("schedule", "@reboot"),
+        ("schedule", 0),
+        ("schedule", True),
+        ("tags", ["a"]),
+        ("tags", ("a b",)),
+        ("tags", (1,)),
+        ("priority", 101),
+    ],
+)
+def test_wrong_values_are_refused_by_name(key: str, value: Any) -> None:
+    with pytest.raises(InvalidInputError, match=key):
+        Policy(**{key: value})
+
+
+@pytest.mark.parametrize(
+    "schedule", [None, 60, 0.5 * 60, "*/5 * * * *", "0 2 * * MON-FRI", "@hourly"]
+)
+def test_schedules_that_are_taken(schedule: Any) -> None:
+    assert Policy(schedule=schedule).schedule == schedule
+
+
+def test_unknown_keys_are_all_named() -> None:
+    with pytest.raises(InvalidInputError, match=r"'merge_at', 'zeal'.*merge_at_generations"):
+        Policy.from_dict({"merge_at": 1, "zeal": 2, "priority": 3})
+
+
+def test_a_region_is_due_by_count_or_by_age() -> None:
+    policy = Policy(merge_at_generations=4, merge_at_age_seconds=300)
+    assert policy.merge_reason(region(0, None)) is None
+    assert policy.merge_reason(region(3, 299)) is None
+    assert policy.merge_reason(region(3, None)) is None
+    assert "4 generations wait" in (policy.merge_reason(region(4, None)) or "")
+    assert "301 s" in (policy.merge_reason(region(1, 301)) or "")
+
+
+def test_an_age_of_zero_makes_any_backlog_due_and_no_backlog_never() -> None:
+    assert merge_reason(region(1, 0.0), at_generations=9, at_age_seconds=0) is not None
+    assert merge_reason(region(0, None), at_generations=9, at_age_seconds=0) is None

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from memwal.catalog import Catalog, Policy, read_snapshot
+from memwal.errors import InvalidInputError, ObjectNotFoundError
+
+
+def test_every_change_of_the_tables_is_in_the_file(url: str, tmp_path: Path) -> None:
+    path = tmp_path / "new" / "tables.json"
+    catalog = Catalog(url, snapshot_path=path)
+    catalog.migrate()
+    first = catalog.register("b", uri="s3://lake/b.lance", policy=Policy(priority=7))
+    assert read_snapshot(path) == [first]
+    second = catalog.register("a", uri="s3://lake/a.lance", enabled=False)
+    assert read_snapshot(path) == [second, first]
+    changed = catalog.update("b", owner="data")
+    assert read_snapshot(path) == [second, changed]
+    catalog.unregister("a")
+    assert read_snapshot(path) == [changed]
+    assert [entry.name for entry in path.parent.iterdir() if entry.suffix == ".json"] == [path.name]
+    catalog.close()
+
+
+def test_the_path_comes_from_the_environment(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "tables.json"
+    monkeypatch.setenv("MEMWAL_CATALOG_SNAPSHOT", str(path))
+    catalog = Catalog(url)
+    catalog.migrate()
+    catalog.register("a", uri="/data/a.lance")
+    assert [table.name for table in read_snapshot(path)] == ["a"]
+    catalog.close()
+
+
+def test_without_a_path_no_file_is_written(catalog: Catalog, tmp_path: Path) -> None:
+    catalog.register("a", uri="/data/a.lance")
+    assert not list(tmp_path.rglob("*.json"))
+
+
+def test_reading_names_what_is_wrong(tmp_path: Path) -> None:
+    with pytest.raises(ObjectNotFoundError, match="export_snapshot"):
+        read_snapshot(tmp_path / "none.json")
+    path = tmp_path / "bad.json"
+    path.write_text("{")
+    with pytest.raises(InvalidInputError, match=r"bad\.json"):
+        read_snapshot(path)
+    path.write_text(json.dumps({"format": 2, "tables": []}))
+    with pytest.raises(InvalidInputError, match="format 1"):
+        read_snapshot(path)
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_other(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "out" / "tables.json"
+    catalog.register("a", uri="/data/a.lance")
+    catalog.export_snapshot(path)
+    before = path.read_bytes()
+    catalog.register("b", uri="/data/b.lance")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        catalog.export_snapshot(path)
+    assert path.read_bytes() == before
+    assert sorted(entry.name for entry in path.parent.iterdir()) == [
+        ".tables.json.lock",
+        "tables.json",
+    ]
+
+
+def test_of_many_writers_none_takes_a_table_back(url: str, tmp_path: Path) -> None:
+    path = tmp_path / "tables.json"
+    Catalog(url).migrate()
+
+    def register(number: int) -> None:
+        catalog = Catalog(url, snapshot_path=path)
+        for index in range(5):
+            catalog.register(f"t{number}-{index}", uri="/data/t.lance")
+        catalog.close()
+
+    threads = [threading.Thread(target=register, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(read_snapshot(path)) == 30
+
+
+def test_reading_loads_neither_sqlalchemy_nor_lance(tmp_path: Path) -> None:
+    path = tmp_path / "tables.json"
+    path.write_text(json.dumps({"format": 1, "tables": []}))
+    code = (
+        "import sys; from memwal.catalog import read_snapshot; "
+        f"assert read_snapshot({str(path)!r}) == []; "
+        "print([name for name in ('sqlalchemy', 'alembic') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,152 @@
+"""The flights demo as a whole, on a small scale and without Airflow."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import demo
+import lance
+import pytest
+import readers
+from compare import Comparison
+from fleet import Fleet, ProducerFailedError
+from flightdata import KEY, truth
+from run import Progress, Settings, progress_file
+
+FLIGHTS = 3_000
+
+
+def summary_of(folder: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+    return content
+
+
+def wait(fleet: Fleet) -> None:
+    while fleet.running():
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that killed a producer on its way."""
+    folder = tmp_path_factory.mktemp("demo") / "run"
+    arguments = ["--no-airflow", "--rows", str(FLIGHTS), "--seconds", "8", "--output", str(folder)]
+    assert demo.main(arguments) == 0
+    return folder
+
+
+class TestDemo:
+    def test_every_reader_agrees_with_the_truth(self, finished: Path) -> None:
+        summary = summary_of(finished)
+        assert summary["problems"] == []
+        assert [one["reader"] for one in summary["comparisons"]] == [
+            "memwal, before the checkpoint",
+            "pylance, before the checkpoint",
+            "memwal, after the checkpoint",
+            "base table alone",
+        ]
+        assert all(one["equal"] and one["rows"] > 0 for one in summary["comparisons"])
+
+    def test_nothing_was_left_out(self, finished: Path) -> None:
+        figures = summary_of(finished)["figures"]
+        stream = Settings.of(finished).stream()
+        assert figures["flights"] == FLIGHTS
+        assert figures["writes"] == len(stream)
+        assert figures["deletes"] == stream.flights.cancelled.sum() > 0
+        assert figures["producers_killed"] == 1
+        assert figures["maintenance_runs"] > 0
+        assert figures["maintenance_runs_failed"] == 0
+        assert figures["generations"] > 8
+        assert figures["base_table_commits"] > 0
+        assert figures["scans"] > 0
+
+    def test_the_killed_producer_was_started_again(self, finished: Path) -> None:
+        starts = [Progress.of(progress_file(finished, number)).starts for number in range(3)]
+        assert starts == [2, 1, 1]
+
+    def test_readers_had_generations_to_merge(self, finished: Path) -> None:
+        """The sample before the checkpoint, in which the readers are compared, has a backlog."""
+        backlogs = [sum(one["backlog_rows"]) for one in summary_of(finished)["samples"]]
+        assert backlogs[-2] > 0
+        assert backlogs[-1] == 0
+
+    def test_leaves_a_picture_and_a_page(self, finished: Path) -> None:
+        assert (finished / "backlog.png").read_bytes().startswith(b"\x89PNG")
+        assert "Result: **equal**" in (finished / "summary.md").read_text()
+
+    def test_difference_is_found_and_told(
+        self, finished: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """A row is taken out of the base table behind memwal's back."""
+        settings = Settings.of(finished)
+        lost = truth(settings.stream().flights)[KEY][0].as_py()
+        lance.dataset(settings.table).delete(f"{KEY} = '{lost}'")
+        assert demo.main(["--resume", str(finished), "--no-kill"]) == 1
+        assert f"missing: {lost}" in capsys.readouterr().out
+        assert all(one["missing"] == 1 for one in summary_of(finished)["comparisons"])
+
+
+class TestProducers:
+    @pytest.fixture
+    def settings(self, tmp_path: Path) -> Settings:
+        settings = Settings(
+            table=str(tmp_path / "flights.lance"),
+            rows=FLIGHTS,
+            producers=2,
+            airflow=False,
+            seconds=3.0,
+            memtable_rows=200,
+        )
+        settings.save(tmp_path)
+        demo.open_or_create(settings)
+        return settings
+
+    def test_kills_and_sending_again_lose_and_repeat_nothing(
+        self, tmp_path: Path, settings: Settings
+    ) -> None:
+        """Killed, set back by some batches, and started again; the other one is left alone."""
+        fleet = Fleet(tmp_path, settings)
+        fleet.start()
+        path = progress_file(tmp_path, 0)
+        for kill in range(2):
+            enough = 30 * (kill + 1)
+            while Progress.of(path).acknowledged < enough:
+                assert fleet.running()
+                time.sleep(0.01)
+            fleet.kill(0)
+            progress = Progress.of(path)
+            assert enough <= progress.acknowledged < progress.batches
+            replace(progress, acknowledged=progress.acknowledged - 10).save(path)
+            fleet.start(0)
+        wait(fleet)
+        assert [one.done for one in fleet.progress()] == [True, True]
+
+        table = settings.open_table()
+        expected = truth(settings.stream().flights)
+        before = [
+            self.compare(table, expected, readers.with_memwal),
+            self.compare(table, expected, readers.with_pylance),
+        ]
+        table.checkpoint()
+        after = [
+            self.compare(table, expected, readers.with_memwal),
+            self.compare(table, expected, readers.base_alone),
+        ]
+        for result in before + after:
+            assert result.equal, result.examples
+
+    def test_failure_of_a_producer_is_told_with_its_log(
+        self, tmp_path: Path, settings: Settings
+    ) -> None:
+        replace(settings, table=str(tmp_path / "elsewhere.lance")).save(tmp_path)
+        fleet = Fleet(tmp_path, settings)
+        fleet.start(1)
+        with pytest.raises(ProducerFailedError, match=r"elsewhere\.lance"):
+            wait(fleet)
+
+    def compare(self, table: Any, expected: Any, read: Any) -> Comparison:
+        return readers.read_and_compare(table, expected, reader=read.__name__, read=read)

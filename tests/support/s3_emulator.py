@@ -1,0 +1,124 @@
+"""An S3 server for tests: ministack in its own process, on 127.0.0.1 and a free port.
+
+It was chosen because its conditional puts are exact: moto's server lets two creators of one key
+win now and then.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from uuid import uuid4
+
+ACCESS_KEY = "emulator-key"
+SECRET_KEY = "emulator-secret"
+REGION = "us-east-1"
+
+# The server ends with the test run, also when that is killed: 1 is PR_SET_PDEATHSIG.
+_SERVE = (
+    "import ctypes, runpy, signal; ctypes.CDLL(None).prctl(1, signal.SIGTERM);"
+    "runpy.run_module('ministack', run_name='__main__')"
+)
+_START_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class S3Emulator:
+    """A running emulator.
+
+    Attributes
+    ----------
+    endpoint : str
+        ``http://127.0.0.1:port``.
+    storage_options : dict
+        What Lance and memwal need to reach it.
+    """
+
+    endpoint: str
+    storage_options: dict[str, str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        options = {
+            "aws_endpoint": self.endpoint,
+            "allow_http": "true",
+            "aws_access_key_id": ACCESS_KEY,
+            "aws_secret_access_key": SECRET_KEY,
+            "aws_region": REGION,
+        }
+        object.__setattr__(self, "storage_options", options)
+
+    def create_bucket(self, name: str | None = None) -> str:
+        """Make a bucket, of a new random name unless one is given, and return its name."""
+        bucket = name or f"bucket-{uuid4().hex[:12]}"
+        request = urllib.request.Request(f"{self.endpoint}/{bucket}", method="PUT")
+        with urllib.request.urlopen(request, timeout=30):
+            return bucket
+
+
+@contextmanager
+def running_emulator(scratch: Path) -> Iterator[S3Emulator]:
+    """Run an emulator that keeps its few files in ``scratch``."""
+    port = _free_port()
+    environment = {
+        "PATH": os.environ.get("PATH", ""),
+        "HOME": str(scratch),
+        "TMPDIR": str(scratch),
+        "BIND_HOST": "127.0.0.1",
+        "GATEWAY_PORT": str(port),
+        "SERVICES": "s3",
+        "SFTP_ENABLED": "0",
+        "IOT_MTLS_ENABLED": "0",
+        "LOG_LEVEL": "WARNING",
+        # It would look for containers of its own to stop; keep it away from a real Docker.
+        "DOCKER_HOST": f"unix://{scratch}/no-docker.sock",
+    }
+    log_path = scratch / "emulator.log"
+    with log_path.open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-c", _SERVE],
+            env=environment,
+            cwd=scratch,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            endpoint = f"http://127.0.0.1:{port}"
+            _wait_until_it_answers(process, endpoint, log_path)
+            yield S3Emulator(endpoint)
+        finally:
+            process.terminate()
+            try:
+                process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _wait_until_it_answers(process: subprocess.Popen[bytes], endpoint: str, log_path: Path) -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            break
+        try:
+            with urllib.request.urlopen(f"{endpoint}/", timeout=5):
+                return
+        except (urllib.error.URLError, ConnectionError, TimeoutError):
+            time.sleep(0.05)
+    raise RuntimeError(f"the S3 emulator did not start:\n{log_path.read_text(errors='replace')}")
