@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
 
 from memwal.errors import TableSetupError
+from memwal.maintenance.backlog import read_status
+from memwal.maintenance.checkpoint import checkpoint
+from memwal.maintenance.garbage import DEFAULT_GRACE, DEFAULT_RETENTION, collect_garbage
+from memwal.maintenance.index_build import build_indexes
+from memwal.maintenance.merge import DEFAULT_COMMIT_BYTES, merge
+from memwal.maintenance.results import JobResult, TaskRunner, run_in_process
+from memwal.maintenance.snapshot_build import build_snapshot
+from memwal.maintenance.status import TableStatus
 from memwal.reader.lookup import lookup
 from memwal.reader.scan import Scan
 from memwal.reader.sources import MemTables, collect_sources
@@ -176,6 +185,54 @@ class Table(Reads):
         return Writer(
             base, spec, spec_id=spec_id, options=options or WriterOptions(), region_ids=region_ids
         )
+
+    def status(self, *, regions: Collection[UUID] | None = None) -> TableStatus:
+        """Backlog, log and catch-up lag per region. See :func:`memwal.maintenance.backlog`."""
+        return read_status(self.location, regions=regions)
+
+    def merge(
+        self,
+        *,
+        regions: Collection[UUID] | None = None,
+        commit_bytes: int = DEFAULT_COMMIT_BYTES,
+        max_tasks: int = 1,
+        run: TaskRunner = run_in_process,
+    ) -> JobResult:
+        """Merge flushed generations into the base table: :func:`memwal.maintenance.merge.merge`."""
+        return merge(
+            self.location, regions=regions, commit_bytes=commit_bytes, max_tasks=max_tasks, run=run
+        )
+
+    def build_indexes(self, *, run: TaskRunner = run_in_process) -> JobResult:
+        """Catch maintained indexes up: :func:`memwal.maintenance.index_build.build_indexes`."""
+        return build_indexes(self.location, run=run)
+
+    def build_snapshot(self, *, run: TaskRunner = run_in_process) -> JobResult:
+        """Publish region states: :func:`memwal.maintenance.snapshot_build.build_snapshot`."""
+        return build_snapshot(self.location, run=run)
+
+    def collect_garbage(
+        self,
+        *,
+        dry_run: bool = True,
+        grace: timedelta = DEFAULT_GRACE,
+        retention: timedelta = DEFAULT_RETENTION,
+        max_tasks: int = 1,
+        run: TaskRunner = run_in_process,
+    ) -> JobResult:
+        """Delete what nobody needs: :func:`memwal.maintenance.garbage.collect_garbage`."""
+        return collect_garbage(
+            self.location,
+            dry_run=dry_run,
+            grace=grace,
+            retention=retention,
+            max_tasks=max_tasks,
+            run=run,
+        )
+
+    def checkpoint(self, *, run: TaskRunner = run_in_process) -> JobResult:
+        """Merge and index what is flushed now: :func:`memwal.maintenance.checkpoint.checkpoint`."""
+        return checkpoint(self.location, run=run)
 
     def __repr__(self) -> str:
         return f"Table({self.uri!r})"

@@ -139,7 +139,7 @@ def encode_sentinel(*, writer_epoch: int, writer_id: str | None = None) -> bytes
 
 
 def decode_entry(data: bytes | bytearray | memoryview | pa.Buffer, *, name: str) -> WalEntry:
-    """Read a WAL entry, its own or one of another client.
+    """Read a WAL entry, written here or by another client.
 
     Parameters
     ----------
@@ -213,7 +213,7 @@ def _write(
         with pa.ipc.new_stream(sink, schema.with_metadata(metadata)) as writer:
             for batch in batches:
                 writer.write_batch(batch)
-    except pa.ArrowInvalid as error:
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
         raise InvalidInputError(f"the rows cannot be written as a WAL entry: {error}") from error
     return sink.getvalue()
 

@@ -22,7 +22,7 @@ from memwal.format.names import (
     version_hint_key,
 )
 from memwal.format.region_manifest import RegionManifest
-from memwal.storage.base import ObjectStore
+from memwal.storage.base import ObjectInfo, ObjectStore
 from memwal.storage.settled import create_settled
 
 logger = logging.getLogger(__name__)
@@ -51,8 +51,8 @@ class RegionManifestStore:
             newest = self._probe_from(hint)
             if newest is not None:
                 return newest
-        versions = self.versions()
-        return self._probe_from(versions[-1]) if versions else None
+        versions = self.objects()
+        return self._probe_from(max(versions)) if versions else None
 
     def read(self, version: int) -> RegionManifest:
         """One version; ObjectNotFoundError when it was collected or never written."""
@@ -62,13 +62,14 @@ class RegionManifestStore:
         """Whether nothing newer exists: one request without a body."""
         return not self._store.exists(manifest_key(self.region_id, manifest.version + 1))
 
-    def versions(self) -> list[int]:
-        """Versions that are stored, ascending."""
-        found = (
-            parse_manifest_name(info.key.rpartition("/")[2])
-            for info in self._store.list(manifest_dir(self.region_id))
-        )
-        return sorted(version for version in found if version is not None)
+    def objects(self) -> dict[int, ObjectInfo]:
+        """The stored versions, each with its object."""
+        found = {}
+        for info in self._store.list(manifest_dir(self.region_id)):
+            version = parse_manifest_name(info.key.rpartition("/")[2])
+            if version is not None:
+                found[version] = info
+        return found
 
     def commit(self, manifest: RegionManifest) -> None:
         """Create ``manifest.version``, provided that nobody has.

@@ -264,7 +264,7 @@ class AirflowStandalone(AirflowApi):
 
     def _spawn(self, name: str, arguments: list[str]) -> subprocess.Popen[bytes]:
         with self._log_file(name).open("ab") as log:
-            return subprocess.Popen(
+            return subprocess.Popen(  # noqa: S603 - the interpreter that runs this, and constants
                 [sys.executable, "-m", "airflow", *arguments],
                 cwd=self.home,
                 env=self.environment(),

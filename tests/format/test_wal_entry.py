@@ -327,7 +327,7 @@ def test_changed_bytes_of_other_entries_raise_nothing_else(
         return
     for batch in entry.batches:
         batch.validate(full=True)
-        str(batch.to_pylist())
+        assert [len(column.to_pylist()) for column in batch.columns]
 
 
 @pytest.mark.parametrize("size", [0, 1, 8, 16, 4096])
@@ -363,7 +363,7 @@ def test_a_whole_entry_without_an_epoch_is_corrupt_and_not_torn() -> None:
     assert not isinstance(caught.value, TornEntryError)
 
 
-@pytest.mark.parametrize("number", ["", "-1", "1.0", "x", " 1", "18446744073709551616", "١"])
+@pytest.mark.parametrize("number", ["", "-1", "1.0", "x", " 1", "18446744073709551616", "\u0661"])
 def test_numbers_in_the_metadata_must_be_decimal(number: str) -> None:
     for key, other in (("writer_epoch", "generation"), ("generation", "writer_epoch")):
         with pytest.raises(CorruptDataError, match=key) as caught:

@@ -106,7 +106,7 @@ class _Handler(BaseHTTPRequestHandler):
         step = self.s3.script.popleft() if self.s3.script else _Handler.work
         step(self)
 
-    do_GET = do_HEAD = do_PUT = do_DELETE = do_POST = handle_one  # noqa: N815
+    do_GET = do_HEAD = do_PUT = do_DELETE = do_POST = handle_one
 
     def work(self, *, answer: int | None = 200, delay: float = 0.0) -> bool:
         with self.s3.lock:

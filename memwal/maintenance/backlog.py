@@ -1,0 +1,103 @@
+"""Reading a table's backlog in one cheap pass."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from uuid import UUID
+
+from memwal.format.names import BLOOM_FILTER_NAME, generation_dir
+from memwal.format.region_manifest import RegionManifest, RegionStatus
+from memwal.maintenance.index_build import caught_up, maintained_index_names
+from memwal.maintenance.status import IndexLag, RegionBacklog, TableStatus
+from memwal.region.discovery import read_manifests
+from memwal.storage.location import TableLocation
+from memwal.table_index.base_table import BaseTable, open_base
+from memwal.writer.log import find_tip
+
+_PARALLEL_READS = 16
+
+
+def read_status(
+    location: TableLocation,
+    *,
+    regions: Collection[UUID] | None = None,
+    clock: Callable[[], float] = time.time,
+) -> TableStatus:
+    """Read the backlog of a table, or of some of its regions.
+
+    Costs a handful of requests per region: the manifest, the tip of the log, and one for the age
+    of the oldest generation.
+
+    Parameters
+    ----------
+    regions : collection of UUID, optional
+        Only these; all by default. One that was never claimed is left out.
+    clock : callable
+        Seconds since the epoch.
+    """
+    manifests = read_manifests(location.store, regions)
+    base = open_base(location)
+    base.require_mem_wal()
+    now = clock()
+    with ThreadPoolExecutor(_PARALLEL_READS) as pool:
+        backlogs = list(
+            pool.map(lambda manifest: _region(location, base, manifest, now), manifests.values())
+        )
+    taken_at = base.details.snapshot_ts_millis
+    return TableStatus(
+        uri=location.uri,
+        version=base.version,
+        regions=tuple(backlogs),
+        indexes=tuple(_lag(base, name) for name in maintained_index_names(base)),
+        snapshot_age_seconds=max(0.0, now - taken_at / 1000) if taken_at else None,
+    )
+
+
+def _region(
+    location: TableLocation, base: BaseTable, manifest: RegionManifest, now: float
+) -> RegionBacklog:
+    merged = base.details.merged.get(manifest.region_id, 0)
+    waiting = sorted(
+        (f for f in manifest.flushed if f.generation > merged), key=lambda f: f.generation
+    )
+    start = max(manifest.replay_after, manifest.wal_last_seen) + 1
+    tip = find_tip(location.store, manifest.region_id, start=start)
+    return RegionBacklog(
+        region_id=str(manifest.region_id),
+        writer_epoch=manifest.writer_epoch,
+        sealed=manifest.status != RegionStatus.ACTIVE,
+        current_generation=manifest.current_generation,
+        merged_generation=merged,
+        backlog_generations=len(waiting),
+        backlog_rows=sum(f.rows or 0 for f in waiting),
+        backlog_bytes=sum(f.memory_bytes or 0 for f in waiting),
+        oldest_backlog_seconds=(
+            _age(location, manifest.region_id, waiting[0].path, now) if waiting else None
+        ),
+        unflushed_wal_entries=tip - 1 - manifest.replay_after,
+        retained_generations=len(manifest.flushed) - len(waiting),
+    )
+
+
+def _age(location: TableLocation, region_id: UUID, path: str, now: float) -> float | None:
+    """Age of a generation by the object that every flush writes last, or by any of its objects."""
+    folder = generation_dir(region_id, path)
+    info = location.store.head(f"{folder}/{BLOOM_FILTER_NAME}")
+    times: list[datetime] = (
+        [info.modified] if info is not None else [i.modified for i in location.store.list(folder)]
+    )
+    # None: it was merged and collected since the manifest was read.
+    return max(0.0, now - max(times).timestamp()) if times else None
+
+
+def _lag(base: BaseTable, name: str) -> IndexLag:
+    covered = caught_up(base, name)
+    behind = [
+        generation - covered.get(region_id, 0)
+        for region_id, generation in base.details.merged.items()
+        if generation > covered.get(region_id, 0)
+    ]
+    return IndexLag(name=name, generations=sum(behind), regions=len(behind))

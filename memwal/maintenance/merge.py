@@ -1,0 +1,461 @@
+"""Merging flushed generations into the base table (spec: MemTable Merger).
+
+One commit carries the rows of one or more regions together with their merge progress. What a
+process that pauses, dies or repeats does at each step:
+
+* before the delete pass: nothing happened;
+* between the delete pass and the marked commit: keys whose newest row is a tombstone are gone from
+  the base table a little early. Every reader that merges sees them as deleted anyway, and the next
+  run does both passes again;
+* after the marked commit: the progress says so, and every later try leaves the generations out.
+
+A process that wakes late cannot do harm: its delete pass is pinned to the version whose progress
+it read, and is refused when anybody touched the same rows since; its marked commit is refused when
+the progress is not below its marks.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+import lance
+import numpy as np
+import pyarrow as pa
+from lance.mem_wal import CompactedSsTable
+
+from memwal.errors import ConflictError, CorruptDataError, MemWalError, ObjectNotFoundError
+from memwal.format.names import TOMBSTONE, generation_dir
+from memwal.format.region_manifest import FlushedGeneration, RegionManifest
+from memwal.maintenance.results import JobResult, TaskRunner, run_in_process
+from memwal.reader.newest import ROW_ADDRESS, NewestRows, find_newest
+from memwal.reader.sources import GenerationSource
+from memwal.region.discovery import read_manifests
+from memwal.region.newest import key_column
+from memwal.storage.location import TableLocation
+from memwal.table_index.base_table import (
+    BaseTable,
+    open_base,
+    open_dataset,
+    translate_lance_error,
+)
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_COMMIT_BYTES = 1 << 30
+
+# Below this many rows Lance's own index finds the matches faster than a join does.
+_JOIN_FROM_ROWS = 1_000
+# merge_insert charges its memory pool with the whole buffer that a slice belongs to: the source
+# is therefore made of batches that own their memory.
+_SOURCE_BATCH_ROWS = 8_192
+_ATTEMPTS = 50
+_CONFLICT_WAIT_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """A flushed generation that waits to be merged."""
+
+    number: int
+    path: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RegionBatch:
+    """Generations of one region, oldest first and without a gap in what the manifest lists."""
+
+    region_id: UUID
+    generations: tuple[Generation, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Size in memory, as the writers recorded it."""
+        return sum(generation.bytes for generation in self.generations)
+
+
+@dataclass(frozen=True, slots=True)
+class MergeTask:
+    """Regions that one worker merges, in commits of up to ``commit_bytes``.
+
+    A region stands in one task only, so that tasks do not get in each other's way; that two runs
+    may overlap is what the commits themselves are safe against.
+    """
+
+    location: TableLocation
+    regions: tuple[RegionBatch, ...]
+    commit_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeOutcome:
+    """What a task did."""
+
+    version: int = 0
+    commits: int = 0
+    generations: int = 0
+    rows_upserted: int = 0
+    rows_deleted: int = 0
+    problems: tuple[str, ...] = ()
+
+
+def merge(
+    location: TableLocation,
+    *,
+    regions: Collection[UUID] | None = None,
+    commit_bytes: int = DEFAULT_COMMIT_BYTES,
+    max_tasks: int = 1,
+    run: TaskRunner = run_in_process,
+) -> JobResult:
+    """Merge every flushed generation that the base table does not have.
+
+    Parameters
+    ----------
+    regions : collection of UUID, optional
+        Only these regions; all by default.
+    commit_bytes : int, default 1 GiB
+        Size in memory up to which generations go into one commit. It bounds a worker's memory;
+        a single larger generation still goes alone.
+    max_tasks : int, default 1
+        Into how many tasks the regions are divided at most. Every task makes at least one
+        commit, and commits to one table wait for one another: few tasks with many regions each
+        scale better than many.
+    run : callable
+        Runs the tasks.
+
+    Returns
+    -------
+    JobResult
+        Figures ``generations``, ``rows_upserted``, ``rows_deleted``; one problem for each region
+        that had to be left out.
+    """
+    started = time.monotonic()
+    tasks = plan_merge(location, regions=regions, commit_bytes=commit_bytes, max_tasks=max_tasks)
+    outcomes: list[MergeOutcome] = run(tasks, run_merge_task) if tasks else []
+    return JobResult(
+        job="merge",
+        table=location.uri,
+        version=open_base(location).version,
+        tasks=len(tasks),
+        commits=sum(outcome.commits for outcome in outcomes),
+        seconds=time.monotonic() - started,
+        figures={
+            "generations": sum(outcome.generations for outcome in outcomes),
+            "rows_upserted": sum(outcome.rows_upserted for outcome in outcomes),
+            "rows_deleted": sum(outcome.rows_deleted for outcome in outcomes),
+        },
+        problems=tuple(problem for outcome in outcomes for problem in outcome.problems),
+    )
+
+
+def plan_merge(
+    location: TableLocation,
+    *,
+    regions: Collection[UUID] | None = None,
+    commit_bytes: int = DEFAULT_COMMIT_BYTES,
+    max_tasks: int = 1,
+) -> tuple[MergeTask, ...]:
+    """Divide the backlog into tasks of about the same size."""
+    manifests = read_manifests(location.store, regions)
+    base = open_base(location)
+    base.require_mem_wal()
+    batches = [
+        RegionBatch(region_id, pending)
+        for region_id, manifest in manifests.items()
+        if (pending := pending_generations(location, base, manifest))
+    ]
+    shares: list[list[RegionBatch]] = [[] for _ in range(min(max_tasks, len(batches)))]
+    for batch in sorted(batches, key=lambda batch: batch.bytes, reverse=True):
+        min(shares, key=lambda share: sum(b.bytes for b in share)).append(batch)
+    return tuple(MergeTask(location, tuple(share), commit_bytes) for share in shares)
+
+
+def pending_generations(
+    location: TableLocation, base: BaseTable, manifest: RegionManifest
+) -> tuple[Generation, ...]:
+    """Generations of a region that are flushed and not merged, oldest first."""
+    merged = base.details.merged.get(manifest.region_id, 0)
+    return tuple(
+        Generation(flushed.generation, flushed.path, _size(location, manifest.region_id, flushed))
+        for flushed in sorted(manifest.flushed, key=lambda flushed: flushed.generation)
+        if flushed.generation > merged
+    )
+
+
+def run_merge_task(task: MergeTask) -> MergeOutcome:
+    """Merge a task's generations, one commit after another, oldest first within each region.
+
+    A region whose generations cannot be read stops at that point and is reported; the others go
+    on. Safe to run any number of times, also at the same time as any other merger.
+    """
+    outcome = MergeOutcome()
+    left = list(task.regions)
+    while left:
+        now, left = _next_commit(left, task.commit_bytes)
+        done = _merge_commit(task.location, now)
+        outcome = replace(
+            outcome,
+            version=max(outcome.version, done.version),
+            commits=outcome.commits + done.commits,
+            generations=outcome.generations + done.generations,
+            rows_upserted=outcome.rows_upserted + done.rows_upserted,
+            rows_deleted=outcome.rows_deleted + done.rows_deleted,
+            problems=(*outcome.problems, *(text for _, text in done.unreadable)),
+        )
+        stopped = {region_id for region_id, _ in done.unreadable}
+        left = [batch for batch in left if batch.region_id not in stopped]
+    return outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Commit:
+    version: int = 0
+    commits: int = 0
+    generations: int = 0
+    rows_upserted: int = 0
+    rows_deleted: int = 0
+    unreadable: tuple[tuple[UUID, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """The rows of one commit: what is upserted, and the keys that are deleted."""
+
+    batches: tuple[RegionBatch, ...]
+    upserts: pa.Table
+    deletes: pa.Table
+
+
+def _next_commit(
+    batches: Sequence[RegionBatch], budget: int
+) -> tuple[list[RegionBatch], list[RegionBatch]]:
+    """Split off what fits one commit; at least one generation, and never a later one first."""
+    now: list[RegionBatch] = []
+    later: list[RegionBatch] = []
+    size = 0
+    for batch in batches:
+        taken = 0
+        for generation in batch.generations:
+            if size and size + generation.bytes > budget:
+                break
+            size += generation.bytes
+            taken += 1
+        if taken:
+            now.append(replace(batch, generations=batch.generations[:taken]))
+        if taken < len(batch.generations):
+            later.append(replace(batch, generations=batch.generations[taken:]))
+    return now, later
+
+
+def _merge_commit(location: TableLocation, batches: Sequence[RegionBatch]) -> _Commit:
+    """Merge what the base table does not have yet of these batches, with one marked commit."""
+    unreadable: dict[UUID, str] = {}
+    source: _Source | None = None
+    deleted = 0
+    for attempt in range(_ATTEMPTS):
+        if attempt:
+            time.sleep(random.uniform(0, _CONFLICT_WAIT_SECONDS * min(attempt, 20)))  # noqa: S311
+        base = open_base(location)
+        base.require_mem_wal()
+        wanted = [b for b in _not_merged(base, batches) if b.region_id not in unreadable]
+        if not wanted:
+            return _Commit(version=base.version, unreadable=tuple(unreadable.items()))
+        if source is None or source.batches != tuple(wanted):
+            try:
+                source = _read_source(base, wanted, unreadable)
+            except _Collected:
+                continue
+            if source is None:
+                continue
+        try:
+            if source.deletes.num_rows:
+                deleted += _delete(base, source.deletes)
+                base = open_base(location)
+                if _not_merged(base, source.batches) != list(source.batches):
+                    continue
+            figures = _upsert(base, source)
+        except _Conflict as conflict:
+            logger.info("merge into %s met another commit, trying again: %s", location, conflict)
+            continue
+        return _Commit(
+            version=int(base.dataset.version),
+            commits=2 if source.deletes.num_rows else 1,
+            generations=sum(len(batch.generations) for batch in source.batches),
+            rows_upserted=figures,
+            rows_deleted=deleted,
+            unreadable=tuple(unreadable.items()),
+        )
+    raise ConflictError(
+        f"{_ATTEMPTS} attempts to merge into {location} met other commits; try again later"
+    )
+
+
+class _Conflict(Exception):
+    """Another commit got in between; nothing of ours was written."""
+
+
+class _Collected(Exception):
+    """A generation is gone: another merger merged it and a collector took it."""
+
+
+def _not_merged(base: BaseTable, batches: Sequence[RegionBatch]) -> list[RegionBatch]:
+    left = []
+    for batch in batches:
+        merged = base.details.merged.get(batch.region_id, 0)
+        pending = tuple(g for g in batch.generations if g.number > merged)
+        if pending:
+            left.append(replace(batch, generations=pending))
+    return left
+
+
+def _read_source(
+    base: BaseTable, batches: Sequence[RegionBatch], unreadable: dict[UUID, str]
+) -> _Source | None:
+    """Read the newest row of each key. Notes regions that cannot be read, and leaves them out.
+
+    Each region is read on its own first, so that one that is damaged does not stop the others.
+    """
+    upserts: list[pa.RecordBatch] = []
+    deletes: list[pa.Table] = []
+    for batch in batches:
+        try:
+            rows, keys = _read_region(base, batch)
+        except ObjectNotFoundError as error:
+            latest = open_base(base.location)
+            if _not_merged(latest, [batch]) != [batch]:
+                raise _Collected from error
+            unreadable[batch.region_id] = _problem(batch, error)
+        except MemWalError as error:
+            unreadable[batch.region_id] = _problem(batch, error)
+        else:
+            upserts += rows
+            deletes.append(keys)
+    if not deletes:
+        return None
+    return _Source(
+        batches=tuple(b for b in batches if b.region_id not in unreadable),
+        upserts=pa.Table.from_batches(upserts, base.schema),
+        deletes=pa.concat_tables(deletes).combine_chunks(),
+    )
+
+
+def _problem(batch: RegionBatch, error: Exception) -> str:
+    numbers = ", ".join(str(generation.number) for generation in batch.generations)
+    return f"region {batch.region_id}, generations {numbers}: not merged: {error}"
+
+
+def _read_region(
+    base: BaseTable, batch: RegionBatch
+) -> tuple[list[pa.RecordBatch], pa.Table]:
+    sources = []
+    for generation in batch.generations:
+        folder = generation_dir(batch.region_id, generation.path)
+        sources.append(
+            GenerationSource(
+                region_id=batch.region_id,
+                generation=generation.number,
+                dataset=open_dataset(base.location, folder),
+                identity=None,
+            )
+        )
+    try:
+        newest = find_newest(sources, base.primary_key, _key_type(base))
+        upserts = [
+            rows
+            for position, source in enumerate(sources)
+            for rows in _upserts(base, source, newest.live_addresses(position))
+        ]
+        return upserts, _deleted_keys(base, sources, newest)
+    except (OSError, ValueError) as error:
+        raise translate_lance_error(error, "reading generations") from error
+
+
+def _key_type(base: BaseTable) -> pa.DataType:
+    return key_column(
+        base.schema.empty_table().select(list(base.primary_key)), base.primary_key
+    ).type
+
+
+def _upserts(
+    base: BaseTable, source: GenerationSource, live: np.ndarray
+) -> list[pa.RecordBatch]:
+    if not len(live):
+        return []
+    batches = []
+    scanner = source.dataset.scanner(
+        columns=base.schema.names,
+        filter=f"not {TOMBSTONE}",
+        with_row_address=True,
+        batch_size=_SOURCE_BATCH_ROWS,
+    )
+    for batch in scanner.to_batches():
+        addresses = batch.column(ROW_ADDRESS).to_numpy()
+        at = np.minimum(np.searchsorted(live, addresses), len(live) - 1)
+        kept = np.flatnonzero(live[at] == addresses)
+        if len(kept):
+            # A take copies: the batch then owns its memory and holds no larger buffer.
+            own = batch.select(base.schema.names).take(pa.array(kept))
+            batches.append(pa.RecordBatch.from_arrays(own.columns, schema=base.schema))
+    return batches
+
+
+def _deleted_keys(
+    base: BaseTable, sources: Sequence[GenerationSource], newest: NewestRows
+) -> pa.Table:
+    key = list(base.primary_key)
+    schema = pa.schema([base.schema.field(name) for name in key])
+    parts = [schema.empty_table()]
+    for position, source in enumerate(sources):
+        gone = np.sort(newest.addresses[(newest.source == position) & newest.deleted])
+        if len(gone):
+            rows = source.dataset._take_rows(gone.tolist(), columns=key)
+            parts.append(pa.Table.from_arrays(rows.columns, schema=schema))
+    return pa.concat_tables(parts)
+
+
+def _delete(base: BaseTable, keys: pa.Table) -> int:
+    """Delete keys from exactly the version that was read, or raise _Conflict."""
+    builder = base.dataset.merge_insert(list(base.primary_key)).when_matched_delete()
+    return int(_execute(builder, keys, base)["num_deleted_rows"])
+
+
+def _upsert(base: BaseTable, source: _Source) -> int:
+    """Upsert the rows and record the progress in one commit, or raise _Conflict."""
+    builder = (
+        base.dataset.merge_insert(list(base.primary_key))
+        .when_matched_update_all()
+        .when_not_matched_insert_all()
+    )
+    builder.mark_sstables_as_compacted(
+        [CompactedSsTable(str(b.region_id), b.generations[-1].number) for b in source.batches]
+    )
+    figures = _execute(builder, source.upserts, base)
+    return int(figures["num_inserted_rows"] + figures["num_updated_rows"])
+
+
+def _execute(builder: lance.dataset.MergeInsertBuilder, rows: pa.Table, base: BaseTable) -> dict:
+    # Lance's own retries would run the pass on a version whose progress nobody looked at.
+    builder = builder.conflict_retries(0).use_index(rows.num_rows < _JOIN_FROM_ROWS)
+    try:
+        return builder.execute(rows)
+    except (OSError, RuntimeError, ValueError) as error:
+        if _is_conflict(error):
+            raise _Conflict(str(error).splitlines()[0]) from error
+        raise translate_lance_error(error, f"merging into {base.location}") from error
+
+
+def _is_conflict(error: Exception) -> bool:
+    text = str(error).lower()
+    return "conflict" in text or "concurrent" in text or "contention" in text
+
+
+def _size(location: TableLocation, region_id: UUID, flushed: FlushedGeneration) -> int:
+    if flushed.memory_bytes is not None:
+        return flushed.memory_bytes
+    folder = generation_dir(region_id, flushed.path)
+    return sum(info.size for info in location.store.list(f"{folder}/data"))

@@ -1,0 +1,136 @@
+"""Running spark-submit for a job: where the applications are, which master, what environment."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+from airflow.sdk import Connection
+from airflow.sdk.configuration import conf
+
+import memwal
+from memwal.errors import InvalidInputError
+
+SECTION = "memwal"
+DEFAULT_MASTER = "local[*]"
+KILL_SECONDS = 2.0
+HIDDEN_PREFIXES = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_", "_AIRFLOW_")
+
+LOCAL_CONF = {
+    "spark.ui.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+"""A local master talks to itself only and needs no page that listens on every interface."""
+
+
+def configured_master() -> str:
+    """Master URL of ``[memwal] spark_master`` in ``airflow.cfg``, else ``local[*]``."""
+    return str(conf.get(SECTION, "spark_master", fallback=DEFAULT_MASTER))
+
+
+def application_path(name: str) -> str:
+    """Path of a Spark application, such as ``merge.py``.
+
+    They are in ``[memwal] spark_apps_folder``, by default ``spark_apps`` beside the plugins folder.
+
+    Raises
+    ------
+    InvalidInputError
+        There is no such file.
+    """
+    default = Path(__file__).resolve().parents[2] / "spark_apps"
+    path = Path(conf.get(SECTION, "spark_apps_folder", fallback=str(default))) / name
+    if not path.is_file():
+        raise InvalidInputError(
+            f"There is no Spark application {path}; set [memwal] spark_apps_folder in airflow.cfg."
+        )
+    return str(path)
+
+
+def job_environment() -> dict[str, str]:
+    """Environment of a client-mode job: the task's, without what is Airflow's own.
+
+    Connections, variables and the keys of the API stay behind. ``JAVA_HOME``, ``PATH`` and the
+    rest are handed on; Python is the interpreter that runs the task, in driver and workers, and
+    finds the same ``memwal``.
+    """
+    env = {key: value for key, value in os.environ.items() if not key.startswith(HIDDEN_PREFIXES)}
+    binaries = str(Path(sys.executable).parent)
+    env["PATH"] = os.pathsep.join([binaries, env.get("PATH", os.defpath)])
+    library = str(Path(str(memwal.__file__)).resolve().parents[1])
+    folders = [entry for entry in env.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    env["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([library, *folders]))
+    env["PYSPARK_PYTHON"] = env["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    return env
+
+
+class JobSubmitHook(SparkSubmitHook):
+    """The provider's hook, with a master that need not be a connection and a clean environment.
+
+    Parameters
+    ----------
+    master : str or None
+        Master URL for client mode; None takes the Spark connection ``conn_id``.
+    **options
+        As of ``SparkSubmitHook``.
+    """
+
+    def __init__(self, *, master: str | None, **options: Any) -> None:
+        self._master = master
+        super().__init__(**options)
+
+    def get_connection(self, conn_id: str) -> Connection:  # type: ignore[override]
+        """The connection that stands for the master, or the real one."""
+        if self._master is None:
+            return SparkSubmitHook.get_connection(conn_id)
+        extra = json.dumps({"deploy-mode": "client"})
+        return Connection(conn_id=conn_id, conn_type="spark", host=self._master, extra=extra)
+
+    @property
+    def is_client_mode(self) -> bool:
+        """The driver is a child of this process and sees its files and environment."""
+        return self._connection["deploy_mode"] in (None, "client")
+
+    def submit(self, application: str = "", **kwargs: Any) -> str | None:
+        """Run the application; in client mode, until it ends."""
+        if self.is_client_mode:
+            kwargs["env"] = job_environment()
+            binary = self._connection["spark_binary"]
+            if shutil.which(binary, path=kwargs["env"]["PATH"]) is None:
+                raise InvalidInputError(
+                    f"{binary} is not on the PATH; install memwal[spark] where Airflow runs."
+                )
+        return super().submit(application, **kwargs)
+
+    def on_kill(self) -> None:
+        """End the JVM, its Python driver and its workers, then do what the provider does.
+
+        The provider kills the JVM alone; the driver, which commits to the table, is a child of
+        it and would go on.
+        """
+        if self._submit_sp is not None and self._submit_sp.poll() is None:
+            kill_family(self._submit_sp.pid)
+        super().on_kill()
+
+
+def kill_family(pid: int) -> None:
+    """End a process and all that descend from it: ask first, kill what is left after 2 s."""
+    try:
+        root = psutil.Process(pid)
+        family = [root, *root.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return
+    for send in (psutil.Process.terminate, psutil.Process.kill):
+        for process in family:
+            try:
+                send(process)
+            except psutil.NoSuchProcess:
+                continue
+        _, family = psutil.wait_procs(family, timeout=KILL_SECONDS)

@@ -1,0 +1,111 @@
+"""From a reference to storage options, and from there to a table.
+
+The catalog, DAGs, triggers and command lines carry references only: the path of a JSON file, or
+``airflow:{connection id}``. What they refer to is read where it is used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from airflow.sdk import BaseHook, Connection
+
+from memwal.catalog.records import CONNECTION_PREFIX
+from memwal.errors import InvalidInputError
+from memwal.maintenance.backlog import read_status
+from memwal.maintenance.status import RegionBacklog
+from memwal.storage.location import TableLocation
+from memwal.table import Table
+from memwal.table import open as open_table
+
+
+def read_options(ref: str | None) -> dict[str, str] | None:
+    """Storage options behind a reference; None when there is no reference.
+
+    Raises
+    ------
+    InvalidInputError
+        The file or the connection's extra does not hold one flat JSON object. The message does
+        not show what it holds.
+    """
+    if ref is None:
+        return None
+    if ref.startswith(CONNECTION_PREFIX):
+        return _of_connection(BaseHook.get_connection(ref.removeprefix(CONNECTION_PREFIX)))
+    return _of_file(ref)
+
+
+async def read_options_async(ref: str | None) -> dict[str, str] | None:
+    """The same as :func:`read_options`, for triggers."""
+    if ref is None:
+        return None
+    if ref.startswith(CONNECTION_PREFIX):
+        return _of_connection(await BaseHook.aget_connection(ref.removeprefix(CONNECTION_PREFIX)))
+    return await asyncio.to_thread(_of_file, ref)
+
+
+def options_file(ref: str | None, folder: Path) -> str | None:
+    """Path of a file that holds the options, for a command line.
+
+    Parameters
+    ----------
+    ref : str or None
+        A file is returned as it is; the extra of a connection is written to a file of mode 0600.
+    folder : Path
+        Where that file is made; the caller removes it.
+    """
+    if ref is None or not ref.startswith(CONNECTION_PREFIX):
+        return ref
+    path = folder / "storage-options.json"
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        json.dump(read_options(ref), file)
+    return str(path)
+
+
+def table_at(uri: str, ref: str | None) -> Table:
+    """Open a table with the options behind a reference."""
+    return open_table(uri, storage_options=read_options(ref))
+
+
+def region_backlog(
+    uri: str, region_id: str, options: dict[str, str] | None
+) -> RegionBacklog | None:
+    """Backlog of one region; None when the region does not exist yet."""
+    location = TableLocation(uri, options or {})
+    regions = read_status(location, regions=[UUID(region_id)]).regions
+    return regions[0] if regions else None
+
+
+def _of_connection(connection: Connection) -> dict[str, str]:
+    return _checked(connection.extra_dejson, f"The extra of connection {connection.conn_id!r}")
+
+
+def _of_file(path: str) -> dict[str, str]:
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidInputError(
+            f"The storage options file {path} cannot be read: {error.strerror}."
+        ) from error
+    except json.JSONDecodeError as error:
+        raise InvalidInputError(f"The storage options file {path} is not JSON.") from error
+    return _checked(content, f"The storage options file {path}")
+
+
+def _checked(content: Any, what: str) -> dict[str, str]:
+    if not isinstance(content, dict):
+        raise InvalidInputError(f"{what} must hold one JSON object of option names to texts.")
+    nested = sorted(key for key, value in content.items() if isinstance(value, dict | list))
+    if nested:
+        raise InvalidInputError(f"{what} has nested values under {', '.join(nested)}.")
+    return {str(key): _text(value) for key, value in content.items()}
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,708 @@
+"""What only a local table has: fsync, links, locks, crashes and full disks."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from memwal.errors import (
+    ConflictError,
+    InvalidInputError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    StoreFullError,
+    StoreUnavailableError,
+    UnsupportedStoreError,
+)
+from memwal.storage import durability
+from memwal.storage.local import LocalStore
+
+Call = tuple[str, ...]
+
+
+def keys_of(store: LocalStore) -> list[str]:
+    return sorted(info.key for info in store.list(""))
+
+
+def files_below(root: Path) -> list[str]:
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
+
+
+def run_python(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "table"
+
+
+@pytest.fixture
+def calls(root: Path, monkeypatch: pytest.MonkeyPatch) -> list[Call]:
+    """What is asked of the system, in order; names of temporary files are shown as TEMP."""
+    recorded: list[Call] = []
+
+    def shown(path: str | Path) -> str:
+        relative = os.path.relpath(path, root.parent)
+        return "TEMP" if relative.endswith(".tmp") else relative
+
+    def record(name: str) -> None:
+        real = getattr(os, name)
+
+        def recording(first: int | str, *others: str, **options: object) -> object:
+            result = real(first, *others, **options)
+            told = os.readlink(f"/proc/self/fd/{first}") if isinstance(first, int) else first
+            recorded.append((name, *(shown(path) for path in (told, *map(str, others)))))
+            return result
+
+        monkeypatch.setattr(os, name, recording)
+
+    for name in ("fsync", "link", "replace", "unlink"):
+        record(name)
+    real_mkdir = os.mkdir
+
+    def mkdir(path: str, *mode: int) -> None:
+        real_mkdir(path, *mode)
+        recorded.append(("mkdir", shown(path)))
+
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    return recorded
+
+
+def test_create_makes_content_then_name_durable(root: Path, calls: list[Call]) -> None:
+    store = LocalStore(root)
+
+    store.create("wal/1", b"x")
+
+    assert calls == [
+        ("mkdir", "table"),
+        ("fsync", "."),
+        ("mkdir", "table/wal"),
+        ("fsync", "table"),
+        ("fsync", "TEMP"),
+        ("link", "TEMP", "table/wal/1"),
+        ("unlink", "TEMP"),
+        ("fsync", "table/wal"),
+    ]
+
+
+def test_a_second_create_in_a_folder_does_no_more_than_it_must(
+    root: Path, calls: list[Call]
+) -> None:
+    store = LocalStore(root)
+    store.create("wal/1", b"x")
+    calls.clear()
+
+    store.create("wal/2", b"x")
+
+    assert calls == [
+        ("fsync", "TEMP"),
+        ("link", "TEMP", "table/wal/2"),
+        ("unlink", "TEMP"),
+        ("fsync", "table/wal"),
+    ]
+
+
+def test_folders_that_somebody_else_made_are_made_durable_once(
+    root: Path, calls: list[Call]
+) -> None:
+    (root / "a" / "b").mkdir(parents=True)
+    calls.clear()
+    store = LocalStore(root)
+
+    store.create("a/b/1", b"x")
+    store.create("a/b/2", b"x")
+
+    synced = [call[1] for call in calls if call[0] == "fsync"]
+    assert synced[:3] == [".", "table", "table/a"]
+    assert synced.count("table/a") == 1
+
+
+def test_put_makes_content_durable_before_it_replaces(root: Path, calls: list[Call]) -> None:
+    store = LocalStore(root)
+    store.put("a/1", b"x")
+    calls.clear()
+
+    store.put("a/1", b"y")
+
+    assert calls == [
+        ("fsync", "TEMP"),
+        ("replace", "TEMP", "table/a/1"),
+        ("fsync", "table/a"),
+    ]
+
+
+def test_replace_makes_content_durable_before_it_replaces(root: Path, calls: list[Call]) -> None:
+    store = LocalStore(root)
+    store.put("a/1", b"x")
+    calls.clear()
+
+    store.replace("a/1", b"y", expected=b"x")
+
+    assert calls == [
+        ("fsync", "TEMP"),
+        ("replace", "TEMP", "table/a/1"),
+        ("fsync", "table/a"),
+    ]
+
+
+def test_a_name_that_is_taken_is_durable_when_create_says_so(root: Path, calls: list[Call]) -> None:
+    store = LocalStore(root)
+    store.create("a/1", b"x")
+    calls.clear()
+
+    with pytest.raises(ObjectExistsError):
+        store.create("a/1", b"y")
+
+    assert calls[-1] == ("fsync", "table/a")
+
+
+def test_sync_covers_files_folders_and_the_way_up(root: Path, calls: list[Call]) -> None:
+    deep = root / "gen" / "data" / "deep"
+    deep.mkdir(parents=True)
+    (root / "other").mkdir()
+    for path in (root / "gen" / "1", root / "gen" / "data" / "2", deep / "3", root / "other" / "4"):
+        path.write_bytes(b"written by somebody else")
+    calls.clear()
+
+    LocalStore(root).sync("gen")
+
+    synced = [call[1] for call in calls if call[0] == "fsync"]
+    order = {path: synced.index(path) for path in synced}
+    assert set(synced) == {
+        "table/gen/1",
+        "table/gen/data/2",
+        "table/gen/data/deep/3",
+        "table/gen/data/deep",
+        "table/gen/data",
+        "table/gen",
+        "table",
+        ".",
+    }
+    assert max(order[f"table/gen/{file}"] for file in ("1", "data/2", "data/deep/3")) < min(
+        order[folder] for folder in ("table/gen/data/deep", "table/gen/data", "table/gen", "table")
+    )
+
+
+def test_sync_reaches_the_way_up_again_each_time(root: Path, calls: list[Call]) -> None:
+    store = LocalStore(root)
+    store.create("gen_1/x", b"")
+    (root / "gen_2").mkdir()
+    calls.clear()
+
+    store.sync("gen_2")
+
+    assert ("fsync", "table") in calls
+
+
+def test_sync_of_a_folder_that_is_gone_says_so(root: Path) -> None:
+    with pytest.raises(ObjectNotFoundError, match="gen"):
+        LocalStore(root).sync("gen")
+
+
+def test_not_durable_means_no_fsync_at_all(root: Path, calls: list[Call]) -> None:
+    store = LocalStore(root, durable=False)
+
+    store.create("a/1", b"x")
+    store.put("a/2", b"x")
+    store.replace("a/2", b"y", expected=b"x")
+    store.sync("a")
+    store.barrier()
+
+    assert "fsync" not in {call[0] for call in calls}
+    assert keys_of(store) == ["a/1", "a/2"]
+
+
+def test_barrier_syncs_the_file_system_of_the_table(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = durability._syncfs()
+    synced: list[str] = []
+
+    def recording(descriptor: int) -> int:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        return real(descriptor)
+
+    monkeypatch.setattr(durability, "_syncfs", lambda: recording)
+    store = LocalStore(root)
+    store.create("a", b"x")
+
+    store.barrier()
+
+    assert synced == [str(root.resolve())]
+
+
+def test_a_barrier_that_fails_is_not_silent(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = LocalStore(root)
+    store.create("a", b"x")
+    monkeypatch.setattr(durability, "_syncfs", lambda: lambda _descriptor: -1)
+
+    with pytest.raises(StoreUnavailableError, match="sync the file system"):
+        store.barrier()
+
+
+def test_a_closed_folder_above_the_table_is_synced_the_long_way(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root.mkdir()
+    real_open = os.open
+    real_sync = durability._syncfs()
+    synced: list[str] = []
+
+    def refusing(path: str, *arguments: int) -> int:
+        if path == str(root.parent):
+            raise PermissionError(errno.EACCES, "closed", path)
+        return real_open(path, *arguments)
+
+    def recording(descriptor: int) -> int:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        return real_sync(descriptor)
+
+    monkeypatch.setattr(os, "open", refusing)
+    monkeypatch.setattr(durability, "_syncfs", lambda: recording)
+
+    LocalStore(root).create("a", b"x")
+
+    assert synced == [str(root.resolve())]
+
+
+CRASH = """
+import os, sys
+from memwal.storage.local import LocalStore
+root, operation, call, when = sys.argv[1:]
+store = LocalStore(root)
+store.create("wal/before", b"old")
+real = getattr(os, call)
+def crash(*arguments, **options):
+    if when == "after":
+        real(*arguments, **options)
+    os._exit(9)
+setattr(os, call, crash)
+if operation == "create":
+    store.create("wal/new", b"new content")
+elif operation == "put":
+    store.put("wal/before", b"new content")
+else:
+    store.replace("wal/before", b"new content", expected=b"old")
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "when", "visible"),
+    [
+        ("write", "before", False),
+        ("write", "after", False),
+        ("fsync", "before", False),
+        ("fsync", "after", False),
+        ("link", "before", False),
+        ("link", "after", True),
+        ("unlink", "before", True),
+        ("unlink", "after", True),
+    ],
+)
+def test_a_crash_during_create_leaves_all_or_nothing(
+    root: Path, call: str, when: str, visible: bool
+) -> None:
+    assert run_python(CRASH, root, "create", call, when).returncode == 9
+
+    store = LocalStore(root)
+    assert keys_of(store) == (["wal/before", "wal/new"] if visible else ["wal/before"])
+    assert store.exists("wal/new") is visible
+    if visible:
+        assert store.get("wal/new") == b"new content"
+    else:
+        store.create("wal/new", b"of somebody else")
+
+    store.delete_stale_temporaries("", older_than=timedelta(hours=1))
+    store.delete_stale_temporaries("", older_than=timedelta(seconds=-60))
+    assert files_below(root) == ["wal/before", "wal/new"]
+
+
+@pytest.mark.parametrize("operation", ["put", "replace"])
+@pytest.mark.parametrize(
+    ("call", "when", "content"),
+    [
+        ("write", "after", b"old"),
+        ("fsync", "after", b"old"),
+        ("replace", "before", b"old"),
+        ("replace", "after", b"new content"),
+    ],
+)
+def test_a_crash_while_replacing_leaves_old_or_new(
+    root: Path, operation: str, call: str, when: str, content: bytes
+) -> None:
+    assert run_python(CRASH, root, operation, call, when).returncode == 9
+
+    store = LocalStore(root)
+    assert keys_of(store) == ["wal/before"]
+    assert store.get("wal/before") == content
+    # The lock died with the process.
+    store.replace("wal/before", b"newest", expected=content)
+
+
+def test_temporaries_are_never_listed_and_age_before_they_go(root: Path) -> None:
+    store = LocalStore(root)
+    store.create("a/1", b"x")
+    # Ours, and what Lance leaves when it dies: while staging a file, and while putting one.
+    left_over = ["a/.0123456789abcdef.tmp", "a/.tmpAb3dE9", "a/2.manifest#1"]
+    for name in left_over:
+        (root / name).write_bytes(b"half")
+    (root / "a" / ".tmpdir").mkdir()
+    (root / "a" / ".tmpdir" / "2").write_bytes(b"an object all the same")
+
+    assert keys_of(store) == ["a/.tmpdir/2", "a/1"]
+    assert store.delete_stale_temporaries("", older_than=timedelta(hours=1)) == 0
+    for name in left_over[:2]:
+        os.utime(root / name, (0, 0))
+    assert store.delete_stale_temporaries("other", older_than=timedelta(hours=1)) == 0
+    assert store.delete_stale_temporaries("a", older_than=timedelta(hours=1)) == 2
+    assert files_below(root) == ["a/.tmpdir/2", "a/1", "a/2.manifest#1"]
+
+
+def test_a_write_in_progress_is_not_listed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = LocalStore(root)
+    listed: list[list[str]] = []
+    real = os.link
+
+    def link(source: str, target: str) -> None:
+        listed.append(keys_of(store))
+        assert len(files_below(root)) == 1
+        real(source, target)
+
+    monkeypatch.setattr(os, "link", link)
+
+    store.create("a/1", b"x")
+
+    assert listed == [[]]
+    assert files_below(root) == ["a/1"]
+
+
+FILE_SIZE_LIMIT = """
+import resource, sys
+from memwal.errors import StoreFullError
+from memwal.storage.local import LocalStore
+store = LocalStore(sys.argv[1])
+store.put("a/old", b"old")
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+for write in (
+    lambda: store.create("a/new", b"x" * 5000),
+    lambda: store.put("a/old", b"x" * 5000),
+    lambda: store.replace("a/old", b"x" * 5000, expected=b"old"),
+):
+    try:
+        write()
+    except StoreFullError as error:
+        print(error)
+store.create("a/small", b"fits")
+"""
+
+
+def test_a_quota_leaves_nothing_behind(root: Path) -> None:
+    done = run_python(FILE_SIZE_LIMIT, root)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("free space or raise the quota") == 3
+    assert files_below(root) == ["a/old", "a/small"]
+    assert (root / "a" / "old").read_bytes() == b"old"
+
+
+def test_a_full_disk_leaves_nothing_behind(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = LocalStore(root)
+    store.create("a/1", b"x")
+    real = os.open
+
+    def on_a_full_disk(path: str, flags: int, *mode: int) -> int:
+        descriptor = real(path, flags, *mode)
+        if flags & os.O_CREAT:
+            full = real("/dev/full", os.O_WRONLY)
+            os.dup2(full, descriptor)
+            os.close(full)
+        return descriptor
+
+    monkeypatch.setattr(os, "open", on_a_full_disk)
+    with pytest.raises(StoreFullError, match="No space left") as caught:
+        store.create("a/2", b"x")
+
+    assert str(root / "a" / "2") in str(caught.value)
+    assert files_below(root) == ["a/1"]
+
+
+NO_ACCESS = """
+import os, sys
+from memwal.errors import StoreAccessError
+from memwal.storage.local import LocalStore
+if os.geteuid() == 0:
+    os.setuid(65534)
+store = LocalStore(sys.argv[1])
+for call in (
+    lambda: store.create("new", b"x"),
+    lambda: store.put("old", b"x"),
+    lambda: store.get("old"),
+    lambda: store.delete("old"),
+    lambda: store.delete_folder("folder"),
+    lambda: list(store.list("")),
+    lambda: store.head("old"),
+):
+    try:
+        call()
+    except StoreAccessError as error:
+        print(error)
+"""
+
+
+def test_without_permission_every_call_says_so(root: Path) -> None:
+    store = LocalStore(root)
+    store.create("old", b"x")
+    store.create("folder/old", b"x")
+    root.chmod(0)
+    try:
+        done = run_python(NO_ACCESS, root)
+    finally:
+        root.chmod(0o700)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("read and write access") == 7
+    assert keys_of(store) == ["folder/old", "old"]
+
+
+@pytest.mark.parametrize("code", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_file_system_without_links_is_refused(
+    root: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def refuse(_source: str, _target: str) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "link", refuse)
+
+    with pytest.raises(UnsupportedStoreError, match="hard links"):
+        LocalStore(root).create("a/1", b"x")
+
+    assert files_below(root) == []
+
+
+def test_a_failed_fsync_of_the_content_stores_nothing(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LocalStore(root)
+    store.create("a/1", b"x")
+    real = os.fsync
+
+    def fail_for_files(descriptor: int) -> None:
+        if os.readlink(f"/proc/self/fd/{descriptor}").endswith(".tmp"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fail_for_files)
+    with pytest.raises(StoreUnavailableError, match="cannot create"):
+        store.create("a/2", b"x")
+
+    assert files_below(root) == ["a/1"]
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+def test_a_failed_fsync_of_the_name_leaves_the_outcome_open(
+    root: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    store = LocalStore(root)
+    store.create("a/1", b"x")
+    real = os.fsync
+
+    def fail_for_folders(descriptor: int) -> None:
+        if os.readlink(f"/proc/self/fd/{descriptor}").endswith("/a"):
+            raise OSError(code, os.strerror(code))
+        real(descriptor)
+
+    with monkeypatch.context() as failing:
+        failing.setattr(os, "fsync", fail_for_folders)
+        with pytest.raises(StoreUnavailableError, match="read it back"):
+            store.create("a/2", b"mine")
+
+    with pytest.raises(ObjectExistsError):
+        store.create("a/2", b"mine")
+    assert store.get("a/2") == b"mine"
+
+
+def test_a_file_where_a_folder_must_be(root: Path) -> None:
+    store = LocalStore(root)
+    store.create("a", b"x")
+
+    for write in (store.create, store.put):
+        with pytest.raises(InvalidInputError, match="a file stands where"):
+            write("a/b/c", b"y")
+
+    with pytest.raises(ConflictError):
+        store.replace("a/b", b"y", expected=b"x")
+
+
+def test_links_out_of_the_table_are_not_followed(root: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "precious").write_bytes(b"x")
+    store = LocalStore(root)
+    store.create("gen/1", b"x")
+    (root / "gen" / "away").symlink_to(outside)
+
+    assert keys_of(store) == ["gen/1"]
+    store.delete_folder("gen")
+
+    assert (outside / "precious").read_bytes() == b"x"
+    assert not (root / "gen").exists()
+
+
+def test_a_name_that_is_too_long_is_refused(root: Path) -> None:
+    with pytest.raises(InvalidInputError, match="name"):
+        LocalStore(root).create("a/" + "n" * 300, b"x")
+
+
+def test_a_folder_that_vanishes_all_the_time_is_reported(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LocalStore(root)
+    real = os.open
+
+    def vanish(path: str, flags: int, *mode: int) -> int:
+        if flags & os.O_CREAT:
+            os.rmdir(root / "a")
+        return real(path, flags, *mode)
+
+    monkeypatch.setattr(os, "open", vanish)
+
+    with pytest.raises(StoreUnavailableError, match="was deleted"):
+        store.create("a/1", b"x")
+
+
+def test_a_folder_deleted_by_another_process_is_made_again(root: Path) -> None:
+    ours = LocalStore(root)
+    ours.create("a/b/1", b"x")
+    LocalStore(root).delete_folder("a")
+
+    ours.create("a/b/2", b"x")
+    ours.put("a/c/3", b"x")
+
+    assert keys_of(ours) == ["a/b/2", "a/c/3"]
+
+
+RACE = """
+import os, sys, time
+from memwal.errors import ConflictError, ObjectExistsError
+from memwal.storage.local import LocalStore
+root, gate, mode, count = sys.argv[1:]
+store = LocalStore(root)
+print("ready", flush=True)
+while not os.path.exists(gate):
+    time.sleep(0.001)
+won = 0
+for number in range(int(count)):
+    if mode == "create":
+        try:
+            store.create(f"wal/{number:03d}", str(os.getpid()).encode())
+        except ObjectExistsError:
+            continue
+        won += 1
+    else:
+        while True:
+            seen = store.get("counter")
+            try:
+                store.replace("counter", str(int(seen) + 1).encode(), expected=seen)
+            except ConflictError:
+                continue
+            break
+print(os.getpid(), won, flush=True)
+"""
+
+
+@pytest.fixture
+def race(tmp_path: Path, root: Path) -> Iterator[Callable[[str, int], dict[int, int]]]:
+    """Let four processes do the same at once; returns what each won."""
+    processes: list[subprocess.Popen[str]] = []
+
+    def run(mode: str, count: int) -> dict[int, int]:
+        gate = tmp_path / "gate"
+        processes.extend(
+            subprocess.Popen(
+                [sys.executable, "-c", RACE, str(root), str(gate), mode, str(count)],
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for _ in range(4)
+        )
+        for process in processes:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+        gate.touch()
+        answers = [process.communicate(timeout=120)[0].split() for process in processes]
+        assert [process.returncode for process in processes] == [0] * 4
+        return {int(pid): int(won) for pid, won in answers}
+
+    yield run
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def test_of_processes_that_create_a_key_one_wins(
+    root: Path, race: Callable[[str, int], dict[int, int]]
+) -> None:
+    won = race("create", 60)
+
+    store = LocalStore(root)
+    owners = [int(store.get(key)) for key in keys_of(store)]
+    assert len(owners) == 60
+    assert {pid: owners.count(pid) for pid in won} == won
+    assert len(files_below(root)) == 60
+
+
+def test_processes_lose_no_replacement(
+    root: Path, race: Callable[[str, int], dict[int, int]]
+) -> None:
+    LocalStore(root).put("counter", b"0")
+
+    race("replace", 40)
+
+    assert LocalStore(root).get("counter") == b"160"
+
+
+def test_a_process_forked_inside_a_lock_does_not_keep_it(root: Path) -> None:
+    script = """
+        import fcntl, os, sys, time
+        from memwal.storage.local import LocalStore
+        store = LocalStore(sys.argv[1])
+        store.put("a", b"1")
+        real = os.replace
+        def fork_then_replace(*paths):
+            if os.fork() == 0:
+                time.sleep(60)
+                os._exit(0)
+            real(*paths)
+        os.replace = fork_then_replace
+        store.put("a", b"2")
+        os.replace = real
+        descriptor = os.open(sys.argv[1], os.O_RDONLY)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        print("free")
+        os.killpg(0, 15)
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script), str(root)],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+    assert process.stdout is not None
+    assert process.stdout.readline() == "free\n"
+    process.communicate(timeout=60)
