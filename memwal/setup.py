@@ -72,7 +72,7 @@ def create(
             location.uri,
             mode="create",
             storage_options=dict(location.storage_options) or None,
-            data_storage_version=data_storage_version,  # type: ignore[arg-type]
+            data_storage_version=data_storage_version,
         )
         for name, column in columns.items():
             dataset.create_scalar_index(column, "BTREE", name=name)

@@ -35,8 +35,9 @@ class Fleet:
         self.kills = 0
 
     def start(self, producer: int | None = None) -> None:
-        """Start one producer, or all; each goes on where its progress file says."""
-        for number in self._numbers if producer is None else [producer]:
+        """Start one producer, or all that are not done; each goes on where its file says."""
+        waiting = [number for number, one in enumerate(self.progress()) if not one.done]
+        for number in waiting if producer is None else [producer]:
             with (self._folder / f"producer-{number}.log").open("ab") as log:
                 self._processes[number] = subprocess.Popen(
                     [

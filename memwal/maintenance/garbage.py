@@ -22,6 +22,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from itertools import takewhile
 from uuid import UUID
 
 from memwal.errors import InvalidInputError, ObjectNotFoundError
@@ -184,7 +185,11 @@ def _collect(task: CollectTask, region_id: UUID, removable: int) -> CollectOutco
         # Oldest first: what is left of a log is always its end.
         for info in entries:
             store.delete(info.key)
-        store.delete_many(info.key for info in old)
+        if old:
+            manifests.refresh_hint(history.latest.version)
+        # Oldest first: whoever finds a version may conclude that nothing after it was trimmed.
+        for info in old:
+            store.delete(info.key)
         store.delete_stale_temporaries(region_dir(region_id), older_than=task.orphan_age)
     return CollectOutcome(
         generations_dropped=dropped,
@@ -318,7 +323,7 @@ class _Region:
         return done[-1] if done else None
 
     def deletable_manifests(self, folders: Collection[str]) -> list[ObjectInfo]:
-        """Old versions that name nothing which is still there.
+        """Old versions, oldest first, up to one that names something which is still there.
 
         The one that bounds the log stays, and everything newer: later bounds are read off them.
         """
@@ -331,12 +336,14 @@ class _Region:
             for name in self._store.list_folders(region_dir(self._id))
             if parse_generation_name(name) is not None and name not in going
         }
-        return [
-            self._history.objects[manifest.version]
-            for manifest in self._history.manifests
-            if manifest.version < settled.version
-            and not any(flushed.path in stored for flushed in manifest.flushed)
-        ]
+        superfluous = takewhile(
+            lambda manifest: (
+                manifest.version < settled.version
+                and not any(flushed.path in stored for flushed in manifest.flushed)
+            ),
+            self._history.manifests,
+        )
+        return [self._history.objects[manifest.version] for manifest in superfluous]
 
 
 def _shares(regions: Sequence[UUID], tasks: int) -> list[list[UUID]]:

@@ -19,30 +19,29 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
 import lance
-import numpy as np
 import pyarrow as pa
 from lance.mem_wal import CompactedSsTable
 
-from memwal.errors import ConflictError, CorruptDataError, MemWalError, ObjectNotFoundError
-from memwal.format.names import TOMBSTONE, generation_dir
+from memwal.errors import ConflictError
+from memwal.format.names import generation_dir
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest
-from memwal.maintenance.results import JobResult, TaskRunner, run_in_process
-from memwal.reader.newest import ROW_ADDRESS, NewestRows, find_newest
-from memwal.reader.sources import GenerationSource
-from memwal.region.discovery import read_manifests
-from memwal.region.newest import key_column
-from memwal.storage.location import TableLocation
-from memwal.table_index.base_table import (
-    BaseTable,
-    open_base,
-    open_dataset,
-    translate_lance_error,
+from memwal.maintenance.merge_source import (
+    Collected,
+    Generation,
+    MergeSource,
+    RegionBatch,
+    not_merged,
+    read_source,
 )
+from memwal.maintenance.results import JobResult, TaskRunner, run_in_process
+from memwal.region.discovery import read_manifests
+from memwal.storage.location import TableLocation
+from memwal.table_index.base_table import BaseTable, open_base, translate_lance_error
 
 logger = logging.getLogger(__name__)
 
@@ -50,33 +49,8 @@ DEFAULT_COMMIT_BYTES = 1 << 30
 
 # Below this many rows Lance's own index finds the matches faster than a join does.
 _JOIN_FROM_ROWS = 1_000
-# merge_insert charges its memory pool with the whole buffer that a slice belongs to: the source
-# is therefore made of batches that own their memory.
-_SOURCE_BATCH_ROWS = 8_192
 _ATTEMPTS = 50
 _CONFLICT_WAIT_SECONDS = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class Generation:
-    """A flushed generation that waits to be merged."""
-
-    number: int
-    path: str
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class RegionBatch:
-    """Generations of one region, oldest first and without a gap in what the manifest lists."""
-
-    region_id: UUID
-    generations: tuple[Generation, ...]
-
-    @property
-    def bytes(self) -> int:
-        """Size in memory, as the writers recorded it."""
-        return sum(generation.bytes for generation in self.generations)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,15 +196,6 @@ class _Commit:
     unreadable: tuple[tuple[UUID, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """The rows of one commit: what is upserted, and the keys that are deleted."""
-
-    batches: tuple[RegionBatch, ...]
-    upserts: pa.Table
-    deletes: pa.Table
-
-
 def _next_commit(
     batches: Sequence[RegionBatch], budget: int
 ) -> tuple[list[RegionBatch], list[RegionBatch]]:
@@ -255,20 +220,20 @@ def _next_commit(
 def _merge_commit(location: TableLocation, batches: Sequence[RegionBatch]) -> _Commit:
     """Merge what the base table does not have yet of these batches, with one marked commit."""
     unreadable: dict[UUID, str] = {}
-    source: _Source | None = None
+    source: MergeSource | None = None
     deleted = 0
     for attempt in range(_ATTEMPTS):
         if attempt:
             time.sleep(random.uniform(0, _CONFLICT_WAIT_SECONDS * min(attempt, 20)))  # noqa: S311
         base = open_base(location)
         base.require_mem_wal()
-        wanted = [b for b in _not_merged(base, batches) if b.region_id not in unreadable]
+        wanted = [b for b in not_merged(base, batches) if b.region_id not in unreadable]
         if not wanted:
             return _Commit(version=base.version, unreadable=tuple(unreadable.items()))
         if source is None or source.batches != tuple(wanted):
             try:
-                source = _read_source(base, wanted, unreadable)
-            except _Collected:
+                source = read_source(base, wanted, unreadable)
+            except Collected:
                 continue
             if source is None:
                 continue
@@ -276,7 +241,7 @@ def _merge_commit(location: TableLocation, batches: Sequence[RegionBatch]) -> _C
             if source.deletes.num_rows:
                 deleted += _delete(base, source.deletes)
                 base = open_base(location)
-                if _not_merged(base, source.batches) != list(source.batches):
+                if not_merged(base, source.batches) != list(source.batches):
                     continue
             figures = _upsert(base, source)
         except _Conflict as conflict:
@@ -299,132 +264,13 @@ class _Conflict(Exception):
     """Another commit got in between; nothing of ours was written."""
 
 
-class _Collected(Exception):
-    """A generation is gone: another merger merged it and a collector took it."""
-
-
-def _not_merged(base: BaseTable, batches: Sequence[RegionBatch]) -> list[RegionBatch]:
-    left = []
-    for batch in batches:
-        merged = base.details.merged.get(batch.region_id, 0)
-        pending = tuple(g for g in batch.generations if g.number > merged)
-        if pending:
-            left.append(replace(batch, generations=pending))
-    return left
-
-
-def _read_source(
-    base: BaseTable, batches: Sequence[RegionBatch], unreadable: dict[UUID, str]
-) -> _Source | None:
-    """Read the newest row of each key. Notes regions that cannot be read, and leaves them out.
-
-    Each region is read on its own first, so that one that is damaged does not stop the others.
-    """
-    upserts: list[pa.RecordBatch] = []
-    deletes: list[pa.Table] = []
-    for batch in batches:
-        try:
-            rows, keys = _read_region(base, batch)
-        except ObjectNotFoundError as error:
-            latest = open_base(base.location)
-            if _not_merged(latest, [batch]) != [batch]:
-                raise _Collected from error
-            unreadable[batch.region_id] = _problem(batch, error)
-        except MemWalError as error:
-            unreadable[batch.region_id] = _problem(batch, error)
-        else:
-            upserts += rows
-            deletes.append(keys)
-    if not deletes:
-        return None
-    return _Source(
-        batches=tuple(b for b in batches if b.region_id not in unreadable),
-        upserts=pa.Table.from_batches(upserts, base.schema),
-        deletes=pa.concat_tables(deletes).combine_chunks(),
-    )
-
-
-def _problem(batch: RegionBatch, error: Exception) -> str:
-    numbers = ", ".join(str(generation.number) for generation in batch.generations)
-    return f"region {batch.region_id}, generations {numbers}: not merged: {error}"
-
-
-def _read_region(
-    base: BaseTable, batch: RegionBatch
-) -> tuple[list[pa.RecordBatch], pa.Table]:
-    sources = []
-    for generation in batch.generations:
-        folder = generation_dir(batch.region_id, generation.path)
-        sources.append(
-            GenerationSource(
-                region_id=batch.region_id,
-                generation=generation.number,
-                dataset=open_dataset(base.location, folder),
-                identity=None,
-            )
-        )
-    try:
-        newest = find_newest(sources, base.primary_key, _key_type(base))
-        upserts = [
-            rows
-            for position, source in enumerate(sources)
-            for rows in _upserts(base, source, newest.live_addresses(position))
-        ]
-        return upserts, _deleted_keys(base, sources, newest)
-    except (OSError, ValueError) as error:
-        raise translate_lance_error(error, "reading generations") from error
-
-
-def _key_type(base: BaseTable) -> pa.DataType:
-    return key_column(
-        base.schema.empty_table().select(list(base.primary_key)), base.primary_key
-    ).type
-
-
-def _upserts(
-    base: BaseTable, source: GenerationSource, live: np.ndarray
-) -> list[pa.RecordBatch]:
-    if not len(live):
-        return []
-    batches = []
-    scanner = source.dataset.scanner(
-        columns=base.schema.names,
-        filter=f"not {TOMBSTONE}",
-        with_row_address=True,
-        batch_size=_SOURCE_BATCH_ROWS,
-    )
-    for batch in scanner.to_batches():
-        addresses = batch.column(ROW_ADDRESS).to_numpy()
-        at = np.minimum(np.searchsorted(live, addresses), len(live) - 1)
-        kept = np.flatnonzero(live[at] == addresses)
-        if len(kept):
-            # A take copies: the batch then owns its memory and holds no larger buffer.
-            own = batch.select(base.schema.names).take(pa.array(kept))
-            batches.append(pa.RecordBatch.from_arrays(own.columns, schema=base.schema))
-    return batches
-
-
-def _deleted_keys(
-    base: BaseTable, sources: Sequence[GenerationSource], newest: NewestRows
-) -> pa.Table:
-    key = list(base.primary_key)
-    schema = pa.schema([base.schema.field(name) for name in key])
-    parts = [schema.empty_table()]
-    for position, source in enumerate(sources):
-        gone = np.sort(newest.addresses[(newest.source == position) & newest.deleted])
-        if len(gone):
-            rows = source.dataset._take_rows(gone.tolist(), columns=key)
-            parts.append(pa.Table.from_arrays(rows.columns, schema=schema))
-    return pa.concat_tables(parts)
-
-
 def _delete(base: BaseTable, keys: pa.Table) -> int:
     """Delete keys from exactly the version that was read, or raise _Conflict."""
     builder = base.dataset.merge_insert(list(base.primary_key)).when_matched_delete()
     return int(_execute(builder, keys, base)["num_deleted_rows"])
 
 
-def _upsert(base: BaseTable, source: _Source) -> int:
+def _upsert(base: BaseTable, source: MergeSource) -> int:
     """Upsert the rows and record the progress in one commit, or raise _Conflict."""
     builder = (
         base.dataset.merge_insert(list(base.primary_key))
@@ -438,15 +284,18 @@ def _upsert(base: BaseTable, source: _Source) -> int:
     return int(figures["num_inserted_rows"] + figures["num_updated_rows"])
 
 
-def _execute(builder: lance.dataset.MergeInsertBuilder, rows: pa.Table, base: BaseTable) -> dict:
+def _execute(
+    builder: lance.dataset.MergeInsertBuilder, rows: pa.Table, base: BaseTable
+) -> Mapping[str, int]:
     # Lance's own retries would run the pass on a version whose progress nobody looked at.
     builder = builder.conflict_retries(0).use_index(rows.num_rows < _JOIN_FROM_ROWS)
     try:
-        return builder.execute(rows)
+        figures: Mapping[str, int] = builder.execute(rows)
     except (OSError, RuntimeError, ValueError) as error:
         if _is_conflict(error):
             raise _Conflict(str(error).splitlines()[0]) from error
         raise translate_lance_error(error, f"merging into {base.location}") from error
+    return figures
 
 
 def _is_conflict(error: Exception) -> bool:

@@ -1,4 +1,4 @@
-"""Which generations somebody may still read: latest table, indexes, tags, branches, recent versions."""
+"""Which generations somebody may still read: by tables, indexes, tags, branches and their age."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from uuid import UUID
 
 from memwal.maintenance.index_build import caught_up, maintained_index_names
-from memwal.storage.location import TableLocation
 from memwal.table_index.base_table import BaseTable, open_base
 
 

@@ -50,6 +50,7 @@ def build_snapshot(
         Seconds since the epoch.
     """
     started = time.monotonic()
+    outcome: JobResult
     (outcome,) = run([SnapshotTask(location, clock)], run_snapshot_task)
     return replace(outcome, seconds=time.monotonic() - started)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from memwal.errors import InvalidInputError
-from memwal.reader.newest import ROW_ADDRESS
+from memwal.reader.newest import NewestRows
 from memwal.reader.scan import newest_of, output_schema, project
 from memwal.reader.sources import ReadSources
 from memwal.region.newest import key_column, newest_rows
@@ -62,7 +61,7 @@ def lookup(
 
 def _from_generations(
     sources: ReadSources,
-    newest: Any,
+    newest: NewestRows,
     positions: pa.Array,
     known: pa.Array,
     schema: pa.Schema,

@@ -27,12 +27,19 @@ from memwal.storage.settled import create_settled
 
 logger = logging.getLogger(__name__)
 
+_ATTEMPTS = 5
+
 
 class RegionManifestStore:
     """Reads and commits the manifest of one region.
 
     A version is immutable and created by put-if-absent; whoever creates version + 1 first has
     made the change, everyone else reads again.
+
+    Old versions are trimmed, oldest first. A process that paused for longer than the collector's
+    grace could therefore find "version + 1 does not exist" where it existed and is gone. What
+    tells the two apart is the version itself: while it exists, nothing newer was trimmed. Hence
+    the order of the requests below, successor before version.
     """
 
     def __init__(self, store: ObjectStore, region_id: UUID) -> None:
@@ -42,25 +49,37 @@ class RegionManifestStore:
     def read_latest(self) -> RegionManifest | None:
         """Newest version, or None when the region was never claimed.
 
-        Two requests when the version hint is exact: the hint names a version, and the one after
-        it does not exist. A hint that is behind costs a request per version; one that is ahead
-        or absent costs a listing.
+        With an exact version hint it costs the hint, a look for the version after it, and the
+        version. A hint that is behind costs a look per version; one that is ahead or absent costs
+        a listing.
         """
         hint = self._read_hint()
         if hint is not None:
             newest = self._probe_from(hint)
             if newest is not None:
                 return newest
-        versions = self.objects()
-        return self._probe_from(max(versions)) if versions else None
+        for _ in range(_ATTEMPTS):
+            versions = self.objects()
+            if not versions:
+                return None
+            newest = self._probe_from(max(versions))
+            if newest is not None:
+                return newest
+        raise ConflictError(
+            f"the manifests of region {self.region_id} are trimmed faster than they can be read; "
+            "give the garbage collector a longer grace period"
+        )
 
     def read(self, version: int) -> RegionManifest:
         """One version; ObjectNotFoundError when it was collected or never written."""
         return self._decode(version, self._store.get(manifest_key(self.region_id, version)))
 
     def is_latest(self, manifest: RegionManifest) -> bool:
-        """Whether nothing newer exists: one request without a body."""
-        return not self._store.exists(manifest_key(self.region_id, manifest.version + 1))
+        """Whether nothing newer exists: two requests without a body."""
+        successor = manifest_key(self.region_id, manifest.version + 1)
+        return not self._store.exists(successor) and self._store.exists(
+            manifest_key(self.region_id, manifest.version)
+        )
 
     def objects(self) -> dict[int, ObjectInfo]:
         """The stored versions, each with its object."""
@@ -88,7 +107,7 @@ class RegionManifestStore:
         key = manifest_key(self.region_id, manifest.version)
         if create_settled(self._store, key, manifest.encode()) is not None:
             raise ConflictError(f"{key} was written by somebody else first")
-        self._write_hint(manifest.version)
+        self._finish(manifest.version)
 
     def commit_exclusively(self, manifest: RegionManifest) -> None:
         """Create ``manifest.version`` with no doubt about who did.
@@ -105,7 +124,29 @@ class RegionManifestStore:
             self._store.create(key, manifest.encode())
         except ObjectExistsError as error:
             raise ConflictError(f"{key} exists already") from error
-        self._write_hint(manifest.version)
+        self._finish(manifest.version)
+
+    def refresh_hint(self, version: int) -> None:
+        """Let the hint name a version that stays; to be done before older ones are trimmed."""
+        if self._read_hint() != version:
+            self._store.put(
+                version_hint_key(self.region_id), json.dumps({"version": version}).encode()
+            )
+
+    def _finish(self, version: int) -> None:
+        """Make sure that the version was created at the end of the history, and hint at it."""
+        if version > 1 and not self._store.exists(manifest_key(self.region_id, version - 1)):
+            # It filled a gap that trimming had left: others went on long ago.
+            self._store.delete(manifest_key(self.region_id, version))
+            raise ConflictError(
+                f"version {version} of the manifest of region {self.region_id} was written, "
+                "superseded and trimmed while this process paused"
+            )
+        try:
+            self.refresh_hint(version)
+        except StoreError as error:
+            # A hint that is behind costs readers a request, never the right answer.
+            logger.info("version hint of region %s not written: %s", self.region_id, error)
 
     def update(
         self, change: Callable[[RegionManifest], RegionManifest | None], *, attempts: int = 50
@@ -149,23 +190,20 @@ class RegionManifestStore:
         )
 
     def _probe_from(self, version: int) -> RegionManifest | None:
-        data: bytes | None = None
-        newest = version
-        while True:
-            try:
-                data = self._store.get(manifest_key(self.region_id, version))
-            except ObjectNotFoundError:
-                break
-            newest = version
+        while self._store.exists(manifest_key(self.region_id, version + 1)):
             version += 1
-        return self._decode(newest, data) if data is not None else None
+        try:
+            return self.read(version)
+        except ObjectNotFoundError:
+            return None
 
     def _decode(self, version: int, data: bytes) -> RegionManifest:
         key = manifest_key(self.region_id, version)
         manifest = RegionManifest.decode(data, name=key)
         if manifest.version != version:
             raise CorruptDataError(
-                f"{key} says that it is version {manifest.version}; nothing was changed, restore it from a backup"
+                f"{key} says that it is version {manifest.version}; nothing was changed, "
+                "restore it from a backup"
             )
         return manifest
 
@@ -175,12 +213,3 @@ class RegionManifestStore:
         except (ObjectNotFoundError, ValueError, KeyError, TypeError):
             return None
         return version if isinstance(version, int) and version > 0 else None
-
-    def _write_hint(self, version: int) -> None:
-        """Best effort: a hint that is behind costs readers a request, never the right answer."""
-        try:
-            self._store.put(
-                version_hint_key(self.region_id), json.dumps({"version": version}).encode()
-            )
-        except StoreError as error:
-            logger.info("version hint of region %s not written: %s", self.region_id, error)

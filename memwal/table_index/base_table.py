@@ -65,7 +65,8 @@ class BaseTable:
             )
         if self.index is None:
             raise TableSetupError(
-                f"MemWAL is not enabled on {self.location}; call memwal.enable(uri, region_spec=...)"
+                f"MemWAL is not enabled on {self.location}; "
+                "call memwal.enable(uri, region_spec=...)"
             )
 
     def field_ids(self) -> dict[str, int]:

@@ -108,7 +108,7 @@ class _Outcome:
     failure: ConflictError | OutcomeUnknownError | None = None
 
 
-class _PinnedNamespace(lance_namespace.LanceNamespace):
+class _PinnedNamespace(lance_namespace.LanceNamespace):  # type: ignore[misc]
     """A namespace of one table whose latest version is the one that was read."""
 
     def __init__(self, location: TableLocation, version: int) -> None:

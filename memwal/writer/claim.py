@@ -113,9 +113,7 @@ def _raise_epoch(manifests: RegionManifestStore, first: RegionManifest) -> Regio
             f"region {latest.region_id} is sealed (status {int(latest.status)}) and takes no writer"
         )
     else:
-        claimed = replace(
-            latest, version=latest.version + 1, writer_epoch=latest.writer_epoch + 1
-        )
+        claimed = replace(latest, version=latest.version + 1, writer_epoch=latest.writer_epoch + 1)
     manifests.commit_exclusively(claimed)
     return claimed
 

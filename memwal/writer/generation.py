@@ -1,4 +1,4 @@
-"""Writing a MemTable as a generation: a Lance table in the region's folder (spec: Flushed MemTable).
+"""Writing a MemTable as a generation: a Lance table in its region (spec: Flushed MemTable).
 
 Everything goes into a folder with a random name that no manifest mentions yet; a try that dies
 leaves an orphan for the garbage collector and nothing else.

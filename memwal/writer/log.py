@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -77,9 +78,7 @@ def read_log(
         yield position, entry
 
 
-def fence(
-    store: ObjectStore, region_id: UUID, *, epoch: int, writer_id: str, start: int
-) -> int:
+def fence(store: ObjectStore, region_id: UUID, *, epoch: int, writer_id: str, start: int) -> int:
     """Put the fence sentinel at the tip and return its position.
 
     From then on a writer with a lower epoch finds a higher one where it wants to append.
@@ -139,7 +138,8 @@ class LogAppender:
         self._check_interval = check_interval
         self._adopt = adopt
         self._clock = clock
-        self._verified_at = clock()
+        # Never yet: a claim may have paused on its way, too.
+        self._verified_at = -math.inf
         self.next_position = next_position
 
     def append(self, batches: Sequence[pa.RecordBatch], *, generation: int) -> Appended:

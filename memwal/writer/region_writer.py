@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import threading
-import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Executor
@@ -13,10 +11,8 @@ from types import TracebackType
 from uuid import UUID
 
 import pyarrow as pa
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from memwal.errors import (
-    BackPressureError,
     InvalidInputError,
     MemWalError,
     OutcomeUnknownError,
@@ -28,13 +24,12 @@ from memwal.format.region_manifest import FlushedGeneration, RegionManifest
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.table_index.base_table import BaseTable
 from memwal.writer.claim import Claim, claim_region
+from memwal.writer.flush_queue import FlushQueue
 from memwal.writer.generation import MaintainedIndex, write_generation
 from memwal.writer.log import LogAppender, read_log
 from memwal.writer.memtable import MemTable
 from memwal.writer.options import WriterOptions
 from memwal.writer.rows import RowShape
-
-logger = logging.getLogger(__name__)
 
 # On a local disk a look at the epoch costs microseconds, elsewhere a request.
 _LOCAL_CHECK_INTERVAL = 0.0
@@ -95,19 +90,17 @@ class RegionWriter:
         self._context = context
         self._store = context.base.location.store
         self._manifests = RegionManifestStore(self._store, region_id)
-        claim = claim_region(
-            self._store, region_id, spec_id=spec_id, region_fields=region_fields
-        )
+        claim = claim_region(self._store, region_id, spec_id=spec_id, region_fields=region_fields)
         self.epoch = claim.manifest.writer_epoch
         self._manifest = claim.manifest
         # Guards everything below that is not guarded by the log lock.
         self._state = threading.Condition()
         self._log_lock = threading.Lock()
         self._queue: deque[_Pending] = deque()
-        self._sealed: deque[MemTable] = deque()
+        self._sealed = FlushQueue(
+            self._state, context.executor, self._flush, attempts=context.options.flush_attempts
+        )
         self._active = MemTable(context.shape.schema, claim.manifest.current_generation)
-        self._draining = False
-        self._flush_error: Exception | None = None
         self._failure: MemWalError | None = None
         self._replay(claim)
         self._log = self._appender(claim)
@@ -124,9 +117,14 @@ class RegionWriter:
         """
         if not any(batch.num_rows for batch in batches):
             return
-        self._wait_for_room()
         pending = _Pending(list(batches))
+        options = self._context.options
         with self._state:
+            self._sealed.wait_for_room(
+                options.max_sealed_memtables,
+                timeout=options.backpressure_timeout,
+                check=self._check_usable,
+            )
             self._check_usable()
             self._queue.append(pending)
         with self._log_lock:
@@ -149,16 +147,9 @@ class RegionWriter:
         with self._log_lock:
             with self._state:
                 self._check_usable()
-                self._flush_error = None
             self._seal()
         with self._state:
-            while self._sealed:
-                if self._flush_error is not None:
-                    raise self._flush_error
-                if self._failure is not None:
-                    raise _again(self._failure) from self._failure
-                self._start_draining()
-                self._state.wait()
+            self._sealed.wait_until_empty(self._check_usable)
 
     def close(self) -> None:
         """Flush, and take no more writes. A second call does nothing."""
@@ -174,13 +165,15 @@ class RegionWriter:
         """Take no more writes, without a flush: the log keeps the rows for the next claim."""
         with self._state:
             if self._failure is None:
-                self._failure = WriterClosedError(f"the writer of region {self.region_id} is closed")
+                self._failure = WriterClosedError(
+                    f"the writer of region {self.region_id} is closed"
+                )
             self._state.notify_all()
 
     def memtables(self) -> list[tuple[int, pa.Table]]:
         """Generation and stored rows (oldest first) of what is not flushed yet, oldest first."""
         with self._state:
-            tables = [*self._sealed, self._active]
+            tables = [*self._sealed.tables(), self._active]
             return [(table.generation, table.contents()) for table in tables if table.rows]
 
     def __enter__(self) -> RegionWriter:
@@ -264,21 +257,6 @@ class RegionWriter:
         if self._failure is not None:
             raise _again(self._failure) from self._failure
 
-    def _wait_for_room(self) -> None:
-        deadline = time.monotonic() + self._context.options.backpressure_timeout
-        limit = self._context.options.max_sealed_memtables
-        with self._state:
-            while len(self._sealed) >= limit:
-                self._check_usable()
-                self._start_draining()
-                remaining = deadline - time.monotonic()
-                if remaining <= 0:
-                    raise BackPressureError(
-                        f"{len(self._sealed)} MemTables of region {self.region_id} wait for their "
-                        f"flush; the write was not accepted, try again later"
-                    ) from self._flush_error
-                self._state.wait(remaining)
-
     def _write_group(self) -> None:
         """Append one entry with the oldest queued writes. The caller holds the log lock."""
         group = self._next_group()
@@ -307,9 +285,10 @@ class RegionWriter:
 
     def _next_group(self) -> list[_Pending]:
         with self._state:
+            limit = self._context.options.max_entry_bytes
             group = [self._queue.popleft()]
             size = group[0].bytes
-            while self._queue and size + self._queue[0].bytes <= self._context.options.max_entry_bytes:
+            while self._queue and size + self._queue[0].bytes <= limit:
                 group.append(self._queue.popleft())
                 size += group[-1].bytes
             return group
@@ -339,65 +318,25 @@ class RegionWriter:
                 if next_generation is not None:
                     self._active.generation = next_generation
                 return
-            self._sealed.append(self._active)
+            self._sealed.add(self._active)
             generation = next_generation or self._active.generation + 1
             self._active = MemTable(self._context.shape.schema, generation)
-            self._start_draining()
 
-    def _start_draining(self) -> None:
-        """The caller holds the state."""
-        if self._sealed and not self._draining:
-            self._draining = True
-            self._context.executor.submit(self._drain)
-
-    def _drain(self) -> None:
-        """Flush the sealed MemTables one after another, oldest first."""
-        while True:
+    def _flush(self, table: MemTable) -> None:
+        """Write one generation and name it in the manifest, unless the region was claimed."""
+        try:
+            flushed = write_generation(
+                self._context.base,
+                self.region_id,
+                table.generation,
+                table.contents(),
+                self._context.indexes,
+            )
+            committed = self._manifests.update(lambda latest: self._with(latest, table, flushed))
+        except RegionFencedError as error:
             with self._state:
-                if not self._sealed or isinstance(self._failure, RegionFencedError):
-                    self._draining = False
-                    self._state.notify_all()
-                    return
-                table = self._sealed[0]
-            try:
-                self._flush_table(table)
-            except Exception as error:
-                logger.warning(
-                    "flush of generation %d of region %s failed: %s",
-                    table.generation,
-                    self.region_id,
-                    error,
-                )
-                with self._state:
-                    self._flush_error = error
-                    if isinstance(error, RegionFencedError) and self._failure is None:
-                        self._failure = error
-                    self._draining = False
-                    self._state.notify_all()
-                return
-            with self._state:
-                self._sealed.popleft()
-                self._flush_error = None
-                self._state.notify_all()
-
-    def _flush_table(self, table: MemTable) -> None:
-        retrying = Retrying(
-            retry=retry_if_exception_type((StoreError, OutcomeUnknownError, OSError)),
-            stop=stop_after_attempt(self._context.options.flush_attempts),
-            wait=wait_random_exponential(multiplier=0.1, max=5),
-            reraise=True,
-        )
-        retrying(self._flush_once, table)
-
-    def _flush_once(self, table: MemTable) -> None:
-        flushed = write_generation(
-            self._context.base,
-            self.region_id,
-            table.generation,
-            table.contents(),
-            self._context.indexes,
-        )
-        committed = self._manifests.update(lambda latest: self._with(latest, table, flushed))
+                self._failure = self._failure or error
+            raise
         with self._state:
             if committed.version > self._manifest.version:
                 self._manifest = committed

@@ -107,6 +107,12 @@ class RowShape:
         if batch.schema.equals(self.schema):
             return [batch]
         table = pa.Table.from_batches([batch])
+        unknown = set(table.column_names) - {*self.base_schema.names, TOMBSTONE}
+        for field in self.base_schema:
+            # A column that the table got later; with unknown ones beside it, it may as well be a
+            # renamed one, whose values must not be dropped.
+            if field.name not in table.column_names and field.nullable and not unknown:
+                table = table.append_column(field, pa.nulls(table.num_rows, field.type))
         columns = [self._column(table, field) for field in self.base_schema]
         if TOMBSTONE in table.column_names:
             return self._batches(columns, table.column(TOMBSTONE))
@@ -192,7 +198,7 @@ def _widens(given: pa.DataType, wanted: pa.DataType) -> bool:
         return any(is_(wanted) for is_ in binary[:3])
     if pt.is_integer(given) and pt.is_integer(wanted):
         if pt.is_signed_integer(given):
-            return pt.is_signed_integer(wanted) and wanted.bit_width >= given.bit_width
+            return bool(pt.is_signed_integer(wanted) and wanted.bit_width >= given.bit_width)
         if pt.is_signed_integer(wanted):
             return bool(wanted.bit_width > given.bit_width)
         return bool(wanted.bit_width >= given.bit_width)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import TracebackType
 from typing import Any
 from uuid import UUID
@@ -117,7 +118,7 @@ class TableWriter:
         """
         known = self._router.assignments() if assignments is None else assignments
         wanted = [a for a in known or () if self._may_claim(a)]
-        self._run([lambda a=a: self._region(a) for a in wanted])
+        self._run([partial(self._region, assignment) for assignment in wanted])
 
     def flush(self) -> None:
         """Seal and flush every region's MemTable, and wait for it."""
@@ -165,9 +166,10 @@ class TableWriter:
                 f"rows belong to regions that this writer may not claim: "
                 f"{', '.join(str(region_id) for region_id in foreign)}; nothing was written"
             )
-        self._run(
-            [lambda a=a, rows=rows: self._region(a).upsert(rows) for a, rows in parts.values()]
-        )
+        self._run([partial(self._upsert, a, rows) for a, rows in parts.values()])
+
+    def _upsert(self, assignment: RegionAssignment, rows: list[pa.RecordBatch]) -> None:
+        self._region(assignment).upsert(rows)
 
     def _may_claim(self, assignment: RegionAssignment) -> bool:
         return self._allowed is None or assignment.region_id in self._allowed

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow.sdk import DAG, Param, TriggerRule, get_parsing_context, task
+from airflow.sdk.definitions.param import ParamsDict
 from airflow.sdk.exceptions import AirflowFailException
 
 from memwal.catalog.records import ManagedTable
@@ -39,6 +40,22 @@ from memwal_airflow.sensors import RegionBacklogSensor
 DAG_PREFIX = "memwal__"
 START = datetime(2025, 1, 1, tzinfo=UTC)
 LONGEST_JOB = timedelta(hours=6)
+
+PARAMS = ParamsDict(
+    {
+        "force": Param(
+            False, type="boolean", description="Merge every backlog now, without waiting."
+        ),
+        "dry_run": Param(False, type="boolean", description="Look and decide, and change nothing."),
+        "regions": Param(
+            [],
+            type="array",
+            items={"type": "string"},
+            description="UUIDs of the regions to look at; all when empty.",
+        ),
+    }
+)
+"""What a run by hand can ask for."""
 
 
 def build_dags(snapshot: str | Path) -> dict[str, DAG]:
@@ -114,7 +131,6 @@ def build_dag(table: ManagedTable) -> DAG:
         is_paused_upon_creation=False,
         tags=["memwal", *policy.tags],
         doc_md=_doc(table),
-        params=_params(),
         default_args={
             "owner": table.owner,
             "priority_weight": policy.priority,
@@ -162,6 +178,9 @@ def build_dag(table: ManagedTable) -> DAG:
         )
         sensors >> [decide, region_problems()]
         decide >> merge >> index >> publish >> collect
+    # Set last: every task made in a DAG with parameters would copy and validate them, which takes
+    # half of the time that 500 tables need.
+    dag.params = PARAMS
     return dag
 
 
@@ -175,25 +194,6 @@ def region_problems() -> None:
 
 def _schedule(schedule: str | float | None) -> str | timedelta | None:
     return timedelta(seconds=schedule) if isinstance(schedule, int | float) else schedule
-
-
-def _params() -> dict[str, Param]:
-    return {
-        "force": Param(
-            False, type="boolean", description="Merge every backlog now, without waiting."
-        ),
-        "dry_run": Param(
-            False,
-            type="boolean",
-            description="Look and decide, and change nothing.",
-        ),
-        "regions": Param(
-            [],
-            type="array",
-            items={"type": "string"},
-            description="UUIDs of the regions to look at; all when empty.",
-        ),
-    }
 
 
 def _doc(table: ManagedTable) -> str:

@@ -126,7 +126,7 @@ class TestStream:
             next(b for b in everything if b.number == rest[0].number).upserts
         )
 
-    @pytest.mark.parametrize(("killed_at", "resumed_at"), [(40, 40), (40, 39), (60, 5), (1, 0)])
+    @pytest.mark.parametrize(("killed_at", "resumed_at"), [(20, 20), (20, 19), (28, 5), (1, 0)])
     def test_sending_batches_again_ends_in_the_truth(
         self, january: EventStream, killed_at: int, resumed_at: int
     ) -> None:
@@ -136,7 +136,7 @@ class TestStream:
         for batch in sent:
             state |= {row[KEY]: row for row in batch.upserts.to_pylist()}
             for key in batch.deletes[KEY].to_pylist():
-                del state[key]
+                state.pop(key, None)
         folded = pa.Table.from_pylist(list(state.values()), schema=SCHEMA)
         assert folded.sort_by(KEY).equals(truth(january.flights))
 

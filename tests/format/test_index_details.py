@@ -195,6 +195,16 @@ def test_fields_unknown_here_survive_a_rewrite() -> None:
     assert IndexDetails.decode(changed).merged == {other: 1, region: 5}
 
 
+def test_maintain_all_indexes_is_left_out_only_where_it_was() -> None:
+    written = IndexDetails(maintain_all_indexes=True).encode()
+    assert written == b"\x60\x01"
+    unset = replace(IndexDetails.decode(written), maintain_all_indexes=False)
+    assert unset.encode() == b"\x60\x00"
+    assert IndexDetails().encode() == b"\x60\x00"
+    older = IndexDetails.decode(b"\x42\x01a")
+    assert older.encode() == b"\x42\x01a"
+
+
 def test_snapshots_can_be_taken_away() -> None:
     read = IndexDetails.decode(IndexDetails(inline_snapshots=b"abc").encode())
     assert read.inline_snapshots == b"abc"

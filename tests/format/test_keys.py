@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from lance.file import LanceFileReader
 
 from memwal.errors import InvalidInputError
+from memwal.format.bloom import build_bloom_filter
 from memwal.format.keys import check_key_type, encode_composite_keys
 
 TYPES = {
@@ -116,6 +118,29 @@ def test_keys_of_many_slices() -> None:
     for row in (0, 16_383, 16_384, 49_999):
         expected = encode_composite_keys([numbers[row : row + 1], texts[row : row + 1]])
         assert encoded[row] == expected[0]
+
+
+def test_bytes_below_a_null_do_not_count() -> None:
+    hidden = pa.Array.from_buffers(
+        pa.binary(),
+        3,
+        [
+            pa.py_buffer(b"\x05"),
+            pa.py_buffer(struct.pack("<4i", 0, 1, 7, 8)),
+            pa.py_buffer(b"ahiddenb"),
+        ],
+    )
+    assert hidden.to_pylist() == [b"a", None, b"b"]
+    clean = pa.array([b"a", None, b"b"])
+    assert encode_composite_keys([hidden, hidden]).equals(encode_composite_keys([clean, clean]))
+    assert build_bloom_filter([hidden]) == build_bloom_filter([clean])
+
+
+def test_more_bytes_than_one_array_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("memwal.format.keys._MAX_ARRAY_BYTES", 100)
+    assert len(encode_composite_keys([pa.array(["x" * 97])])[0].as_py()) == 100
+    with pytest.raises(InvalidInputError, match="take 101 bytes"):
+        encode_composite_keys([pa.array(["x" * 98])])
 
 
 def test_no_rows() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import memwal.errors
 from memwal.errors import (
     ConflictError,
     InvalidInputError,
@@ -27,6 +28,14 @@ from memwal.storage.local import LocalStore
 
 Call = tuple[str, ...]
 
+# Scripts load this floor alone: the front door of the package loads Lance, which takes seconds.
+THIS_FLOOR = f"""
+import sys, types
+memwal = types.ModuleType("memwal")
+memwal.__path__ = [{str(Path(memwal.errors.__file__).parent)!r}]
+sys.modules["memwal"] = memwal
+"""
+
 
 def keys_of(store: LocalStore) -> list[str]:
     return sorted(info.key for info in store.list(""))
@@ -38,7 +47,7 @@ def files_below(root: Path) -> list[str]:
 
 def run_python(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script), *map(str, arguments)],
+        [sys.executable, "-c", THIS_FLOOR + textwrap.dedent(script), *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=120,
@@ -634,7 +643,7 @@ def race(tmp_path: Path, root: Path) -> Iterator[Callable[[str, int], dict[int, 
         gate = tmp_path / "gate"
         processes.extend(
             subprocess.Popen(
-                [sys.executable, "-c", RACE, str(root), str(gate), mode, str(count)],
+                [sys.executable, "-c", THIS_FLOOR + RACE, str(root), str(gate), mode, str(count)],
                 stdout=subprocess.PIPE,
                 text=True,
             )
@@ -697,7 +706,7 @@ def test_a_process_forked_inside_a_lock_does_not_keep_it(root: Path) -> None:
         os.killpg(0, 15)
     """
     process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(script), str(root)],
+        [sys.executable, "-c", THIS_FLOOR + textwrap.dedent(script), str(root)],
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,

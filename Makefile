@@ -1,0 +1,60 @@
+# memwal: everything that a developer or a machine does here. `make` alone lists it.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+ROWS ?=
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-slow test-all lint types format protos lock clean
+
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+setup: $(VENV)/.ready ## Make .venv with everything in it (Python 3.11 to 3.13; Java comes along if there is none)
+
+$(VENV)/.ready: requirements/tools.lock requirements/dev.lock requirements/java.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' \
+	  || { echo "memwal needs Python 3.11, 3.12 or 3.13; name one: make PYTHON=python3.12 ..."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/tools.lock
+	$(BIN)/uv pip sync --quiet --require-hashes requirements/dev.lock
+	$(BIN)/uv pip install --quiet --no-deps --no-build-isolation -e .
+	@$(BIN)/python -m memwal.spark.java >/dev/null 2>&1 \
+	  || $(BIN)/uv pip install --quiet --require-hashes -r requirements/java.lock
+	@touch $@
+
+demo: setup ## Run the main job on a year of real flights (ROWS=n bounds the flights)
+	$(BIN)/python examples/flights/demo.py $(if $(ROWS),--rows $(ROWS))
+
+test: setup ## Run the tests that CI runs
+	$(BIN)/python -m pytest -q
+
+test-slow: setup ## Run the slow tests: a real Airflow scheduler, clusters, long races
+	$(BIN)/python -m pytest -q -m slow
+
+test-all: test test-slow ## Run all tests
+
+lint: setup ## Check style, and that generated code is current
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/python scripts/generate_protos.py --check
+
+types: setup ## Check types
+	$(BIN)/mypy
+
+format: setup ## Format the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+protos: setup ## Generate the protobuf modules
+	$(BIN)/python scripts/generate_protos.py
+
+LOCK := uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --quiet
+lock: setup ## Resolve the dependencies again
+	$(BIN)/$(LOCK) --all-extras --overrides requirements/overrides.txt pyproject.toml -o requirements/dev.lock
+	$(BIN)/$(LOCK) pyproject.toml -o requirements/producer.lock
+	$(BIN)/$(LOCK) requirements/tools.in -o requirements/tools.lock
+	$(BIN)/$(LOCK) requirements/java.in -o requirements/java.lock
+
+clean: ## Remove what setup and tests made
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis demo-output

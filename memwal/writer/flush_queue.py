@@ -1,0 +1,132 @@
+"""Sealed MemTables that wait for their flush, and the flushing in the background."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor
+
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+
+from memwal.errors import BackPressureError, OutcomeUnknownError, StoreError
+from memwal.writer.memtable import MemTable
+
+logger = logging.getLogger(__name__)
+
+
+class FlushQueue:
+    """Flushes MemTables one after another, oldest first, while the next one takes writes.
+
+    Parameters
+    ----------
+    state : threading.Condition
+        The writer's. It guards the queue, so that queue and active MemTable are seen together,
+        and is notified whenever something here ends.
+    executor : Executor
+        Runs the flushes; may be shared between regions.
+    flush : callable
+        Flushes one MemTable, or raises. Called again with the same one after a failure.
+    attempts : int
+        How often one MemTable is tried before the failure is reported.
+    """
+
+    def __init__(
+        self,
+        state: threading.Condition,
+        executor: Executor,
+        flush: Callable[[MemTable], None],
+        *,
+        attempts: int,
+    ) -> None:
+        self._state = state
+        self._executor = executor
+        self._flush = flush
+        self._attempts = attempts
+        self._tables: deque[MemTable] = deque()
+        self._running = False
+        self._error: Exception | None = None
+
+    def tables(self) -> list[MemTable]:
+        """What waits, oldest first. The caller holds the state."""
+        return list(self._tables)
+
+    def add(self, table: MemTable) -> None:
+        """Queue a MemTable. The caller holds the state."""
+        self._tables.append(table)
+        self._start()
+
+    def wait_for_room(self, limit: int, *, timeout: float, check: Callable[[], None]) -> None:
+        """Wait until fewer than ``limit`` MemTables are queued. The caller holds the state.
+
+        Raises
+        ------
+        BackPressureError
+            There was no room in time; its cause is what the flush fails with, if it does.
+        """
+        deadline = time.monotonic() + timeout
+        while len(self._tables) >= limit:
+            check()
+            self._start()
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                raise BackPressureError(
+                    f"{len(self._tables)} MemTables wait for their flush; "
+                    "the write was not accepted, try again later"
+                ) from self._error
+            self._state.wait(remaining)
+
+    def wait_until_empty(self, check: Callable[[], None]) -> None:
+        """Try everything that waits, and wait for it. The caller holds the state.
+
+        Raises
+        ------
+        Exception
+            What the oldest MemTable failed with; it stays queued.
+        """
+        self._error = None
+        while self._tables:
+            check()
+            if self._error is not None:
+                raise self._error
+            self._start()
+            self._state.wait()
+
+    def _start(self) -> None:
+        if self._tables and not self._running:
+            self._running = True
+            self._executor.submit(self._drain)
+
+    def _drain(self) -> None:
+        while True:
+            with self._state:
+                if not self._tables:
+                    self._stop(None)
+                    return
+                table = self._tables[0]
+            try:
+                self._flush_with_retries(table)
+            except Exception as error:
+                logger.warning("flush of generation %d failed: %s", table.generation, error)
+                with self._state:
+                    self._stop(error)
+                return
+            with self._state:
+                self._tables.popleft()
+                self._state.notify_all()
+
+    def _stop(self, error: Exception | None) -> None:
+        self._running = False
+        self._error = error
+        self._state.notify_all()
+
+    def _flush_with_retries(self, table: MemTable) -> None:
+        retrying = Retrying(
+            retry=retry_if_exception_type((StoreError, OutcomeUnknownError, OSError)),
+            stop=stop_after_attempt(self._attempts),
+            wait=wait_random_exponential(multiplier=0.1, max=5),
+            reraise=True,
+        )
+        retrying(self._flush, table)

@@ -1,0 +1,310 @@
+"""What goes wrong between here and an object store, and what a caller is told."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+from support.s3_emulator import S3Emulator
+
+from memwal.errors import (
+    ConflictError,
+    MemWalError,
+    ObjectExistsError,
+    StoreAccessError,
+    StoreFullError,
+    StoreUnavailableError,
+    TableSetupError,
+    UnsupportedStoreError,
+)
+from memwal.storage.base import ObjectStore
+from memwal.storage.open import check_put_if_absent, open_store
+
+if TYPE_CHECKING:
+    from conftest import FailingS3
+
+KEY = "/bucket/table/a/1"
+
+CALLS: dict[str, Callable[[ObjectStore], object]] = {
+    "create": lambda store: store.create("a/1", b"x"),
+    "put": lambda store: store.put("a/1", b"x"),
+    "replace": lambda store: store.replace("a/1", b"x", expected=b""),
+    "get": lambda store: store.get("a/1"),
+    "get_range": lambda store: store.get_range("a/1", start=0, length=1),
+    "head": lambda store: store.head("a/1"),
+    "list": lambda store: list(store.list("a")),
+    "list_folders": lambda store: store.list_folders("a"),
+    "delete": lambda store: store.delete("a/1"),
+    "delete_many": lambda store: store.delete_many(["a/1", "a/2"]),
+    "delete_folder": lambda store: store.delete_folder("a"),
+}
+
+
+def test_a_retry_after_an_error_that_stored_finds_its_own_object(failing_s3: FailingS3) -> None:
+    failing_s3.work_then_answer(500)
+    store = failing_s3.open()
+
+    with pytest.raises(ObjectExistsError, match="read it back"):
+        store.create("a/1", b"mine")
+
+    assert store.get("a/1") == b"mine"
+    assert [method for method, *_ in failing_s3.requests] == ["PUT", "PUT", "GET"]
+
+
+def test_a_retry_after_a_dropped_connection_finds_its_own_object(failing_s3: FailingS3) -> None:
+    failing_s3.work_then_hang_up()
+    store = failing_s3.open()
+
+    with pytest.raises(ObjectExistsError, match="read it back"):
+        store.create("a/1", b"mine")
+
+    assert store.get("a/1") == b"mine"
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 504, 429])
+def test_a_store_that_keeps_failing_leaves_the_outcome_open(
+    failing_s3: FailingS3, status: int
+) -> None:
+    failing_s3.work_then_answer(status)
+    failing_s3.answer(status, "SlowDown", "busy")
+    failing_s3.answer(status, "SlowDown", "busy")
+    store = failing_s3.open()
+
+    with pytest.raises(StoreUnavailableError, match=f"HTTP {status} SlowDown busy"):
+        store.create("a/1", b"mine")
+
+    assert store.get("a/1") == b"mine"
+    assert len(failing_s3.requests) == 4
+
+
+def test_the_number_of_retries_is_an_option(failing_s3: FailingS3) -> None:
+    failing_s3.answer(500)
+    failing_s3.answer(500)
+
+    with pytest.raises(StoreUnavailableError):
+        failing_s3.open(client_max_retries="0").create("a/1", b"x")
+
+    assert len(failing_s3.requests) == 1
+
+
+def test_a_timeout_leaves_the_outcome_open(failing_s3: FailingS3) -> None:
+    failing_s3.work_then_sleep(1.5)
+
+    with pytest.raises(StoreUnavailableError, match="look first"):
+        failing_s3.open(timeout="300ms").create("a/1", b"mine")
+
+    assert failing_s3.open().get("a/1") == b"mine"
+
+
+def test_nobody_listening_is_unavailable(failing_s3: FailingS3) -> None:
+    store = failing_s3.open(aws_endpoint="http://127.0.0.1:1", client_max_retries="0")
+
+    with pytest.raises(StoreUnavailableError, match="Connection refused"):
+        store.create("a/1", b"x")
+
+
+@pytest.mark.parametrize("status", [409, 412])
+def test_a_refused_create_is_taken(failing_s3: FailingS3, status: int) -> None:
+    failing_s3.answer(status, "Whatever", "no")
+
+    with pytest.raises(ObjectExistsError):
+        failing_s3.open().create("a/1", b"x")
+
+
+def test_a_replacement_whose_answer_was_lost_is_not_called_a_conflict(
+    failing_s3: FailingS3,
+) -> None:
+    store = failing_s3.open()
+    store.put("a/1", b"old")
+    failing_s3.script.append(lambda handler: handler.work())  # the GET
+    failing_s3.work_then_answer(500)
+
+    with pytest.raises(StoreUnavailableError, match="not known whether"):
+        store.replace("a/1", b"new", expected=b"old")
+
+    assert store.get("a/1") == b"new"
+
+
+def test_a_store_that_knows_its_tags_only_without_quotes(failing_s3: FailingS3) -> None:
+    failing_s3.quoted_tags = False
+    store = failing_s3.open()
+    store.put("a/1", b"one")
+
+    store.replace("a/1", b"two", expected=b"one")
+
+    assert store.get("a/1") == b"two"
+    with pytest.raises(ConflictError):
+        store.replace("a/1", b"three", expected=b"one")
+
+
+def test_somebody_else_between_reading_and_replacing_is_a_conflict(failing_s3: FailingS3) -> None:
+    store = failing_s3.open()
+    store.put("a/1", b"one")
+
+    def read_then_change(handler: object) -> bool:
+        handler.work()  # type: ignore[attr-defined]
+        failing_s3.objects[KEY] = b"of somebody else"
+        return True
+
+    failing_s3.script.append(read_then_change)
+
+    with pytest.raises(ConflictError):
+        store.replace("a/1", b"two", expected=b"one")
+
+    assert store.get("a/1") == b"of somebody else"
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (403, "InvalidAccessKeyId"),
+        (403, "SignatureDoesNotMatch"),
+        (403, "AccessDenied"),
+        (401, "Unauthorized"),
+        (400, "ExpiredToken"),
+    ],
+)
+def test_credentials_that_are_refused(
+    failing_s3: FailingS3, call: str, status: int, code: str
+) -> None:
+    failing_s3.answer(status, code, "you may not")
+    if call == "head" and status == 400:
+        pytest.xfail("the answer to HEAD has no body to tell a 400 by")
+
+    with pytest.raises(StoreAccessError, match="check the credentials"):
+        CALLS[call](failing_s3.open())
+
+    assert len(failing_s3.requests) == 1
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_bucket_that_does_not_exist(emulator: S3Emulator, call: str) -> None:
+    store = open_store("s3://no-such-bucket/table", emulator.storage_options)
+
+    if call == "head":
+        assert store.head("a/1") is None
+        return
+    with pytest.raises(TableSetupError, match="create the bucket"):
+        CALLS[call](store)
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "error", "advice"),
+    [
+        (507, "XMinioStorageFull", StoreFullError, "free space"),
+        (403, "QuotaExceeded", StoreFullError, "raise the quota"),
+        (400, "AuthorizationHeaderMalformed", TableSetupError, "aws_region"),
+        (301, "PermanentRedirect", TableSetupError, "aws_region"),
+        (501, "NotImplemented", UnsupportedStoreError, "conditional puts"),
+    ],
+)
+def test_other_refusals_say_what_to_do(
+    failing_s3: FailingS3, status: int, code: str, error: type[MemWalError], advice: str
+) -> None:
+    failing_s3.answer(status, code, "no")
+
+    with pytest.raises(error, match=advice):
+        failing_s3.open(client_max_retries="0").create("a/1", b"x")
+
+
+def test_plain_http_must_be_allowed(failing_s3: FailingS3) -> None:
+    with pytest.raises(TableSetupError, match="allow_http"):
+        failing_s3.open(allow_http="false").create("a/1", b"x")
+
+
+def test_conditional_puts_that_are_turned_off(failing_s3: FailingS3) -> None:
+    store = failing_s3.open(aws_conditional_put="disabled")
+
+    with pytest.raises(UnsupportedStoreError, match="conditional"):
+        check_put_if_absent(store)
+
+
+def test_a_store_that_overwrites_is_found_out(failing_s3: FailingS3) -> None:
+    def overwrite(handler: object) -> bool:
+        del handler.headers["If-None-Match"]  # type: ignore[attr-defined]
+        return handler.work()  # type: ignore[attr-defined, no-any-return]
+
+    store = failing_s3.open()
+    failing_s3.script.extend([overwrite, overwrite])
+    # The listing of the cleanup: this server has none.
+    failing_s3.answer(200, "ListBucketResult")
+    with pytest.raises(MemWalError) as caught:
+        check_put_if_absent(store)
+
+    assert [method for method, *_ in failing_s3.requests][:2] == ["PUT", "PUT"]
+    assert isinstance(caught.value, (UnsupportedStoreError, StoreUnavailableError))
+
+
+def test_no_secret_is_repeated(failing_s3: FailingS3) -> None:
+    secret = "the-secret-key"
+    failing_s3.answer(
+        403, "SignatureDoesNotMatch", f"signed with {secret} by the-key-id, token the-token-itself"
+    )
+    store = failing_s3.open(aws_session_token="the-token-itself")
+
+    with pytest.raises(StoreAccessError) as caught:
+        store.create("a/1", b"x")
+
+    shown = "".join(traceback.format_exception(caught.value)) + repr(store) + store.uri
+    for hidden in (secret, "the-key-id", "the-token-itself", "Debug source"):
+        assert hidden not in shown
+    assert "SignatureDoesNotMatch" in shown
+
+
+def test_headers_of_the_options_are_sent(failing_s3: FailingS3) -> None:
+    store = failing_s3.open(**{"headers.x-team": "flights"})
+
+    store.create("a/1", b"x")
+
+    headers = {key.lower(): value for key, value in failing_s3.requests[0][2].items()}
+    assert headers["x-team"] == "flights"
+
+
+FORK = """
+import os, sys
+from memwal.errors import TableSetupError
+from memwal.storage.open import open_store
+
+endpoint = sys.argv[1]
+options = {
+    "aws_endpoint": endpoint, "allow_http": "true", "aws_access_key_id": "k",
+    "aws_secret_access_key": "s", "client_max_retries": "0",
+}
+store = open_store("s3://bucket/table", options)
+
+def in_child(call):
+    pid = os.fork()
+    if pid == 0:
+        try:
+            call()
+            os._exit(0)
+        except TableSetupError as error:
+            os._exit(7 if "spawn" in str(error) else 8)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+def create(key):
+    store.create(key, b"x")
+
+first = in_child(lambda: create("a/1"))
+create("a/2")
+second = in_child(lambda: create("a/3"))
+print(first, second)
+"""
+
+
+def test_a_forked_process_is_told_instead_of_hanging(failing_s3: FailingS3) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORK, failing_s3.endpoint],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert done.stdout == "0 7\n", done.stderr
+    assert sorted(failing_s3.objects) == ["/bucket/table/a/1", "/bucket/table/a/2"]

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from memwal.errors import InvalidInputError
+from memwal.storage.uris import parse_uri
+
+
+@pytest.mark.parametrize(
+    ("given", "spelt"),
+    [
+        ("/data/t.lance", "/data/t.lance"),
+        ("/data/t.lance/", "/data/t.lance"),
+        ("/data/./x/../t.lance", "/data/t.lance"),
+        ("//data//t.lance", "/data/t.lance"),
+        ("file:///data/t.lance/", "/data/t.lance"),
+        ("FILE:///data/t.lance", "/data/t.lance"),
+        ("file://localhost/data/t.lance", "/data/t.lance"),
+        ("file:///data/my%20table", "/data/my table"),
+        ("/data/my%20table", "/data/my%20table"),
+        ("/data/a:b", "/data/a:b"),
+        ("s3://bucket/a/t.lance", "s3://bucket/a/t.lance"),
+        ("S3://bucket/a/t.lance//", "s3://bucket/a/t.lance"),
+        ("s3://bucket", "s3://bucket"),
+        ("s3://bucket/", "s3://bucket"),
+        ("s3://bucket/my%20dir/t", "s3://bucket/my dir/t"),
+        ("gs://bucket/t", "gs://bucket/t"),
+        ("az://container/t", "az://container/t"),
+        (
+            "abfss://container@account.dfs.core.windows.net/t/",
+            "abfss://container@account.dfs.core.windows.net/t",
+        ),
+        ("memory://name", "memory://name"),
+        ("memory://name/t", "memory://name/t"),
+    ],
+)
+def test_every_spelling_becomes_one(given: str, spelt: str) -> None:
+    assert str(parse_uri(given)) == spelt
+    assert str(parse_uri(spelt)) == spelt or "%" in given
+
+
+def test_relative_paths_start_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert str(parse_uri("t.lance")) == str(tmp_path / "t.lance")
+    assert str(parse_uri(Path("a") / "t")) == str(tmp_path / "a" / "t")
+    assert str(parse_uri("~/t")) == str(tmp_path / "~" / "t")
+
+
+@pytest.mark.parametrize(
+    ("uri", "why"),
+    [
+        ("", "empty"),
+        ("a\0b", "NUL"),
+        ("s4://bucket/t", "scheme is not known"),
+        ("s3a://bucket/t", "scheme is not known"),
+        ("https://host/t", "scheme is not known"),
+        ("s3:/bucket/t", "write 's3://'"),
+        ("file:/data/t", "write 'file://'"),
+        ("file://host/data/t", "no host"),
+        ("s3://", "missing"),
+        ("s3:///t", "missing"),
+        ("memory://", "missing"),
+        ("s3://bucket/a/../t", "'..'"),
+        ("s3://bucket/a//t", "no part"),
+        ("s3://bucket/%2e%2e/t", "'..'"),
+        ("s3://bucket/t?sig=s3cr3t", "storage_options"),
+        ("s3://bucket/t#s3cr3t", "'#'"),
+        ("s3://key:s3cr3t@bucket/t", "credentials"),
+        ("s3://s3cr3t@bucket/t", "credentials"),
+        ("az://container:s3cr3t@account/t", "credentials"),
+    ],
+)
+def test_other_addresses_are_refused(uri: str, why: str) -> None:
+    with pytest.raises(InvalidInputError, match=why) as caught:
+        parse_uri(uri)
+
+    assert "s3cr3t" not in str(caught.value)
+    for scheme in ("s3://", "gs://", "az://", "abfss://", "memory://", "file:///"):
+        assert scheme in str(caught.value)
