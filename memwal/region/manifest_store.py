@@ -136,11 +136,12 @@ class RegionManifestStore:
     def _finish(self, version: int) -> None:
         """Make sure that the version was created at the end of the history, and hint at it."""
         if version > 1 and not self._store.exists(manifest_key(self.region_id, version - 1)):
-            # It filled a gap that trimming had left: others went on long ago.
-            self._store.delete(manifest_key(self.region_id, version))
+            # It fills a gap that trimming had left, or was superseded and its predecessor trimmed
+            # before this look: from here the two look alike. It stays, since in the second case
+            # others build on it; in the first, the next trim takes it.
             raise ConflictError(
-                f"version {version} of the manifest of region {self.region_id} was written, "
-                "superseded and trimmed while this process paused"
+                f"the manifests of region {self.region_id} were trimmed while version {version} "
+                "was written; read the newest one again"
             )
         try:
             self.refresh_hint(version)

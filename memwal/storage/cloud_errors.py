@@ -128,6 +128,8 @@ def _meaning(
         isinstance(error, (PermissionDeniedError, UnauthenticatedError))
         or code in _ACCESS
         or status in ("401", "403")
+        # The answer to a HEAD has no code; an expired token is what S3 says 400 to.
+        or (status == "400" and not code)
         or _NO_CREDENTIALS.search(text)
     ):
         return StoreAccessError, (

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from uuid import uuid4
 
-from memwal.errors import InvalidInputError, ObjectExistsError, UnsupportedStoreError
+from memwal.errors import (
+    InvalidInputError,
+    MemWalError,
+    ObjectExistsError,
+    UnsupportedStoreError,
+)
 from memwal.storage import uris
 from memwal.storage.backends import cloud_backend, memory_backend
 from memwal.storage.base import ObjectStore
@@ -76,29 +82,36 @@ def check_options(options: Mapping[str, str]) -> dict[str, str]:
 def check_put_if_absent(store: ObjectStore) -> None:
     """Make sure that a name can be taken only once, which every part of the protocol rests on.
 
-    Three small requests and a cleanup, below a random folder of the table. Worth it once, when a
-    table is set up.
+    Four small requests, under a random name in the root of the table. Worth it once, when a table
+    is set up.
 
     Raises
     ------
     UnsupportedStoreError
         The store overwrote an object that existed, or refused to try.
     """
-    folder = f"_probe-{uuid4().hex}"
-    key = f"{folder}/object"
+    key = f"_probe-{uuid4().hex}"
     try:
-        store.create(key, b"first")
-        try:
-            store.create(key, b"second")
-        except ObjectExistsError:
-            refused = store.get(key) == b"first"
-        else:
-            refused = False
-    finally:
-        store.delete_folder(folder)
+        refused = _refuses_a_second(store, key)
+    except BaseException:
+        # What went wrong first is what the caller must hear of.
+        with suppress(MemWalError):
+            store.delete(key)
+        raise
+    store.delete(key)
     if not refused:
         raise UnsupportedStoreError(
             f"{store.uri} lets a second writer take a name that is taken, so two writers would "
-            "overwrite each other's log: use a store with conditional puts (If-None-Match), and "
-            "do not turn conditional_put off"
+            "overwrite each other's log: use a store with conditional puts (If-None-Match)"
         )
+
+
+def _refuses_a_second(store: ObjectStore, key: str) -> bool:
+    # A first try that is retried inside the client can find its own object there.
+    with suppress(ObjectExistsError):
+        store.create(key, b"first")
+    try:
+        store.create(key, b"second")
+    except ObjectExistsError:
+        return store.get(key) == b"first"
+    return False

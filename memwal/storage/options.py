@@ -41,7 +41,7 @@ _CLIENT = frozenset(
 # The address of the table says these.
 _FROM_ADDRESS = ("bucket", "bucket_name", "container_name")
 # Lance has its own name for this one.
-_RENAMED = {"google_storage_token": "bearer_token"}
+_RENAMED = {("gs", "google_storage_token"): "bearer_token"}
 _HEADER = "headers."
 _HTTP_VARIABLES = ("AZURE_STORAGE_ALLOW_HTTP", "AZURE_STORAGE_USE_HTTP", "AWS_ALLOW_HTTP")
 # Lance's defaults. More retries would hold up a writer for minutes.
@@ -107,8 +107,8 @@ def cloud_settings(
             client[key] = value
         elif "allow_http" in key or key.endswith(_FROM_ADDRESS):
             continue
-        elif _knows(scheme, _RENAMED.get(key, key)):
-            config[_RENAMED.get(key, key)] = value
+        elif _knows(scheme, name := _RENAMED.get((scheme, key), key)):
+            config[name] = value
         else:
             logger.debug("a store of %s:// does not use the storage option %r", scheme, key)
     if any("allow_http" in key and _is_true(value) for key, value in given.items()):

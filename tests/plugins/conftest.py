@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +47,10 @@ def airflow_database() -> Iterator[None]:
     from airflow.utils.db import initdb
 
     initdb()
+    # It warns about the test client of another package; DAG.test() would load it later.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        importlib.import_module("airflow.api_fastapi.execution_api.app")
     yield
     shutil.rmtree(HOME)
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import socket
+import subprocess
+import sys
+import textwrap
 import threading
 import time
 from collections import deque
@@ -11,15 +15,48 @@ from dataclasses import dataclass, field
 from hashlib import md5
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from subprocess import CompletedProcess
 from uuid import uuid4
 
 import pytest
 from support.s3_emulator import S3Emulator, running_emulator
 
+import memwal.errors
 from memwal.storage.base import ObjectStore
 from memwal.storage.open import open_store
 
+# Scripts load this floor alone: the front door of the package loads Lance, which takes seconds.
+_THIS_FLOOR = f"""
+import sys, types
+memwal = types.ModuleType("memwal")
+memwal.__path__ = [{str(Path(memwal.errors.__file__).parent)!r}]
+sys.modules["memwal"] = memwal
+"""
+
 KINDS = ("local", "local-not-durable", "memory", "s3")
+
+
+@pytest.fixture(scope="session")
+def python() -> Callable[..., list[str]]:
+    """Make a command line that runs a script of this floor in a process of its own."""
+
+    def command(script: str, *arguments: object) -> list[str]:
+        code = _THIS_FLOOR + textwrap.dedent(script)
+        return [sys.executable, "-c", code, *map(str, arguments)]
+
+    return command
+
+
+@pytest.fixture(scope="session")
+def run_python(python: Callable[..., list[str]]) -> Callable[..., CompletedProcess[str]]:
+    """Run a script of this floor to its end."""
+
+    def run(script: str, *arguments: object) -> CompletedProcess[str]:
+        return subprocess.run(
+            python(script, *arguments), capture_output=True, text=True, timeout=120, check=False
+        )
+
+    return run
 
 
 @pytest.fixture(scope="session")
@@ -129,6 +166,10 @@ class _Handler(BaseHTTPRequestHandler):
                 return 412, b"", ""
             objects[self.path] = self.body
             return 200, b"", _tag(self.body)
+        if self.command == "POST":
+            for key in re.findall(r"<Key>([^<]*)</Key>", self.body.decode()):
+                objects.pop(f"/bucket/{key}", None)
+            return 200, b"<DeleteResult></DeleteResult>", ""
         if held is None:
             return 404, b"<Error><Code>NoSuchKey</Code><Message>none</Message></Error>", ""
         return 200, held, _tag(held)

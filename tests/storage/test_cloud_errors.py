@@ -35,8 +35,8 @@ MACHINE = "169.254.169.254"
         ),
         ("Generic GCS error: GCP credential error: Unable to open service account file", None),
         (
-            f"{PERFORMING}PUT https://b.s3.amazonaws.com/t in 286.978µs - Received redirect without "
-            "LOCATION, this normally indicates an incorrectly configured region",
+            f"{PERFORMING}PUT https://b.s3.amazonaws.com/t in 286.978µs - Received redirect "
+            "without LOCATION, this normally indicates an incorrectly configured region",
             TableSetupError,
         ),
         (
@@ -46,8 +46,8 @@ MACHINE = "169.254.169.254"
             TableSetupError,
         ),
         (
-            "Generic MicrosoftAzure error: Error performing GET https://a.blob.core.windows.net/c in "
-            "1ms - Server returned non-2xx status code: 404 Not Found: \ufeff<?xml?><Error>"
+            "Generic MicrosoftAzure error: Error performing GET https://a.blob.core.windows.net/c "
+            "in 1ms - Server returned non-2xx status code: 404 Not Found: \ufeff<?xml?><Error>"
             "<Code>ContainerNotFound</Code><Message>The specified container does not exist.\n"
             "RequestId:1</Message></Error>",
             TableSetupError,

@@ -5,15 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
-import sys
-import textwrap
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-import memwal.errors
 from memwal.errors import (
     ConflictError,
     InvalidInputError,
@@ -27,14 +24,7 @@ from memwal.storage import durability
 from memwal.storage.local import LocalStore
 
 Call = tuple[str, ...]
-
-# Scripts load this floor alone: the front door of the package loads Lance, which takes seconds.
-THIS_FLOOR = f"""
-import sys, types
-memwal = types.ModuleType("memwal")
-memwal.__path__ = [{str(Path(memwal.errors.__file__).parent)!r}]
-sys.modules["memwal"] = memwal
-"""
+Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def keys_of(store: LocalStore) -> list[str]:
@@ -43,16 +33,6 @@ def keys_of(store: LocalStore) -> list[str]:
 
 def files_below(root: Path) -> list[str]:
     return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
-
-
-def run_python(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", THIS_FLOOR + textwrap.dedent(script), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
 
 
 @pytest.fixture
@@ -324,7 +304,7 @@ else:
     ],
 )
 def test_a_crash_during_create_leaves_all_or_nothing(
-    root: Path, call: str, when: str, visible: bool
+    root: Path, run_python: Run, call: str, when: str, visible: bool
 ) -> None:
     assert run_python(CRASH, root, "create", call, when).returncode == 9
 
@@ -352,7 +332,7 @@ def test_a_crash_during_create_leaves_all_or_nothing(
     ],
 )
 def test_a_crash_while_replacing_leaves_old_or_new(
-    root: Path, operation: str, call: str, when: str, content: bytes
+    root: Path, run_python: Run, operation: str, call: str, when: str, content: bytes
 ) -> None:
     assert run_python(CRASH, root, operation, call, when).returncode == 9
 
@@ -420,7 +400,7 @@ store.create("a/small", b"fits")
 """
 
 
-def test_a_quota_leaves_nothing_behind(root: Path) -> None:
+def test_a_quota_leaves_nothing_behind(root: Path, run_python: Run) -> None:
     done = run_python(FILE_SIZE_LIMIT, root)
 
     assert done.returncode == 0, done.stderr
@@ -473,7 +453,7 @@ for call in (
 """
 
 
-def test_without_permission_every_call_says_so(root: Path) -> None:
+def test_without_permission_every_call_says_so(root: Path, run_python: Run) -> None:
     store = LocalStore(root)
     store.create("old", b"x")
     store.create("folder/old", b"x")
@@ -635,7 +615,9 @@ print(os.getpid(), won, flush=True)
 
 
 @pytest.fixture
-def race(tmp_path: Path, root: Path) -> Iterator[Callable[[str, int], dict[int, int]]]:
+def race(
+    tmp_path: Path, root: Path, python: Callable[..., list[str]]
+) -> Iterator[Callable[[str, int], dict[int, int]]]:
     """Let four processes do the same at once; returns what each won."""
     processes: list[subprocess.Popen[str]] = []
 
@@ -643,7 +625,7 @@ def race(tmp_path: Path, root: Path) -> Iterator[Callable[[str, int], dict[int, 
         gate = tmp_path / "gate"
         processes.extend(
             subprocess.Popen(
-                [sys.executable, "-c", THIS_FLOOR + RACE, str(root), str(gate), mode, str(count)],
+                python(RACE, root, gate, mode, count),
                 stdout=subprocess.PIPE,
                 text=True,
             )
@@ -685,7 +667,9 @@ def test_processes_lose_no_replacement(
     assert LocalStore(root).get("counter") == b"160"
 
 
-def test_a_process_forked_inside_a_lock_does_not_keep_it(root: Path) -> None:
+def test_a_process_forked_inside_a_lock_does_not_keep_it(
+    root: Path, python: Callable[..., list[str]]
+) -> None:
     script = """
         import fcntl, os, sys, time
         from memwal.storage.local import LocalStore
@@ -706,7 +690,7 @@ def test_a_process_forked_inside_a_lock_does_not_keep_it(root: Path) -> None:
         os.killpg(0, 15)
     """
     process = subprocess.Popen(
-        [sys.executable, "-c", THIS_FLOOR + textwrap.dedent(script), str(root)],
+        python(script, root),
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,

@@ -10,7 +10,11 @@ from memwal.storage import redact
 from memwal.storage.local import LocalStore
 from memwal.storage.location import TableLocation
 
-OPTIONS = {"aws_secret_access_key": "s3cr3t-value", "aws_region": "eu-west-1"}
+OPTIONS = {
+    "aws_access_key_id": "k",
+    "aws_secret_access_key": "s3cr3t-value",
+    "aws_region": "eu-west-1",
+}
 
 
 def test_spellings_of_one_table_are_one_location(tmp_path: Path) -> None:
