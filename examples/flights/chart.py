@@ -9,6 +9,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 from matplotlib.ticker import EngFormatter
 from upkeep import UpkeepRun
 from watch import Sample
@@ -73,8 +74,9 @@ def draw(
             va="top",
             fontsize=8,
             color=INK,
+            path_effects=[withStroke(linewidth=2.5, foreground="white")],
         )
-    backlog.set_xlim(0, max(float(seconds[-1]), 1.0))
+    backlog.set_xlim(0, max(1.02 * float(seconds[-1]), 1.0))
     writes.set_xlabel("seconds since the start", color=MUTED)
     figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold", color=INK)
     figure.savefig(path)

@@ -10,12 +10,16 @@ the end three readers must agree with the truth in every row and column; else th
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+
+# Lance logs an error about its own MemWAL index at every merge_insert, and reads this on import.
+os.environ.setdefault("LANCE_LOG", "error,lance::index=off")
 
 import chart
 import pyarrow as pa
@@ -93,6 +97,7 @@ class Demo:
             watch.sample(fleet.progress())
             self._compare(table, expected, "memwal, before the checkpoint", readers.with_memwal)
             self._compare(table, expected, "pylance, before the checkpoint", readers.with_pylance)
+            watch.sample(fleet.progress())
             self.marks["checkpoint"] = time.time() - self.started
             with self._phase("checkpoint"):
                 upkeep.checkpoint()

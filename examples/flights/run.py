@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -51,7 +50,7 @@ class Settings:
     rows: int | None = None
     producers: int = 3
     airflow: bool = True
-    slice_minutes: int = 60
+    slice_minutes: int = 3 * 60
     seconds: float = 0.0
     memtable_rows: int = 5_000
     storage_options_file: str | None = None
@@ -154,10 +153,7 @@ def progress_file(folder: Path, producer: int) -> Path:
 
 
 def write_json(path: Path, content: object) -> None:
-    """Replace a file atomically, and durably: it never claims what a crash could take back."""
+    """Replace a file atomically: a process that is killed leaves the old file or the new one."""
     temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("w") as file:
-        json.dump(content, file, indent=2)
-        file.flush()
-        os.fsync(file.fileno())
+    temporary.write_text(json.dumps(content, indent=2))
     temporary.replace(path)

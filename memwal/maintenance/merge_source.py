@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 
 from memwal.errors import MemWalError, ObjectNotFoundError
-from memwal.format.names import TOMBSTONE, generation_dir
+from memwal.format.names import TOMBSTONE
 from memwal.reader.newest import ROW_ADDRESS, NewestRows, find_newest
-from memwal.reader.sources import GenerationSource
+from memwal.reader.sources import GenerationSource, open_generation
 from memwal.region.newest import key_column
-from memwal.table_index.base_table import BaseTable, open_base, open_dataset, translate_lance_error
+from memwal.table_index.base_table import BaseTable, open_base, translate_lance_error
 
 # merge_insert charges its memory pool with the whole buffer that a slice belongs to: the source
 # is therefore made of batches that own their memory.
@@ -104,18 +104,11 @@ def _problem(batch: RegionBatch, error: Exception) -> str:
 
 
 def _read_region(base: BaseTable, batch: RegionBatch) -> tuple[list[pa.RecordBatch], pa.Table]:
-    sources = []
-    for generation in batch.generations:
-        folder = generation_dir(batch.region_id, generation.path)
-        sources.append(
-            GenerationSource(
-                region_id=batch.region_id,
-                generation=generation.number,
-                dataset=open_dataset(base.location, folder),
-                identity=None,
-            )
-        )
     try:
+        sources = [
+            open_generation(base, batch.region_id, generation.number, generation.path)
+            for generation in batch.generations
+        ]
         newest = find_newest(sources, base.primary_key, _key_type(base))
         upserts = [
             rows

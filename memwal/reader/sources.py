@@ -10,13 +10,14 @@ import lance
 import pyarrow as pa
 
 from memwal.errors import ConflictError, ObjectNotFoundError
-from memwal.format.names import generation_dir
+from memwal.format.names import TOMBSTONE, generation_dir
 from memwal.region.discovery import read_manifests
+from memwal.region.row_schema import UnflushedRows, stored_schema
 from memwal.storage.location import TableLocation
 from memwal.table_index.base_table import BaseTable, open_base, open_dataset
 
-MemTables = Mapping[UUID, Sequence[tuple[int, pa.Table]]]
-"""Generation and stored rows (oldest first) of what writers hold, by region."""
+MemTables = Mapping[UUID, Sequence[UnflushedRows]]
+"""What writers hold and have not flushed, by region."""
 
 _ATTEMPTS = 5
 
@@ -90,16 +91,16 @@ def collect_sources(location: TableLocation, memtables: MemTables | None = None)
         ]
         try:
             flushed_sources = [
-                _open_flushed(location, region_id, f.generation, f.path) for region_id, f in wanted
+                open_generation(base, region_id, f.generation, f.path) for region_id, f in wanted
             ]
         except ObjectNotFoundError:
             # Merged and collected since the manifest was read: the base table has it by now.
             continue
         sources = flushed_sources + [
-            _open_memtable(region_id, generation, rows)
+            _open_memtable(base, region_id, unflushed)
             for region_id, tables in (memtables or {}).items()
-            for generation, rows in tables
-            if generation > merged.get(region_id, 0)
+            for unflushed in tables
+            if unflushed.generation > merged.get(region_id, 0)
         ]
         return ReadSources(
             base=base, generations=tuple(sorted(sources, key=lambda source: source.generation))
@@ -110,23 +111,61 @@ def collect_sources(location: TableLocation, memtables: MemTables | None = None)
     )
 
 
-def _open_flushed(
-    location: TableLocation, region_id: UUID, generation: int, path: str
+def open_generation(
+    base: BaseTable, region_id: UUID, generation: int, path: str
 ) -> GenerationSource:
+    """Open a flushed generation, with the columns that the base table has.
+
+    Raises
+    ------
+    ObjectNotFoundError
+        It was collected.
+    """
     folder = generation_dir(region_id, path)
+    dataset = open_dataset(base.location, folder)
+    stored = _stored_names(base, {f.name(): f.id() for f in dataset.lance_schema.fields()})
+    identity: str | None = base.location.child(folder)
+    if any(name != base_name for base_name, name in stored.items()):
+        # Flushed before columns were added, renamed or dropped. It is bounded by the size of a
+        # MemTable, so that its rows can be brought into today's form in memory.
+        dataset, identity = _in_memory(base, dataset.to_table(), stored), None
     return GenerationSource(
-        region_id=region_id,
-        generation=generation,
-        dataset=open_dataset(location, folder),
-        identity=location.child(folder),
+        region_id=region_id, generation=generation, dataset=dataset, identity=identity
     )
 
 
-def _open_memtable(region_id: UUID, generation: int, rows: pa.Table) -> GenerationSource:
+def _open_memtable(base: BaseTable, region_id: UUID, unflushed: UnflushedRows) -> GenerationSource:
     """A MemTable as a data set in memory, so that filters mean the same everywhere."""
+    stored = _stored_names(base, unflushed.field_ids)
     return GenerationSource(
         region_id=region_id,
-        generation=generation,
-        dataset=lance.write_dataset(rows, "memory://"),
+        generation=unflushed.generation,
+        dataset=_in_memory(base, unflushed.rows, stored),
         identity=None,
     )
+
+
+def _stored_names(base: BaseTable, field_ids: Mapping[str, int]) -> dict[str, str | None]:
+    """Under which name a generation stores each of the base table's columns, if it does.
+
+    The tombstone's id was the next free one when the generation was flushed, and a column that
+    was added to the table since may have it.
+    """
+    names = {field_id: name for name, field_id in field_ids.items() if name != TOMBSTONE}
+    return {name: names.get(field_id) for name, field_id in base.field_ids().items()}
+
+
+def _in_memory(
+    base: BaseTable, rows: pa.Table, stored: Mapping[str, str | None]
+) -> lance.LanceDataset:
+    """Rows with the base table's columns, each from the stored one of that name, or null."""
+    schema = stored_schema(base.schema, base.primary_key)
+    columns = []
+    for field in schema:
+        name = field.name if field.name == TOMBSTONE else stored[field.name]
+        if name is None:
+            columns.append(pa.nulls(rows.num_rows, field.type))
+        else:
+            column = rows.column(name)
+            columns.append(column if column.type == field.type else column.cast(field.type))
+    return lance.write_dataset(pa.Table.from_arrays(columns, schema=schema), "memory://")

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from uuid import UUID
 
-from memwal.format.names import MEM_WAL_DIR
+from memwal.format.names import MEM_WAL_DIR, parse_region_name
 from memwal.format.region_manifest import RegionManifest
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.base import ObjectStore
@@ -17,15 +17,8 @@ _PARALLEL_READS = 16
 
 def discover_regions(store: ObjectStore) -> list[UUID]:
     """Ids of the regions that have a folder, in the order of their ids: one listing."""
-    found = []
-    for name in store.list_folders(MEM_WAL_DIR):
-        try:
-            region_id = UUID(name)
-        except ValueError:
-            continue
-        if str(region_id) == name:
-            found.append(region_id)
-    return sorted(found)
+    found = (parse_region_name(name) for name in store.list_folders(MEM_WAL_DIR))
+    return sorted(region_id for region_id in found if region_id is not None)
 
 
 def read_manifests(

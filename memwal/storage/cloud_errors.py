@@ -58,7 +58,7 @@ _ELSEWHERE = frozenset(
 _INPUT = frozenset({"EntityTooLarge", "InvalidBucketName", "KeyTooLongError"})
 
 _STATUS = re.compile(r"status code: (\d{3})")
-_CODE = re.compile(r"<Code>([^<]*)</Code>|\"reason\"\s*:\s*\"([^\"]*)\"")
+_CODE = re.compile(r"<Code>([^<]*)</Code>|\"reason\"\s*:\s*\"([^\"]*)\"|\(code: ([^)]*)\)")
 _MESSAGE = re.compile(r"<Message>([^<]*)</Message>|\"message\"\s*:\s*\"([^\"]*)\"", re.DOTALL)
 _CAUSE = re.compile(r"message: \"([^\"]+)\"")
 _RETRIED = re.compile(r"after [1-9]\d* retries")
@@ -142,7 +142,7 @@ def _meaning(
         return TableSetupError, "the bucket is in another region: set aws_region to it"
     if "BadScheme" in text:
         return TableSetupError, "set allow_http to true when the endpoint is plain http"
-    if isinstance(error, FileNotFoundError) or status == "404":
+    if isinstance(error, FileNotFoundError) or status == "404" or code == "NoSuchKey":
         return ObjectNotFoundError, "no object has this name"
     if isinstance(error, (AlreadyExistsError, PreconditionError)):
         return ObjectExistsError, "read it back to see whose it is"

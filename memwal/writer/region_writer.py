@@ -22,6 +22,7 @@ from memwal.errors import (
 )
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest
 from memwal.region.manifest_store import RegionManifestStore
+from memwal.region.row_schema import UnflushedRows
 from memwal.table_index.base_table import BaseTable
 from memwal.writer.claim import Claim, claim_region
 from memwal.writer.flush_queue import FlushQueue
@@ -170,11 +171,16 @@ class RegionWriter:
                 )
             self._state.notify_all()
 
-    def memtables(self) -> list[tuple[int, pa.Table]]:
-        """Generation and stored rows (oldest first) of what is not flushed yet, oldest first."""
+    def memtables(self) -> list[UnflushedRows]:
+        """What is not flushed yet, oldest generation first."""
+        field_ids = self._context.base.field_ids()
         with self._state:
             tables = [*self._sealed.tables(), self._active]
-            return [(table.generation, table.contents()) for table in tables if table.rows]
+            return [
+                UnflushedRows(table.generation, table.contents(), field_ids)
+                for table in tables
+                if table.rows
+            ]
 
     def __enter__(self) -> RegionWriter:
         return self

@@ -10,6 +10,7 @@ import pyarrow.types as pt
 
 from memwal.errors import InvalidInputError
 from memwal.format.names import TOMBSTONE
+from memwal.region.row_schema import stored_schema
 
 
 class RowShape:
@@ -155,12 +156,6 @@ class RowShape:
             except pa.ArrowInvalid as error:
                 raise InvalidInputError(f"column {field.name}: {error}") from error
         return column
-
-
-def stored_schema(schema: pa.Schema, primary_key: Sequence[str]) -> pa.Schema:
-    """Schema of log entries and flushed generations of a table (spec: Flushed MemTable)."""
-    fields = [f if f.name in primary_key else f.with_nullable(True) for f in schema]
-    return pa.schema([*fields, pa.field(TOMBSTONE, pa.bool_(), nullable=False)])
 
 
 def _as_table(data: Any) -> pa.Table:

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from memwal.errors import InvalidInputError
 from memwal.region.routing import RegionAssignment, Router
+from memwal.region.row_schema import UnflushedRows
 from memwal.region.spec import RegionSpec
 from memwal.table_index.base_table import BaseTable
 from memwal.writer.generation import maintained_indexes
@@ -137,8 +138,8 @@ class TableWriter:
             region.abort()
         self._shut_down()
 
-    def memtables(self) -> dict[UUID, list[tuple[int, pa.Table]]]:
-        """What this writer holds and has not flushed: generation and stored rows per region."""
+    def memtables(self) -> dict[UUID, list[UnflushedRows]]:
+        """What this writer holds and has not flushed, per region."""
         return {region.region_id: region.memtables() for region in self._open_regions()}
 
     def __enter__(self) -> TableWriter:

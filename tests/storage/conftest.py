@@ -167,9 +167,11 @@ class _Handler(BaseHTTPRequestHandler):
             objects[self.path] = self.body
             return 200, b"", _tag(self.body)
         if self.command == "POST":
-            for key in re.findall(r"<Key>([^<]*)</Key>", self.body.decode()):
+            keys = re.findall(r"<Key>([^<]*)</Key>", self.body.decode())
+            for key in keys:
                 objects.pop(f"/bucket/{key}", None)
-            return 200, b"<DeleteResult></DeleteResult>", ""
+            told = "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in keys)
+            return 200, f"<DeleteResult>{told}</DeleteResult>".encode(), ""
         if held is None:
             return 404, b"<Error><Code>NoSuchKey</Code><Message>none</Message></Error>", ""
         return 200, held, _tag(held)

@@ -210,6 +210,32 @@ def test_other_refusals_say_what_to_do(
         failing_s3.open(client_max_retries="0").create("a/1", b"x")
 
 
+@pytest.mark.parametrize("call", ["delete", "delete_many"])
+def test_a_delete_that_is_refused_for_one_object(failing_s3: FailingS3, call: str) -> None:
+    body = (
+        "<DeleteResult><Error><Key>table/a/1</Key><Code>AccessDenied</Code>"
+        "<Message>Access Denied</Message></Error></DeleteResult>"
+    )
+    failing_s3.script.append(lambda handler: handler.reply(200, body.encode()))
+
+    with pytest.raises(StoreAccessError, match="AccessDenied"):
+        CALLS[call](failing_s3.open())
+
+
+def test_a_delete_that_finds_nothing_is_fine(failing_s3: FailingS3) -> None:
+    body = (
+        "<DeleteResult><Error><Key>table/a/1</Key><Code>NoSuchKey</Code>"
+        "<Message>gone</Message></Error></DeleteResult>"
+    )
+    store = failing_s3.open()
+    store.put("a/2", b"")
+    failing_s3.script.append(lambda handler: handler.reply(200, body.encode()))
+
+    store.delete_many(["a/1", "a/2"])
+
+    assert failing_s3.objects == {}
+
+
 def test_plain_http_must_be_allowed(failing_s3: FailingS3) -> None:
     with pytest.raises(TableSetupError, match="allow_http"):
         failing_s3.open(allow_http="false").create("a/1", b"x")

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from memwal_airflow.spark import (
+    JobSubmitHook,
+    application_path,
+    configured_master,
+    job_environment,
+    kill_family,
+)
+
+import memwal
+from memwal.errors import InvalidInputError
+
+
+def test_a_job_does_not_see_what_is_airflows_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__API_AUTH__JWT_SECRET", "hunter2")
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", "hunter2")
+    monkeypatch.setenv("AIRFLOW_VAR_KEY", "hunter2")
+    monkeypatch.setenv("JAVA_HOME", "/some/java")
+    env = job_environment()
+    assert "hunter2" not in env.values()
+    assert env["JAVA_HOME"] == "/some/java"
+    assert env["PYSPARK_PYTHON"] == env["PYSPARK_DRIVER_PYTHON"] == sys.executable
+
+
+def test_a_job_finds_the_same_memwal(tmp_path: Path) -> None:
+    code = "import memwal, sys; print(memwal.__file__)"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=job_environment(),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == memwal.__file__
+
+
+def test_the_master_is_local_unless_configured(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert configured_master() == "local[*]"
+    monkeypatch.setenv("AIRFLOW__MEMWAL__SPARK_MASTER", "local[1]")
+    assert configured_master() == "local[1]"
+
+
+def test_a_master_needs_no_connection_and_means_client_mode() -> None:
+    hook = JobSubmitHook(master="spark://host:7077", conn_id="none")
+    assert hook._connection["master"] == "spark://host:7077"
+    assert hook.is_client_mode
+
+
+def test_a_connection_decides_when_there_is_no_master(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_CLUSTER",
+        '{"conn_type": "spark", "host": "spark://m", "extra": {"deploy-mode": "cluster"}}',
+    )
+    hook = JobSubmitHook(master=None, conn_id="cluster")
+    assert hook._connection["master"] == "spark://m"
+    assert not hook.is_client_mode
+
+
+def test_applications_are_found_or_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__MEMWAL__SPARK_APPS_FOLDER", str(tmp_path))
+    (tmp_path / "merge.py").touch()
+    assert application_path("merge.py") == str(tmp_path / "merge.py")
+    with pytest.raises(InvalidInputError, match=r"other\.py.*spark_apps_folder"):
+        application_path("other.py")
+
+
+def test_a_family_is_ended_even_where_it_ignores_the_signal() -> None:
+    stubborn = "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True); "
+    parent = (
+        "import subprocess, sys, os, time; "
+        f"subprocess.Popen([sys.executable, '-c', {stubborn + 'time.sleep(600)'!r}]); "
+        "time.sleep(600)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    (child,) = psutil.Process(process.pid).children()
+    kill_family(process.pid)
+    assert process.wait(10) != 0
+    assert not child.is_running()
+    kill_family(process.pid)
+    process.stdout.close()
+
+
+def test_a_missing_spark_submit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    hook = JobSubmitHook(master="local[1]")
+    hook._connection["spark_binary"] = "spark3-submit"
+    monkeypatch.setenv("PATH", os.defpath)
+    with pytest.raises(InvalidInputError, match="spark3-submit is not on the PATH"):
+        hook.submit("app.py")
