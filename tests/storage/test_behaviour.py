@@ -166,6 +166,12 @@ def test_get_range_reads_what_there_is(
     assert store.get_range("a", start=start, length=length) == expected
 
 
+def test_get_range_of_nothing_is_nothing(store: ObjectStore) -> None:
+    store.create("a", b"")
+
+    assert store.get_range("a", start=0, length=4) == b""
+
+
 @pytest.mark.parametrize(("start", "length"), [(-1, 5), (0, 0), (3, -1)])
 def test_a_range_that_is_none_is_refused(store: ObjectStore, start: int, length: int) -> None:
     store.create("a", b"0123456789")
