@@ -42,14 +42,18 @@ def removable_generations(base: BaseTable, *, cutoff: datetime) -> dict[UUID, in
 
 
 def protected_versions(base: BaseTable, *, cutoff: datetime) -> set[int]:
-    """Versions whose readers must find their generations. Progress only grows from one version to
-    the next, so that of the recent ones the oldest stands for all."""
+    """Versions whose readers must find their generations.
+
+    Progress only grows from one version to the next. Of the recent versions the oldest therefore
+    stands for all, and of a branch, with its tags and the branches that start from it, the version
+    of the main line that it started from.
+    """
     dataset = base.dataset
-    tagged = {int(tag["version"]) for tag in dataset.tags.list().values()}
+    tagged = {int(tag["version"]) for tag in dataset.tags.list().values() if not tag["branch"]}
     forks = {
         int(branch["parent_version"])
         for branch in dataset.branches.list().values()
-        if branch.get("parent_version")
+        if not branch["parent_branch"]
     }
     return tagged | forks | {_latest_at(dataset.versions(), cutoff)}
 
