@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from run import Settings
-from upkeep import Upkeep, UpkeepRun
+from upkeep import Upkeep, UpkeepJob, UpkeepRun, timed
 
 from memwal.catalog import Catalog, Policy
 from memwal.maintenance.results import JobResult
@@ -23,7 +24,7 @@ from memwal_airflow.standalone import AirflowStandalone  # noqa: E402  (Airflow 
 NAME = "flights"
 DAG_ID = f"memwal__{NAME}"
 POLICY = Policy(
-    schedule=20.0,
+    schedule=None,
     merge_at_generations=2,
     merge_at_age_seconds=30.0,
     sensor_poke_seconds=2.0,
@@ -61,63 +62,74 @@ class AirflowUpkeep(Upkeep):
                 policy=POLICY,
                 owner="demo",
             )
+        home = folder / "airflow"
+        # On a busy disk a component waits longer than SQLite's 5 s for its turn to write.
+        database = {"sql_alchemy_conn": f"sqlite:///{home / 'airflow.db'}?timeout=60"}
         self._airflow = AirflowStandalone(
-            folder / "airflow",
+            home,
             dags_folder=ROOT / "dags",
             plugins_folder=PLUGINS,
             env={"MEMWAL_CATALOG_URL": url, "MEMWAL_CATALOG_SNAPSHOT": str(snapshot)},
+            settings={"database": database},
         )
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="airflow")
-        self._ready: Future[None] | None = None
-        self._checkpoints: list[JobResult] = []
+        self._healthy = threading.Event()
+        self._paused = threading.Event()
+        self._work: Future[None] | None = None
+        self._checkpoints: list[UpkeepJob] = []
 
     def start(self) -> None:
         # Airflow takes half a minute to start; the producers need not wait for it.
-        self._ready = self._pool.submit(self._start)
+        self._work = self._pool.submit(self._keep)
 
     def runs(self) -> list[UpkeepRun]:
-        if self._ready is None or not self._ready.done():
+        if self._work is not None and self._work.done():
+            self._work.result()
+        if not self._healthy.is_set():
             return []
-        self._ready.result()
-        self._airflow.check()
         answer = self._airflow.client().get(
             f"/api/v2/dags/{DAG_ID}/dagRuns", params={"order_by": "run_after", "limit": 500}
         )
         answer.raise_for_status()
-        return [_run(values) for values in answer.json()["dag_runs"] if values["start_date"]]
+        return [_run(run) for run in answer.json()["dag_runs"] if run["start_date"]]
 
     def pause(self) -> None:
-        if self._ready is not None:
-            self._ready.result()
-            self._airflow.pause(DAG_ID)
+        self._paused.set()
 
-    def wait_idle(self) -> None:
-        self.pause()
-        self._airflow.wait(
-            lambda: all(run.ended is not None for run in self.runs()),
-            timeout=300,
-            what=f"finish the runs of {DAG_ID}",
-        )
+    def idle(self) -> bool:
+        return self._work is None or self._work.done()
 
     def checkpoint(self) -> None:
-        self._checkpoints.append(self._table.checkpoint())
+        self._checkpoints.append(timed(self._table.checkpoint))
 
     def close(self) -> None:
-        if self._ready is not None:
-            self._pool.shutdown()
+        self.pause()
+        self._airflow.stop()
+        self._pool.shutdown()
+        # Again, for what was just being started.
         self._airflow.stop()
         self._catalog.close()
 
-    def jobs(self) -> list[JobResult]:
+    def jobs(self) -> list[UpkeepJob]:
         runs = self._catalog.runs(table=NAME, limit=10_000)[::-1]
-        results = [JobResult(**run.result) for run in runs if run.result is not None]
-        return results + self._checkpoints
+        return [
+            UpkeepJob(
+                result=JobResult(**run.result),
+                started=run.started_at.timestamp(),
+                ended=run.finished_at.timestamp(),
+            )
+            for run in runs
+            if run.result is not None and run.finished_at is not None
+        ] + self._checkpoints
 
-    def _start(self) -> None:
+    def _keep(self) -> None:
+        """One DAG run after another. A schedule would do, but could not be stopped in time."""
         self._airflow.start()
         self._airflow.wait_healthy()
-        self._airflow.wait_dag(DAG_ID)
-        self._airflow.pause(DAG_ID, paused=False)
+        self._healthy.set()
+        while not self._paused.is_set():
+            run_id = self._airflow.trigger(DAG_ID)
+            self._airflow.wait_run(DAG_ID, run_id)
 
 
 def _run(values: dict[str, Any]) -> UpkeepRun:

@@ -11,11 +11,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import EngFormatter
-from upkeep import UpkeepRun
+from upkeep import UpkeepJob, UpkeepRun
 from watch import Sample
 
 INK, MUTED, LINE = "#22303c", "#6b7785", "#d9dee4"
-STATES = {"success": "#2f8f6b", "failed": "#c8403a"}
+STATES = {"success": "#cfe6dc", "failed": "#f2c4c0"}
+JOBS = {"merge": "#1d6b4f", "index": "#3f9a76", "snapshot": "#7fbf9f", "gc": "#a6d3bd"}
+LABELLED_PART = 0.045
+"""Part of the picture's width that a job must fill for its name to fit."""
 
 
 def draw(
@@ -24,6 +27,7 @@ def draw(
     title: str,
     samples: Sequence[Sample],
     runs: Sequence[UpkeepRun],
+    jobs: Sequence[UpkeepJob],
     run_name: str,
     started: float,
     marks: Mapping[str, float],
@@ -36,7 +40,7 @@ def draw(
         PNG file to write.
     title : str
         What the run was, in one line.
-    samples, runs
+    samples, runs, jobs
         What was seen. At least one sample.
     run_name : str
         What a round of maintenance is called.
@@ -49,7 +53,7 @@ def draw(
     backlog, rounds, writes = figure.subplots(3, 1, sharex=True, height_ratios=[5, 0.7, 2.2])
     seconds = np.array([sample.seconds for sample in samples])
     _backlog(backlog, seconds, np.array([sample.backlog_rows for sample in samples]))
-    _rounds(rounds, runs, run_name, started, float(seconds[-1]))
+    _rounds(rounds, runs, jobs, run_name, started, float(seconds[-1]))
     _writes(writes, seconds, np.array([sample.writes for sample in samples]))
     for axes in (backlog, writes):
         axes.set_ylim(bottom=0)
@@ -100,16 +104,30 @@ def _backlog(axes: Axes, seconds: np.ndarray, rows: np.ndarray) -> None:
     _name(axes, "Backlog: rows flushed and not merged yet")
 
 
-def _rounds(axes: Axes, runs: Sequence[UpkeepRun], name: str, started: float, end: float) -> None:
+def _rounds(
+    axes: Axes,
+    runs: Sequence[UpkeepRun],
+    jobs: Sequence[UpkeepJob],
+    name: str,
+    started: float,
+    end: float,
+) -> None:
     for run in runs:
         begin = run.started - started
         width = (run.ended - started if run.ended is not None else end) - begin
-        color = STATES.get(run.state, MUTED)
-        axes.barh(0, width, left=begin, height=0.7, color=color, edgecolor="white", linewidth=1)
+        axes.barh(0, width, left=begin, height=0.9, color=STATES.get(run.state, LINE))
+    for job in jobs:
+        kind = job.result.job
+        begin, width = job.started - started, job.ended - job.started
+        if kind not in JOBS:
+            continue
+        axes.barh(0, width, left=begin, height=0.6, color=JOBS[kind], edgecolor="white")
+        if width > LABELLED_PART * end:
+            axes.text(begin + width / 2, 0, kind, ha="center", va="center", fontsize=7, color=INK)
     axes.set_yticks([])
     axes.set_ylim(-0.5, 0.5)
-    failed = sum(run.state == "failed" for run in runs)
-    _name(axes, f"{name} ({len(runs)}{f', {failed} failed' if failed else ''})")
+    failed = sum(run.failed for run in runs)
+    _name(axes, f"{name} ({len(runs)}{f', {failed} failed' if failed else ''}) and their jobs")
 
 
 def _writes(axes: Axes, seconds: np.ndarray, writes: np.ndarray) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -29,7 +30,7 @@ from fleet import Fleet
 from flightdata import KEY, SCHEMA, truth
 from plausible import PlausibleStates
 from rich.console import Console
-from run import KEY_INDEX, REGION_SPEC, REGIONS, Settings, regions_of_flights
+from run import KEY_INDEX, REGION_SPEC, REGIONS, Progress, Settings, regions_of_flights
 from screen import Screen
 from summary import Summary
 from upkeep import InProcessUpkeep, Upkeep
@@ -39,10 +40,10 @@ import memwal
 from memwal.errors import TableSetupError
 
 SAMPLE_SECONDS = 2.0
-PAUSE_AT = 0.9
+PAUSE_AT = 0.75
 """Part of the stream after which no new round of maintenance begins, so that the readers that are
 compared at the end have generations to merge."""
-STREAM_SECONDS = 150.0
+STREAM_SECONDS = 200.0
 """Time for the stream with Airflow, so that its DAG runs more than once."""
 GENERATIONS = 25
 """Generations that each region flushes, about."""
@@ -83,82 +84,94 @@ class Demo:
         with self._phase("creating the table"):
             table = open_or_create(self.settings)
             first_version = table.status().version
-        self.console.print(
+        self._tell(
             f"{len(stream.flights):,} flights, {len(stream):,} writes in {stream.batches:,} batches"
         )
         states = PlausibleStates(stream, regions_of_flights(stream))
         watch = Watch(table=table, states=states, started=self.started)
         fleet = Fleet(self.folder, self.settings)
+        written_before = sum(one.writes for one in fleet.progress())
         upkeep = make_upkeep(self.folder, self.settings)
         try:
-            self._write(fleet, upkeep, watch)
-            with self._phase("last round of maintenance"):
-                upkeep.wait_idle()
+            with Screen(self.console, run_name=upkeep.run_name) as screen:
+                self._write(fleet, upkeep, watch, screen)
             watch.sample(fleet.progress())
             self._compare(table, expected, "memwal, before the checkpoint", readers.with_memwal)
             self._compare(table, expected, "pylance, before the checkpoint", readers.with_pylance)
             watch.sample(fleet.progress())
-            self.marks["checkpoint"] = time.time() - self.started
+            self._mark("checkpoint")
             with self._phase("checkpoint"):
                 upkeep.checkpoint()
             watch.sample(fleet.progress())
             self._compare(table, expected, "memwal, after the checkpoint", readers.with_memwal)
             self._compare(table, expected, "base table alone", readers.base_alone)
             watch.finish_scan()
+            runs, jobs = tuple(upkeep.runs()), tuple(upkeep.jobs())
         finally:
             fleet.stop()
             with self._phase("stopping"):
                 upkeep.close()
         status = table.status()
+        failed = [f"{run.name} of the {upkeep.run_name} failed" for run in runs if run.failed]
         summary = Summary(
             settings=self.settings,
             flights=len(stream.flights),
             phases=self.phases,
             producers=tuple(fleet.progress()),
-            stream_seconds=self.phases["writing"],
+            written=sum(one.writes for one in fleet.progress()) - written_before,
             kills=fleet.kills,
             generations=sum(region.current_generation - 1 for region in status.regions),
             commits=status.version - first_version,
-            runs=tuple(upkeep.runs()),
-            jobs=tuple(upkeep.jobs()),
+            runs=runs,
+            jobs=jobs,
+            run_name=upkeep.run_name,
             samples=tuple(watch.samples),
             scans=tuple(watch.scans),
             comparisons=tuple(self.comparisons),
-            problems=tuple(watch.problems() + self._differences()),
+            problems=(*self._differences(), *watch.problems(), *failed),
         )
         summary.write(self.folder)
         chart.draw(
             self.folder / "backlog.png",
             title=f"{summary.writes:,} writes by {self.settings.producers} producers",
             samples=watch.samples,
-            runs=summary.runs,
+            runs=runs,
+            jobs=jobs,
             run_name=upkeep.run_name,
             started=self.started,
             marks=self.marks,
         )
         return summary
 
-    def _write(self, fleet: Fleet, upkeep: Upkeep, watch: Watch) -> None:
+    def _write(self, fleet: Fleet, upkeep: Upkeep, watch: Watch, screen: Screen) -> None:
         """Let the producers write everything while the table is maintained and watched."""
-        with self._phase("writing"), Screen(self.console, run_name=upkeep.run_name) as screen:
+
+        def look() -> list[Progress]:
+            progress = fleet.progress()
+            sample = watch.sample(progress)
+            screen.show(progress=progress, sample=sample, runs=upkeep.runs(), scans=watch.scans)
+            return progress
+
+        with self._phase("writing"):
             upkeep.start()
             fleet.start()
             while fleet.running():
-                progress = fleet.progress()
-                sample = watch.sample(progress)
-                screen.show(progress=progress, sample=sample, runs=upkeep.runs(), scans=watch.scans)
+                progress = look()
                 batches = sum(one.batches for one in progress)
-                sent = sum(one.acknowledged for one in progress)
-                if sent >= PAUSE_AT * batches > 0 and "maintenance pauses" not in self.marks:
+                if sum(one.acknowledged for one in progress) >= PAUSE_AT * batches > 0:
                     upkeep.pause()
-                    self.marks["maintenance pauses"] = sample.seconds
                 if self.kill and progress[0].acknowledged >= KILL_AT * progress[0].batches > 0:
                     self.kill = False
+                    self._mark("producer killed")
                     fleet.kill(0)
                     fleet.start(0)
-                    self.marks["producer killed"] = sample.seconds
                 time.sleep(SAMPLE_SECONDS)
-        self.marks["all flushed"] = time.time() - self.started
+        self._mark("all flushed")
+        with self._phase(f"the last of the {upkeep.run_name}"):
+            upkeep.pause()
+            while not upkeep.idle():
+                look()
+                time.sleep(SAMPLE_SECONDS)
 
     def _compare(
         self,
@@ -171,7 +184,7 @@ class Demo:
             result = readers.read_and_compare(table, expected, reader=reader, read=read)
         self.comparisons.append(result)
         verdict = "equal" if result.equal else "DIFFERS"
-        self.console.print(f"{reader}: {result.rows:,} rows in {result.seconds:.1f} s, {verdict}")
+        self._tell(f"{reader}: {result.rows:,} rows in {result.seconds:.1f} s, {verdict}")
 
     def _differences(self) -> list[str]:
         return [
@@ -180,6 +193,12 @@ class Demo:
             if not comparison.equal
             for example in comparison.examples or (f"{comparison.duplicates} keys twice",)
         ]
+
+    def _tell(self, line: str) -> None:
+        self.console.print(f"{time.time() - self.started:5.0f} s  {line}", soft_wrap=True)
+
+    def _mark(self, name: str) -> None:
+        self.marks[name] = time.time() - self.started
 
     @contextmanager
     def _phase(self, name: str) -> Iterator[None]:
@@ -294,22 +313,24 @@ def prepare(options: argparse.Namespace) -> tuple[Path, Settings]:
 def main(arguments: list[str]) -> int:
     """Run the demo; 0 when everything agreed, 1 when not."""
     options = parse(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     folder, settings = prepare(options)
     console = Console()
     demo = Demo(folder=folder, settings=settings, kill=not options.no_kill, console=console)
     try:
         summary = demo.run()
     except (Exception, KeyboardInterrupt):
-        console.print(f"stopped; go on with --resume {folder}", markup=False)
+        console.print(f"stopped; go on with --resume {folder}", markup=False, soft_wrap=True)
         raise
     for problem in summary.problems:
         console.print(problem, style="red", markup=False)
     console.print(
         f"{summary.writes:,} writes at {summary.writes_per_second:,.0f}/s, "
         f"{summary.generations} generations, {summary.commits} commits to the base table, "
-        f"{len(summary.runs)} rounds of maintenance"
+        f"{summary.run_name}: {len(summary.runs)}",
+        soft_wrap=True,
     )
-    console.print(f"summary: {folder / 'summary.md'}", markup=False)
+    console.print(f"summary: {folder / 'summary.md'}", markup=False, soft_wrap=True)
     return 1 if summary.problems else 0
 
 

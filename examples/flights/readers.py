@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-import lance
 import pyarrow as pa
 from compare import Comparison, compare
 from flightdata import KEY, SCHEMA
@@ -21,24 +20,23 @@ def with_memwal(table: memwal.Table) -> pa.Table:
 
 
 def with_pylance(table: memwal.Table) -> pa.Table:
-    """What Lance's own reader makes of the base table and the flushed generations."""
+    """What Lance's own reader makes of the base table and what is not merged into it yet."""
+    manifests = read_manifests(table.location.store)
+    base = table.base()
     snapshots = []
-    for region_id, manifest in read_manifests(table.location.store).items():
+    for region_id, manifest in manifests.items():
         snapshot = ShardSnapshot(str(region_id)).with_spec_id(manifest.spec_id)
         snapshot = snapshot.with_current_generation(manifest.current_generation)
         for flushed in manifest.flushed:
-            snapshot = snapshot.with_sstable(flushed.generation, flushed.path)
+            if flushed.generation > base.details.merged.get(region_id, 0):
+                snapshot = snapshot.with_sstable(flushed.generation, flushed.path)
         snapshots.append(snapshot)
-    return LsmScanner.from_snapshots(_dataset(table), snapshots).project(SCHEMA.names).to_table()
+    return LsmScanner.from_snapshots(base.dataset, snapshots).project(SCHEMA.names).to_table()
 
 
 def base_alone(table: memwal.Table) -> pa.Table:
     """The base table, as any Lance reader sees it that knows nothing of MemWAL."""
-    return _dataset(table).to_table()
-
-
-def _dataset(table: memwal.Table) -> lance.LanceDataset:
-    return lance.dataset(table.uri, storage_options=dict(table.location.storage_options) or None)
+    return table.base().dataset.to_table()
 
 
 def read_and_compare(

@@ -66,7 +66,8 @@ class Screen:
                 f"{sample.seconds:5.0f} s  {done / max(total, 1):4.0%} sent, "
                 f"{sample.writes:,} writes, backlog {sum(sample.backlog_rows):,} rows in "
                 f"{sum(sample.backlog_generations)} generations, "
-                f"{self._run_name}: {_count(runs)}, {len(scans)} scans"
+                f"{self._run_name}: {_count(runs)}, {len(scans)} scans",
+                soft_wrap=True,
             )
 
 
@@ -93,12 +94,11 @@ def _regions(sample: Sample) -> RenderableType:
     for number, (generations, rows) in enumerate(regions):
         bar = Text("▇" * round(24 * rows / longest), style="magenta")
         table.add_row(str(number), str(generations), f"{rows:,}", bar)
-    table.caption = (
+    base = (
         f"base table: version {sample.version}, the key index is {sample.index_lag} generations "
         f"behind, {sample.retained} merged generations still stored"
     )
-    table.caption_justify = "left"
-    return table
+    return Group(table, base)
 
 
 def _runs(runs: Sequence[UpkeepRun], name: str) -> RenderableType:

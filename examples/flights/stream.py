@@ -53,7 +53,7 @@ class Batch:
     @property
     def writes(self) -> int:
         """Upserts and deletes."""
-        return self.upserts.num_rows + self.deletes.num_rows
+        return int(self.upserts.num_rows + self.deletes.num_rows)
 
 
 @dataclass(frozen=True, slots=True)

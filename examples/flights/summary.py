@@ -9,10 +9,8 @@ from typing import Any
 
 from compare import Comparison
 from run import Progress, Settings, write_json
-from upkeep import UpkeepRun
+from upkeep import UpkeepJob, UpkeepRun
 from watch import Sample, Scan
-
-from memwal.maintenance.results import JobResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,8 +27,8 @@ class Summary:
         Seconds that each part took, in order.
     producers : sequence of Progress
         What each producer wrote.
-    stream_seconds : float
-        From the start of the producers to their end.
+    written : int
+        Writes of this start of the run; fewer than all when it was resumed.
     kills : int
         Producers ended with SIGKILL and started again.
     generations : int
@@ -39,6 +37,8 @@ class Summary:
         Versions of the base table that the run made.
     runs, jobs, samples, scans, comparisons
         What maintained the table, and what was seen of it.
+    run_name : str
+        What the runs are called.
     problems : tuple of str
         Why the run is no success.
     """
@@ -47,12 +47,13 @@ class Summary:
     flights: int
     phases: dict[str, float]
     producers: tuple[Progress, ...]
-    stream_seconds: float
+    written: int
     kills: int
     generations: int
     commits: int
     runs: tuple[UpkeepRun, ...]
-    jobs: tuple[JobResult, ...]
+    jobs: tuple[UpkeepJob, ...]
+    run_name: str
     samples: tuple[Sample, ...]
     scans: tuple[Scan, ...]
     comparisons: tuple[Comparison, ...]
@@ -66,7 +67,7 @@ class Summary:
     @property
     def writes_per_second(self) -> float:
         """Over the whole time in which producers ran, their start and restart included."""
-        return self.writes / self.stream_seconds
+        return self.written / self.phases["writing"]
 
     def figures(self) -> dict[str, Any]:
         """The numbers that the run comes down to."""
@@ -81,9 +82,9 @@ class Summary:
             "producers_killed": self.kills,
             "generations": self.generations,
             "base_table_commits": self.commits,
-            "merge_jobs": sum(job.job == "merge" for job in self.jobs),
+            "merge_jobs": sum(job.result.job == "merge" for job in self.jobs),
             "maintenance_runs": len(self.runs),
-            "maintenance_runs_failed": sum(run.state == "failed" for run in self.runs),
+            "maintenance_runs_failed": sum(run.failed for run in self.runs),
             "scans": len(self.scans),
             "largest_backlog_rows": max(
                 (sum(sample.backlog_rows) for sample in self.samples), default=0
@@ -102,7 +103,7 @@ class Summary:
                 "comparisons": [comparison.to_dict() for comparison in self.comparisons],
                 "producers": [asdict(one) for one in self.producers],
                 "runs": [asdict(run) for run in self.runs],
-                "jobs": [job.to_dict() for job in self.jobs],
+                "jobs": [asdict(job) for job in self.jobs],
                 "scans": [asdict(scan) for scan in self.scans],
                 "samples": [asdict(sample) for sample in self.samples],
             },
@@ -150,20 +151,24 @@ class Summary:
             ("part", "seconds"), ((name, f"{taken:.1f}") for name, taken in self.phases.items())
         )
         yield from ("", "## Jobs", "")
-        yield from _table(("job", "runs", "seconds", "commits", "counted"), self._jobs_by_kind())
+        yield from _table(
+            ("job", "runs", "seconds", "with their start", "commits", "counted"),
+            self._jobs_by_kind(),
+        )
 
     def _jobs_by_kind(self) -> Iterator[tuple[str, ...]]:
-        for kind in dict.fromkeys(job.job for job in self.jobs):
-            jobs = [job for job in self.jobs if job.job == kind]
+        for kind in dict.fromkeys(job.result.job for job in self.jobs):
+            jobs = [job for job in self.jobs if job.result.job == kind]
             counted: dict[str, int] = {}
             for job in jobs:
-                for name, value in job.figures.items():
+                for name, value in job.result.figures.items():
                     counted[name] = counted.get(name, 0) + value
             yield (
                 kind,
                 f"{len(jobs)}",
-                f"{sum(job.seconds for job in jobs):.1f}",
-                f"{sum(job.commits for job in jobs)}",
+                f"{sum(job.result.seconds for job in jobs):.1f}",
+                f"{sum(job.ended - job.started for job in jobs):.1f}",
+                f"{sum(job.result.commits for job in jobs)}",
                 ", ".join(f"{name} {value:,}" for name, value in counted.items()),
             )
 

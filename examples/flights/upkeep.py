@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 
 import memwal
 from memwal.maintenance.results import JobResult
@@ -31,6 +33,28 @@ class UpkeepRun:
     started: float
     ended: float | None = None
     state: str = "running"
+
+    @property
+    def failed(self) -> bool:
+        """It ended, and not well."""
+        return self.state == "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpkeepJob:
+    """One job of a round that succeeded.
+
+    Attributes
+    ----------
+    result : JobResult
+        What it did.
+    started, ended : float
+        Seconds since 1970, around everything that it took to run it.
+    """
+
+    result: JobResult
+    started: float
+    ended: float
 
 
 class Upkeep(ABC):
@@ -63,8 +87,8 @@ class Upkeep(ABC):
         """Begin no round any more; returns at once."""
 
     @abstractmethod
-    def wait_idle(self) -> None:
-        """Wait until the round that runs is over."""
+    def idle(self) -> bool:
+        """Whether it is paused and the last round is over."""
 
     @abstractmethod
     def checkpoint(self) -> None:
@@ -75,8 +99,8 @@ class Upkeep(ABC):
         """End everything that was started."""
 
     @abstractmethod
-    def jobs(self) -> list[JobResult]:
-        """What the jobs of all rounds did, oldest first."""
+    def jobs(self) -> list[UpkeepJob]:
+        """The jobs of all rounds, and the checkpoint, oldest first."""
 
 
 class InProcessUpkeep(Upkeep):
@@ -105,7 +129,7 @@ class InProcessUpkeep(Upkeep):
         self._interval = interval
         self._grace = grace
         self._runs: list[UpkeepRun] = []
-        self._jobs: list[JobResult] = []
+        self._jobs: list[UpkeepJob] = []
         self._paused = threading.Event()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="upkeep")
         self._work: Future[None] | None = None
@@ -121,19 +145,17 @@ class InProcessUpkeep(Upkeep):
     def pause(self) -> None:
         self._paused.set()
 
-    def wait_idle(self) -> None:
-        self.pause()
-        if self._work is not None:
-            self._work.result()
+    def idle(self) -> bool:
+        return self._work is None or self._work.done()
 
     def checkpoint(self) -> None:
-        self._jobs.append(self._table.checkpoint())
+        self._jobs.append(timed(self._table.checkpoint))
 
     def close(self) -> None:
         self.pause()
         self._pool.shutdown()
 
-    def jobs(self) -> list[JobResult]:
+    def jobs(self) -> list[UpkeepJob]:
         return list(self._jobs)
 
     def _keep(self) -> None:
@@ -148,7 +170,18 @@ class InProcessUpkeep(Upkeep):
                 self._runs[-1] = replace(run, ended=time.time(), state=state)
 
     def _round(self) -> None:
-        self._jobs.append(self._table.merge())
-        self._jobs.append(self._table.build_indexes())
-        self._jobs.append(self._table.build_snapshot())
-        self._jobs.append(self._table.collect_garbage(dry_run=False, grace=self._grace))
+        collect = partial(self._table.collect_garbage, dry_run=False, grace=self._grace)
+        for job in (
+            self._table.merge,
+            self._table.build_indexes,
+            self._table.build_snapshot,
+            collect,
+        ):
+            self._jobs.append(timed(job))
+
+
+def timed(job: Callable[[], JobResult]) -> UpkeepJob:
+    """Run a job in this process."""
+    started = time.time()
+    result = job()
+    return UpkeepJob(result=result, started=started, ended=time.time())

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from memwal.errors import ConflictError, ObjectNotFoundError
 from memwal.format.names import TOMBSTONE, generation_dir
+from memwal.format.region_manifest import RegionManifest
 from memwal.region.discovery import read_manifests
 from memwal.region.row_schema import UnflushedRows, stored_schema
 from memwal.storage.location import TableLocation
@@ -100,7 +101,7 @@ def collect_sources(location: TableLocation, memtables: MemTables | None = None)
             _open_memtable(base, region_id, unflushed)
             for region_id, tables in (memtables or {}).items()
             for unflushed in tables
-            if unflushed.generation > merged.get(region_id, 0)
+            if _is_unflushed(unflushed, manifests.get(region_id))
         ]
         return ReadSources(
             base=base, generations=tuple(sorted(sources, key=lambda source: source.generation))
@@ -143,6 +144,15 @@ def _open_memtable(base: BaseTable, region_id: UUID, unflushed: UnflushedRows) -
         dataset=_in_memory(base, unflushed.rows, stored),
         identity=None,
     )
+
+
+def _is_unflushed(unflushed: UnflushedRows, manifest: RegionManifest | None) -> bool:
+    """Whether no flushed generation has the rows.
+
+    Once the manifest has moved past the generation, somebody flushed it: the writer itself since
+    we looked, or one that fenced it, replayed its log and then wrote newer rows beside.
+    """
+    return manifest is None or unflushed.generation >= manifest.current_generation
 
 
 def _stored_names(base: BaseTable, field_ids: Mapping[str, int]) -> dict[str, str | None]:

@@ -67,12 +67,12 @@ class CloudStore(ObjectStore):
 
     def create(self, key: str, data: Data) -> None:
         path = self._path(key)
-        with self._calling("create", key):
+        with self._calling("create", key, writes=True):
             self._backend.put(path, memoryview(data).cast("B"), mode="create")
 
     def put(self, key: str, data: Data) -> None:
         path = self._path(key)
-        with self._calling("store", key):
+        with self._calling("store", key, writes=True):
             self._backend.put(path, memoryview(data).cast("B"))
 
     def replace(self, key: str, data: Data, *, expected: bytes) -> None:
@@ -95,15 +95,12 @@ class CloudStore(ObjectStore):
                 "does"
             )
         # Some S3 servers (Ceph) know their own ETags only without the quotes they hand out.
-        for spelling in (tag, tag.strip('"')):
-            if self._replace_version(key, data, _version(found.meta, spelling)):
-                return
-            if self._tag(key) != tag:
-                break
-        raise changed
+        spellings = (tag, tag.strip('"'))
+        if not any(self._replace_version(key, data, _version(found.meta, s)) for s in spellings):
+            raise changed
 
     def _replace_version(self, key: str, data: Data, version: UpdateVersion) -> bool:
-        with self._calling("replace", key):
+        with self._calling("replace", key, writes=True):
             try:
                 self._backend.put(self._path(key), memoryview(data).cast("B"), mode=version)
             except (PreconditionError, AlreadyExistsError) as error:
@@ -114,11 +111,6 @@ class CloudStore(ObjectStore):
                     ) from None
                 return False
         return True
-
-    def _tag(self, key: str) -> str | None:
-        with suppress(ObjectNotFoundError), self._calling("look at", key):
-            return self._backend.head(self._path(key))["e_tag"]
-        return None
 
     def get(self, key: str) -> bytes:
         path = self._path(key)
@@ -209,9 +201,12 @@ class CloudStore(ObjectStore):
     def _info(self, meta: ObjectMeta) -> ObjectInfo:
         return ObjectInfo(meta["path"][len(self._root) :], meta["size"], meta["last_modified"])
 
-    def _calling(self, action: str, key: str) -> AbstractContextManager[None]:
+    def _calling(
+        self, action: str, key: str, *, writes: bool = False
+    ) -> AbstractContextManager[None]:
         _refuse_fork()
-        return translated(action, f"{self.uri}/{key}".rstrip("/"), secrets=self._secrets)
+        what = f"{self.uri}/{key}".rstrip("/")
+        return translated(action, what, secrets=self._secrets, writes=writes)
 
 
 def _version(meta: ObjectMeta, tag: str) -> UpdateVersion:

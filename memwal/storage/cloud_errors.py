@@ -66,6 +66,8 @@ _RETRIED = re.compile(r"after [1-9]\d* retries")
 _NO_CREDENTIALS = re.compile(
     r"performing \w+ https?://(169\.254\.|metadata\.google|sts\.)|token request:|credential error:"
 )
+# Answers that the client does not send a request again for.
+_REFUSED = (StoreAccessError, TableSetupError, ObjectNotFoundError, InvalidInputError)
 _DUMP = "\n\nDebug source"
 _LONGEST = 400
 
@@ -76,7 +78,9 @@ def was_retried(error: Exception) -> bool:
 
 
 @contextmanager
-def translated(action: str, what: str, *, secrets: Iterable[str] = ()) -> Iterator[None]:
+def translated(
+    action: str, what: str, *, secrets: Iterable[str] = (), writes: bool = False
+) -> Iterator[None]:
     """Raise errors of memwal for those of obstore.
 
     Parameters
@@ -87,12 +91,18 @@ def translated(action: str, what: str, *, secrets: Iterable[str] = ()) -> Iterat
         The object or the table.
     secrets : iterable of str
         Never repeated in a message, whatever the store says.
+    writes : bool, default False
+        Whether the request changes something. When a repeated one is refused outright, the first
+        may have done its work all the same: that is an unknown outcome.
     """
     try:
         yield
     except ERRORS as error:
+        meant = from_obstore_error(error, action, what, secrets=secrets)
+        if writes and was_retried(error) and isinstance(meant, _REFUSED):
+            meant = StoreUnavailableError(f"{meant}; an earlier try may have been carried out")
         # The original holds the dump; a traceback must not show it.
-        raise from_obstore_error(error, action, what, secrets=secrets) from None
+        raise meant from None
 
 
 def from_obstore_error(

@@ -8,6 +8,7 @@ from memwal.errors import (
     ObjectExistsError,
     ObjectNotFoundError,
     OutcomeUnknownError,
+    StoreError,
     StoreUnavailableError,
 )
 from memwal.storage.base import Data, ObjectStore
@@ -31,6 +32,8 @@ def create_settled(store: ObjectStore, key: str, data: Data) -> bytes | None:
     ------
     OutcomeUnknownError
         The store kept failing; the object may appear, now or later.
+    StoreAccessError, StoreFullError
+        The store refused the first try; nothing was written.
     """
     retrying = Retrying(
         retry=retry_if_exception_type(StoreUnavailableError),
@@ -40,10 +43,13 @@ def create_settled(store: ObjectStore, key: str, data: Data) -> bytes | None:
     )
     try:
         return retrying(_create_or_read, store, key, data)
-    except StoreUnavailableError as error:
+    except StoreError as error:
+        first_try = retrying.statistics.get("attempt_number", 1) == 1
+        if first_try and not isinstance(error, StoreUnavailableError):
+            # Refused before anything could happen: no access, no space.
+            raise
         raise OutcomeUnknownError(
-            f"the store did not say whether {key} was written, in {_ATTEMPTS} attempts; "
-            "it may or may not be there"
+            f"the store did not say whether {key} was written; it may or may not be there"
         ) from error
 
 
@@ -56,5 +62,6 @@ def _create_or_read(store: ObjectStore, key: str, data: Data) -> bytes | None:
         except ObjectNotFoundError as error:
             # Taken a moment ago and gone now: a collector was here, which ends our claim to it.
             raise StoreUnavailableError(f"{key} was there and then it was not") from error
-        return None if stored == data else stored
+        # Compared as bytes: buffers of Arrow call their bytes signed.
+        return None if memoryview(data).cast("B") == stored else stored
     return None

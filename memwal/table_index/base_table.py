@@ -11,6 +11,7 @@ from memwal.errors import (
     MemWalError,
     ObjectNotFoundError,
     StoreAccessError,
+    StoreFullError,
     StoreUnavailableError,
     TableSetupError,
 )
@@ -103,6 +104,8 @@ def translate_lance_error(error: Exception, doing: str) -> MemWalError:
     """
     text = str(error)
     lowered = text.lower()
+    if "no space left" in lowered or "os error 28" in lowered or "quota exceeded" in lowered:
+        return StoreFullError(f"{doing}: no space left; free some, then try again")
     if "not found" in lowered or "no such file" in lowered or "notfound" in lowered:
         return ObjectNotFoundError(f"{doing}: not found")
     if any(word in lowered for word in ("accessdenied", "access denied", "permission denied")) or (

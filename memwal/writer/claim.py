@@ -93,12 +93,14 @@ def claim_region(
     writer_id = uuid.uuid4().hex
     if manifest.version == 1:
         return Claim(manifest=manifest, writer_id=writer_id, next_position=1)
-    sentinel = fence(
+    sentinel = retrying(
+        fence,
         store,
         region_id,
         epoch=manifest.writer_epoch,
         writer_id=writer_id,
-        start=max(manifest.replay_after, manifest.wal_last_seen) + 1,
+        after=manifest.replay_after,
+        hint=manifest.wal_last_seen,
     )
     _note_tip(manifests, manifest.writer_epoch, sentinel)
     return Claim(manifest=manifest, writer_id=writer_id, next_position=sentinel + 1)

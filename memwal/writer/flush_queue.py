@@ -11,7 +11,7 @@ from concurrent.futures import Executor
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from memwal.errors import BackPressureError, OutcomeUnknownError, StoreError
+from memwal.errors import BackPressureError, OutcomeUnknownError, StoreError, WriterClosedError
 from memwal.writer.memtable import MemTable
 
 logger = logging.getLogger(__name__)
@@ -78,8 +78,9 @@ class FlushQueue:
                 ) from self._error
             self._state.wait(remaining)
 
-    def wait_until_empty(self, check: Callable[[], None]) -> None:
-        """Try everything that waits, and wait for it. The caller holds the state.
+    def wait_until_flushed(self, generation: int, check: Callable[[], None]) -> None:
+        """Wait for a generation and all before it, trying anew what had failed. The caller holds
+        the state.
 
         Raises
         ------
@@ -87,7 +88,7 @@ class FlushQueue:
             What the oldest MemTable failed with; it stays queued.
         """
         self._error = None
-        while self._tables:
+        while self._tables and self._tables[0].generation <= generation:
             check()
             if self._error is not None:
                 raise self._error
@@ -96,8 +97,13 @@ class FlushQueue:
 
     def _start(self) -> None:
         if self._tables and not self._running:
-            self._running = True
-            self._executor.submit(self._drain)
+            try:
+                self._executor.submit(self._drain)
+            except RuntimeError:
+                # Shut down with the table's writer, while this region was being claimed.
+                self._error = WriterClosedError("the writer was closed before it could flush")
+            else:
+                self._running = True
 
     def _drain(self) -> None:
         while True:

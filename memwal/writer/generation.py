@@ -34,7 +34,7 @@ from memwal.format.names import (
 from memwal.format.region_manifest import FlushedGeneration
 from memwal.region.newest import key_column
 from memwal.storage.location import TableLocation
-from memwal.table_index.base_table import BaseTable
+from memwal.table_index.base_table import BaseTable, translate_lance_error
 from memwal.writer.memtable import newest_per_key
 
 if TYPE_CHECKING:
@@ -103,10 +103,13 @@ def write_generation(
     rows = newest_per_key(contents, base.primary_key).combine_chunks()
     keys = [rows.column(column) for column in base.primary_key]
     uri = location.child(folder)
-    dataset = _write_rows(base, uri, rows)
-    for index in indexes:
-        dataset.create_scalar_index(index.column, index.kind, name=index.name)
-    _write_key_index(location, f"{folder}/{PK_INDEX_DIR}", key_column(rows, base.primary_key))
+    try:
+        dataset = _write_rows(base, uri, rows)
+        for index in indexes:
+            dataset.create_scalar_index(index.column, index.kind, name=index.name)
+        _write_key_index(location, f"{folder}/{PK_INDEX_DIR}", key_column(rows, base.primary_key))
+    except (OSError, ValueError) as error:
+        raise translate_lance_error(error, f"writing {uri}") from error
     store.put(f"{folder}/{BLOOM_FILTER_NAME}", build_bloom_filter(keys))
     store.sync(folder)
     return FlushedGeneration(

@@ -9,12 +9,16 @@ from dataclasses import dataclass
 from uuid import UUID
 
 import pyarrow as pa
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from memwal.errors import (
     ConflictError,
     CorruptDataError,
     ObjectNotFoundError,
+    OutcomeUnknownError,
     RegionFencedError,
+    StoreError,
+    StoreUnavailableError,
 )
 from memwal.format.names import wal_key
 from memwal.format.wal_entry import (
@@ -26,6 +30,8 @@ from memwal.format.wal_entry import (
 )
 from memwal.storage.base import Data, ObjectStore
 from memwal.storage.settled import create_settled
+
+_CHECK_ATTEMPTS = 5
 
 
 def find_tip(store: ObjectStore, region_id: UUID, *, start: int) -> int:
@@ -52,14 +58,14 @@ def read_log(
 ) -> Iterator[tuple[int, WalEntry]]:
     """Entries behind position ``after``, in order, up to the first free position.
 
-    A torn entry at the tip counts as absent: it was never acknowledged.
+    Torn entries at the end count as absent: they were lost before they were safe.
 
     Raises
     ------
     RegionFencedError
         An entry has a higher epoch than ``epoch``: whoever reads is fenced itself.
     CorruptDataError
-        A torn entry has others behind it.
+        A torn entry has whole ones behind it.
     """
     position = after
     while True:
@@ -70,7 +76,7 @@ def read_log(
         except ObjectNotFoundError:
             return
         except TornEntryError:
-            if store.exists(wal_key(region_id, position + 1)):
+            if not _torn_to_the_end(store, region_id, position + 1):
                 raise
             return
         if entry.writer_epoch > epoch:
@@ -78,13 +84,24 @@ def read_log(
         yield position, entry
 
 
-def fence(store: ObjectStore, region_id: UUID, *, epoch: int, writer_id: str, start: int) -> int:
+def fence(
+    store: ObjectStore, region_id: UUID, *, epoch: int, writer_id: str, after: int, hint: int
+) -> int:
     """Put the fence sentinel at the tip and return its position.
 
     From then on a writer with a lower epoch finds a higher one where it wants to append.
+
+    Parameters
+    ----------
+    after : int
+        Last position that flushed generations cover.
+    hint : int
+        A position that was taken already, or 0.
     """
     data = encode_sentinel(writer_epoch=epoch, writer_id=writer_id)
-    position = find_tip(store, region_id, start=start)
+    position = find_tip(store, region_id, start=max(after, hint) + 1)
+    while position - 1 > after and _is_torn(store, wal_key(region_id, position - 1)):
+        position -= 1
     while _take(store, region_id, position, data, epoch) is not None:
         position += 1
     return position
@@ -92,10 +109,19 @@ def fence(store: ObjectStore, region_id: UUID, *, epoch: int, writer_id: str, st
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """Where a group of writes went, and the foreign entries that had to be taken up before it."""
+    """An entry that is durable and acknowledged.
+
+    Attributes
+    ----------
+    position : int
+        Where it stands in the log.
+    batches : tuple of pyarrow.RecordBatch
+        Its rows as they stand there, in memory of their own: foreign rows that had to be taken
+        up first, then those of the group. What callers do to their buffers later does not matter.
+    """
 
     position: int
-    absorbed: tuple[pa.RecordBatch, ...]
+    batches: tuple[pa.RecordBatch, ...]
 
 
 class LogAppender:
@@ -140,6 +166,7 @@ class LogAppender:
         self._clock = clock
         # Never yet: a claim may have paused on its way, too.
         self._verified_at = -math.inf
+        self._foreign: list[pa.RecordBatch] = []
         self.next_position = next_position
 
     def append(self, batches: Sequence[pa.RecordBatch], *, generation: int) -> Appended:
@@ -154,14 +181,15 @@ class LogAppender:
             Another writer claimed the region. The group may be in the log all the same, and its
             rows then belong to what the other writer replays; they are not acknowledged.
         OutcomeUnknownError
-            The store does not tell whether the entry is there. Nothing may be appended after it.
+            The store does not tell whether the entry is there, or whether the region is still
+            ours. Nothing may be appended after it.
+        StoreFullError, StoreAccessError
+            The store refused; the position is still free.
         """
-        rows = list(batches)
-        absorbed: list[pa.RecordBatch] = []
         while True:
             data = memoryview(
                 encode_entry(
-                    absorbed + rows,
+                    [*self._foreign, *batches],
                     schema=self._schema,
                     writer_epoch=self._epoch,
                     generation=generation,
@@ -173,10 +201,12 @@ class LogAppender:
             self.next_position = position + 1
             if foreign is None:
                 break
-            for batch in foreign.batches:
-                absorbed += self._adopt(batch)
+            # Kept until an entry of ours has them: their position is behind us from now on.
+            self._foreign += [rows for batch in foreign.batches for rows in self._adopt(batch)]
         self._check_epoch()
-        return Appended(position=position, absorbed=tuple(absorbed))
+        self._foreign = []
+        key = wal_key(self._region_id, position)
+        return Appended(position=position, batches=decode_entry(data, name=key).batches)
 
     def _check_epoch(self) -> None:
         """Look at the epoch again unless that was done a moment ago.
@@ -186,9 +216,22 @@ class LogAppender:
         anybody will replay, and must not be acknowledged.
         """
         now = self._clock()
-        if now - self._verified_at >= self._check_interval:
-            self._verify_epoch()
-            self._verified_at = now
+        if now - self._verified_at < self._check_interval:
+            return
+        retrying = Retrying(
+            retry=retry_if_exception_type(StoreUnavailableError),
+            stop=stop_after_attempt(_CHECK_ATTEMPTS),
+            wait=wait_random_exponential(multiplier=0.05, max=2),
+            reraise=True,
+        )
+        try:
+            retrying(self._verify_epoch)
+        except StoreError as error:
+            raise OutcomeUnknownError(
+                f"an entry of region {self._region_id} is in the log, but the store does not tell "
+                "whether the region is still ours; open a new writer"
+            ) from error
+        self._verified_at = now
 
 
 def _take(
@@ -206,9 +249,9 @@ def _take(
         try:
             entry = decode_entry(stored, name=key)
         except TornEntryError as error:
-            if store.exists(wal_key(region_id, position + 1)):
+            if not _torn_to_the_end(store, region_id, position + 1):
                 raise CorruptDataError(
-                    f"{key} is damaged and has entries behind it; nothing was changed, "
+                    f"{key} is damaged and has whole entries behind it; nothing was changed, "
                     "restore it from a backup"
                 ) from error
             try:
@@ -219,6 +262,30 @@ def _take(
         if entry.writer_epoch > epoch:
             raise _fenced(region_id, epoch, entry.writer_epoch)
         return entry
+
+
+def _torn_to_the_end(store: ObjectStore, region_id: UUID, position: int) -> bool:
+    """Whether nothing but torn entries stands at and behind a position.
+
+    A machine that crashes can leave several files empty whose writer did not sync them.
+    """
+    while True:
+        key = wal_key(region_id, position)
+        if not store.exists(key):
+            return True
+        if not _is_torn(store, key):
+            return False
+        position += 1
+
+
+def _is_torn(store: ObjectStore, key: str) -> bool:
+    try:
+        decode_entry(store.get(key), name=key)
+    except TornEntryError:
+        return True
+    except ObjectNotFoundError:
+        return False
+    return False
 
 
 def _fenced(region_id: UUID, epoch: int, other: int) -> RegionFencedError:

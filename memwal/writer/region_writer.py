@@ -57,7 +57,7 @@ class _Pending:
 
     batches: list[pa.RecordBatch]
     done: bool = False
-    error: Exception | None = None
+    error: BaseException | None = None
     bytes: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -149,8 +149,9 @@ class RegionWriter:
             with self._state:
                 self._check_usable()
             self._seal()
+            last = self._active.generation - 1
         with self._state:
-            self._sealed.wait_until_empty(self._check_usable)
+            self._sealed.wait_until_flushed(last, self._check_usable)
 
     def close(self) -> None:
         """Flush, and take no more writes. A second call does nothing."""
@@ -273,14 +274,15 @@ class RegionWriter:
                 _joined([batch for pending in group for batch in pending.batches]),
                 generation=self._active.generation,
             )
-        except Exception as error:
+        except BaseException as error:
             # The group's other writers wait for an answer, whatever went wrong.
             self._fail(group, error)
+            if not isinstance(error, Exception):
+                raise
             return
         with self._state:
-            self._active.add(appended.absorbed, position=appended.position)
+            self._active.add(appended.batches, position=appended.position)
             for pending in group:
-                self._active.add(pending.batches, position=appended.position)
                 pending.done = True
         options = self._context.options
         if (
@@ -299,7 +301,7 @@ class RegionWriter:
                 size += group[-1].bytes
             return group
 
-    def _fail(self, group: list[_Pending], error: Exception) -> None:
+    def _fail(self, group: list[_Pending], error: BaseException) -> None:
         """Tell the group's writers, and everybody else too when the writer is finished."""
         with self._state:
             if not isinstance(error, _NOT_FINAL):
@@ -320,6 +322,9 @@ class RegionWriter:
     def _seal(self, *, next_generation: int | None = None) -> None:
         """Hand the MemTable to the flush and start a new one. Writes are excluded by the caller."""
         with self._state:
+            if self._failure is not None:
+                # Closed or fenced: the log keeps the rows for the next claim.
+                return
             if not self._active.rows:
                 if next_generation is not None:
                     self._active.generation = next_generation
@@ -363,7 +368,7 @@ class RegionWriter:
         )
 
 
-def _again(error: Exception) -> MemWalError:
+def _again(error: BaseException) -> MemWalError:
     """An error of the same kind for another caller, with a trace of its own."""
     if isinstance(error, MemWalError):
         return type(error)(str(error))

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from memwal.errors import InvalidInputError
+from memwal.errors import InvalidInputError, WriterClosedError
 from memwal.region.routing import RegionAssignment, Router
 from memwal.region.row_schema import UnflushedRows
 from memwal.region.spec import RegionSpec
@@ -72,6 +72,7 @@ class TableWriter:
         self._lock = threading.Lock()
         self._claims: dict[UUID, threading.Lock] = {}
         self._regions: dict[UUID, RegionWriter] = {}
+        self._closed = False
 
     def upsert(self, data: Any) -> None:
         """Insert rows, or replace those that have the same key. Durable when it returns.
@@ -127,6 +128,8 @@ class TableWriter:
 
     def close(self) -> None:
         """Flush everything and take no more writes."""
+        if self._closed:
+            return
         try:
             self._run([region.close for region in self._open_regions()])
         finally:
@@ -179,6 +182,7 @@ class TableWriter:
         """The writer of a region; the first call for a region claims it."""
         region_id = assignment.region_id
         with self._lock:
+            self._check_open()
             writer = self._regions.get(region_id)
             if writer is not None:
                 return writer
@@ -206,11 +210,19 @@ class TableWriter:
         if len(calls) == 1:
             calls[0]()
             return
-        futures = [self._pool.submit(call) for call in calls]
+        with self._lock:
+            self._check_open()
+            futures = [self._pool.submit(call) for call in calls]
         errors = [error for future in futures if (error := future.exception()) is not None]
         if errors:
             raise errors[0]
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise WriterClosedError("the writer of this table is closed; open a new one")
+
     def _shut_down(self) -> None:
+        with self._lock:
+            self._closed = True
         self._pool.shutdown()
         self._flushes.shutdown()

@@ -41,22 +41,6 @@ DAG_PREFIX = "memwal__"
 START = datetime(2025, 1, 1, tzinfo=UTC)
 LONGEST_JOB = timedelta(hours=6)
 
-PARAMS = ParamsDict(
-    {
-        "force": Param(
-            False, type="boolean", description="Merge every backlog now, without waiting."
-        ),
-        "dry_run": Param(False, type="boolean", description="Look and decide, and change nothing."),
-        "regions": Param(
-            [],
-            type="array",
-            items={"type": "string"},
-            description="UUIDs of the regions to look at; all when empty.",
-        ),
-    }
-)
-"""What a run by hand can ask for."""
-
 
 def build_dags(snapshot: str | Path) -> dict[str, DAG]:
     """Build the DAGs of all enabled tables of a snapshot, by DAG id.
@@ -136,6 +120,9 @@ def build_dag(table: ManagedTable) -> DAG:
             "priority_weight": policy.priority,
             "weight_rule": "absolute",
             "execution_timeout": LONGEST_JOB,
+            # Here and not left to the operators: a mapped task does not see its class's defaults.
+            "retries": 2,
+            "retry_delay": timedelta(seconds=15),
         },
     ) as dag:
         regions = ListRegionsOperator(task_id="list_regions", **named)
@@ -180,7 +167,7 @@ def build_dag(table: ManagedTable) -> DAG:
         decide >> merge >> index >> publish >> collect
     # Set last: every task made in a DAG with parameters would copy and validate them, which takes
     # half of the time that 500 tables need.
-    dag.params = PARAMS
+    dag.params = _params()
     return dag
 
 
@@ -194,6 +181,26 @@ def region_problems() -> None:
 
 def _schedule(schedule: str | float | None) -> str | timedelta | None:
     return timedelta(seconds=schedule) if isinstance(schedule, int | float) else schedule
+
+
+def _params() -> ParamsDict:
+    """What a run by hand can ask for; made anew, since a run's values are kept in them."""
+    return ParamsDict(
+        {
+            "force": Param(
+                False, type="boolean", description="Merge every backlog now, without waiting."
+            ),
+            "dry_run": Param(
+                False, type="boolean", description="Look and decide, and change nothing."
+            ),
+            "regions": Param(
+                [],
+                type="array",
+                items={"type": "string"},
+                description="UUIDs of the regions to look at; all when empty.",
+            ),
+        }
+    )
 
 
 def _doc(table: ManagedTable) -> str:

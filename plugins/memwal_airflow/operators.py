@@ -15,7 +15,7 @@ from airflow.sdk import BaseHook, Context
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
 from memwal_airflow.recording import Recorder
-from memwal_airflow.spark import LOCAL_CONF, JobSubmitHook, application_path, configured_master
+from memwal_airflow.spark import JobSubmitHook, application_path, configured_master
 from memwal_airflow.storage import options_file, table_at
 
 
@@ -86,7 +86,9 @@ class TableJobOperator(SparkSubmitOperator):
         """Act on a result, for example by raising a skip or describing the asset."""
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Run the job, record it, and return its result."""
+        """Run the job, record it, and return its result; skipped in a run with ``dry_run``."""
+        if context["params"].get("dry_run"):
+            raise AirflowSkipException("Dry run: nothing is changed.")
         reason = self.idle_reason(context)
         if reason is not None:
             raise AirflowSkipException(reason)
@@ -127,11 +129,10 @@ class TableJobOperator(SparkSubmitOperator):
         else:
             # The provider takes a connection that does not exist for a YARN cluster.
             BaseHook.get_connection(self.spark_conn_id)
-        defaults = LOCAL_CONF if master is not None and master.startswith("local") else {}
         return JobSubmitHook(
             master=master,
             conn_id=self.spark_conn_id or "memwal_spark",
-            conf={**defaults, **(self.conf or {})},
+            conf=self.conf,
             application_args=self.application_args,
             name=self.name,
         )
@@ -164,7 +165,7 @@ class MergeOperator(TableJobOperator):
         """``--region`` for each."""
         arguments = [text for region in self.regions for text in ("--region", str(region))]
         if self.max_bytes is not None:
-            arguments += ["--max-bytes", str(self.max_bytes)]
+            arguments += ["--commit-bytes", str(self.max_bytes)]
         return arguments
 
     def take(self, result: dict[str, Any], context: Context) -> None:

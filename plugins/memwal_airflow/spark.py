@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,18 +18,12 @@ from airflow.sdk.configuration import conf
 
 import memwal
 from memwal.errors import InvalidInputError
+from memwal.spark.java import ensure_java
 
 SECTION = "memwal"
 DEFAULT_MASTER = "local[*]"
 KILL_SECONDS = 2.0
 HIDDEN_PREFIXES = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_", "_AIRFLOW_")
-
-LOCAL_CONF = {
-    "spark.ui.enabled": "false",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-}
-"""A local master talks to itself only and needs no page that listens on every interface."""
 
 
 def configured_master() -> str:
@@ -57,9 +53,14 @@ def application_path(name: str) -> str:
 def job_environment() -> dict[str, str]:
     """Environment of a client-mode job: the task's, without what is Airflow's own.
 
-    Connections, variables and the keys of the API stay behind. ``JAVA_HOME``, ``PATH`` and the
-    rest are handed on; Python is the interpreter that runs the task, in driver and workers, and
-    finds the same ``memwal``.
+    Connections, variables and the keys of the API stay behind, the rest is handed on. Python is
+    the interpreter that runs the task, in driver and workers, and finds the same ``memwal``;
+    ``JAVA_HOME`` is a Java that Spark can run on.
+
+    Raises
+    ------
+    InvalidInputError
+        There is no Java 17 or newer.
     """
     env = {key: value for key, value in os.environ.items() if not key.startswith(HIDDEN_PREFIXES)}
     binaries = str(Path(sys.executable).parent)
@@ -68,6 +69,7 @@ def job_environment() -> dict[str, str]:
     folders = [entry for entry in env.get("PYTHONPATH", "").split(os.pathsep) if entry]
     env["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([library, *folders]))
     env["PYSPARK_PYTHON"] = env["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    ensure_java(env)
     return env
 
 
@@ -107,7 +109,12 @@ class JobSubmitHook(SparkSubmitHook):
                 raise InvalidInputError(
                     f"{binary} is not on the PATH; install memwal[spark] where Airflow runs."
                 )
-        return super().submit(application, **kwargs)
+        try:
+            return super().submit(application, **kwargs)
+        finally:
+            if self._submit_sp is not None:
+                # The provider leaves the pipe of the log open.
+                self._submit_sp.stdout.close()
 
     def on_kill(self) -> None:
         """End the JVM, its Python driver and its workers, then do what the provider does.
@@ -116,21 +123,22 @@ class JobSubmitHook(SparkSubmitHook):
         it and would go on.
         """
         if self._submit_sp is not None and self._submit_sp.poll() is None:
-            kill_family(self._submit_sp.pid)
+            kill_family(self._submit_sp)
         super().on_kill()
 
 
-def kill_family(pid: int) -> None:
-    """End a process and all that descend from it: ask first, kill what is left after 2 s."""
+def kill_family(process: subprocess.Popen[Any]) -> None:
+    """End a child process and all that descend from it: ask first, kill what is left after 2 s.
+
+    The exit code stays for the caller to fetch.
+    """
     try:
-        root = psutil.Process(pid)
-        family = [root, *root.children(recursive=True)]
+        descendants = psutil.Process(process.pid).children(recursive=True)
     except psutil.NoSuchProcess:
         return
-    for send in (psutil.Process.terminate, psutil.Process.kill):
-        for process in family:
-            try:
-                send(process)
-            except psutil.NoSuchProcess:
-                continue
-        _, family = psutil.wait_procs(family, timeout=KILL_SECONDS)
+    for name in ("terminate", "kill"):
+        for member in (process, *descendants):
+            with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+                getattr(member, name)()
+        # Not the child itself: psutil would fetch its exit code, and the hook would see a success.
+        _, descendants = psutil.wait_procs(descendants, timeout=KILL_SECONDS)

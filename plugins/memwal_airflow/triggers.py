@@ -7,7 +7,12 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
-from airflow.triggers.base import BaseTrigger, TriggerEvent
+from airflow.triggers.base import (
+    BaseTaskEndEvent,
+    BaseTrigger,
+    TaskSkippedEvent,
+    TaskSuccessEvent,
+)
 
 from memwal.catalog.policy import merge_reason
 from memwal.maintenance.status import RegionBacklog
@@ -15,7 +20,11 @@ from memwal_airflow.storage import read_options_async, region_backlog
 
 
 class RegionBacklogTrigger(BaseTrigger):
-    """Looks at one region until it is due for a merge or the window ends.
+    """Looks at one region until it is due for a merge or the window ends, and ends the task.
+
+    The task does not go back to a worker. That saves a process for each region, and more: a task
+    that is resumed before the scheduler has taken notice of its deferral (some seconds on a busy
+    machine) is taken for one that was killed, and failed. A task that is over cannot be.
 
     All state is in the arguments, so that another triggerer can go on where one stopped; the end
     of the window is a point in time for the same reason.
@@ -25,8 +34,8 @@ class RegionBacklogTrigger(BaseTrigger):
     table_uri, region_id, min_generations, max_age_seconds, storage_options_ref
         As of :class:`memwal_airflow.sensors.RegionBacklogSensor`.
     poke_seconds : float
-        Pause before each look, the first one too: an event that comes before the scheduler has
-        stored the deferral would be lost and fail the task.
+        Pause before each look, the first one too: an event that comes before the deferral is
+        stored would be lost.
     window_ends_at : float
         Seconds since the epoch.
     """
@@ -66,10 +75,11 @@ class RegionBacklogTrigger(BaseTrigger):
             },
         )
 
-    async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Yield one event: ``{"region": ...}``, with ``"due"`` when the region is.
+    async def run(self) -> AsyncIterator[BaseTaskEndEvent]:
+        """Yield one event, which ends the task as success or skipped.
 
-        An error of the storage ends the trigger; Airflow then tries the task again.
+        The XCom of a success is what :func:`look` found; of a skip, ``reason`` tells why. An error
+        of the storage ends the trigger; Airflow then tries the task again.
         """
         while True:
             await asyncio.sleep(self.poke_seconds)
@@ -83,9 +93,23 @@ class RegionBacklogTrigger(BaseTrigger):
                 min_generations=self.min_generations,
                 max_age_seconds=self.max_age_seconds,
             )
-            if found["due"] or time.time() >= self.window_ends_at:
-                yield TriggerEvent(found)
+            if found["due"]:
+                self.log.info("Region %s is due: %s.", self.region_id, found["due"])
+                yield TaskSuccessEvent(xcoms={"return_value": found})
                 return
+            if time.time() >= self.window_ends_at:
+                reason = not_due(found, self.min_generations)
+                self.log.info("%s The window is over.", reason)
+                yield TaskSkippedEvent(xcoms={"reason": reason})
+                return
+
+
+def not_due(found: dict[str, Any], min_generations: int) -> str:
+    """Why a sensor is skipped."""
+    return (
+        f"Region {found['region_id']} is not due: {found['generations']} of {min_generations} "
+        "generations wait."
+    )
 
 
 def look(

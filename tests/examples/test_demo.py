@@ -100,6 +100,7 @@ class TestProducers:
             rows=FLIGHTS,
             producers=2,
             airflow=False,
+            slice_minutes=60,
             seconds=3.0,
             memtable_rows=200,
         )

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from airflow._shared.module_loading import import_string
-from airflow.triggers.base import TriggerEvent
 from memwal_airflow import triggers
 from memwal_airflow.triggers import RegionBacklogTrigger
 
@@ -30,7 +29,13 @@ def trigger(table: Any, region: str, *, seconds: float = 60, **changes: Any) -> 
 
 
 async def events(found: RegionBacklogTrigger) -> list[Any]:
-    return [event.payload async for event in found.run()]
+    return [event async for event in found.run()]
+
+
+def run(found: RegionBacklogTrigger) -> tuple[str, Any]:
+    """State and XComs of the one event."""
+    (event,) = asyncio.run(events(found))
+    return event.task_instance_state, event.xcoms
 
 
 def test_all_state_survives_json(backlog: Any) -> None:
@@ -57,28 +62,34 @@ def test_a_region_that_is_due_gives_one_event_after_a_pause(
 
     monkeypatch.setattr(triggers.asyncio, "sleep", noted_sleep)
     monkeypatch.setattr(triggers, "region_backlog", noted_look)
-    (event,) = asyncio.run(events(trigger(backlog, backlog.hot)))
+    state, xcoms = run(trigger(backlog, backlog.hot))
     assert order == ["sleep", "look"]
-    assert event["region_id"] == backlog.hot
-    assert "4 generations wait" in event["due"]
-    assert (event["generations"], event["rows"] > 3, event["bytes"] > 0) == (4, True, True)
-    json.dumps(event)
+    assert state == "success"
+    found = xcoms.pop("return_value")
+    assert (xcoms, found["region_id"], found["generations"]) == ({}, backlog.hot, 4)
+    assert "4 generations wait" in found["due"]
+    assert found["rows"] > 3
+    assert found["bytes"] > 0
+    json.dumps(found)
 
 
-def test_the_end_of_the_window_gives_an_event_that_is_not_due(backlog: Any) -> None:
-    (event,) = asyncio.run(events(trigger(backlog, backlog.cold, seconds=5 * POKE)))
-    assert (event["due"], event["generations"]) == (None, 1)
+def test_the_end_of_the_window_skips_the_task_and_says_why(backlog: Any) -> None:
+    state, xcoms = run(trigger(backlog, backlog.cold, seconds=5 * POKE))
+    assert state == "skipped"
+    assert xcoms == {
+        "reason": f"Region {backlog.cold} is not due: 1 of 4 generations wait.",
+    }
 
 
 def test_a_window_that_is_over_still_gets_one_look(backlog: Any) -> None:
-    (event,) = asyncio.run(events(trigger(backlog, backlog.hot, seconds=-100)))
-    assert event["due"]
+    assert run(trigger(backlog, backlog.hot, seconds=-100))[0] == "success"
 
 
 def test_a_region_that_does_not_exist_yet_is_not_due(backlog: Any) -> None:
     region = "00000000-0000-0000-0000-000000000009"
-    (event,) = asyncio.run(events(trigger(backlog, region, seconds=0)))
-    assert event == {"region_id": region, "due": None, "generations": 0, "rows": 0, "bytes": 0}
+    state, xcoms = run(trigger(backlog, region, seconds=0))
+    assert state == "skipped"
+    assert "0 of 4" in xcoms["reason"]
 
 
 def test_it_sees_what_is_flushed_while_it_waits(backlog: Any) -> None:
@@ -89,12 +100,12 @@ def test_it_sees_what_is_flushed_while_it_waits(backlog: Any) -> None:
         return await waiting
 
     (event,) = asyncio.run(both())
-    assert event["generations"] == 4
+    assert event.xcoms["return_value"]["generations"] == 4
 
 
 def test_age_counts_too(backlog: Any) -> None:
-    (event,) = asyncio.run(events(trigger(backlog, backlog.cold, max_age_seconds=0.0)))
-    assert "oldest" in event["due"]
+    _, xcoms = run(trigger(backlog, backlog.cold, max_age_seconds=0.0))
+    assert "oldest" in xcoms["return_value"]["due"]
 
 
 def test_the_event_loop_goes_on_while_storage_blocks(
@@ -117,17 +128,10 @@ def test_the_event_loop_goes_on_while_storage_blocks(
         return ticks, waiting.result()
 
     ticks, (event,) = asyncio.run(both())
-    assert event["due"]
+    assert event.task_instance_state == "success"
     assert ticks > 5
 
 
 def test_an_error_of_the_storage_ends_the_trigger(backlog: Any) -> None:
     with pytest.raises(MemWalError):
         asyncio.run(events(trigger(backlog, backlog.hot, table_uri=backlog.uri + "-not")))
-
-
-def test_events_are_plain(backlog: Any) -> None:
-    async def first() -> TriggerEvent:
-        return await anext(aiter(trigger(backlog, backlog.hot).run()))
-
-    assert type(asyncio.run(first())) is TriggerEvent

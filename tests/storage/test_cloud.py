@@ -19,6 +19,7 @@ from memwal.errors import (
     TableSetupError,
     UnsupportedStoreError,
 )
+from memwal.storage.backends import memory_backend
 from memwal.storage.base import ObjectStore
 from memwal.storage.open import check_put_if_absent, open_store
 
@@ -79,6 +80,26 @@ def test_a_store_that_keeps_failing_leaves_the_outcome_open(
 
     assert store.get("a/1") == b"mine"
     assert len(failing_s3.requests) == 4
+
+
+@pytest.mark.parametrize("call", ["create", "put"])
+def test_a_refusal_after_a_retry_leaves_the_outcome_open(failing_s3: FailingS3, call: str) -> None:
+    failing_s3.work_then_answer(500)
+    failing_s3.answer(403, "ExpiredToken", "too late")
+    store = failing_s3.open()
+
+    with pytest.raises(StoreUnavailableError, match=r"ExpiredToken.*may have been carried out"):
+        CALLS[call](store)
+
+    assert store.get("a/1") == b"x"
+
+
+def test_a_read_that_is_refused_after_a_retry_is_refused(failing_s3: FailingS3) -> None:
+    failing_s3.answer(500)
+    failing_s3.answer(403, "ExpiredToken", "too late")
+
+    with pytest.raises(StoreAccessError):
+        failing_s3.open().get("a/1")
 
 
 def test_the_number_of_retries_is_an_option(failing_s3: FailingS3) -> None:
@@ -259,6 +280,30 @@ def test_a_store_that_overwrites_is_found_out(failing_s3: FailingS3) -> None:
         check_put_if_absent(failing_s3.open())
 
     assert failing_s3.objects == {}
+
+
+def test_a_store_that_refuses_and_overwrites_is_found_out(failing_s3: FailingS3) -> None:
+    def overwrite_and_refuse(handler: object) -> bool:
+        del handler.headers["If-None-Match"]  # type: ignore[attr-defined]
+        return handler.work(answer=412)  # type: ignore[attr-defined, no-any-return]
+
+    failing_s3.script.append(lambda handler: handler.work())
+    failing_s3.script.append(overwrite_and_refuse)
+
+    with pytest.raises(UnsupportedStoreError, match="If-None-Match"):
+        check_put_if_absent(failing_s3.open())
+
+
+def test_names_that_no_key_may_have_are_not_listed_but_deleted() -> None:
+    backend = memory_backend("names-that-no-key-may-have")
+    for path in ("t/a/1", "t/a/.2.tmp"):
+        backend.put(path, b"")
+    store = open_store("memory://names-that-no-key-may-have/t")
+
+    assert [info.key for info in store.list("")] == ["a/1"]
+    store.delete_folder("a")
+
+    assert [meta["path"] for batch in backend.list() for meta in batch] == []
 
 
 def test_a_failed_cleanup_does_not_hide_what_went_wrong(failing_s3: FailingS3) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -20,7 +21,7 @@ from memwal.errors import (
     StoreUnavailableError,
     UnsupportedStoreError,
 )
-from memwal.storage import durability
+from memwal.storage import durability, files
 from memwal.storage.local import LocalStore
 
 Call = tuple[str, ...]
@@ -33,6 +34,13 @@ def keys_of(store: LocalStore) -> list[str]:
 
 def files_below(root: Path) -> list[str]:
     return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
+
+
+def made_again_by_somebody_else(folder: Path) -> None:
+    for file in folder.iterdir():
+        file.unlink()
+    folder.rmdir()
+    folder.mkdir()
 
 
 @pytest.fixture
@@ -189,13 +197,26 @@ def test_sync_covers_files_folders_and_the_way_up(root: Path, calls: list[Call])
 
 def test_sync_reaches_the_way_up_again_each_time(root: Path, calls: list[Call]) -> None:
     store = LocalStore(root)
-    store.create("gen_1/x", b"")
-    (root / "gen_2").mkdir()
+    store.create("gen/x", b"")
+    made_again_by_somebody_else(root / "gen")
     calls.clear()
 
-    store.sync("gen_2")
+    store.sync("gen")
 
     assert ("fsync", "table") in calls
+
+
+def test_a_folder_that_was_deleted_is_made_durable_again(root: Path, calls: list[Call]) -> None:
+    store = LocalStore(root)
+    store.create("a/b/x", b"")
+    store.delete_folder("a")
+    (root / "a" / "b").mkdir(parents=True)
+    calls.clear()
+
+    store.create("a/b/x", b"")
+
+    synced = [call[1] for call in calls if call[0] == "fsync"]
+    assert synced == ["table", "table/a", "TEMP", "table/a/b"]
 
 
 def test_sync_of_a_folder_that_is_gone_says_so(root: Path) -> None:
@@ -655,6 +676,40 @@ def test_of_processes_that_create_a_key_one_wins(
     assert len(owners) == 60
     assert {pid: owners.count(pid) for pid in won} == won
     assert len(files_below(root)) == 60
+
+
+@pytest.mark.parametrize("change", ["put", "delete"])
+def test_what_happens_during_a_replacement_happens_after_it(
+    root: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    store = LocalStore(root)
+    store.put("a/1", b"old")
+    real = files.read
+    changing: list[threading.Thread] = []
+
+    def read_while_somebody_changes(path: str) -> bytes:
+        content = real(path)
+        other = LocalStore(root)
+        work = (
+            (lambda: other.put("a/1", b"put")) if change == "put" else lambda: other.delete("a/1")
+        )
+        thread = threading.Thread(target=work)
+        thread.start()
+        # Time enough to do it, if nothing held it up.
+        thread.join(0.2)
+        changing.append(thread)
+        return content
+
+    with monkeypatch.context() as slowed:
+        slowed.setattr(files, "read", read_while_somebody_changes)
+        store.replace("a/1", b"new", expected=b"old")
+    for thread in changing:
+        thread.join()
+
+    if change == "put":
+        assert store.get("a/1") == b"put"
+    else:
+        assert not store.exists("a/1")
 
 
 def test_processes_lose_no_replacement(

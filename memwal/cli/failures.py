@@ -1,0 +1,84 @@
+"""How failures are told: one line on stderr, and an exit code."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from enum import IntEnum
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from memwal.errors import (
+    BackPressureError,
+    ConflictError,
+    InvalidInputError,
+    MemWalError,
+    OutcomeUnknownError,
+    StoreUnavailableError,
+    TableSetupError,
+    UnsupportedStoreError,
+)
+
+
+class ExitCode(IntEnum):
+    """What a shell script is told."""
+
+    DONE = 0
+    FAILED = 1
+    INPUT = 2
+    CONFLICT = 3
+    UNKNOWN = 4
+
+
+EXIT_CODES_HELP = """\
+Exit codes:
+
+\b
+  0  done; what a job had to leave out is a warning on stderr
+  1  failed: credentials, a full or damaged store, a fault
+  2  wrong input: the command line, a file, or a table that cannot be used
+     this way; nothing was changed
+  3  somebody else was first, or the store did not answer: try again
+  4  it is not known whether it happened: look, then try again
+"""
+
+_CODES: tuple[tuple[type[MemWalError], ExitCode], ...] = (
+    (InvalidInputError, ExitCode.INPUT),
+    (TableSetupError, ExitCode.INPUT),
+    (UnsupportedStoreError, ExitCode.INPUT),
+    (ConflictError, ExitCode.CONFLICT),
+    (StoreUnavailableError, ExitCode.CONFLICT),
+    (BackPressureError, ExitCode.CONFLICT),
+    (OutcomeUnknownError, ExitCode.UNKNOWN),
+)
+
+
+def exit_code(error: MemWalError) -> ExitCode:
+    """What the process ends with after this error."""
+    return next((code for kind, code in _CODES if isinstance(error, kind)), ExitCode.FAILED)
+
+
+class ReportingGroup(TyperGroup):
+    """A group of commands whose errors are told in one line, and with ``--debug`` in full."""
+
+    def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
+        """Run the command that was asked for."""
+        try:
+            return super().invoke(ctx)
+        except (typer.Exit, typer.Abort, typer.TyperException, BrokenPipeError):
+            raise
+        except MemWalError as error:
+            raise _told(ctx, error, str(error), exit_code(error)) from error
+        except Exception as error:
+            # The last resort: nobody above could tell of it in one line.
+            reason = f"{type(error).__name__}: {error}; memwal --debug tells where"
+            raise _told(ctx, error, reason, ExitCode.FAILED) from error
+
+
+def _told(ctx: typer.Context, error: Exception, reason: str, code: ExitCode) -> typer.Exit:
+    if ctx.params.get("debug"):
+        traceback.print_exception(error)
+    sys.stderr.write(f"error: {' '.join(reason.split())}\n")
+    return typer.Exit(code)

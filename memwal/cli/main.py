@@ -1,0 +1,69 @@
+"""The program ``memwal``.
+
+Commands import what they need when they run, so that ``memwal --help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from memwal.cli import inspection, jobs, setup, status
+from memwal.cli.failures import EXIT_CODES_HELP, ReportingGroup
+
+# Lance complains of an index that has no columns, which the MemWAL index rightly has not.
+os.environ.setdefault("LANCE_LOG", "error,lance::index=off")
+
+app = typer.Typer(
+    cls=ReportingGroup,
+    no_args_is_help=True,
+    # Tracebacks with local variables would show storage options.
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=EXIT_CODES_HELP,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"memwal {version('memwal')}")
+        raise typer.Exit
+
+
+@app.callback()
+def memwal(
+    debug: Annotated[bool, typer.Option("--debug", help="Tell where an error comes from.")] = False,
+    version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_print_version, help="Show the version."),
+    ] = False,
+) -> None:
+    """Look after Lance tables with MemWAL: set up, merge, index, publish, collect, inspect.
+
+    Every command prints text for people, or with --json one JSON document, on stdout.
+    """
+
+
+app.command()(setup.create)
+app.command()(setup.enable)
+app.command()(status.status)
+app.command()(jobs.merge)
+app.command()(jobs.index)
+app.command()(jobs.snapshot)
+app.command()(jobs.gc)
+app.command()(jobs.checkpoint)
+app.add_typer(inspection.app, name="inspect")
+
+
+def run() -> None:
+    """Entry point of the program; ends the process with an exit code."""
+    app(prog_name="memwal")
+
+
+if __name__ == "__main__":
+    run()

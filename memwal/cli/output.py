@@ -1,0 +1,129 @@
+"""What commands print: JSON or text on stdout, everything else on stderr."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date, time, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+if TYPE_CHECKING:
+    from memwal.maintenance.results import JobResult
+
+_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
+_PIPE_WIDTH = 160
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON document."""
+    sys.stdout.write(json.dumps(_plain(value)) + "\n")
+
+
+def print_line(text: str) -> None:
+    """Print a line of text."""
+    sys.stdout.write(text + "\n")
+
+
+def warn(text: str) -> None:
+    """Tell something on stderr."""
+    sys.stderr.write(f"warning: {text}\n")
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Print a table. Numbers stand to the right; what does not fit a column is folded."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table()
+    cells = [list(row) for row in rows]
+    for position, name in enumerate(columns):
+        # An empty cell says nothing about its column.
+        numeric = all(isinstance(row[position] or 0, int | float) for row in cells)
+        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    for row in cells:
+        table.add_row(*(_cell(value) for value in row))
+    # A pipe has no width; rich would take 80.
+    width = None if sys.stdout.isatty() else _PIPE_WIDTH
+    Console(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False).print(table)
+
+
+def print_fields(fields: Iterable[tuple[str, Any]]) -> None:
+    """Print names and values, one pair a line."""
+    pairs = list(fields)
+    width = max(len(name) for name, _ in pairs)
+    for name, value in pairs:
+        print_line(f"{name:<{width}}  {_cell(value)}")
+
+
+def print_result(result: JobResult, *, as_json: bool, note: str = "") -> None:
+    """Print what a job did, and warn of what it left out."""
+    if as_json:
+        print_json(result.to_dict())
+    else:
+        figures = ", ".join(
+            size(number) if name == "bytes" else f"{number} {name.replace('_', ' ')}"
+            for name, number in result.figures.items()
+        )
+        print_line(
+            f"{result.job}: {figures or 'nothing to do'}; {_count(result.commits, 'commit')} in "
+            f"{result.seconds:.1f} s; the table is at version {result.version}"
+        )
+        if note:
+            print_line(note)
+    for problem in result.problems:
+        warn(problem)
+
+
+def size(number: int) -> str:
+    """A number of bytes, short."""
+    if number < 1024:
+        return f"{number} B"
+    power = min((number.bit_length() - 1) // 10, len(_UNITS))
+    return f"{number / 1024**power:.1f} {_UNITS[power - 1]}"
+
+
+def age(seconds: float | None) -> str:
+    """A time span, short."""
+    if seconds is None:
+        return "-"
+    for limit, length, unit in ((120, 1, "s"), (7200, 60, "min"), (172800, 3600, "h")):
+        if seconds < limit:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds / 86400:.0f} d"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(_plain(value))
+
+
+def _plain(value: Any) -> Any:
+    """The value in types that JSON has."""
+    match value:
+        case Mapping():
+            return {str(key): _plain(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_plain(item) for item in value]
+        case float() if not math.isfinite(value):
+            return None
+        case bytes():
+            return value.hex()
+        case date() | time():
+            return value.isoformat()
+        case timedelta():
+            return value.total_seconds()
+        case UUID() | Decimal():
+            return str(value)
+        case _:
+            return value

@@ -1,0 +1,137 @@
+"""Schemas and region specs as a command line gives them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memwal.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from memwal.region.spec import RegionSpec
+
+TYPES_HELP = (
+    "int64, string, float32, bool, binary, date32, timestamp[us], timestamp[us, UTC], "
+    "decimal128(10, 2), list<string>, float32[128] for a vector, ..."
+)
+
+_VECTOR = re.compile(r"(.+)\[([1-9][0-9]*)\]")
+_LIST = re.compile(r"list<(.+)>")
+_ZONED = re.compile(r"timestamp\[(s|ms|us|ns), ?([^\]]+)\]")
+_DECIMAL = re.compile(r"decimal(128|256)\(([0-9]+), ?(-?[0-9]+)\)")
+
+
+def schema_from(file: Path | None, columns: Sequence[str] | None) -> pa.Schema:
+    """Schema from a file, or from columns of the form ``name:type``.
+
+    Raises
+    ------
+    InvalidInputError
+        Neither or both are given, or one of them cannot be read.
+    """
+    import pyarrow as pa
+
+    if (file is None) == (not columns):
+        raise InvalidInputError("give the columns either as --schema FILE or as --column NAME:TYPE")
+    if file is not None:
+        return _read_schema(file)
+    fields = []
+    for column in columns or ():
+        name, separator, text = column.rpartition(":")
+        if not separator or not name:
+            raise InvalidInputError(f"column {column!r} is not of the form NAME:TYPE")
+        fields.append(pa.field(name, parse_type(text.strip())))
+    return pa.schema(fields)
+
+
+def parse_type(text: str) -> pa.DataType:
+    """Arrow type of a text such as ``int64``, ``float32[128]`` or ``list<string>``.
+
+    Raises
+    ------
+    InvalidInputError
+        No type is called that.
+    """
+    import pyarrow as pa
+
+    if found := _LIST.fullmatch(text):
+        return pa.list_(parse_type(found[1]))
+    if found := _VECTOR.fullmatch(text):
+        return pa.list_(parse_type(found[1]), int(found[2]))
+    try:
+        if found := _ZONED.fullmatch(text):
+            return pa.timestamp(found[1], tz=found[2])
+        if found := _DECIMAL.fullmatch(text):
+            make = pa.decimal128 if found[1] == "128" else pa.decimal256
+            return make(int(found[2]), int(found[3]))
+        return pa.type_for_alias(text)
+    except ValueError as error:
+        raise InvalidInputError(f"{text!r} is not a type; known are {TYPES_HELP}") from error
+
+
+def parse_regions(text: str) -> RegionSpec:
+    """Region spec of ``bucket:COLUMN:N``, ``identity:COLUMN`` or ``unsharded``.
+
+    Raises
+    ------
+    InvalidInputError
+        It is none of these.
+    """
+    from memwal.region.spec import RegionSpec
+
+    kind, _, rest = text.partition(":")
+    column, _, buckets = rest.rpartition(":")
+    if kind == "bucket" and column and buckets.isdecimal():
+        return RegionSpec.bucket(column, int(buckets))
+    if kind == "identity" and rest:
+        return RegionSpec.identity(rest)
+    if text == "unsharded":
+        return RegionSpec.unsharded()
+    raise InvalidInputError(
+        f"{text!r} does not divide a table; give bucket:COLUMN:N, identity:COLUMN or unsharded"
+    )
+
+
+def _read_schema(file: Path) -> pa.Schema:
+    import pyarrow as pa
+
+    readers = {
+        ".parquet": _parquet,
+        ".json": _json,
+        **dict.fromkeys((".arrow", ".feather", ".ipc", ".arrows"), _arrow),
+    }
+    read = readers.get(file.suffix.lower())
+    if read is None:
+        raise InvalidInputError(f"cannot tell what {file} is: name it {', '.join(sorted(readers))}")
+    try:
+        return read(file)
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise InvalidInputError(f"cannot read a schema from {file}: {error}") from error
+
+
+def _parquet(file: Path) -> pa.Schema:
+    import pyarrow.parquet as pq
+
+    return pq.read_schema(file).remove_metadata()
+
+
+def _arrow(file: Path) -> pa.Schema:
+    import pyarrow as pa
+
+    with pa.memory_map(str(file)) as source:
+        try:
+            return pa.ipc.open_file(source).schema.remove_metadata()
+        except pa.ArrowInvalid:
+            source.seek(0)
+            return pa.ipc.open_stream(source).schema.remove_metadata()
+
+
+def _json(file: Path) -> pa.Schema:
+    from lance.schema import json_to_schema
+
+    return json_to_schema(json.loads(file.read_text(encoding="utf-8")))

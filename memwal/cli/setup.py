@@ -1,0 +1,143 @@
+"""``memwal create`` and ``memwal enable``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from memwal.cli.options import AsJson, OptionPairs, OptionsFile, Uri, storage_options
+from memwal.cli.output import print_json, print_line
+from memwal.cli.schemas import TYPES_HELP, parse_regions, schema_from
+from memwal.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from memwal.table import Table
+
+RegionSpecText = Annotated[
+    str,
+    typer.Option(
+        "--regions",
+        metavar="SPEC",
+        help="How rows are divided: bucket:COLUMN:N, identity:COLUMN or unsharded.",
+    ),
+]
+
+
+def create(
+    table: Uri,
+    regions: RegionSpecText,
+    primary_key: Annotated[
+        list[str],
+        typer.Option(
+            "--primary-key", metavar="COLUMN", help="Key column; again for each, in key order."
+        ),
+    ],
+    schema: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Columns as those of a .parquet or .arrow file, or as a .json file describes "
+            "them in Lance's form.",
+        ),
+    ] = None,
+    column: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME:TYPE", help=f"One column; can be given again. {TYPES_HELP}"),
+    ] = None,
+    maintain: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="COLUMN_idx",
+            help="BTREE index to create on a column and to maintain; can be given again.",
+        ),
+    ] = None,
+    data_storage_version: Annotated[
+        str | None, typer.Option(metavar="VERSION", help="Lance file version.")
+    ] = None,
+    storage_options_file: OptionsFile = None,
+    storage_option: OptionPairs = None,
+    as_json: AsJson = False,
+) -> None:
+    """Create an empty table with MemWAL enabled."""
+    spec = parse_regions(regions)
+    options = storage_options(storage_options_file, storage_option)
+    columns = schema_from(schema, column)
+    from memwal.setup import create as create_table
+
+    created = create_table(
+        table,
+        columns,
+        primary_key=primary_key,
+        region_spec=spec,
+        maintained_indexes=maintain or (),
+        storage_options=options,
+        data_storage_version=data_storage_version,
+    )
+    _tell("created", created, as_json=as_json)
+
+
+def enable(
+    table: Uri,
+    regions: RegionSpecText,
+    primary_key: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--primary-key",
+            metavar="COLUMN",
+            help="Key column, for a table that has no primary key yet; again for each.",
+        ),
+    ] = None,
+    maintain: Annotated[
+        list[str] | None,
+        typer.Option(metavar="INDEX", help="Index to maintain; can be given again."),
+    ] = None,
+    maintain_all: Annotated[
+        bool,
+        typer.Option("--maintain-all", help="Maintain every index, also those made later."),
+    ] = False,
+    storage_options_file: OptionsFile = None,
+    storage_option: OptionPairs = None,
+    as_json: AsJson = False,
+) -> None:
+    """Enable MemWAL on a Lance table that exists."""
+    if maintain and maintain_all:
+        raise InvalidInputError("give either --maintain or --maintain-all")
+    spec = parse_regions(regions)
+    options = storage_options(storage_options_file, storage_option)
+    from memwal.setup import enable as enable_table
+
+    enabled = enable_table(
+        table,
+        region_spec=spec,
+        maintained_indexes=None if maintain_all else maintain or (),
+        primary_key=primary_key or None,
+        storage_options=options,
+    )
+    _tell("enabled MemWAL on", enabled, as_json=as_json)
+
+
+def _tell(done: str, table: Table, *, as_json: bool) -> None:
+    from memwal.maintenance.index_build import maintained_index_names
+
+    base = table.base()
+    _, spec = table.region_spec()
+    indexes = maintained_index_names(base)
+    if as_json:
+        print_json(
+            {
+                "uri": table.uri,
+                "version": base.version,
+                "columns": {field.name: str(field.type) for field in base.schema},
+                "primary_key": base.primary_key,
+                "regions": str(spec),
+                "maintained_indexes": indexes,
+                "maintain_all_indexes": base.details.maintain_all_indexes,
+            }
+        )
+        return
+    print_line(
+        f"{done} {table.uri}: key {', '.join(base.primary_key)}, regions {spec}, "
+        f"maintained indexes {', '.join(indexes) or 'none'}"
+    )

@@ -1,0 +1,1 @@
+"""Running maintenance tasks on Apache Spark."""

@@ -1,0 +1,224 @@
+"""What the Spark applications of the maintenance jobs have in common.
+
+Each is started by ``spark-submit``, or by ``python`` for a local session, with the interpreter
+that memwal is installed in. It prints the result of its job as one line of JSON.
+
+Exit codes
+----------
+0
+    The job ran. What it had to leave out stands under ``problems`` in its result; whoever runs
+    the job decides what to make of that.
+1
+    It failed; a line on stderr that starts with ``error:`` tells why, and what to do. Running it
+    again is safe.
+2
+    The command line, the storage options or the table's address are wrong; nothing was done.
+130, 143
+    It was told to end (SIGINT, SIGTERM), and took its Spark tasks with it. Running it again is
+    safe.
+
+``spark-submit`` hands on what the driver writes, to either stream, as its own stdout; the result
+is the last line. Whoever needs it for certain takes it from the file of ``--result``, which is
+written whole or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import tempfile
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from memwal.cli.options_file import read_options_file
+from memwal.errors import InvalidInputError, MemWalError
+from memwal.maintenance.results import JobResult, TaskRunner
+from memwal.spark.runner import spark_reason, spark_runner
+from memwal.spark.session import spark_session
+from memwal.table import Table
+from memwal.table import open as open_table
+
+OK = 0
+FAILED = 1
+USAGE = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Application:
+    """What a job gets to work with.
+
+    Attributes
+    ----------
+    table : Table
+        The table it maintains.
+    options : Namespace
+        The command line.
+    parallelism : int
+        Tasks that can run at once: ``--parallelism``, else the cores that Spark has.
+    run : callable
+        Runs tasks on Spark.
+    """
+
+    table: Table
+    options: Namespace
+    parallelism: int
+    run: TaskRunner
+
+
+def job_parser(job: str, description: str) -> ArgumentParser:
+    """Return a parser with the options that every job has.
+
+    Parameters
+    ----------
+    job : str
+        Its name, as in results.
+    description : str
+        What it does.
+    """
+    parser = ArgumentParser(
+        prog=f"{job}.py",
+        description=description,
+        epilog="exit codes: 0 done (what was left out stands in the result), 1 failed, 2 usage, "
+        "130 and 143 ended by a signal",
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(job=job)
+    parser.add_argument("--table", required=True, metavar="URI", help="address of the table")
+    parser.add_argument(
+        "--storage-options-file",
+        type=Path,
+        metavar="FILE",
+        help="JSON object of storage options, as Lance takes them; read by the driver",
+    )
+    parser.add_argument(
+        "--result", type=Path, metavar="FILE", help="also write the result to this file"
+    )
+    parser.add_argument(
+        "--parallelism",
+        type=positive_int,
+        metavar="N",
+        help="tasks that run at once at most (default: as many as Spark has cores)",
+    )
+    return parser
+
+
+def positive_int(text: str) -> int:
+    """Read an argument that is a whole number from 1 up."""
+    number = int(text)
+    if number < 1:
+        raise ValueError(text)
+    return number
+
+
+def run_application(parser: ArgumentParser, job: Callable[[Application], JobResult]) -> int:
+    """Run a job with the command line of this process.
+
+    Parameters
+    ----------
+    parser : ArgumentParser
+        Made by :func:`job_parser`.
+    job : callable
+        Does the work.
+
+    Returns
+    -------
+    int
+        Exit code of the process.
+    """
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    options = parser.parse_args()
+    try:
+        result = _run(options, job)
+    except InvalidInputError as error:
+        return _fail(error, USAGE)
+    except MemWalError as error:
+        return _fail(error, FAILED)
+    except _ToldToEnd as end:
+        return _fail(f"told to end ({end}); running the job again is safe", 128 + end.signal)
+    except (Py4JError, PySparkException) as error:
+        return _fail(f"Spark failed: {spark_reason(error)}; look at its log above", FAILED)
+    text = json.dumps(result.to_dict()) + "\n"
+    sys.stdout.write(text)
+    sys.stdout.flush()
+    if options.result is not None:
+        try:
+            _write_whole(options.result, text)
+        except OSError as error:
+            return _fail(
+                f"the job is done, but its result cannot be written to {options.result}: "
+                f"{error.strerror}",
+                FAILED,
+            )
+    return OK
+
+
+def _run(options: Namespace, job: Callable[[Application], JobResult]) -> JobResult:
+    file = options.storage_options_file
+    # Before the session: what is wrong here is told at once.
+    table = open_table(
+        options.table, storage_options=read_options_file(file) if file is not None else None
+    )
+    spark = spark_session(f"memwal {options.job} {table.uri}")
+    # After the session is there: Spark has a handler of its own, which would not survive a call.
+    _on_end(_end)
+    try:
+        cores = int(spark.sparkContext.defaultParallelism)
+        return job(
+            Application(
+                table=table,
+                options=options,
+                parallelism=options.parallelism or cores,
+                run=spark_runner(
+                    spark,
+                    max_parallelism=options.parallelism,
+                    description=f"memwal {options.job} {table.uri}",
+                ),
+            )
+        )
+    finally:
+        spark.stop()
+
+
+class _ToldToEnd(KeyboardInterrupt):
+    """A signal to end. Py4J gives up the call that it waits for on this kind of exception only;
+    after any other it would take the answer of that call for the answer of the next."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.signal = number
+
+
+def _end(number: int, frame: FrameType | None) -> NoReturn:
+    # Once is enough: the clean-up that this starts must not be interrupted.
+    _on_end(signal.SIG_IGN)
+    raise _ToldToEnd(number)
+
+
+def _on_end(handler: Callable[[int, FrameType | None], NoReturn] | signal.Handlers) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, handler)
+
+
+def _fail(reason: object, code: int) -> int:
+    sys.stderr.write(f"error: {' '.join(str(reason).split())}\n")
+    return code
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """Write a file that is either the old one or the new one, never a part."""
+    descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(draft).replace(path)
+    except BaseException:
+        Path(draft).unlink(missing_ok=True)
+        raise

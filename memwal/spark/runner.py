@@ -1,0 +1,167 @@
+"""Running the tasks of a maintenance job as Spark tasks.
+
+Spark may run a task twice: after a worker died, speculatively, or because the whole application
+was started again. The tasks of every job are made for that.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from memwal.errors import InvalidInputError, MemWalError, OutcomeUnknownError
+from memwal.maintenance.results import TaskRunner
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+logger = logging.getLogger(__name__)
+
+_JOB_PROPERTIES = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
+
+
+def spark_runner(
+    spark: SparkSession, *, max_parallelism: int | None = None, description: str | None = None
+) -> TaskRunner:
+    """Return a runner that runs every task as a Spark task.
+
+    Lance runs in the Python workers, which need memwal installed. Storage options travel inside
+    the tasks: they appear neither in Spark's configuration nor in its UI or event log. They do
+    cross the cluster's network, which Spark encrypts with ``spark.network.crypto.enabled``.
+
+    A job that is interrupted in the driver (by an exception of a signal handler, or Ctrl-C) takes
+    its Spark tasks with it.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        A session with a driver in this process, not one of Spark Connect.
+    max_parallelism : int, optional
+        How many tasks run at once at most; more of them wait for one another. By default as many
+        as the cluster has cores for.
+    description : str, optional
+        What Spark's UI calls the job; by default ``memwal``, the job and the table.
+
+    Returns
+    -------
+    TaskRunner
+        Results come in the order of the tasks. An error of memwal in a task is raised again in
+        the driver, with its type; when several tasks failed, the first of them, and the others
+        are logged. OutcomeUnknownError when Spark lost a task for good.
+
+    Raises
+    ------
+    InvalidInputError
+        The session is one of Spark Connect, or ``max_parallelism`` is not positive. Raised by the
+        runner: the session was stopped.
+    """
+    if max_parallelism is not None and max_parallelism < 1:
+        raise InvalidInputError(f"max_parallelism must be at least 1, not {max_parallelism}")
+    context = _context(spark)
+
+    def run(tasks: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
+        if not tasks:
+            return []
+        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+
+        if context._jsc is None:
+            raise InvalidInputError(
+                "the Spark session was stopped; make a new one and a new runner"
+            )
+        slices = min(len(tasks), max_parallelism or len(tasks))
+        with _job_group(context, description or _describe(tasks, function)):
+            try:
+                answers = (
+                    context.parallelize(tasks, slices).map(partial(_attempt, function)).collect()
+                )
+            except Py4JError as error:
+                raise OutcomeUnknownError(
+                    f"Spark did not finish its tasks: {spark_reason(error)}; look at its log and "
+                    "run the job again, what is done by then is not done twice"
+                ) from error
+        return _results(answers)
+
+    return run
+
+
+def spark_reason(error: Exception) -> str:
+    """What an exception of PySpark or Py4J says, in one line and without a stack trace."""
+    java = getattr(error, "java_exception", None)
+    if java is None:
+        # The last line of a worker's traceback, or the only line there is.
+        return str(error).strip().rpartition("\n")[2] or type(error).__name__
+    lines = str(java.toString()).splitlines()
+    return next((line.strip() for line in lines if line.strip()), type(error).__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """An error on its way to the driver. Raised, it would arrive there as Spark's, as text."""
+
+    error: MemWalError
+
+
+def _attempt(function: Callable[[Any], Any], task: Any) -> Any:
+    """Run one task in a worker. What is no error of memwal is a fault that Spark may try again."""
+    try:
+        return function(task)
+    except MemWalError as error:
+        # Causes are left behind: they may be of types that cannot travel.
+        stack = "".join(traceback.format_tb(error.__traceback__))
+        error.add_note(f"Traceback of the Spark worker:\n{stack}")
+        return _Failure(error)
+
+
+def _results(answers: list[Any]) -> list[Any]:
+    failures = [answer.error for answer in answers if isinstance(answer, _Failure)]
+    for error in failures[1:]:
+        logger.error("another task failed too: %s", error)
+    if failures:
+        raise failures[0]
+    return answers
+
+
+def _describe(tasks: Sequence[Any], function: Callable[[Any], Any]) -> str:
+    name = getattr(function, "__name__", "job").removeprefix("run_").removesuffix("_task")
+    # All tasks of a job are about one table.
+    return f"memwal {name} {getattr(tasks[0], 'location', '')}".rstrip()
+
+
+def _context(spark: SparkSession) -> SparkContext:
+    from pyspark.errors import PySparkAttributeError
+
+    try:
+        return spark.sparkContext
+    except PySparkAttributeError as error:
+        raise InvalidInputError(
+            "this is a session of Spark Connect, which cannot run Python tasks on its workers; "
+            "make one with memwal.spark.session.spark_session(...)"
+        ) from error
+
+
+@contextmanager
+def _job_group(context: SparkContext, description: str) -> Iterator[None]:
+    """Name the jobs of this thread in the UI, and cancel them when they are abandoned."""
+    from py4j.protocol import Py4JError
+
+    before = {name: context.getLocalProperty(name) for name in _JOB_PROPERTIES}
+    group = f"memwal-{uuid4().hex}"
+    context.setJobGroup(group, description, interruptOnCancel=True)
+    try:
+        yield
+    except BaseException:
+        # With its JVM gone, there is nothing left to cancel.
+        with suppress(Py4JError):
+            context.cancelJobGroup(group)
+        raise
+    finally:
+        with suppress(Py4JError):
+            for name, value in before.items():
+                context.setLocalProperty(name, value)

@@ -1,0 +1,64 @@
+"""Running the command line in this process, and a table with a backlog."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from support.tables import MakeTable, keys, rows
+from typer.testing import CliRunner
+
+import memwal
+from memwal.cli.main import app
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command printed, and its exit code."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def json(self) -> Any:
+        """The one document on stdout."""
+        assert self.code == 0, self.stderr
+        return json.loads(self.stdout)
+
+
+Cli = Callable[..., Answer]
+
+
+@pytest.fixture
+def cli() -> Cli:
+    """Return a function that runs ``memwal`` with arguments."""
+
+    def run(*arguments: object) -> Answer:
+        result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+        return Answer(result.exit_code, result.stdout, result.stderr)
+
+    return run
+
+
+@pytest.fixture
+def backlog(make_table: MakeTable) -> memwal.Table:
+    """Return a table of two regions with six generations: keys 0 to 29 have the number 2, but 5
+    and 6 are deleted."""
+    table = make_table(buckets=2, maintained_indexes=["id_idx"])
+    with table.writer() as writer:
+        for n in range(3):
+            writer.upsert(rows(dict.fromkeys(range(30), n)))
+            if n == 2:
+                writer.delete(keys(5, 6))
+            writer.flush()
+    return table
+
+
+@pytest.fixture
+def expected() -> dict[int, int]:
+    """Return what the table of ``backlog`` holds."""
+    return {key: 2 for key in range(30) if key not in (5, 6)}

@@ -1,0 +1,120 @@
+"""merge, index, snapshot, gc and checkpoint on real tables."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from support.tables import base_state, generations, state
+
+import memwal
+from memwal.maintenance.garbage import DEFAULT_GRACE, DEFAULT_RETENTION
+from memwal.maintenance.results import JobResult
+
+
+def test_merge(cli, backlog, expected):
+    result = cli("merge", backlog.uri, "--json").json
+    assert result["job"] == "merge"
+    assert result["table"] == backlog.uri
+    assert result["version"] == backlog.base().version
+    assert result["figures"] == {"generations": 6, "rows_upserted": 28, "rows_deleted": 0}
+    assert result["problems"] == []
+    assert base_state(backlog) == expected
+    assert cli("merge", backlog.uri, "--json").json["figures"]["generations"] == 0
+
+
+def test_merge_one_region(cli, backlog):
+    first, second = backlog.region_ids()
+    assert (
+        cli("merge", backlog.uri, "--region", first, "--json").json["figures"]["generations"] == 3
+    )
+    assert set(backlog.base().details.merged) == {first}
+    cli("merge", backlog.uri, "--region", first, "--region", second)
+    assert set(backlog.base().details.merged) == {first, second}
+
+
+def test_merge_in_small_commits(cli, backlog, expected):
+    result = cli("merge", backlog.uri, "--commit-bytes", 1, "--json").json
+    assert result["commits"] >= 6
+    assert base_state(backlog) == expected
+
+
+def test_merge_in_words(cli, backlog):
+    answer = cli("merge", backlog.uri)
+    assert answer.code == 0
+    assert answer.stdout.startswith(
+        "merge: 6 generations, 28 rows upserted, 0 rows deleted; 2 commits in "
+    )
+    assert answer.stdout.endswith(f"the table is at version {backlog.base().version}\n")
+    assert answer.stderr == ""
+
+
+def test_index(cli, backlog):
+    cli("merge", backlog.uri)
+    assert cli("index", backlog.uri, "--json").json["figures"] == {"indexes": 1}
+    assert [index.generations for index in backlog.status().indexes] == [0]
+    assert cli("index", backlog.uri).stdout.startswith("index: 0 indexes; 0 commits in ")
+
+
+def test_snapshot(cli, backlog):
+    result = cli("snapshot", backlog.uri, "--json").json
+    assert result["figures"]["regions"] == 2
+    assert backlog.status().snapshot_age_seconds is not None
+
+
+def test_checkpoint(cli, backlog, expected):
+    assert cli("checkpoint", backlog.uri, "--json").json["job"] == "checkpoint"
+    assert base_state(backlog) == expected
+    status = backlog.status()
+    assert status.backlog_generations == 0
+    assert [index.generations for index in status.indexes] == [0]
+
+
+COLLECT_NOW = ["--grace-seconds", "0", "--retention-seconds", "0"]
+
+
+def test_gc_only_counts_unless_told(cli, backlog):
+    backlog.checkpoint()
+    answer = cli("gc", backlog.uri, *COLLECT_NOW)
+    assert answer.stdout.startswith("gc: 6 generations dropped, ")
+    assert answer.stdout.endswith("a dry run: nothing was deleted; --yes deletes\n")
+    assert all(generations(backlog, region) for region in backlog.region_ids())
+
+
+@pytest.mark.parametrize("flag", ["--yes", "--no-dry-run"])
+def test_gc_deletes(cli, backlog, expected, flag):
+    backlog.checkpoint()
+    # What is dropped from a manifest goes in the same run or, by a clock of milliseconds, the next.
+    runs = [cli("gc", backlog.uri, flag, *COLLECT_NOW, "--json").json["figures"] for _ in range(2)]
+    assert [figures["generations_dropped"] for figures in runs] == [6, 0]
+    assert sum(figures["folders"] for figures in runs) == 6
+    assert not any(generations(backlog, region) for region in backlog.region_ids())
+    assert state(backlog) == expected
+
+
+def test_gc_takes_its_times_in_seconds(cli, table, monkeypatch):
+    seen = []
+
+    def collect_garbage(self, *, grace, retention, **options):
+        seen.append((grace, retention))
+        return JobResult(job="gc", table=table.uri, version=1)
+
+    monkeypatch.setattr(memwal.Table, "collect_garbage", collect_garbage)
+    cli("gc", table.uri)
+    cli("gc", table.uri, "--grace-seconds", 90, "--retention-seconds", 0)
+    assert seen == [
+        (DEFAULT_GRACE, DEFAULT_RETENTION),
+        (timedelta(seconds=90), timedelta(0)),
+    ]
+
+
+@pytest.mark.parametrize("json", [[], ["--json"]])
+def test_problems_are_warnings(cli, table, monkeypatch, json):
+    result = JobResult(
+        job="merge", table=table.uri, version=1, figures={"generations": 0}, problems=("left out",)
+    )
+    monkeypatch.setattr(memwal.Table, "merge", lambda self, **options: result)
+    answer = cli("merge", table.uri, *json)
+    assert answer.code == 0
+    assert answer.stderr == "warning: left out\n"
+    assert answer.stdout

@@ -1,0 +1,140 @@
+"""Schemas and region specs from the command line."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from lance.schema import schema_to_json
+
+from memwal import RegionSpec
+from memwal.cli.schemas import parse_regions, parse_type, schema_from
+from memwal.errors import InvalidInputError
+
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        pa.field("vector", pa.list_(pa.float32(), 8)),
+        pa.field("at", pa.timestamp("us", "UTC")),
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("int64", pa.int64()),
+        ("string", pa.string()),
+        ("date32", pa.date32()),
+        ("timestamp[us]", pa.timestamp("us")),
+        ("timestamp[ms, Europe/Berlin]", pa.timestamp("ms", "Europe/Berlin")),
+        ("decimal128(10, 2)", pa.decimal128(10, 2)),
+        ("decimal256(50,0)", pa.decimal256(50, 0)),
+        ("float32[128]", pa.list_(pa.float32(), 128)),
+        ("list<string>", pa.list_(pa.string())),
+        ("list<float16[4]>", pa.list_(pa.list_(pa.float16(), 4))),
+        ("timestamp[us][3]", pa.list_(pa.timestamp("us"), 3)),
+    ],
+)
+def test_types(text, expected):
+    assert parse_type(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["", "int65", "float32[0]", "list<>", "decimal128(99, 2)", "timestamp[xs, UTC]"]
+)
+def test_wrong_types(text):
+    with pytest.raises(InvalidInputError, match="is not a type"):
+        parse_type(text)
+
+
+def test_columns():
+    found = schema_from(None, ["id:int64", "a:b:string", "at: timestamp[us, UTC]"])
+    assert found == pa.schema(
+        [("id", pa.int64()), ("a:b", pa.string()), ("at", pa.timestamp("us", "UTC"))]
+    )
+
+
+@pytest.mark.parametrize("column", ["id", ":int64"])
+def test_wrong_columns(column):
+    with pytest.raises(InvalidInputError, match="NAME:TYPE"):
+        schema_from(None, [column])
+
+
+def write(path):
+    table = SCHEMA.with_metadata({"pandas": "x"}).empty_table()
+    match path.suffix:
+        case ".parquet":
+            pq.write_table(table, path)
+        case ".json":
+            path.write_text(json.dumps(schema_to_json(SCHEMA)))
+        case ".arrows":
+            with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as out:
+                out.write_table(table)
+        case _:
+            with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as out:
+                out.write_table(table)
+
+
+@pytest.mark.parametrize("name", ["s.parquet", "s.json", "s.arrow", "s.arrows", "S.FEATHER"])
+def test_files(tmp_path, name):
+    write(tmp_path / name)
+    found = schema_from(tmp_path / name, None)
+    assert found == SCHEMA
+    assert found.metadata is None
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("s.parquet", b"nonsense"),
+        ("s.arrow", b"nonsense"),
+        ("s.json", b"{"),
+        ("s.json", b'{"fields": [{"name": "id", "type": "int64"}]}'),
+        ("s.csv", b"id"),
+    ],
+)
+def test_wrong_files(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InvalidInputError, match=r"s\."):
+        schema_from(tmp_path / name, None)
+
+
+def test_a_missing_file(tmp_path):
+    with pytest.raises(InvalidInputError, match=r"none\.parquet"):
+        schema_from(tmp_path / "none.parquet", None)
+
+
+def test_one_source_of_columns(tmp_path):
+    with pytest.raises(InvalidInputError, match="either"):
+        schema_from(None, None)
+    with pytest.raises(InvalidInputError, match="either"):
+        schema_from(tmp_path / "s.parquet", ["id:int64"])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("bucket:id:16", RegionSpec.bucket("id", 16)),
+        ("bucket:a:b:2", RegionSpec.bucket("a:b", 2)),
+        ("identity:day", RegionSpec.identity("day")),
+        ("unsharded", RegionSpec.unsharded()),
+    ],
+)
+def test_regions(text, expected):
+    assert parse_regions(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["", "bucket", "bucket:id", "bucket:id:x", "bucket::4", "identity:", "unsharded:id"]
+)
+def test_wrong_regions(text):
+    with pytest.raises(InvalidInputError, match="does not divide a table"):
+        parse_regions(text)
+
+
+def test_too_many_buckets():
+    with pytest.raises(InvalidInputError, match="num_buckets"):
+        parse_regions("bucket:id:100000")

@@ -1,0 +1,109 @@
+"""``memwal create`` and ``memwal enable``."""
+
+from __future__ import annotations
+
+import lance
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import memwal
+
+VECTOR = pa.list_(pa.float32(), 4)
+
+
+def test_create_from_columns(cli, tmp_path):
+    uri = tmp_path / "t.lance"
+    answer = cli(
+        *("create", uri, "--column", "id:int64", "--column", "day:string"),
+        *("--column", "vec:float32[4]", "--primary-key", "id", "--primary-key", "day"),
+        *("--regions", "bucket:id:4", "--maintain", "id_idx", "--json"),
+    )
+    assert answer.json == {
+        "uri": str(uri),
+        "version": memwal.open(str(uri)).base().version,
+        "columns": {"id": "int64", "day": "string", "vec": str(VECTOR)},
+        "primary_key": ["id", "day"],
+        "regions": "bucket(id, 4)",
+        "maintained_indexes": ["id_idx"],
+        "maintain_all_indexes": False,
+    }
+    table = memwal.open(str(uri))
+    assert table.primary_key == ("id", "day")
+    assert table.region_spec()[1] == memwal.RegionSpec.bucket("id", 4)
+    assert table.schema.field("vec").type == VECTOR
+
+
+def test_create_from_a_file(cli, tmp_path):
+    pq.write_table(pa.table({"id": [1, 2], "name": ["a", "b"]}), tmp_path / "s.parquet")
+    answer = cli(
+        *("create", tmp_path / "t.lance", "--schema", tmp_path / "s.parquet"),
+        *("--primary-key", "id", "--regions", "unsharded", "--data-storage-version", "2.1"),
+    )
+    assert answer.code == 0
+    assert "key id, regions unsharded(), maintained indexes none" in answer.stdout
+    dataset = lance.dataset(tmp_path / "t.lance")
+    assert dataset.schema.names == ["id", "name"]
+    assert dataset.count_rows() == 0
+    assert dataset.data_storage_version == "2.1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--primary-key", "nope"], "key column nope does not exist"),
+        (["--primary-key", "id", "--maintain", "x_idx"], "x_idx does not name a column"),
+        (["--primary-key", "id", "--column", "x:int65"], "is not a type"),
+        (["--primary-key", "id", "--schema", "s.parquet"], "either"),
+    ],
+)
+def test_create_with_wrong_input(cli, tmp_path, arguments, reason):
+    uri = tmp_path / "t.lance"
+    answer = cli("create", uri, "--regions", "unsharded", "--column", "id:int64", *arguments)
+    assert answer.code == 2
+    assert reason in answer.stderr
+    assert not uri.exists()
+
+
+def test_create_twice(cli, table):
+    answer = cli(
+        *("create", table.uri, "--column", "id:int64", "--primary-key", "id"),
+        *("--regions", "unsharded"),
+    )
+    assert answer.code == 2
+    assert "there is a table" in answer.stderr
+
+
+@pytest.fixture
+def plain(tmp_path):
+    """Address of a Lance table without MemWAL that has an index."""
+    uri = str(tmp_path / "plain.lance")
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("n", pa.int64())])
+    dataset = lance.write_dataset(pa.table({"id": [1], "n": [2]}, schema=schema), uri)
+    dataset.create_scalar_index("id", "BTREE", name="by_id")
+    return uri
+
+
+def test_enable(cli, plain):
+    answer = cli(
+        *("enable", plain, "--regions", "bucket:id:2", "--primary-key", "id"),
+        *("--maintain", "by_id", "--json"),
+    )
+    assert answer.json["regions"] == "bucket(id, 2)"
+    assert answer.json["maintained_indexes"] == ["by_id"]
+    assert memwal.open(plain).primary_key == ("id",)
+
+
+def test_enable_maintaining_all(cli, plain):
+    arguments = ["enable", plain, "--regions", "unsharded", "--primary-key", "id"]
+    refused = cli(*arguments, "--maintain-all", "--maintain", "by_id")
+    assert refused.code == 2
+    answer = cli(*arguments, "--maintain-all", "--json")
+    assert answer.json["maintain_all_indexes"] is True
+    assert answer.json["maintained_indexes"] == ["by_id"]
+
+
+def test_enable_without_a_key(cli, plain):
+    answer = cli("enable", plain, "--regions", "unsharded")
+    assert answer.code == 2
+    assert "primary key" in answer.stderr

@@ -1,0 +1,68 @@
+"""What every test may use: small tables, stores that fail on demand, and how hypothesis runs."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, settings
+from support.faulty_store import FaultyStores
+from support.tables import SCHEMA, MakeTable
+
+import memwal
+
+# A shared machine makes every deadline a lie; in CI the same examples run each time.
+settings.register_profile(
+    "default", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
+settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+@pytest.fixture
+def make_table(tmp_path: Path) -> MakeTable:
+    """Return a function that makes local tables.
+
+    ``make_table(schema=SCHEMA, primary_key=("id",), buckets=None, **options)``; with ``buckets``
+    the table is divided by its first key column, else it has one region. The rest is given to
+    ``memwal.create``.
+    """
+    numbers = itertools.count()
+
+    def make(
+        schema: pa.Schema = SCHEMA,
+        *,
+        primary_key: Sequence[str] = ("id",),
+        buckets: int | None = None,
+        **options: Any,
+    ) -> memwal.Table:
+        spec = (
+            memwal.RegionSpec.unsharded()
+            if buckets is None
+            else memwal.RegionSpec.bucket(primary_key[0], buckets)
+        )
+        uri = str(tmp_path / f"table-{next(numbers)}")
+        options.setdefault("region_spec", spec)
+        return memwal.create(uri, schema, primary_key=list(primary_key), **options)
+
+    return make
+
+
+@pytest.fixture
+def table(make_table: MakeTable) -> memwal.Table:
+    """Return an empty table with one region."""
+    return make_table()
+
+
+@pytest.fixture
+def faults(monkeypatch: pytest.MonkeyPatch) -> FaultyStores:
+    """Wrap every store that is opened during the test: ``faults.of(table.location)``.
+
+    Ask for it before ``table`` or ``make_table`` to have the table's first requests wrapped too;
+    what was opened before is opened again, wrapped, by whoever asks the location for it.
+    """
+    return FaultyStores(monkeypatch)

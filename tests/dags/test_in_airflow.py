@@ -1,0 +1,144 @@
+"""The whole of it: a scheduler, a triggerer, the REST API, Spark, and a real table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+from memwal_airflow.standalone import AirflowStandalone
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+DAG_ID = "memwal__flights"
+CONSUMER = """
+from airflow.sdk import DAG, task
+from memwal_airflow.assets import merged_asset
+
+with DAG("consumer", schedule=[merged_asset("flights")], is_paused_upon_creation=False):
+
+    @task
+    def take(triggering_asset_events=None):
+        return [
+            dict(event.extra) for events in triggering_asset_events.values() for event in events
+        ]
+
+    take()
+"""
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+@pytest.fixture
+def airflow(tmp_path: Path, registered: Any) -> Iterator[AirflowStandalone]:
+    dags = tmp_path / "dags"
+    dags.mkdir()
+    (dags / "consumer.py").write_text(CONSUMER)
+    (dags / "memwal_tables.py").symlink_to(REPOSITORY / "dags" / "memwal_tables.py")
+    home = tmp_path / "airflow"
+    airflow = AirflowStandalone(
+        home, dags_folder=dags, plugins_folder=REPOSITORY / "plugins", env=registered.env
+    )
+    with airflow:
+        yield airflow
+
+
+def states(airflow: AirflowStandalone, run_id: str) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for instance in airflow.task_instances(DAG_ID, run_id):
+        found.setdefault(instance["task_id"], set()).add(instance["state"])
+    return found
+
+
+def finish(airflow: AirflowStandalone, run_id: str) -> dict[str, set[str]]:
+    state = airflow.wait_run(DAG_ID, run_id, timeout=400)
+    found = states(airflow, run_id)
+    failed = [task for task, ends in found.items() if ends & {"failed", "up_for_retry"}]
+    logs = "\n".join(airflow.task_log(DAG_ID, run_id, task) for task in failed)
+    assert state == "success", logs
+    return found
+
+
+def test_a_table_is_maintained(airflow: AirflowStandalone, registered: Any) -> None:
+    table, catalog = registered.table, registered.catalog
+    airflow.wait_dag("consumer")
+
+    # A backlog is there, and one run merges, indexes, publishes and collects.
+    for start in (0, 100, 200):
+        registered.write(*range(start, start + 100))
+    first = airflow.trigger(DAG_ID)
+    assert finish(airflow, first) == {
+        "list_regions": {"success"},
+        "wait_for_backlog": {"success"},
+        "decide": {"success"},
+        "merge": {"success"},
+        "index": {"success"},
+        "snapshot": {"success"},
+        "collect": {"success"},
+        "region_problems": {"skipped"},
+    }
+    assert table.base().dataset.count_rows() == 300
+    status = table.status()
+    assert status.backlog_generations == 0
+    assert [index.generations for index in status.indexes] == [0]
+    assert status.snapshot_age_seconds is not None
+
+    # What was done is recorded, handed to other tasks and announced to other DAGs.
+    runs = {run.job: run for run in catalog.runs(table="flights")}
+    assert set(runs) == {"merge", "index", "snapshot", "gc"}
+    assert {run.state for run in runs.values()} == {"succeeded"}
+    result = airflow.xcom(DAG_ID, first, "merge")
+    assert runs["merge"].result == result
+    assert result["figures"]["rows_upserted"] == 300
+    (consumed,) = _runs_of(airflow, "consumer")
+    assert airflow.wait_run("consumer", consumed) == "success"
+    assert airflow.xcom("consumer", consumed, "take") == [
+        {"version": result["version"], "rows": 300, "generations": 6}
+    ]
+
+    # No backlog when the next run starts; it comes while the sensors wait in the triggerer.
+    second = airflow.trigger(DAG_ID)
+    airflow.wait(
+        lambda: states(airflow, second).get("wait_for_backlog") == {"deferred"},
+        timeout=120,
+        what="defer the sensors",
+    )
+    for start in (300, 400):
+        registered.write(*range(start, start + 100))
+    assert finish(airflow, second)["merge"] == {"success"}
+    assert table.base().dataset.count_rows() == 500
+
+    # A dry run of an idle table is green, changes nothing and announces nothing.
+    third = airflow.trigger(DAG_ID, {"dry_run": True})
+    ends = finish(airflow, third)
+    assert ends["wait_for_backlog"] == ends["merge"] == ends["collect"] == {"skipped"}
+    assert len(_runs_of(airflow, "consumer")) == 2
+
+
+def test_it_listens_to_this_machine_and_to_whom_it_knows(airflow: AirflowStandalone) -> None:
+    listening = {
+        connection.laddr.ip
+        for pid in airflow.pids.values()
+        for process in [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+        for connection in process.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    }
+    assert listening == {"127.0.0.1"}
+    airflow.wait_dag(DAG_ID)
+    path = f"/api/v2/dags/{DAG_ID}"
+    assert httpx.get(airflow.url + path).status_code == 401
+    assert airflow.client("viewer").get(path).status_code == 200
+    assert airflow.client("viewer").patch(path, json={"is_paused": True}).status_code == 403
+    settings = airflow.home / "airflow.cfg"
+    assert settings.stat().st_mode & 0o077 == 0
+    family = [psutil.Process(pid) for pid in airflow.pids.values()]
+    family += [child for process in family for child in process.children(recursive=True)]
+    airflow.stop()
+    assert not any(process.is_running() for process in family)
+
+
+def _runs_of(airflow: AirflowStandalone, dag_id: str) -> list[str]:
+    answer = airflow.client().get(f"/api/v2/dags/{dag_id}/dagRuns").json()
+    return [run["dag_run_id"] for run in answer["dag_runs"]]

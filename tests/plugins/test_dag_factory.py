@@ -1,0 +1,252 @@
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from memwal_airflow.dag_factory import build_dag, build_dags, snapshot_path
+
+from memwal.catalog import Catalog, ManagedTable, Policy
+from memwal.errors import InvalidInputError
+
+
+@pytest.fixture
+def snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "tables.json"
+    monkeypatch.setenv("MEMWAL_CATALOG_SNAPSHOT", str(path))
+    return path
+
+
+def register(**options: Any) -> ManagedTable:
+    catalog = Catalog()
+    arguments = {"name": "flights", "uri": "/data/flights.lance", **options}
+    table = catalog.register(**arguments)
+    catalog.close()
+    return table
+
+
+@pytest.fixture
+def table(snapshot: Path, catalog: Catalog) -> ManagedTable:
+    policy = Policy(
+        schedule=90,
+        tags=("air",),
+        priority=7,
+        merge_at_generations=9,
+        merge_max_bytes=1 << 30,
+        gc_grace_seconds=61,
+    )
+    return register(owner="data team", storage_options_ref="airflow:lake", policy=policy)
+
+
+def test_the_shape_of_a_dag(table: ManagedTable) -> None:
+    dag = build_dag(table)
+    edges = {task.task_id: task.downstream_task_ids for task in dag.tasks}
+    assert edges == {
+        "list_regions": {"wait_for_backlog"},
+        "wait_for_backlog": {"decide", "region_problems"},
+        "decide": {"merge"},
+        "merge": {"index"},
+        "index": {"snapshot"},
+        "snapshot": {"collect"},
+        "collect": set(),
+        "region_problems": set(),
+    }
+    rules = {task.task_id: task.trigger_rule for task in dag.tasks}
+    assert rules == {
+        "list_regions": "all_success",
+        "wait_for_backlog": "all_success",
+        "decide": "one_success",
+        "merge": "all_success",
+        "index": "none_failed",
+        "snapshot": "none_failed",
+        "collect": "none_failed",
+        "region_problems": "one_failed",
+    }
+
+
+def test_the_policy_reaches_the_dag(table: ManagedTable) -> None:
+    dag = build_dag(table)
+    assert (dag.dag_id, dag.max_active_runs, dag.catchup) == ("memwal__flights", 1, False)
+    assert dag.schedule == timedelta(seconds=90)
+    assert dag.tags == {"memwal", "air"}
+    assert set(dag.params) == {"force", "dry_run", "regions"}
+    assert dag.is_paused_upon_creation is False
+    assert "`/data/flights.lance`" in (dag.doc_md or "")
+    tasks = {task.task_id: task for task in dag.tasks}
+    assert {task.owner for task in dag.tasks} == {"data team"}
+    assert {task.priority_weight for task in dag.tasks} == {7}
+    assert tasks["decide"].at_generations == 9
+    assert tasks["merge"].max_bytes == 1 << 30
+    assert tasks["collect"].grace_seconds == 61
+    assert {task.retries for task in dag.tasks if task.task_id != "region_problems"} == {2}
+    assert tasks["wait_for_backlog"].partial_kwargs["min_generations"] == 9
+    assert [asset.uri for asset in tasks["merge"].outlets] == ["memwal://flights/merged"]
+    assert [asset.uri for asset in tasks["index"].outlets] == ["memwal://flights/indexed"]
+
+
+@pytest.mark.parametrize("schedule", [None, "*/5 * * * *", "@hourly"])
+def test_other_schedules(snapshot: Path, catalog: Catalog, schedule: str | None) -> None:
+    assert build_dag(register(policy=Policy(schedule=schedule))).schedule == schedule
+
+
+@pytest.mark.usefixtures("airflow_database")
+def test_a_dag_can_be_serialized_and_holds_references_only(table: ManagedTable) -> None:
+    from airflow.serialization.serialized_objects import DagSerialization
+
+    data = DagSerialization.to_dict(build_dag(table))
+    again = DagSerialization.from_dict(data)
+    assert set(again.task_dict) == {task.task_id for task in build_dag(table).tasks}
+    assert "airflow:lake" in json.dumps(data)
+
+
+def test_enabled_tables_have_dags_and_others_none(snapshot: Path, catalog: Catalog) -> None:
+    register(name="a")
+    register(name="b", enabled=False)
+    assert set(build_dags(snapshot)) == {"memwal__a"}
+
+
+def test_of_500_tables_a_task_builds_its_own_only(
+    snapshot: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = register(name="t").created_at.isoformat()
+    entry = json.loads(snapshot.read_text())["tables"][0] | {"created_at": now, "updated_at": now}
+    tables = [entry | {"name": f"t{number}"} for number in range(500)]
+    snapshot.write_text(json.dumps({"format": 1, "tables": tables}))
+    assert len(build_dags(snapshot)) == 500
+    monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", "memwal__t123")
+    monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_TASK_ID", "merge")
+    assert list(build_dags(snapshot)) == ["memwal__t123"]
+
+
+def test_without_a_snapshot_there_are_no_tables_yet(tmp_path: Path) -> None:
+    assert build_dags(tmp_path / "none.json") == {}
+
+
+def test_a_bad_snapshot_is_not_taken_for_an_empty_one(snapshot: Path) -> None:
+    snapshot.write_text("{}")
+    with pytest.raises(InvalidInputError, match=r"tables\.json"):
+        build_dags(snapshot)
+
+
+def test_the_path_must_be_configured(snapshot: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert snapshot_path() == snapshot
+    monkeypatch.delenv("MEMWAL_CATALOG_SNAPSHOT")
+    with pytest.raises(InvalidInputError, match="MEMWAL_CATALOG_SNAPSHOT is not set"):
+        snapshot_path()
+
+
+DAG_FILE = """
+from memwal_airflow.dag_factory import build_dags
+# Airflow reads files that speak of airflow and dag only.
+globals().update(build_dags({path!r}))
+"""
+APPLICATION = """
+import json, sys, uuid
+import memwal
+
+arguments = sys.argv[1:]
+value = lambda name: arguments[arguments.index(name) + 1]
+regions = [uuid.UUID(after) for name, after in zip(arguments, arguments[1:]) if name == "--region"]
+table = memwal.open(value("--table"))
+json.dump(table.{call}.to_dict(), open(value("--result"), "w"))
+"""
+CALLS = {
+    "merge": "merge(regions=regions)",
+    "index": "build_indexes()",
+    "snapshot": "build_snapshot()",
+    "gc": "collect_garbage(dry_run=False)",
+}
+
+
+@pytest.fixture
+def run(
+    backlog: Any,
+    load_dag: Any,
+    snapshot: Path,
+    catalog: Catalog,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Any:
+    """Run the DAG of the backlog's table with these parameters and give each task's states."""
+    apps = tmp_path / "apps"
+    apps.mkdir()
+    for name, call in CALLS.items():
+        (apps / f"{name}.py").write_text(APPLICATION.format(call=call))
+    monkeypatch.setenv("AIRFLOW__MEMWAL__SPARK_APPS_FOLDER", str(apps))
+    monkeypatch.setenv("AIRFLOW__MEMWAL__SPARK_MASTER", "local[1]")
+    policy = Policy(
+        schedule=None,
+        merge_at_generations=4,
+        merge_at_age_seconds=3600,
+        sensor_poke_seconds=1,
+        sensor_timeout_seconds=1,
+    )
+    register(uri=backlog.uri, policy=policy)
+
+    def go(**params: Any) -> tuple[str, dict[str, set[str]]]:
+        dag = load_dag(DAG_FILE.format(path=str(snapshot)), "memwal__flights")
+        done = dag.test(run_conf=params)
+        states: dict[str, set[str]] = {}
+        for instance in done.get_task_instances():
+            states.setdefault(instance.task_id, set()).add(str(instance.state))
+        return str(done.state), states
+
+    return go
+
+
+def test_one_region_that_is_due_is_merged_though_the_other_is_not(
+    run: Any, backlog: Any, catalog: Catalog
+) -> None:
+    state, tasks = run()
+    assert state == "success"
+    assert tasks == {
+        "list_regions": {"success"},
+        "wait_for_backlog": {"success", "skipped"},
+        "decide": {"success"},
+        "merge": {"success"},
+        "index": {"skipped"},
+        "snapshot": {"success"},
+        "collect": {"success"},
+        "region_problems": {"skipped"},
+    }
+    remaining = {r.region_id: r.backlog_generations for r in backlog.table.status().regions}
+    assert remaining == {backlog.hot: 0, backlog.cold: 1}
+    assert [run.job for run in catalog.runs(table="flights")] == ["gc", "snapshot", "merge"]
+    (sample,) = catalog.backlog_history("flights")
+    assert sample.generations == 5
+
+
+def test_without_a_backlog_the_run_is_green_and_nothing_is_merged(run: Any, backlog: Any) -> None:
+    backlog.table.merge()
+    backlog.table.build_snapshot()
+    state, tasks = run()
+    assert state == "success"
+    assert tasks["decide"] == tasks["merge"] == tasks["index"] == tasks["snapshot"] == {"skipped"}
+    assert tasks["collect"] == {"success"}
+
+
+def test_a_dry_run_changes_nothing(run: Any, backlog: Any, catalog: Catalog) -> None:
+    before = backlog.table.status().to_dict()["regions"]
+    state, tasks = run(dry_run=True)
+    assert state == "success"
+    assert all(tasks[task] == {"skipped"} for task in ("merge", "index", "snapshot", "collect"))
+    after = backlog.table.status().to_dict()["regions"]
+    for region in (*before, *after):
+        region.pop("oldest_backlog_seconds")
+    assert after == before
+    assert catalog.runs() == []
+
+
+def test_a_region_that_does_not_exist_is_refused(run: Any) -> None:
+    state, tasks = run(regions=["00000000-0000-0000-0000-000000000009"])
+    assert state == "failed"
+    assert tasks["merge"] == {"upstream_failed"}
+
+
+def test_a_run_may_be_about_some_regions(run: Any, backlog: Any) -> None:
+    state, tasks = run(force=True, regions=[backlog.cold])
+    assert (state, tasks["merge"]) == ("success", {"success"})
+    remaining = {r.region_id: r.backlog_generations for r in backlog.table.status().regions}
+    assert remaining == {backlog.hot: 4, backlog.cold: 0}

@@ -1,0 +1,397 @@
+"""Reading and committing the manifest of one region."""
+
+from __future__ import annotations
+
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from support.faulty_store import REGION_MANIFEST, VERSION_HINT, FaultyStore
+
+from memwal.errors import (
+    ConflictError,
+    CorruptDataError,
+    ObjectNotFoundError,
+    OutcomeUnknownError,
+    StoreAccessError,
+    StoreUnavailableError,
+)
+from memwal.format.names import manifest_key, version_hint_key
+from memwal.format.region_manifest import FlushedGeneration, RegionManifest
+from memwal.region.manifest_store import RegionManifestStore
+from memwal.storage.open import open_store
+
+REGION = UUID("6f9619ff-8b86-4d11-b42d-00c04fc964ff")
+FIRST = RegionManifest(region_id=REGION, version=1, writer_epoch=1)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FaultyStore:
+    return FaultyStore(open_store(tmp_path / "table", durable=False))
+
+
+@pytest.fixture
+def manifests(store: FaultyStore) -> RegionManifestStore:
+    return RegionManifestStore(store, REGION)
+
+
+def fill(manifests: RegionManifestStore, versions: int) -> RegionManifest:
+    """Commit so many versions, each with the epoch of its number."""
+    for version in range(1, versions + 1):
+        manifests.commit(replace(FIRST, version=version, writer_epoch=version))
+    latest = manifests.read_latest()
+    assert latest is not None
+    return latest
+
+
+def set_hint(store: FaultyStore, hint: bytes) -> None:
+    store.put(version_hint_key(REGION), hint)
+
+
+def test_a_region_that_was_never_claimed_has_no_manifest(manifests: RegionManifestStore) -> None:
+    assert manifests.read_latest() is None
+    assert manifests.objects() == {}
+    with pytest.raises(ObjectNotFoundError):
+        manifests.read(1)
+
+
+def test_what_is_committed_is_read(store: FaultyStore, manifests: RegionManifestStore) -> None:
+    fill(manifests, 3)
+
+    assert manifests.read(2) == replace(FIRST, version=2, writer_epoch=2)
+    assert json.loads(store.get(version_hint_key(REGION))) == {"version": 3}
+    assert sorted(manifests.objects()) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "hint",
+    [
+        b'{"version": 1}',
+        b'{"version": 4}',
+        b'{"version": 9}',
+        b'{"version": 0}',
+        b'{"version": -3}',
+        b'{"version": "4"}',
+        b'{"version": true}',
+        b"[]",
+        b"null",
+        b"",
+        b"\xff\xfe",
+    ],
+)
+def test_any_hint_leads_to_the_newest_version(
+    store: FaultyStore, manifests: RegionManifestStore, hint: bytes
+) -> None:
+    fill(manifests, 5)
+    set_hint(store, hint)
+
+    assert manifests.read_latest() == replace(FIRST, version=5, writer_epoch=5)
+
+
+def test_no_hint_leads_to_the_newest_version(
+    store: FaultyStore, manifests: RegionManifestStore
+) -> None:
+    fill(manifests, 5)
+    store.delete(version_hint_key(REGION))
+
+    assert manifests.read_latest() == replace(FIRST, version=5, writer_epoch=5)
+
+
+def test_a_hint_at_a_collected_version_leads_to_the_newest_one(
+    store: FaultyStore, manifests: RegionManifestStore
+) -> None:
+    fill(manifests, 5)
+    for version in (1, 2, 3):
+        store.delete(manifest_key(REGION, version))
+    set_hint(store, b'{"version": 2}')
+
+    assert manifests.read_latest() == replace(FIRST, version=5, writer_epoch=5)
+
+
+def test_a_hint_that_cannot_be_written_does_not_fail_the_commit(
+    store: FaultyStore, manifests: RegionManifestStore
+) -> None:
+    store.fail("put", VERSION_HINT, StoreAccessError("no"))
+
+    manifests.commit(FIRST)
+
+    assert manifests.read_latest() == FIRST
+
+
+def test_a_hint_that_cannot_be_read_is_an_error(
+    store: FaultyStore, manifests: RegionManifestStore
+) -> None:
+    fill(manifests, 2)
+    store.fail("get", VERSION_HINT)
+
+    with pytest.raises(StoreUnavailableError):
+        manifests.read_latest()
+
+
+def test_a_version_that_says_it_is_another_one_is_refused(
+    store: FaultyStore, manifests: RegionManifestStore
+) -> None:
+    store.create(manifest_key(REGION, 2), FIRST.encode())
+
+    with pytest.raises(CorruptDataError, match="version 1"):
+        manifests.read(2)
+    with pytest.raises(CorruptDataError, match="version 1"):
+        manifests.read_latest()
+
+
+@pytest.mark.parametrize("data", [b"", b"\x08", b"not a manifest"])
+def test_bytes_that_are_no_manifest_are_refused(
+    store: FaultyStore, manifests: RegionManifestStore, data: bytes
+) -> None:
+    store.create(manifest_key(REGION, 1), data)
+
+    with pytest.raises(CorruptDataError):
+        manifests.read_latest()
+
+
+def test_other_objects_in_the_folder_are_no_versions(
+    store: FaultyStore, manifests: RegionManifestStore
+) -> None:
+    fill(manifests, 1)
+    store.create(f"_mem_wal/{REGION}/manifest/notes.txt", b"x")
+    store.create(f"_mem_wal/{REGION}/manifest/0101.binpb", b"x")
+
+    assert list(manifests.objects()) == [1]
+
+
+def test_two_different_commits_of_one_version_do_not_both_succeed(
+    manifests: RegionManifestStore,
+) -> None:
+    manifests.commit(FIRST)
+
+    with pytest.raises(ConflictError):
+        manifests.commit(replace(FIRST, writer_epoch=7))
+
+    assert manifests.read_latest() == FIRST
+
+
+def test_the_same_change_made_twice_is_made(manifests: RegionManifestStore) -> None:
+    manifests.commit(FIRST)
+
+    manifests.commit(FIRST)
+
+    assert list(manifests.objects()) == [1]
+
+
+def test_an_exclusive_commit_never_shares_its_version(manifests: RegionManifestStore) -> None:
+    manifests.commit_exclusively(FIRST)
+
+    with pytest.raises(ConflictError):
+        manifests.commit_exclusively(FIRST)
+
+
+class TestAmbiguousAnswers:
+    def test_a_commit_that_happened_is_found_out(
+        self, store: FaultyStore, manifests: RegionManifestStore
+    ) -> None:
+        store.fail("create", REGION_MANIFEST, after=True)
+
+        manifests.commit(FIRST)
+
+        assert manifests.read_latest() == FIRST
+
+    def test_a_commit_that_did_not_happen_is_made(
+        self, store: FaultyStore, manifests: RegionManifestStore
+    ) -> None:
+        store.fail("create", REGION_MANIFEST)
+
+        manifests.commit(FIRST)
+
+        assert manifests.read_latest() == FIRST
+
+    def test_a_name_taken_by_ourselves_is_no_conflict(
+        self, store: FaultyStore, manifests: RegionManifestStore
+    ) -> None:
+        store.claim_exists("create", REGION_MANIFEST)
+
+        manifests.commit(FIRST)
+
+        assert manifests.read_latest() == FIRST
+
+    def test_a_commit_that_lost_meanwhile_is_a_conflict(
+        self, store: FaultyStore, manifests: RegionManifestStore
+    ) -> None:
+        store.fail("create", REGION_MANIFEST)
+        other = replace(FIRST, writer_epoch=7)
+        store.inner.create(manifest_key(REGION, 1), other.encode())
+
+        with pytest.raises(ConflictError):
+            manifests.commit(FIRST)
+
+        assert manifests.read_latest() == other
+
+    def test_a_store_that_keeps_failing_leaves_the_outcome_unknown(
+        self, store: FaultyStore, manifests: RegionManifestStore
+    ) -> None:
+        store.fail("create", REGION_MANIFEST, times=1000)
+
+        with pytest.raises(OutcomeUnknownError):
+            manifests.commit(FIRST)
+
+    def test_a_refusal_after_an_ambiguous_answer_does_not_deny_the_first_try(
+        self, store: FaultyStore, manifests: RegionManifestStore
+    ) -> None:
+        """The first try may have stored the object: "access denied" would say that it did not."""
+        store.fail("create", REGION_MANIFEST, after=True)
+        store.fail("create", REGION_MANIFEST, StoreAccessError("the credentials ran out"))
+
+        with pytest.raises(OutcomeUnknownError):
+            manifests.commit(FIRST)
+
+        assert manifests.read_latest() == FIRST
+
+    def test_an_exclusive_commit_leaves_the_doubt_to_its_caller(
+        self, store: FaultyStore, manifests: RegionManifestStore
+    ) -> None:
+        store.fail("create", REGION_MANIFEST, after=True)
+        with pytest.raises(StoreUnavailableError):
+            manifests.commit_exclusively(FIRST)
+
+        store.claim_exists("create", REGION_MANIFEST)
+        with pytest.raises(ConflictError):
+            manifests.commit_exclusively(replace(FIRST, version=2))
+
+
+class TestIsLatest:
+    def test_the_newest_is(self, manifests: RegionManifestStore) -> None:
+        assert manifests.is_latest(fill(manifests, 2))
+
+    def test_an_older_one_is_not(self, manifests: RegionManifestStore) -> None:
+        fill(manifests, 3)
+
+        assert not manifests.is_latest(manifests.read(2))
+
+    def test_one_whose_successors_were_collected_is_not(
+        self, store: FaultyStore, manifests: RegionManifestStore
+    ) -> None:
+        """A writer that slept for long holds a manifest from before everything that is stored."""
+        fill(manifests, 5)
+        old = manifests.read(2)
+        for version in (1, 2, 3, 4):
+            store.delete(manifest_key(REGION, version))
+
+        assert not manifests.is_latest(old)
+
+
+class TestCommitBehindTheCollector:
+    """A committer that slept finds the name of its version free again: it was collected."""
+
+    @pytest.mark.parametrize("exclusive", [False, True])
+    def test_a_version_from_before_all_that_is_stored_is_a_conflict(
+        self, store: FaultyStore, manifests: RegionManifestStore, exclusive: bool
+    ) -> None:
+        fill(manifests, 6)
+        for version in (1, 2, 3, 4):
+            store.delete(manifest_key(REGION, version))
+        late = replace(FIRST, version=3, writer_epoch=77)
+
+        with pytest.raises(ConflictError):
+            (manifests.commit_exclusively if exclusive else manifests.commit)(late)
+
+        assert manifests.read_latest() == replace(FIRST, version=6, writer_epoch=6)
+
+    def test_it_is_never_taken_for_the_newest_one_afterwards(
+        self, store: FaultyStore, manifests: RegionManifestStore
+    ) -> None:
+        fill(manifests, 6)
+        for version in (1, 2, 3, 4):
+            store.delete(manifest_key(REGION, version))
+        store.kill("put", VERSION_HINT, after=True)
+
+        # It dies in the middle, at worst after it has written a hint at its own version.
+        with pytest.raises((ConflictError, BaseException)):
+            manifests.commit(replace(FIRST, version=3, writer_epoch=77))
+
+        latest = RegionManifestStore(store, REGION).read_latest()
+        assert latest is not None
+        assert latest.version == 6
+
+
+class TestUpdate:
+    def test_changes_the_newest(self, manifests: RegionManifestStore) -> None:
+        fill(manifests, 3)
+
+        changed = manifests.update(lambda latest: replace(latest, wal_last_seen=9))
+
+        assert changed == replace(FIRST, version=4, writer_epoch=3, wal_last_seen=9)
+        assert manifests.read_latest() == changed
+
+    def test_no_change_writes_nothing(self, manifests: RegionManifestStore) -> None:
+        latest = fill(manifests, 3)
+
+        assert manifests.update(lambda _: None) == latest
+        assert sorted(manifests.objects()) == [1, 2, 3]
+
+    def test_a_region_without_manifest_cannot_be_changed(
+        self, manifests: RegionManifestStore
+    ) -> None:
+        with pytest.raises(ObjectNotFoundError):
+            manifests.update(lambda latest: latest)
+
+    def test_starts_over_on_what_landed_meanwhile(
+        self, store: FaultyStore, manifests: RegionManifestStore
+    ) -> None:
+        fill(manifests, 1)
+        seen = []
+
+        def change(latest: RegionManifest) -> RegionManifest:
+            seen.append(latest.version)
+            if len(seen) == 1:
+                manifests.commit(replace(latest, version=2, current_generation=5))
+            return replace(latest, wal_last_seen=9)
+
+        changed = manifests.update(change)
+
+        assert seen == [1, 2]
+        assert (changed.version, changed.current_generation, changed.wal_last_seen) == (3, 5, 9)
+
+    def test_gives_up_after_so_many_races(self, manifests: RegionManifestStore) -> None:
+        fill(manifests, 1)
+
+        def change(latest: RegionManifest) -> RegionManifest:
+            manifests.commit(replace(latest, version=latest.version + 1))
+            return replace(latest, wal_last_seen=9)
+
+        with pytest.raises(ConflictError, match="3 attempts"):
+            manifests.update(change, attempts=3)
+
+    def test_many_at_once_all_land(self, manifests: RegionManifestStore) -> None:
+        fill(manifests, 1)
+        start = threading.Barrier(6)
+
+        def add_five(worker: int) -> None:
+            start.wait()
+            for number in range(1, 6):
+                # No two of them say the same: equal manifests count as one change.
+                mine = FlushedGeneration(generation=number, path=f"{worker:08x}_gen_{number}")
+                manifests.update(
+                    lambda latest, mine=mine: replace(latest, flushed=(*latest.flushed, mine))
+                )
+
+        with ThreadPoolExecutor(6) as pool:
+            list(pool.map(add_five, range(6)))
+
+        latest = manifests.read_latest()
+        assert latest is not None
+        assert len({flushed.path for flushed in latest.flushed}) == 30
+        assert latest.version == 31
+
+
+def test_reading_costs_three_requests_at_most(
+    store: FaultyStore, manifests: RegionManifestStore
+) -> None:
+    fill(manifests, 20)
+    store.clear()
+
+    manifests.read_latest()
+
+    assert len(store.calls) <= 3

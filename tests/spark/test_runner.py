@@ -1,0 +1,251 @@
+"""Tasks on a real Spark session."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from datetime import timedelta
+from types import SimpleNamespace
+
+import pytest
+from support.tables import base_state, state
+
+from memwal.errors import ConflictError, CorruptDataError, InvalidInputError, OutcomeUnknownError
+from memwal.maintenance.merge import run_merge_task
+from memwal.spark.runner import spark_reason, spark_runner
+from memwal.storage.location import TableLocation
+
+SECRET = "tell-nobody-0123456789"
+
+
+def partition(_):
+    """Number of the Spark task that this runs in."""
+    from pyspark import TaskContext
+
+    return TaskContext.get().partitionId()
+
+
+def by_value(function):
+    """The function as one that workers need no module for."""
+    return lambda task: function(task)
+
+
+class TestTasks:
+    def test_results_keep_the_order(self, run):
+        assert run(range(7), lambda task: task * 10) == [0, 10, 20, 30, 40, 50, 60]
+
+    def test_no_tasks(self, run):
+        assert run([], lambda task: task) == []
+
+    def test_every_task_is_a_spark_task(self, run):
+        assert run(range(3), lambda _: __import__("pyspark").TaskContext.get().partitionId()) == [
+            0,
+            1,
+            2,
+        ]
+
+    def test_parallelism_can_be_bounded(self, spark):
+        run = spark_runner(spark, max_parallelism=2)
+        assert run(range(4), lambda _: __import__("pyspark").TaskContext.get().partitionId()) == [
+            0,
+            0,
+            1,
+            1,
+        ]
+
+    def test_lance_stays_out_of_tasks_that_do_not_need_it(self, run):
+        def loaded(_):
+            import sys
+
+            return "lance" in sys.modules and "memwal.table" not in sys.modules
+
+        assert run([0], loaded) == [False]
+
+    @pytest.mark.parametrize("parallelism", [0, -1])
+    def test_wrong_parallelism(self, spark, parallelism):
+        with pytest.raises(InvalidInputError, match="max_parallelism"):
+            spark_runner(spark, max_parallelism=parallelism)
+
+
+class TestFailures:
+    def test_an_error_keeps_its_type(self, run):
+        def fail(task):
+            from memwal.errors import ConflictError
+
+            raise ConflictError(f"task {task} was late; try again")
+
+        with pytest.raises(ConflictError, match="^task 1 was late; try again$") as caught:
+            run([1], fail)
+        (note,) = caught.value.__notes__
+        assert "in fail" in note
+
+    def test_the_first_error_is_raised_and_the_others_are_logged(self, run, caplog):
+        def fail(task):
+            from memwal.errors import CorruptDataError
+
+            if task % 2:
+                raise CorruptDataError(f"task {task}")
+            return task
+
+        with (
+            caplog.at_level(logging.ERROR, "memwal"),
+            pytest.raises(CorruptDataError, match="^task 1$"),
+        ):
+            run(range(6), fail)
+        assert [record.getMessage() for record in caplog.records] == [
+            "another task failed too: task 3",
+            "another task failed too: task 5",
+        ]
+
+    def test_a_fault_is_told_by_spark(self, run):
+        from pyspark.errors import PythonException
+
+        def fail(task):
+            raise KeyError("oops")
+
+        with pytest.raises(PythonException) as caught:
+            run([1], fail)
+        assert spark_reason(caught.value) == "KeyError: 'oops'"
+
+    def test_a_worker_that_keeps_dying(self, run):
+        def die(task):
+            import os
+
+            os._exit(1)
+
+        with pytest.raises(OutcomeUnknownError, match="Spark did not finish its tasks") as caught:
+            run([1], die)
+        assert "\n" not in str(caught.value)
+        assert run([1], str) == ["1"]
+
+    def test_a_stopped_session(self):
+        run = spark_runner(SimpleNamespace(sparkContext=SimpleNamespace(_jsc=None)))
+        with pytest.raises(InvalidInputError, match="was stopped"):
+            run([1], str)
+
+    def test_a_session_of_spark_connect(self):
+        from pyspark.errors import PySparkAttributeError
+
+        class Connect:
+            @property
+            def sparkContext(self):
+                raise PySparkAttributeError(
+                    errorClass="JVM_ATTRIBUTE_NOT_SUPPORTED",
+                    messageParameters={"attr_name": "sparkContext"},
+                )
+
+        with pytest.raises(InvalidInputError, match="Spark Connect"):
+            spark_runner(Connect())
+
+
+class TestWhatIsShown:
+    @pytest.fixture
+    def shown(self, spark, event_log):
+        """Return a function that tells all that the event log and the configuration say."""
+
+        def read():
+            # The listeners write in their own time; this waits for them.
+            spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
+            events = "".join(
+                file.read_text() for file in event_log.rglob("*") if file.name.startswith("events")
+            )
+            return events + str(spark.sparkContext.getConf().getAll())
+
+        return read
+
+    def test_no_storage_option_is_shown(self, run, shown):
+        location = TableLocation("s3://lake/secretive", {"aws_secret_access_key": SECRET})
+        tasks = [SimpleNamespace(location=location)] * 3
+
+        def run_look_task(task):
+            from memwal.errors import ConflictError
+
+            if task.location.storage_options["aws_secret_access_key"][:4] == "tell":
+                raise ConflictError(f"cannot reach {task.location!r}")
+
+        with pytest.raises(ConflictError, match="s3://lake/secretive") as caught:
+            run(tasks, run_look_task)
+        text = shown()
+        assert "memwal look s3://lake/secretive" in text
+        assert SECRET not in text
+        assert SECRET not in f"{caught.value} {caught.value.__notes__}"
+
+    def test_a_job_is_called_what_its_caller_says(self, spark, shown):
+        spark_runner(spark, description="memwal nightly merge")([1], str)
+        assert "memwal nightly merge" in shown()
+
+    def test_the_session_keeps_its_own_job_group(self, spark):
+        context = spark.sparkContext
+        context.setJobGroup("mine", "my work")
+        spark_runner(spark)([1], str)
+        assert context.getLocalProperty("spark.jobGroup.id") == "mine"
+        assert context.getLocalProperty("spark.job.description") == "my work"
+        for name in ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel"):
+            context.setLocalProperty(name, None)
+        spark_runner(spark)([1], str)
+        assert context.getLocalProperty("spark.jobGroup.id") is None
+
+
+class TestJobs:
+    def test_all_of_them(self, make_backlog, run):
+        table, expected = make_backlog(3)
+        merged = table.merge(max_tasks=2, run=run)
+        assert (merged.tasks, merged.figures["generations"], merged.problems) == (2, 12, ())
+        assert base_state(table) == expected
+        assert table.build_indexes(run=run).commits == 1
+        assert table.build_snapshot(run=run).figures["regions"] == 4
+        now = timedelta(0)
+        dropped = [
+            table.collect_garbage(dry_run=False, grace=now, retention=now, max_tasks=3, run=run)
+            for _ in range(2)
+        ]
+        assert [result.figures["generations_dropped"] for result in dropped] == [12, 0]
+        assert sum(result.figures["folders"] for result in dropped) == 12
+        assert table.status().backlog_generations == 0
+        assert state(table) == expected
+
+    def test_a_worker_that_dies_after_its_commit(self, make_backlog, run, tmp_path):
+        table, expected = make_backlog(2)
+        died = tmp_path / "died"
+
+        def merge_and_die(task):
+            import os
+
+            outcome = run_merge_task(task)
+            if not died.exists():
+                died.touch()
+                os._exit(1)
+            return outcome
+
+        result = table.merge(run=lambda tasks, function: run(tasks, merge_and_die))
+        # The second try finds all of it done, and counts none of it twice.
+        assert (result.tasks, result.figures["generations"]) == (1, 0)
+        assert died.exists()
+        assert base_state(table) == expected
+
+    def test_two_merges_at_once(self, make_backlog, run):
+        table, expected = make_backlog(12, count=60)
+        together = threading.Barrier(2)
+
+        def on_spark(tasks, function):
+            # Both have planned the same work before either begins it.
+            together.wait()
+            return run(tasks, function)
+
+        def here(tasks, function):
+            together.wait()
+            return [function(task) for task in tasks]
+
+        results = []
+        elsewhere = threading.Thread(
+            target=lambda: results.append(table.merge(commit_bytes=1, max_tasks=2, run=on_spark))
+        )
+        elsewhere.start()
+        results.append(table.merge(commit_bytes=1, run=here))
+        elsewhere.join()
+        assert len(results) == 2
+        assert not any(result.problems for result in results)
+        assert base_state(table) == expected
+        assert table.base().dataset.count_rows() == len(expected)
+        assert table.status().backlog_generations == 0
+        assert sum(result.figures["generations"] for result in results) == 48
