@@ -1,12 +1,18 @@
 """The open maintenance plane for Lance MemWAL tables: embedded writers and readers, and jobs that
 merge, index, publish and collect what they leave behind."""
 
-from memwal import errors
-from memwal.errors import MemWalError
-from memwal.region.spec import RegionSpec
-from memwal.setup import create, enable
-from memwal.table import Table, open
-from memwal.writer.options import WriterOptions
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from memwal import errors
+    from memwal.errors import MemWalError
+    from memwal.region.spec import RegionSpec
+    from memwal.setup import create, enable
+    from memwal.table import Table, open
+    from memwal.writer.options import WriterOptions
 
 __all__ = [
     "MemWalError",
@@ -18,3 +24,22 @@ __all__ = [
     "errors",
     "open",
 ]
+
+_MODULES = {
+    "MemWalError": "memwal.errors",
+    "RegionSpec": "memwal.region.spec",
+    "Table": "memwal.table",
+    "WriterOptions": "memwal.writer.options",
+    "create": "memwal.setup",
+    "enable": "memwal.setup",
+    "open": "memwal.table",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for: Lance takes a second or two, which a help text need not wait for."""
+    if name == "errors":
+        return import_module("memwal.errors")
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)
