@@ -37,7 +37,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for: Lance takes a second or two, which a help text need not wait for."""
+    """Import what is asked for: Lance takes a second, which a help text need not wait for."""
     if name == "errors":
         return import_module("memwal.errors")
     if name not in _MODULES:

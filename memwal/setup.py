@@ -125,6 +125,12 @@ def enable(
             f"the primary key of {location} is {', '.join(base.primary_key)} and cannot be changed"
         )
     marked = _with_primary_key(base.schema, key)
+    nullable = [name for name in key if base.schema.field(name).nullable]
+    if nullable:
+        raise TableSetupError(
+            f"key column {', '.join(nullable)} of {location} may hold nulls; first call "
+            "dataset.alter_columns({'path': name, 'nullable': False}) on the Lance table"
+        )
     region_spec.check_keys(key)
     region_spec.column_type(base.schema)
     existing = {index.name for index in base.dataset.describe_indices()}

@@ -96,7 +96,7 @@ class Reads:
             One row per key that exists, in the order of ``keys``.
         """
         sources = collect_sources(self.location, self._memtables())
-        shape = RowShape(sources.base.schema, sources.base.primary_key)
+        shape = RowShape(sources.base.identified_schema, sources.base.primary_key)
         rows = pa.Table.from_batches(shape.deletes(keys), shape.schema)
         return lookup(sources, rows.select(shape.primary_key), columns=columns)
 
@@ -178,10 +178,18 @@ class Table(Reads):
         options : WriterOptions, optional
         region_ids : collection of UUID, optional
             The only regions that the writer may claim; rows of others are refused.
+
+        Raises
+        ------
+        InvalidInputError
+            The table's rows are routed by a column that is not part of the key.
         """
         base = self.base()
         base.require_mem_wal()
         spec_id, spec = self.region_spec()
+        # Lance lets rows be routed by a column outside the key; one key could then be in two
+        # regions, and a delete would not know in which.
+        spec.check_keys(base.primary_key)
         return Writer(
             base, spec, spec_id=spec_id, options=options or WriterOptions(), region_ids=region_ids
         )

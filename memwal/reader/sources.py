@@ -13,6 +13,7 @@ from memwal.errors import ConflictError, ObjectNotFoundError
 from memwal.format.names import TOMBSTONE, generation_dir
 from memwal.format.region_manifest import RegionManifest
 from memwal.region.discovery import read_manifests
+from memwal.region.field_ids import aligned, same_fields, with_field_ids
 from memwal.region.row_schema import UnflushedRows, stored_schema
 from memwal.storage.location import TableLocation
 from memwal.table_index.base_table import BaseTable, open_base, open_dataset
@@ -124,12 +125,14 @@ def open_generation(
     """
     folder = generation_dir(region_id, path)
     dataset = open_dataset(base.location, folder)
-    stored = _stored_names(base, {f.name(): f.id() for f in dataset.lance_schema.fields()})
     identity: str | None = base.location.child(folder)
-    if any(name != base_name for base_name, name in stored.items()):
+    stored = with_field_ids(dataset.schema, dataset.lance_schema)
+    if not same_fields(_without_tombstone_id(stored), _wanted(base)):
         # Flushed before columns were added, renamed or dropped. It is bounded by the size of a
         # MemTable, so that its rows can be brought into today's form in memory.
-        dataset, identity = _in_memory(base, dataset.to_table(), stored), None
+        rows = dataset.to_table()
+        rows = pa.Table.from_arrays(rows.columns, schema=_without_tombstone_id(stored))
+        dataset, identity = _in_memory(base, rows), None
     return GenerationSource(
         region_id=region_id, generation=generation, dataset=dataset, identity=identity
     )
@@ -137,11 +140,10 @@ def open_generation(
 
 def _open_memtable(base: BaseTable, region_id: UUID, unflushed: UnflushedRows) -> GenerationSource:
     """A MemTable as a data set in memory, so that filters mean the same everywhere."""
-    stored = _stored_names(base, unflushed.field_ids)
     return GenerationSource(
         region_id=region_id,
         generation=unflushed.generation,
-        dataset=_in_memory(base, unflushed.rows, stored),
+        dataset=_in_memory(base, unflushed.rows),
         identity=None,
     )
 
@@ -155,27 +157,16 @@ def _is_unflushed(unflushed: UnflushedRows, manifest: RegionManifest | None) -> 
     return manifest is None or unflushed.generation >= manifest.current_generation
 
 
-def _stored_names(base: BaseTable, field_ids: Mapping[str, int]) -> dict[str, str | None]:
-    """Under which name a generation stores each of the base table's columns, if it does.
-
-    The tombstone's id was the next free one when the generation was flushed, and a column that
-    was added to the table since may have it.
-    """
-    names = {field_id: name for name, field_id in field_ids.items() if name != TOMBSTONE}
-    return {name: names.get(field_id) for name, field_id in base.field_ids().items()}
+def _wanted(base: BaseTable) -> pa.Schema:
+    return stored_schema(base.identified_schema, base.primary_key)
 
 
-def _in_memory(
-    base: BaseTable, rows: pa.Table, stored: Mapping[str, str | None]
-) -> lance.LanceDataset:
-    """Rows with the base table's columns, each from the stored one of that name, or null."""
-    schema = stored_schema(base.schema, base.primary_key)
-    columns = []
-    for field in schema:
-        name = field.name if field.name == TOMBSTONE else stored[field.name]
-        if name is None:
-            columns.append(pa.nulls(rows.num_rows, field.type))
-        else:
-            column = rows.column(name)
-            columns.append(column if column.type == field.type else column.cast(field.type))
-    return lance.write_dataset(pa.Table.from_arrays(columns, schema=schema), "memory://")
+def _without_tombstone_id(schema: pa.Schema) -> pa.Schema:
+    """The tombstone's id was the next free one when the generation was flushed, and a column that
+    was added to the table since may have it."""
+    position = schema.get_field_index(TOMBSTONE)
+    return schema.set(position, schema.field(position).remove_metadata())
+
+
+def _in_memory(base: BaseTable, rows: pa.Table) -> lance.LanceDataset:
+    return lance.write_dataset(aligned(rows, _wanted(base)), "memory://")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from memwal.format.names import TOMBSTONE
+
+_OURS = {b"memwal": b"1"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,17 +21,18 @@ class UnflushedRows:
     generation : int
         What it will be flushed as.
     rows : pyarrow.Table
-        Stored rows, oldest first.
-    field_ids : mapping of str to int
-        Lance field ids of the columns, as the writer knows them.
+        Stored rows, oldest first, with field ids in their schema.
     """
 
     generation: int
     rows: pa.Table
-    field_ids: Mapping[str, int]
 
 
 def stored_schema(schema: pa.Schema, primary_key: Sequence[str]) -> pa.Schema:
     """Schema of log entries and flushed generations of a table (spec: Flushed MemTable)."""
     fields = [f if f.name in primary_key else f.with_nullable(True) for f in schema]
-    return pa.schema([*fields, pa.field(TOMBSTONE, pa.bool_(), nullable=False)])
+    # When all fields of a log entry equal those of its MemTable, Lance takes its batches as they
+    # are, and then refuses them for the schema's metadata, where our checksum is. A field that
+    # differs has it bring the batches to its own schema, which costs it nothing.
+    tombstone = pa.field(TOMBSTONE, pa.bool_(), nullable=False, metadata=_OURS)
+    return pa.schema([*fields, tombstone])

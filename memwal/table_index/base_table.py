@@ -18,6 +18,7 @@ from memwal.errors import (
 from memwal.format.index_details import IndexDetails
 from memwal.format.names import table_manifest_keys
 from memwal.format.table_manifest import IndexEntry, find_mem_wal_index
+from memwal.region.field_ids import with_field_ids
 from memwal.storage.location import TableLocation
 
 if TYPE_CHECKING:
@@ -69,6 +70,11 @@ class BaseTable:
                 f"MemWAL is not enabled on {self.location}; "
                 "call memwal.enable(uri, region_spec=...)"
             )
+
+    @property
+    def identified_schema(self) -> pa.Schema:
+        """The schema with Lance's field ids in the metadata of its fields, at every level."""
+        return with_field_ids(self.schema, self.dataset.lance_schema)
 
     def field_ids(self) -> dict[str, int]:
         """Lance field id of each top-level column, by name."""

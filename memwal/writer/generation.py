@@ -7,6 +7,7 @@ leaves an orphan for the garbage collector and nothing else.
 from __future__ import annotations
 
 import json
+import logging
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from memwal.format.bloom import build_bloom_filter
 from memwal.format.lance_schema import made_nullable, with_id
 from memwal.format.names import (
     BLOOM_FILTER_NAME,
+    MEM_WAL_INDEX_NAME,
     PK_INDEX_DIR,
     TOMBSTONE,
     generation_dir,
@@ -39,6 +41,8 @@ from memwal.writer.memtable import newest_per_key
 
 if TYPE_CHECKING:
     from lance.lance.schema import LanceField
+
+logger = logging.getLogger(__name__)
 
 # One file per generation: a generation is bounded by the MemTable's size.
 _ROWS_PER_FILE = 1 << 31
@@ -67,13 +71,24 @@ class MaintainedIndex:
 def maintained_indexes(base: BaseTable) -> tuple[MaintainedIndex, ...]:
     """Scalar indexes that the table's MemWAL details ask writers to maintain."""
     wanted = base.details.maintained_indexes
-    return tuple(
-        MaintainedIndex(index.name, index.field_names[0], _SCALAR_KINDS[index.index_type])
-        for index in base.dataset.describe_indices()
-        if (base.details.maintain_all_indexes or index.name in wanted)
-        and index.index_type in _SCALAR_KINDS
-        and len(index.field_names) == 1
-    )
+    found = []
+    for index in base.dataset.describe_indices():
+        if index.name == MEM_WAL_INDEX_NAME:
+            continue
+        if not (base.details.maintain_all_indexes or index.name in wanted):
+            continue
+        if index.index_type in _SCALAR_KINDS and len(index.field_names) == 1:
+            kind = _SCALAR_KINDS[index.index_type]
+            found.append(MaintainedIndex(index.name, index.field_names[0], kind))
+        else:
+            logger.warning(
+                "generations of %s are flushed without index %s (%s); Lance's own vector and text "
+                "search does not see their rows until they are merged and indexed",
+                base.location,
+                index.name,
+                index.index_type,
+            )
+    return tuple(found)
 
 
 def write_generation(

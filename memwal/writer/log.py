@@ -103,7 +103,9 @@ def fence(
     while position - 1 > after and _is_torn(store, wal_key(region_id, position - 1)):
         position -= 1
     while _take(store, region_id, position, data, epoch) is not None:
-        position += 1
+        # The older writer may be faster than one attempt here: look for the tip again rather than
+        # walk behind it.
+        position = find_tip(store, region_id, start=position + 1)
     return position
 
 

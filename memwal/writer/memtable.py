@@ -16,8 +16,8 @@ class MemTable:
     ----------
     generation : int
         What it will be flushed as.
-    rows, bytes : int
-        Rows and memory of the batches, superseded rows included.
+    rows, bytes, batches : int
+        Rows, memory and number of the batches, superseded rows included.
     last_position : int
         Position of the newest log entry whose rows are here; 0 while there is none.
     """
@@ -28,6 +28,7 @@ class MemTable:
         self.generation = generation
         self.rows = 0
         self.bytes = 0
+        self.batches = 0
         self.last_position = 0
 
     def add(self, batches: Sequence[pa.RecordBatch], *, position: int) -> None:
@@ -36,6 +37,7 @@ class MemTable:
             self._batches.append(batch)
             self.rows += batch.num_rows
             self.bytes += batch.nbytes
+            self.batches += 1
         self.last_position = position
 
     def contents(self) -> pa.Table:

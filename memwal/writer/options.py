@@ -15,7 +15,11 @@ class WriterOptions:
     ----------
     max_memtable_rows : int, default 100_000
         A MemTable with this many rows is sealed and flushed. More rows make fewer, larger
-        generations: cheaper to merge, longer to replay after a crash.
+        generations: cheaper to merge, longer to replay after a crash. Lance's own writer replays at
+        most as many rows of one generation as it may hold itself, by default 100,000: with more
+        here, only a memwal writer, or one of Lance that is told so, can take an unflushed log over.
+    max_memtable_batches : int, default 8_000
+        The same by batches of log entries; 8,000 is what Lance's own writer takes over by default.
     max_memtable_bytes : int, default 64 MiB
         The same by size in memory, per region.
     max_sealed_memtables : int, default 2
@@ -40,6 +44,7 @@ class WriterOptions:
     """
 
     max_memtable_rows: int = 100_000
+    max_memtable_batches: int = 8_000
     max_memtable_bytes: int = 64 << 20
     max_sealed_memtables: int = 2
     backpressure_timeout: float = 60.0
@@ -50,6 +55,7 @@ class WriterOptions:
     def __post_init__(self) -> None:
         for name in (
             "max_memtable_rows",
+            "max_memtable_batches",
             "max_memtable_bytes",
             "max_sealed_memtables",
             "max_entry_bytes",

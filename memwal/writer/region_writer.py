@@ -174,13 +174,10 @@ class RegionWriter:
 
     def memtables(self) -> list[UnflushedRows]:
         """What is not flushed yet, oldest generation first."""
-        field_ids = self._context.base.field_ids()
         with self._state:
             tables = [*self._sealed.tables(), self._active]
             return [
-                UnflushedRows(table.generation, table.contents(), field_ids)
-                for table in tables
-                if table.rows
+                UnflushedRows(table.generation, table.contents()) for table in tables if table.rows
             ]
 
     def __enter__(self) -> RegionWriter:
@@ -270,10 +267,10 @@ class RegionWriter:
         try:
             with self._state:
                 self._check_usable()
-            appended = self._log.append(
-                _joined([batch for pending in group for batch in pending.batches]),
-                generation=self._active.generation,
-            )
+            batches = _joined([batch for pending in group for batch in pending.batches])
+            if not self._fits(batches):
+                self._seal()
+            appended = self._log.append(batches, generation=self._active.generation)
         except BaseException as error:
             # The group's other writers wait for an answer, whatever went wrong.
             self._fail(group, error)
@@ -284,12 +281,25 @@ class RegionWriter:
             self._active.add(appended.batches, position=appended.position)
             for pending in group:
                 pending.done = True
-        options = self._context.options
-        if (
-            self._active.rows >= options.max_memtable_rows
-            or self._active.bytes >= options.max_memtable_bytes
-        ):
+        if self._is_full():
             self._seal()
+
+    def _fits(self, batches: Sequence[pa.RecordBatch]) -> bool:
+        """Whether Lance's own writer could still replay the generation with these in it."""
+        options = self._context.options
+        return (
+            self._active.rows + sum(batch.num_rows for batch in batches)
+            <= options.max_memtable_rows
+            and self._active.batches + len(batches) <= options.max_memtable_batches
+        )
+
+    def _is_full(self) -> bool:
+        options = self._context.options
+        return (
+            self._active.rows >= options.max_memtable_rows
+            or self._active.batches >= options.max_memtable_batches
+            or self._active.bytes >= options.max_memtable_bytes
+        )
 
     def _next_group(self) -> list[_Pending]:
         with self._state:

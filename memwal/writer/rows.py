@@ -10,6 +10,7 @@ import pyarrow.types as pt
 
 from memwal.errors import InvalidInputError
 from memwal.format.names import TOMBSTONE
+from memwal.region.field_ids import aligned
 from memwal.region.row_schema import stored_schema
 
 
@@ -22,7 +23,7 @@ class RowShape:
     Parameters
     ----------
     schema : pyarrow.Schema
-        Schema of the base table.
+        Schema of the base table, with field ids.
     primary_key : sequence of str
         Key columns.
     """
@@ -99,25 +100,21 @@ class RowShape:
         """Stored form of a batch that was read from the log, whoever wrote it.
 
         Lance accepts reordered columns, further ones, and a missing tombstone column; so do we.
+        Columns are told apart by their field ids, as far as the writer recorded them.
 
         Raises
         ------
         InvalidInputError
             A column is missing or cannot become the table's type.
         """
-        if batch.schema.equals(self.schema):
+        if batch.schema.equals(self.schema, check_metadata=True):
             return [batch]
         table = pa.Table.from_batches([batch])
-        unknown = set(table.column_names) - {*self.base_schema.names, TOMBSTONE}
-        for field in self.base_schema:
-            # A column that the table got later; with unknown ones beside it, it may as well be a
-            # renamed one, whose values must not be dropped.
-            if field.name not in table.column_names and field.nullable and not unknown:
-                table = table.append_column(field, pa.nulls(table.num_rows, field.type))
-        columns = [self._column(table, field) for field in self.base_schema]
-        if TOMBSTONE in table.column_names:
-            return self._batches(columns, table.column(TOMBSTONE))
-        return self._batches(columns, _constant(False, table.num_rows))
+        if TOMBSTONE not in table.column_names:
+            table = table.append_column(
+                self.schema.field(TOMBSTONE), _constant(False, table.num_rows)
+            )
+        return [part for part in aligned(table, self.schema).to_batches() if part.num_rows]
 
     def _check_names(self, names: Sequence[str], known: Sequence[str]) -> None:
         unknown = [name for name in names if name not in known]

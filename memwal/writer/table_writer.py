@@ -56,7 +56,7 @@ class TableWriter:
         options: WriterOptions,
         region_ids: Collection[UUID] | None = None,
     ) -> None:
-        shape = RowShape(base.schema, base.primary_key)
+        shape = RowShape(base.identified_schema, base.primary_key)
         self._flushes = ThreadPoolExecutor(_FLUSH_THREADS, thread_name_prefix="memwal-flush")
         self._pool = ThreadPoolExecutor(_PARALLEL_REGIONS, thread_name_prefix="memwal-write")
         self._context = TableContext(

@@ -103,9 +103,12 @@ class JobSubmitHook(SparkSubmitHook):
     def submit(self, application: str = "", **kwargs: Any) -> str | None:
         """Run the application; in client mode, until it ends."""
         if self.is_client_mode:
-            kwargs["env"] = job_environment()
+            kwargs["env"] = env = job_environment()
+            if self._connection["master"].startswith("local"):
+                # Else the JVM binds to the machine's address on the network.
+                env.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
             binary = self._connection["spark_binary"]
-            if shutil.which(binary, path=kwargs["env"]["PATH"]) is None:
+            if shutil.which(binary, path=env["PATH"]) is None:
                 raise InvalidInputError(
                     f"{binary} is not on the PATH; install memwal[spark] where Airflow runs."
                 )

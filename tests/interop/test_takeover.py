@@ -139,7 +139,7 @@ def test_a_collection_under_a_native_writer(table: memwal.Table) -> None:
         collect(table)
         assert not generations(table)
         native.put(shard, table, numbered(100, 3))
-    assert shown(table) == {n: 0 for n in (*range(12), 100, 101, 102)}
+    assert shown(table) == dict.fromkeys((*range(12), 100, 101, 102), 0)
 
 
 def test_a_native_writer_that_never_pauses_is_fenced(
@@ -184,7 +184,7 @@ def test_a_generation_stays_as_small_as_lance_can_replay(
     assert not generations(table)
     with native.writer(table, max_memtable_rows=100) as shard:
         native.put(shard, table, numbered(200, 1))
-    assert shown(table) == {n: 0 for n in (*range(120), 200)}
+    assert shown(table) == dict.fromkeys((*range(120), 200), 0)
 
 
 @pytest.mark.slow
@@ -200,7 +200,7 @@ def test_lance_takes_over_many_small_writes(
     writer.abort()
     with native.writer(table) as shard:
         native.put(shard, table, rows({-1: 0}))
-    assert shown(table) == {n: 0 for n in range(-1, 8_050)}
+    assert shown(table) == dict.fromkeys(range(-1, 8050), 0)
 
 
 KILLED = """

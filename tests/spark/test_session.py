@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import textwrap
 
 import pytest
 
@@ -46,28 +45,32 @@ def test_a_session_that_runs_is_taken(spark):
     assert spark_session("another").sparkContext is spark.sparkContext
 
 
+SCRIPT = """
+import subprocess
+from memwal.spark.session import spark_session
+
+spark = spark_session(
+    "own", master="local[1]", ui=True, conf={"spark.driver.bindAddress": "127.0.0.2"}
+)
+conf = spark.sparkContext.getConf()
+for name in ("spark.master", "spark.driver.bindAddress", "spark.app.name"):
+    print(conf.get(name))
+url = spark.sparkContext.uiWebUrl
+print(url)
+port = url.rpartition(":")[2]
+found = subprocess.run(["ss", "-Hltn"], capture_output=True, text=True, check=True).stdout
+places = [line.split()[3] for line in found.splitlines()]
+print(*(place for place in places if place.endswith(":" + port)))
+spark.stop()
+"""
+
+
 @pytest.mark.slow
 def test_what_the_caller_says_wins():
-    script = """
-    import pathlib, subprocess, sys
-    from memwal.spark.session import spark_session
-
-    spark = spark_session(
-        "own", master="local[1]", ui=True, conf={"spark.driver.bindAddress": "127.0.0.2"}
-    )
-    conf = spark.sparkContext.getConf()
-    print(conf.get("spark.master"), conf.get("spark.driver.bindAddress"), conf.get("spark.app.name"))
-    print(spark.sparkContext.uiWebUrl)
-    runtime = spark.sparkContext._jvm.java.lang.Runtime.getRuntime()
-    listening = subprocess.run(["ss", "-Hltn"], capture_output=True, text=True, check=True).stdout
-    port = spark.sparkContext.uiWebUrl.rpartition(":")[2]
-    print(*(line.split()[3] for line in listening.splitlines() if line.split()[3].endswith(":" + port)))
-    spark.stop()
-    """
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=True
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True
     )
-    told, url, listening = done.stdout.splitlines()
-    assert told == "local[1] 127.0.0.2 own"
+    *told, url, listening = done.stdout.splitlines()
+    assert told == ["local[1]", "127.0.0.2", "own"]
     assert url.startswith("http://127.0.0.1:")
     assert listening.rpartition(":")[0] in ("127.0.0.1", "[::ffff:127.0.0.1]")

@@ -15,6 +15,7 @@ from support.faulty_store import WAL, FaultyStore, Killed
 
 from memwal.errors import (
     CorruptDataError,
+    InvalidInputError,
     MemWalError,
     OutcomeUnknownError,
     RegionFencedError,
@@ -74,6 +75,7 @@ def appender(
     verify: Callable[[], None] = lambda: None,
     interval: float = 0.0,
     clock: Callable[[], float] = lambda: 0.0,
+    adopt: Callable[[pa.RecordBatch], list[pa.RecordBatch]] = lambda rows: [rows],
 ) -> LogAppender:
     return LogAppender(
         store,
@@ -84,7 +86,7 @@ def appender(
         schema=SCHEMA,
         verify_epoch=verify,
         check_interval=interval,
-        adopt=lambda rows: [rows],
+        adopt=adopt,
         clock=clock,
     )
 
@@ -233,26 +235,43 @@ class TestForeignEntries:
         assert [v for b in appended.batches for v in b.column("id").to_pylist()] == [10, 2]
         assert ids(stored(store)[appended.position]) == [10, 2]
 
-    def test_are_not_lost_when_the_epoch_cannot_be_read(self, store: FaultyStore) -> None:
-        """Either the writer is finished, or what it writes next brings the rows along."""
+    def test_that_do_not_fit_the_table_are_not_stepped_over(self, store: FaultyStore) -> None:
+        """Whoever wrote them was told that they are durable: a human must look."""
         put(store, 1, entry(10, epoch=EPOCH - 1))
-        answers = iter([StoreUnavailableError("500"), None, None])
+
+        def refuse(rows: pa.RecordBatch) -> list[pa.RecordBatch]:
+            raise InvalidInputError("column x is missing")
+
+        log = appender(store, adopt=refuse)
+        for number in (1, 2):
+            with pytest.raises(MemWalError):
+                log.append([batch(number)], generation=1)
+
+        assert list(stored(store)) == [1]
+
+    def test_end_the_writer_when_the_epoch_cannot_be_read(self, store: FaultyStore) -> None:
+        """Its rows are in the log, and the next claim brings all of them back in order."""
+        put(store, 1, entry(10, epoch=EPOCH - 1))
+
+        def verify() -> None:
+            raise StoreUnavailableError("500")
+
+        with pytest.raises(OutcomeUnknownError):
+            appender(store, verify=verify).append([batch(1)], generation=1)
+
+        assert ids(stored(store)[2]) == [10, 1]
+
+    def test_an_epoch_that_cannot_be_read_for_a_moment_is_read_again(
+        self, store: FaultyStore
+    ) -> None:
+        answers = iter([StoreUnavailableError("500"), StoreUnavailableError("500"), None])
 
         def verify() -> None:
             error = next(answers)
             if error is not None:
                 raise error
 
-        log = appender(store, verify=verify)
-        with pytest.raises(MemWalError) as caught:
-            log.append([batch(1)], generation=1)
-        if isinstance(caught.value, OutcomeUnknownError):
-            # Final for the writer: the next claim replays the log.
-            return
-
-        appended = log.append([batch(2)], generation=1)
-
-        assert 10 in [value for b in appended.batches for value in b.column("id").to_pylist()]
+        assert appender(store, verify=verify).append([batch(1)], generation=1).position == 1
 
 
 class TestTornEntries:

@@ -1,0 +1,214 @@
+"""What every Spark application does around its job; Spark itself stands still here."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from memwal.errors import ConflictError, InvalidInputError, OutcomeUnknownError
+from memwal.maintenance.results import JobResult, run_in_process
+from memwal.spark import application
+from memwal.spark.application import job_parser, run_application
+
+SECRET = "tell-nobody-0123456789"
+
+
+class Session:
+    """A session of six cores that counts how often it was stopped."""
+
+    def __init__(self) -> None:
+        self.sparkContext = SimpleNamespace(defaultParallelism=6)
+        self.names: list[str] = []
+        self.runners: list[dict[str, object]] = []
+        self.stopped = 0
+
+    def stop(self) -> None:
+        self.stopped += 1
+
+
+@pytest.fixture
+def session(monkeypatch):
+    """The session that applications get; signal handlers are put back."""
+    session = Session()
+
+    def start(name):
+        session.names.append(name)
+        return session
+
+    def runner(spark, **options):
+        session.runners.append(options)
+        return run_in_process
+
+    monkeypatch.setattr(application, "spark_session", start)
+    monkeypatch.setattr(application, "spark_runner", runner)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield session
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def start(session, monkeypatch):
+    """Return a function that runs a job with a command line."""
+
+    def run(job, *arguments):
+        monkeypatch.setattr(sys, "argv", ["job.py", *(str(argument) for argument in arguments)])
+        return run_application(job_parser("merge", "Merges."), job)
+
+    return run
+
+
+def answer(context):
+    return JobResult(job="merge", table=context.table.uri, version=3, problems=("left out",))
+
+
+def fail_with(error):
+    def job(context):
+        raise error
+
+    return job
+
+
+def test_the_result_is_a_line_and_a_file(start, session, table, tmp_path, capsys):
+    file = tmp_path / "result.json"
+    file.write_text("the one before, which was longer than the new one is" * 20)
+    assert start(answer, "--table", table.uri, "--result", file) == 0
+    line = capsys.readouterr().out
+    assert line.count("\n") == 1
+    result = json.loads(line)
+    assert (result["job"], result["table"], result["version"]) == ("merge", table.uri, 3)
+    assert result["problems"] == ["left out"]
+    assert file.read_text() == line
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+    assert session.names == [f"memwal merge {table.uri}"]
+    assert session.runners == [
+        {"max_parallelism": None, "description": f"memwal merge {table.uri}"}
+    ]
+    assert session.stopped == 1
+
+
+@pytest.mark.parametrize(("arguments", "expected"), [((), 6), (("--parallelism", 2), 2)])
+def test_parallelism(start, table, arguments, expected):
+    seen = []
+
+    def job(context):
+        seen.append(context.parallelism)
+        return answer(context)
+
+    assert start(job, "--table", table.uri, *arguments) == 0
+    assert seen == [expected]
+
+
+def test_a_result_that_cannot_be_written(start, table, tmp_path, capsys):
+    assert start(answer, "--table", table.uri, "--result", tmp_path / "none" / "r.json") == 1
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["version"] == 3
+    assert captured.err.startswith("error: the job is done, but its result cannot be written")
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConflictError("somebody was\nfirst; try again"), 1),
+        (OutcomeUnknownError("look first"), 1),
+        (InvalidInputError("grace must not be negative"), 2),
+    ],
+)
+def test_a_job_that_fails(start, session, table, tmp_path, capsys, error, code):
+    file = tmp_path / "result.json"
+    assert start(fail_with(error), "--table", table.uri, "--result", file) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == f"error: {' '.join(str(error).split())}\n"
+    assert not file.exists()
+    assert session.stopped == 1
+
+
+def test_spark_fails(start, session, table, capsys):
+    from py4j.protocol import Py4JNetworkError
+
+    assert start(fail_with(Py4JNetworkError("Answer is empty")), "--table", table.uri) == 1
+    assert (
+        capsys.readouterr().err == "error: Spark failed: Answer is empty; look at its log above\n"
+    )
+
+
+def test_a_fault_is_not_hidden(start, session, table):
+    with pytest.raises(KeyError):
+        start(fail_with(KeyError("oops")), "--table", table.uri)
+    assert session.stopped == 1
+
+
+def test_no_table_is_told_before_spark_starts(start, session, tmp_path, capsys):
+    assert start(answer, "--table", tmp_path / "none.lance") == 1
+    assert "there is no Lance table" in capsys.readouterr().err
+    assert session.names == []
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["--table"], ["--table", "t", "--parallelism", "0"], ["--table", "t", "x"]]
+)
+def test_a_wrong_command_line(start, session, arguments, capsys):
+    with pytest.raises(SystemExit) as caught:
+        start(answer, *arguments)
+    assert caught.value.code == 2
+    assert session.names == []
+
+
+@pytest.mark.parametrize("content", [f"{SECRET} {{", f'["{SECRET}"]', f'{{"a": ["{SECRET}"]}}'])
+def test_wrong_storage_options_are_not_repeated(start, session, table, tmp_path, capsys, content):
+    file = tmp_path / "options.json"
+    file.write_text(content)
+    assert start(answer, "--table", table.uri, "--storage-options-file", file) == 2
+    captured = capsys.readouterr()
+    assert str(file) in captured.err
+    assert SECRET not in captured.out + captured.err
+    assert session.names == []
+
+
+def test_storage_options_reach_the_table_alone(start, session, table, tmp_path, capsys):
+    file = tmp_path / "options.json"
+    file.write_text(json.dumps({"aws_secret_access_key": SECRET}))
+    seen = []
+
+    def job(context):
+        seen.append(context.table.location.storage_options)
+        return answer(context)
+
+    assert start(job, "--table", table.uri, "--storage-options-file", file) == 0
+    assert seen == [{"aws_secret_access_key": SECRET}]
+    captured = capsys.readouterr()
+    assert SECRET not in f"{captured}{session.names}{session.runners}{os.environ}"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_job(start, session, table, capsys, number):
+    def job(context):
+        signal.raise_signal(number)
+        raise AssertionError("the job went on")
+
+    assert start(job, "--table", table.uri) == 128 + number
+    assert session.stopped == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == f"error: told to end ({number.name}); running the job again is safe\n"
+
+
+def test_a_second_signal_does_not_stop_the_clean_up(start, session, table):
+    def stop():
+        signal.raise_signal(signal.SIGTERM)
+        session.stopped += 1
+
+    session.stop = stop
+
+    def job(context):
+        signal.raise_signal(signal.SIGTERM)
+        raise AssertionError("the job went on")
+
+    assert start(job, "--table", table.uri) == 143
+    assert session.stopped == 1

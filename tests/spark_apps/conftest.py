@@ -1,0 +1,173 @@
+"""Running the applications: by spark-submit as users do, or here with Spark standing still."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+from support.tables import MakeTable, keys, rows
+
+import memwal
+from memwal.maintenance.results import run_in_process
+from memwal.spark import application
+from memwal.spark.java import ensure_java
+
+APPS = Path(__file__).resolve().parents[2] / "spark_apps"
+PATIENCE_SECONDS = 120
+
+
+@pytest.fixture
+def app(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
+    """Return a function that runs an application in this process, its tasks too.
+
+    ``app("merge", "--table", ...)`` returns the exit code.
+    """
+    session = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=3), stop=lambda: None)
+    monkeypatch.setattr(application, "spark_session", lambda name: session)
+    monkeypatch.setattr(application, "spark_runner", lambda spark, **options: run_in_process)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def run(name: str, *arguments: object) -> int:
+        spec = importlib.util.spec_from_file_location(f"spark_app_{name}", APPS / f"{name}.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, arguments)])
+        code: int = module.main()
+        return code
+
+    yield run
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+class Submitted:
+    """A ``spark-submit`` that runs, in a process group of its own."""
+
+    def __init__(self, name: str, *arguments: object) -> None:
+        environment = dict(os.environ)
+        ensure_java(environment)
+        # As in an activated environment.
+        binaries = Path(sys.executable).parent
+        environment["PATH"] = f"{binaries}{os.pathsep}{environment['PATH']}"
+        environment.pop("PYSPARK_PYTHON", None)
+        self._process = subprocess.Popen(
+            [binaries / "spark-submit", "--master", "local[2]", *self._conf(), APPS / f"{name}.py"]
+            + [str(argument) for argument in arguments],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def _conf(self) -> list[str]:
+        return []
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
+
+    def family(self) -> list[psutil.Process]:
+        """The JVM, the driver and the workers."""
+        root = psutil.Process(self._process.pid)
+        return [root, *root.children(recursive=True)]
+
+    def driver(self) -> psutil.Process:
+        """The Python process that runs the application."""
+        (found,) = (
+            process
+            for process in self.family()[1:]
+            # The shells that started the JVM are left as zombies, which have no command line.
+            if process.status() != psutil.STATUS_ZOMBIE
+            and any(argument.startswith(str(APPS)) for argument in process.cmdline())
+        )
+        return found
+
+    def kill(self) -> None:
+        """Kill the process group."""
+        os.killpg(self._process.pid, signal.SIGKILL)
+
+    def wait(self) -> tuple[int, str, str]:
+        """Exit code, stdout and stderr."""
+        out, err = self._process.communicate(timeout=PATIENCE_SECONDS)
+        return self._process.returncode, out, err
+
+    def result(self) -> dict[str, Any]:
+        """The result on the last line, of an application that ends well."""
+        code, out, err = self.wait()
+        assert code == 0, f"{out}\n{err}"
+        result: dict[str, Any] = json.loads(out.splitlines()[-1])
+        return result
+
+    def clean_up(self) -> None:
+        """End what still runs."""
+        if self.running:
+            family = self.family()
+            self.kill()
+            psutil.wait_procs(family, timeout=PATIENCE_SECONDS)
+        self._process.communicate(timeout=PATIENCE_SECONDS)
+
+
+@pytest.fixture
+def submit(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Submitted]]:
+    """Return a function that starts an application: ``submit("merge", "--table", ...)``.
+
+    ``conf`` are Spark properties.
+    """
+    started = []
+
+    def start(name: str, *arguments: object, conf: dict[str, str] | None = None) -> Submitted:
+        pairs = [text for item in (conf or {}).items() for text in ("--conf", "=".join(item))]
+        monkeypatch.setattr(Submitted, "_conf", lambda self: pairs)
+        started.append(Submitted(name, *arguments))
+        return started[-1]
+
+    yield start
+    for submitted in started:
+        submitted.clean_up()
+
+
+@pytest.fixture
+def make_backlog(make_table: MakeTable) -> Callable[..., tuple[memwal.Table, dict[int, int]]]:
+    """Return a function that makes a table of four regions with flushed generations, and tells
+    what it holds: every generation rewrites all keys, and deletes one of those that were left."""
+
+    def make(generations: int, *, count: int = 60) -> tuple[memwal.Table, dict[int, int]]:
+        table = make_table(buckets=4, maintained_indexes=["id_idx"])
+        with table.writer() as writer:
+            for n in range(generations):
+                writer.upsert(rows(dict.fromkeys(range(n, count), n)))
+                writer.delete(keys(n))
+                writer.flush()
+        return table, dict.fromkeys(range(generations, count), generations - 1)
+
+    return make
+
+
+@pytest.fixture
+def until() -> Callable[[Callable[[], bool]], None]:
+    """Return a function that waits until something is so."""
+
+    def wait(holds: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not holds():
+            if time.monotonic() > deadline:
+                raise TimeoutError("it never came true")
+            time.sleep(0.02)
+
+    return wait

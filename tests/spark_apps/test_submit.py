@@ -1,0 +1,121 @@
+"""The applications as users start them: by spark-submit, with a driver and workers of their own."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import psutil
+import pytest
+from support.s3_emulator import SECRET_KEY, running_emulator
+from support.tables import SCHEMA, base_state, keys, rows, state
+
+import memwal
+
+
+def test_a_merge_that_is_killed_and_run_again(submit, make_backlog, until, tmp_path):
+    table, expected = make_backlog(25)
+    start = table.base().version
+    # Each generation goes into a commit of its own, so that there is a middle to be killed in.
+    first = submit("merge", "--table", table.uri, "--commit-bytes", 1)
+    until(lambda: table.base().version >= start + 3 or not first.running)
+    family = first.family()
+    first.kill()
+    code, _, err = first.wait()
+    assert code == -signal.SIGKILL, err
+    # Workers notice that they are alone, and may finish what they are at.
+    _, alive = psutil.wait_procs(family, timeout=60)
+    assert alive == []
+    left = table.status().backlog_generations
+    assert 0 < left < 100
+    assert state(table) == expected
+
+    file = tmp_path / "result.json"
+    second = submit("merge", "--table", table.uri, "--result", file)
+    found = second.result()
+    assert json.loads(file.read_text()) == found
+    assert found["job"] == "merge"
+    assert found["figures"]["generations"] == left
+    assert found["problems"] == []
+    assert base_state(table) == expected
+    assert table.base().dataset.count_rows() == len(expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_merge_that_is_told_to_end(submit, make_backlog, until, number):
+    table, expected = make_backlog(25)
+    start = table.base().version
+    submitted = submit("merge", "--table", table.uri, "--commit-bytes", 1)
+    until(lambda: table.base().version >= start + 3 or not submitted.running)
+    family = submitted.family()
+    submitted.driver().send_signal(number)
+    code, out, err = submitted.wait()
+    assert code == 128 + number, f"{out}\n{err}"
+    assert f"error: told to end ({number.name})" in out
+    _, alive = psutil.wait_procs(family, timeout=60)
+    assert alive == []
+    assert table.status().backlog_generations > 0
+    table.merge()
+    assert base_state(table) == expected
+
+
+@pytest.mark.slow
+def test_the_other_applications(submit, make_backlog):
+    table, expected = make_backlog(2)
+    table.merge()
+    assert submit("index", "--table", table.uri).result()["commits"] == 1
+    assert submit("snapshot", "--table", table.uri).result()["figures"]["regions"] == 4
+    collected = submit(
+        *("gc", "--table", table.uri, "--execute"),
+        *("--grace-seconds", 0, "--retention-seconds", 0),
+    ).result()
+    assert collected["figures"]["generations_dropped"] == 8
+    assert state(table) == expected
+
+
+@pytest.mark.slow
+def test_failures_reach_the_shell(submit, tmp_path):
+    code, out, _ = submit("merge", "--table", tmp_path / "none.lance").wait()
+    assert code == 1
+    assert out.count("\n") == 1
+    assert out.startswith("error: there is no Lance table at ")
+    code, out, _ = submit("merge").wait()
+    assert code == 2
+    assert "--table" in out
+
+
+@pytest.mark.slow
+def test_secrets_of_an_object_store_stay_in_their_file(submit, tmp_path):
+    events = tmp_path / "events"
+    events.mkdir()
+    scratch = tmp_path / "s3"
+    scratch.mkdir()
+    with running_emulator(scratch) as emulator:
+        uri = f"s3://{emulator.create_bucket()}/t.lance"
+        table = memwal.create(
+            uri,
+            SCHEMA,
+            primary_key=["id"],
+            region_spec=memwal.RegionSpec.bucket("id", 2),
+            storage_options=emulator.storage_options,
+        )
+        with table.writer() as writer:
+            writer.upsert(rows({1: 1, 2: 2, 3: 3}))
+            writer.delete(keys(3))
+        options = tmp_path / "options.json"
+        options.write_text(json.dumps(emulator.storage_options))
+        submitted = submit(
+            *("merge", "--table", uri, "--storage-options-file", options),
+            conf={
+                "spark.eventLog.enabled": "true",
+                "spark.eventLog.dir": events.as_uri(),
+                "spark.eventLog.compress": "false",
+            },
+        )
+        code, out, err = submitted.wait()
+        assert code == 0, f"{out}\n{err}"
+        assert base_state(table) == {1: 1, 2: 2}
+    log = "".join(file.read_text() for file in events.rglob("events*") if file.is_file())
+    assert f"memwal merge {uri}" in log
+    assert SECRET_KEY not in log + out + err

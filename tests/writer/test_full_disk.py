@@ -1,0 +1,118 @@
+"""A disk that is full: a clear error, and the writer goes on when there is space again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.faulty_store import WAL, FaultyStores
+from support.tables import MakeTable, log, rows, state
+
+import memwal
+from memwal.errors import StoreFullError
+
+TESTS = Path(__file__).parents[1]
+REPOSITORY = Path(memwal.__file__).parents[1]
+
+# The limit is the process's own, so that it cannot be set in the one that runs the tests.
+LIMITED = """
+import resource, sys
+import memwal
+from memwal.errors import StoreFullError
+from support.tables import rows, state
+
+table = memwal.open(sys.argv[1])
+writer = table.writer()
+writer.upsert(rows({1: 1}))
+unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, unlimited[1]))
+for _ in range(2):
+    try:
+        writer.upsert(rows({n: n for n in range(1000, 5000)}))
+    except StoreFullError:
+        print("full")
+writer.upsert(rows({2: 2}))
+assert state(writer) == {1: 1, 2: 2}
+resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+writer.upsert(rows({3: 3}))
+writer.close()
+assert state(table) == {1: 1, 2: 2, 3: 3}
+print("done")
+"""
+
+FLUSH_LIMITED = """
+import resource, sys
+import memwal
+from memwal.errors import MemWalError
+from support.tables import rows, state
+
+table = memwal.open(sys.argv[1])
+writer = table.writer(options=memwal.WriterOptions(flush_attempts=1))
+for part in range(8):
+    writer.upsert(rows({n: n for n in range(part * 100, part * 100 + 100)}))
+unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (12_000, unlimited[1]))
+try:
+    writer.flush()
+except MemWalError as error:
+    print("refused", type(error).__name__)
+writer.upsert(rows({-1: -1}))
+resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+writer.close()
+assert state(table) == {n: n for n in range(-1, 800)}
+print("done")
+"""
+
+
+def run(script: str, table: memwal.Table) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", script, table.uri],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(TESTS)])},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_an_append_beyond_the_limit_is_refused_and_the_writer_goes_on(
+    make_table: MakeTable,
+) -> None:
+    table = make_table()
+
+    assert run(LIMITED, table) == ["full", "full", "done"]
+
+    assert [entry.writer_epoch for entry in log(table).values()] == [1, 1, 1]
+
+
+def test_a_flush_beyond_the_limit_is_refused_and_made_later(make_table: MakeTable) -> None:
+    table = make_table()
+
+    refused, done = run(FLUSH_LIMITED, table)
+
+    assert refused == "refused StoreFullError"
+    assert done == "done"
+
+
+@pytest.mark.parametrize("times", [1, 5])
+def test_an_append_without_space_leaves_nothing_behind(
+    faults: FaultyStores, make_table: MakeTable, times: int
+) -> None:
+    table = make_table()
+    writer = table.writer()
+    writer.upsert(rows({0: 0}))
+    faults.of(table.location).fail("create", WAL, StoreFullError("full"), times=times)
+
+    for _ in range(times):
+        with pytest.raises(StoreFullError):
+            writer.upsert(rows({1: 1}))
+    writer.upsert(rows({2: 2}))
+    writer.close()
+
+    assert sorted(log(table)) == [1, 2]
+    assert state(table) == {0: 0, 2: 2}

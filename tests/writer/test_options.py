@@ -1,0 +1,32 @@
+"""Options of a writer."""
+
+from __future__ import annotations
+
+import pytest
+
+import memwal
+from memwal.errors import InvalidInputError
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "max_memtable_rows",
+        "max_memtable_bytes",
+        "max_sealed_memtables",
+        "max_entry_bytes",
+        "flush_attempts",
+    ],
+)
+def test_counts_are_at_least_one(name: str) -> None:
+    memwal.WriterOptions(**{name: 1})
+    for wrong in (0, -1):
+        with pytest.raises(InvalidInputError, match=name):
+            memwal.WriterOptions(**{name: wrong})
+
+
+@pytest.mark.parametrize("name", ["backpressure_timeout", "epoch_check_interval"])
+def test_times_are_not_negative(name: str) -> None:
+    memwal.WriterOptions(**{name: 0})
+    with pytest.raises(InvalidInputError, match=name):
+        memwal.WriterOptions(**{name: -0.1})

@@ -1,0 +1,411 @@
+"""The writer of a table: routing to regions, claiming on demand, and refusing what does not fit."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+from support.faulty_store import WAL, FaultyStores
+from support.tables import (
+    SCHEMA,
+    MakeTable,
+    folder,
+    keys,
+    listing,
+    log,
+    manifest,
+    numbered,
+    rows,
+    state,
+)
+
+import memwal
+from memwal.errors import (
+    InvalidInputError,
+    MemWalError,
+    RegionFencedError,
+    StoreFullError,
+    WriterClosedError,
+)
+from memwal.format.names import region_dir
+from memwal.region.region_ids import bucket_region_id
+
+
+def claimed(table: memwal.Table) -> list[str]:
+    """Folders of regions that were ever claimed."""
+    return table.location.store.list_folders("_mem_wal")
+
+
+class TestRouting:
+    def test_rows_go_to_the_region_of_their_key(self, make_table: MakeTable) -> None:
+        table = make_table(buckets=4)
+        with table.writer() as writer:
+            writer.upsert(numbered(0, 200))
+        before = state(table)
+        with table.writer() as writer:
+            writer.upsert(numbered(0, 200, n=1))
+            writer.delete(keys(*range(0, 200, 2)))
+
+        assert len(claimed(table)) == 4
+        assert before == dict.fromkeys(range(200), 0)
+        assert state(table) == dict.fromkeys(range(1, 200, 2), 1)
+        table.merge()
+        assert state(table) == dict.fromkeys(range(1, 200, 2), 1)
+
+    def test_a_region_is_claimed_with_its_first_row(self, make_table: MakeTable) -> None:
+        table = make_table(buckets=8)
+        with table.writer() as writer:
+            assert claimed(table) == []
+            writer.upsert(rows({1: 1}))
+            assert len(claimed(table)) == 1
+
+    def test_regions_can_be_claimed_ahead(self, make_table: MakeTable) -> None:
+        table = make_table(buckets=3)
+        with table.writer() as writer:
+            writer.claim()
+
+        assert sorted(claimed(table)) == sorted(str(bucket_region_id(n)) for n in range(3))
+        (spec,) = table.base().details.region_specs
+        for n in range(3):
+            found = manifest(table, bucket_region_id(n))
+            assert found.spec_id == spec.spec_id
+            assert found.region_fields == (("bucket", n.to_bytes(4, "little")),)
+
+    def test_two_threads_claim_a_region_once(self, make_table: MakeTable) -> None:
+        table = make_table(buckets=1)
+        start = threading.Barrier(8)
+        with table.writer() as writer:
+
+            def go(n: int) -> None:
+                start.wait()
+                writer.upsert(rows({n: n}))
+
+            with ThreadPoolExecutor(8) as pool:
+                list(pool.map(go, range(8)))
+
+        assert manifest(table, bucket_region_id(0)).writer_epoch == 1
+        assert state(table) == {n: n for n in range(8)}
+
+    def test_identity_regions_appear_as_values_do(self, make_table: MakeTable) -> None:
+        schema = pa.schema(
+            [
+                pa.field("place", pa.string(), nullable=False),
+                pa.field("id", pa.int64(), nullable=False),
+                pa.field("n", pa.int64()),
+            ]
+        )
+        table = make_table(
+            schema,
+            primary_key=("place", "id"),
+            region_spec=memwal.RegionSpec.identity("place"),
+        )
+        data = pa.table(
+            {"place": ["a", "b", "a", ""], "id": [1, 1, 2, 1], "n": [1, 2, 3, 4]}, schema=schema
+        )
+        with table.writer() as writer:
+            writer.upsert(data)
+            writer.delete(data.slice(1, 1).select(["place", "id"]))
+
+        assert len(claimed(table)) == 3
+        found = table.scan().to_table().sort_by([("place", "ascending"), ("id", "ascending")])
+        assert found.to_pylist() == [
+            {"place": "", "id": 1, "n": 4},
+            {"place": "a", "id": 1, "n": 1},
+            {"place": "a", "id": 2, "n": 3},
+        ]
+
+
+class TestAllowedRegions:
+    def test_rows_of_others_are_refused_before_anything_is_written(
+        self, make_table: MakeTable
+    ) -> None:
+        table = make_table(buckets=4)
+        mine = bucket_region_id(2)
+        before = listing(folder(table))
+        with (
+            table.writer(region_ids=[mine]) as writer,
+            pytest.raises(InvalidInputError, match="nothing was written"),
+        ):
+            writer.upsert(numbered(0, 50))
+
+        assert listing(folder(table)) == before
+
+    def test_an_unknown_region_takes_no_rows(self, make_table: MakeTable) -> None:
+        table = make_table(buckets=4)
+        with table.writer(region_ids=[uuid4()]) as writer, pytest.raises(InvalidInputError):
+            writer.upsert(rows({1: 1}))
+        assert claimed(table) == []
+
+    def test_only_they_are_claimed_ahead(self, make_table: MakeTable) -> None:
+        table = make_table(buckets=4)
+        mine = bucket_region_id(2)
+        with table.writer(region_ids=[mine]) as writer:
+            writer.claim()
+        assert claimed(table) == [str(mine)]
+
+    def test_two_writers_with_different_regions_do_not_fence_each_other(
+        self, make_table: MakeTable
+    ) -> None:
+        table = make_table(buckets=2)
+        by_region: dict[int, list[int]] = {0: [], 1: []}
+        for key in range(20):
+            for n in (0, 1):
+                try:
+                    with table.writer(region_ids=[bucket_region_id(n)]) as writer:
+                        writer.upsert(rows({key: 0}))
+                        by_region[n].append(key)
+                except InvalidInputError:
+                    continue
+        writers = [table.writer(region_ids=[bucket_region_id(n)]) for n in (0, 1)]
+        for turn in range(3):
+            for n, writer in enumerate(writers):
+                writer.upsert(rows(dict.fromkeys(by_region[n], turn)))
+        for writer in writers:
+            writer.close()
+
+        assert state(table) == dict.fromkeys(range(20), 2)
+
+
+WRONG: list[tuple[str, Callable[[Any], object]]] = [
+    ("rows that are no Arrow data", lambda w: w.upsert([{"id": 1}])),
+    ("nothing", lambda w: w.upsert(None)),
+    ("a missing column", lambda w: w.upsert(rows({1: 1}).drop_columns(["text"]))),
+    ("a missing key", lambda w: w.upsert(rows({1: 1}).drop_columns(["id"]))),
+    (
+        "an unknown column",
+        lambda w: w.upsert(rows({1: 1}).append_column("more", pa.array([1]))),
+    ),
+    (
+        "the tombstone as a column",
+        lambda w: w.upsert(rows({1: 1}).append_column("_tombstone", pa.array([True]))),
+    ),
+    (
+        "a column twice",
+        lambda w: w.upsert(rows({1: 1}).append_column("n", pa.array([1], pa.int64()))),
+    ),
+    (
+        "a key of another type",
+        lambda w: w.upsert(pa.table({"id": ["1"], "n": [1], "text": ["1=1"]})),
+    ),
+    (
+        "a column that would lose digits",
+        lambda w: w.upsert(pa.table({"id": [1], "n": [1.5], "text": ["1=1"]})),
+    ),
+    (
+        "numbers too large for the column",
+        lambda w: w.upsert(
+            pa.table({"id": pa.array([2**63], pa.uint64()), "n": [1], "text": ["x"]})
+        ),
+    ),
+    (
+        "a null key",
+        lambda w: w.upsert(
+            pa.table({"id": pa.array([1, None], pa.int64()), "n": [1, 2], "text": ["1=1", "x"]})
+        ),
+    ),
+    ("a null key to delete", lambda w: w.delete(pa.array([1, None], pa.int64()))),
+    ("keys of another type to delete", lambda w: w.delete(pa.array(["1"]))),
+    ("no keys to delete", lambda w: w.delete(rows({1: 1}).select(["n"]))),
+    ("an unknown column to delete", lambda w: w.delete(pa.table({"id": [1], "other": [1]}))),
+    ("no Arrow data to delete", lambda w: w.delete([1, 2])),
+]
+
+
+class TestWrongInput:
+    @pytest.mark.parametrize(("what", "call"), WRONG, ids=[what for what, _ in WRONG])
+    def test_is_refused_and_nothing_is_written(
+        self, table: memwal.Table, what: str, call: Callable[[Any], object]
+    ) -> None:
+        writer = table.writer()
+        before = listing(folder(table))
+
+        with pytest.raises(InvalidInputError) as caught:
+            call(writer)
+
+        assert str(caught.value)
+        assert listing(folder(table)) == before
+        writer.upsert(rows({1: 1}))
+        in_log = listing(folder(table))
+        with pytest.raises(InvalidInputError):
+            call(writer)
+        assert listing(folder(table)) == in_log
+        writer.close()
+        assert state(table) == {1: 1}
+
+    def test_a_null_where_the_column_takes_none(self, make_table: MakeTable) -> None:
+        schema = SCHEMA.set(1, pa.field("n", pa.int64(), nullable=False))
+        table = make_table(schema)
+        before = listing(folder(table))
+        with table.writer() as writer, pytest.raises(InvalidInputError, match="column n"):
+            writer.upsert(rows({1: None}))
+        assert listing(folder(table)) == before
+
+    def test_a_delete_may_leave_such_a_column_out(self, make_table: MakeTable) -> None:
+        schema = SCHEMA.set(1, pa.field("n", pa.int64(), nullable=False))
+        table = make_table(schema)
+        with table.writer() as writer:
+            writer.upsert(rows({1: 1, 2: 2}))
+            writer.flush()
+            writer.delete(keys(1))
+        assert state(table) == {2: 2}
+        table.merge()
+        assert state(table) == {2: 2}
+        assert not table.schema.field("n").nullable
+
+
+class TestInput:
+    def test_of_several_rows_with_one_key_the_last_counts(self, table: memwal.Table) -> None:
+        data = pa.concat_tables([rows({1: 1}), rows({2: 2, 1: 11}), rows({1: 111})])
+        with table.writer() as writer:
+            writer.upsert(data)
+            assert state(writer) == {1: 111, 2: 2}
+        assert state(table) == {1: 111, 2: 2}
+
+    @pytest.mark.parametrize(
+        "make",
+        [
+            pytest.param(lambda t: t.to_batches()[0], id="batch"),
+            pytest.param(lambda t: t.to_reader(), id="reader"),
+            pytest.param(lambda t: t.select(["text", "id", "n"]), id="reordered"),
+            pytest.param(lambda t: t.to_pandas(), id="pandas"),
+            pytest.param(
+                lambda t: t.cast(
+                    pa.schema(
+                        [("id", pa.int32()), ("n", pa.uint8()), ("text", pa.large_string())]
+                    )
+                ),
+                id="other widths",
+            ),
+            pytest.param(
+                lambda t: t.set_column(2, "text", t.column("text").dictionary_encode()),
+                id="dictionary",
+            ),
+            pytest.param(lambda t: pa.concat_tables([t.slice(0, 1), t.slice(1)]), id="chunks"),
+        ],
+    )
+    def test_may_be_any_arrow_data(
+        self, table: memwal.Table, make: Callable[[pa.Table], Any]
+    ) -> None:
+        with table.writer() as writer:
+            writer.upsert(make(rows({1: 1, 2: 2})))
+            assert state(writer) == {1: 1, 2: 2}
+        assert state(table) == {1: 1, 2: 2}
+
+    def test_a_column_of_nulls_needs_no_type(self, table: memwal.Table) -> None:
+        with table.writer() as writer:
+            writer.upsert(pa.table({"id": [1], "n": pa.nulls(1), "text": ["1=None"]}))
+        assert state(table) == {1: None}
+
+    def test_keys_to_delete_may_be_rows(self, table: memwal.Table) -> None:
+        with table.writer() as writer:
+            writer.upsert(rows({1: 1, 2: 2, 3: 3}))
+            writer.delete(rows({1: 99}))
+            writer.delete(keys(2))
+        assert state(table) == {3: 3}
+
+
+class TestFailingRegion:
+    def test_does_not_hide_that_it_failed_and_others_took_their_part(
+        self, faults: FaultyStores, make_table: MakeTable
+    ) -> None:
+        table = make_table(buckets=2)
+        writer = table.writer()
+        writer.upsert(numbered(0, 20))
+        region = str(bucket_region_id(1))
+        faults.of(table.location).fail(
+            "create", WAL.replace("*", region, 1), StoreFullError("full")
+        )
+
+        with pytest.raises(StoreFullError):
+            writer.upsert(numbered(0, 20, n=1))
+
+        found = state(writer)
+        assert set(found.values()) == {0, 1}
+        writer.upsert(numbered(0, 20, n=1))
+        writer.close()
+        assert state(table) == dict.fromkeys(range(20), 1)
+
+    def test_that_was_fenced_stops_only_its_own_rows(self, make_table: MakeTable) -> None:
+        table = make_table(buckets=2)
+        first = table.writer()
+        first.upsert(numbered(0, 20))
+        second = table.writer(region_ids=[bucket_region_id(1)])
+        second.claim()
+
+        with pytest.raises(RegionFencedError):
+            first.upsert(numbered(0, 20, n=1))
+        with pytest.raises(RegionFencedError):
+            first.close()
+
+        second.close()
+        assert set(state(table)) == set(range(20))
+
+
+class TestClosed:
+    @pytest.mark.parametrize("end", ["close", "abort"])
+    def test_takes_no_rows_of_any_region(self, make_table: MakeTable, end: str) -> None:
+        """A write after the end must not claim a region from whoever has it now."""
+        table = make_table(buckets=8)
+        writer = table.writer()
+        writer.upsert(numbered(0, 3))
+        getattr(writer, end)()
+        before = listing(folder(table))
+
+        for data in (rows({1: 1}), numbered(0, 50)):
+            with pytest.raises(WriterClosedError):
+                writer.upsert(data)
+        with pytest.raises(WriterClosedError):
+            writer.claim()
+        with pytest.raises(WriterClosedError):
+            writer.flush()
+
+        assert listing(folder(table)) == before
+
+    def test_again_is_fine(self, make_table: MakeTable) -> None:
+        table = make_table(buckets=4)
+        with table.writer() as writer:
+            writer.upsert(numbered(0, 20))
+            writer.close()
+        writer.close()
+        writer.abort()
+        assert state(table) == dict.fromkeys(range(20), 0)
+
+    def test_before_anything_was_written(self, make_table: MakeTable) -> None:
+        table = make_table(buckets=4)
+        table.writer().close()
+        with pytest.raises(WriterClosedError):
+            writer = table.writer()
+            writer.close()
+            writer.upsert(rows({1: 1}))
+        assert claimed(table) == []
+
+    def test_flushes_every_region_though_one_cannot(
+        self, faults: FaultyStores, make_table: MakeTable
+    ) -> None:
+        table = make_table(buckets=2)
+        writer = table.writer(options=memwal.WriterOptions(flush_attempts=1))
+        writer.upsert(numbered(0, 20))
+        store = faults.of(table.location)
+        store.fail(
+            "sync",
+            f"{region_dir(bucket_region_id(0))}/*_gen_*",
+            StoreFullError("full"),
+            times=1000,
+        )
+
+        with pytest.raises(MemWalError):
+            writer.close()
+
+        assert len(manifest(table, bucket_region_id(1)).flushed) == 1
+        assert manifest(table, bucket_region_id(0)).flushed == ()
+        assert len(log(table, bucket_region_id(0))) == 1
+        store.clear()
+        store._rules.clear()
+        with table.writer() as again:
+            again.claim()
+        assert state(table) == dict.fromkeys(range(20), 0)
