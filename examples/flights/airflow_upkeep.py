@@ -63,6 +63,7 @@ class AirflowUpkeep(Upkeep):
                 owner="demo",
             )
         home = folder / "airflow"
+        self._passwords = home / "passwords.json"
         # On a busy disk a component waits longer than SQLite's 5 s for its turn to write.
         database = {"sql_alchemy_conn": f"sqlite:///{home / 'airflow.db'}?timeout=60"}
         self._airflow = AirflowStandalone(
@@ -81,6 +82,11 @@ class AirflowUpkeep(Upkeep):
     def start(self) -> None:
         # Airflow takes half a minute to start; the producers need not wait for it.
         self._work = self._pool.submit(self._keep)
+
+    def where(self) -> str:
+        if not self._healthy.is_set():
+            return ""
+        return f"{self._airflow.url}/dags/{DAG_ID} (user and password: {self._passwords})"
 
     def runs(self) -> list[UpkeepRun]:
         if self._work is not None and self._work.done():

@@ -39,12 +39,16 @@ from watch import Watch
 import memwal
 from memwal.errors import TableSetupError
 
+WHOLE_YEAR = 336_776
+WRITES_PER_FLIGHT = 3
 SAMPLE_SECONDS = 2.0
 PAUSE_AT = 0.75
 """Part of the stream after which no new round of maintenance begins, so that the readers that are
 compared at the end have generations to merge."""
 STREAM_SECONDS = 200.0
-"""Time for the stream with Airflow, so that its DAG runs more than once."""
+"""Time for the stream of the whole year with Airflow, so that its DAG runs more than once."""
+SHORTEST_STREAM_SECONDS = 60.0
+"""The same for few flights: Airflow needs the first half to start."""
 GENERATIONS = 25
 """Generations that each region flushes, about."""
 KILL_AT = 0.4
@@ -149,7 +153,13 @@ class Demo:
         def look() -> list[Progress]:
             progress = fleet.progress()
             sample = watch.sample(progress)
-            screen.show(progress=progress, sample=sample, runs=upkeep.runs(), scans=watch.scans)
+            screen.show(
+                progress=progress,
+                sample=sample,
+                runs=upkeep.runs(),
+                scans=watch.scans,
+                where=upkeep.where(),
+            )
             return progress
 
         with self._phase("writing"):
@@ -240,7 +250,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         description="A year of flights through a MemWAL table, compared with the truth at the end."
     )
     parser.add_argument(
-        "--rows", type=int, help="flights, the earliest of 2013 (default: all 336,776)"
+        "--rows", type=int, help=f"flights, the earliest of 2013 (default: all {WHOLE_YEAR:,})"
     )
     parser.add_argument(
         "--producers", type=int, default=3, help="processes that write (default: 3, at most 8)"
@@ -258,7 +268,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         "--seconds",
         type=float,
         help="spread the stream over this time; 0 for as fast as the table takes it "
-        f"(default: {STREAM_SECONDS:.0f}, without Airflow 0)",
+        f"(default: {STREAM_SECONDS:.0f} for the whole year, without Airflow 0)",
     )
     parser.add_argument(
         "--no-airflow",
@@ -293,15 +303,17 @@ def prepare(options: argparse.Namespace) -> tuple[Path, Settings]:
     folder = options.output or Path("demo-output", time.strftime("%Y-%m-%dT%H-%M-%S"))
     folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    seconds = 0.0 if options.no_airflow else STREAM_SECONDS
-    writes = 3 * (options.rows or 336_776)
+    flights = min(options.rows or WHOLE_YEAR, WHOLE_YEAR)
+    seconds = max(SHORTEST_STREAM_SECONDS, STREAM_SECONDS * flights / WHOLE_YEAR)
+    if options.no_airflow:
+        seconds = 0.0
     settings = Settings(
         table=f"{(options.storage or str(folder)).rstrip('/')}/flights.lance",
         rows=options.rows,
         producers=options.producers,
         airflow=not options.no_airflow,
         seconds=seconds if options.seconds is None else options.seconds,
-        memtable_rows=max(writes // (REGIONS * GENERATIONS), 100),
+        memtable_rows=max(WRITES_PER_FLIGHT * flights // (REGIONS * GENERATIONS), 100),
         storage_options_file=str(options.storage_options.resolve())
         if options.storage_options
         else None,

@@ -31,6 +31,7 @@ class Screen:
         self._run_name = run_name
         self._live = Live(console=console, refresh_per_second=4, transient=True)
         self._next_line = 0.0
+        self._told = False
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
@@ -53,8 +54,12 @@ class Screen:
         sample: Sample,
         runs: Sequence[UpkeepRun],
         scans: Sequence[Scan],
+        where: str,
     ) -> None:
-        """Show the newest state."""
+        """Show the newest state, and once where to look at the maintenance."""
+        if where and not self._told:
+            self._told = True
+            self._console.print(where, soft_wrap=True, markup=False)
         if self._console.is_terminal:
             parts = [_producers(progress), _regions(sample), _runs(runs, self._run_name)]
             self._live.update(Group(*parts, _scans(scans)))

@@ -72,6 +72,10 @@ class Upkeep(ABC):
     def start(self) -> None:
         """Begin; returns before the first round."""
 
+    def where(self) -> str:
+        """Where to look at it, once there is something to look at."""
+        return ""
+
     @abstractmethod
     def runs(self) -> list[UpkeepRun]:
         """All rounds so far, oldest first.

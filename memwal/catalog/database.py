@@ -16,6 +16,7 @@ from memwal.catalog.models import HEAD_REVISION
 from memwal.errors import InvalidInputError, StoreUnavailableError, TableSetupError
 
 URL_VARIABLE = "MEMWAL_CATALOG_URL"
+MIGRATE_COMMAND = "python -c 'from memwal.catalog import Catalog; Catalog().migrate()'"
 BUSY_SECONDS = 30.0
 WRITES = "memwal_writes"
 
@@ -130,8 +131,8 @@ class Database:
         if revision is None or revision < HEAD_REVISION:
             state = "has no schema yet" if revision is None else f"has the old schema {revision}"
             raise TableSetupError(
-                f"The catalog {self.shown_url} {state}; run 'memwal catalog migrate' or call "
-                "Catalog(url).migrate()."
+                f"The catalog {self.shown_url} {state}; call Catalog(url).migrate(), or run: "
+                f"{MIGRATE_COMMAND}"
             )
         if revision > HEAD_REVISION:
             raise TableSetupError(

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import typer
 
-from memwal.cli.options_file import read_options_file
+from memwal.storage.options_file import read_options_file
 from memwal.errors import InvalidInputError
 
 if TYPE_CHECKING:

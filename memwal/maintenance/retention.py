@@ -32,21 +32,21 @@ def removable_generations(base: BaseTable, *, cutoff: datetime) -> dict[UUID, in
     limits: dict[UUID, int] = dict(base.details.merged)
     for name in maintained_index_names(base):
         _lower(limits, caught_up(base, name))
-    for version in protected_versions(base, cutoff=cutoff):
-        if version == base.version:
-            continue
+    oldest = _latest_at(base.dataset.versions(), cutoff)
+    for version in {oldest, *_kept_for_ever(base)} - {base.version}:
         old = open_base(base.location, version=version)
-        if old.index is not None:
+        # One from before MemWAL was enabled needs no generation itself; but as the oldest recent
+        # version it stands for the ones after it, which had nothing merged.
+        if old.index is not None or version == oldest:
             _lower(limits, old.details.merged)
     return limits
 
 
-def protected_versions(base: BaseTable, *, cutoff: datetime) -> set[int]:
-    """Versions whose readers must find their generations.
+def _kept_for_ever(base: BaseTable) -> set[int]:
+    """Versions that are tagged, or that branches start from.
 
-    Progress only grows from one version to the next. Of the recent versions the oldest therefore
-    stands for all, and of a branch, with its tags and the branches that start from it, the version
-    of the main line that it started from.
+    Progress only grows from one version to the next. For a branch, with its tags and the branches
+    that start from it, the version of the main line that it started from therefore stands.
     """
     dataset = base.dataset
     tagged = {int(tag["version"]) for tag in dataset.tags.list().values() if not tag["branch"]}
@@ -55,7 +55,7 @@ def protected_versions(base: BaseTable, *, cutoff: datetime) -> set[int]:
         for branch in dataset.branches.list().values()
         if not branch["parent_branch"]
     }
-    return tagged | forks | {_latest_at(dataset.versions(), cutoff)}
+    return tagged | forks
 
 
 def _latest_at(versions: Iterable[Mapping[str, object]], moment: datetime) -> int:

@@ -25,18 +25,17 @@ written whole or not at all.
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
-import tempfile
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
+from uuid import uuid4
 
-from memwal.cli.options_file import read_options_file
+from memwal.storage.options_file import read_options_file
 from memwal.errors import InvalidInputError, MemWalError
 from memwal.maintenance.results import JobResult, TaskRunner
 from memwal.spark.runner import spark_reason, spark_runner
@@ -214,11 +213,9 @@ def _fail(reason: object, code: int) -> int:
 
 def _write_whole(path: Path, text: str) -> None:
     """Write a file that is either the old one or the new one, never a part."""
-    descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    draft = path.with_name(f".{path.name}-{uuid4().hex}")
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(draft).replace(path)
-    except BaseException:
-        Path(draft).unlink(missing_ok=True)
-        raise
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)

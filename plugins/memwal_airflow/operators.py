@@ -15,17 +15,23 @@ from airflow.sdk import BaseHook, Context
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
 from memwal_airflow.recording import Recorder
-from memwal_airflow.spark import JobSubmitHook, application_path, configured_master
+from memwal_airflow.spark import (
+    JobSubmitHook,
+    application_path,
+    configured_connection,
+    configured_master,
+)
 from memwal_airflow.storage import options_file, table_at
 
 
 class TableJobOperator(SparkSubmitOperator):
     """Runs one maintenance job on one table as a Spark application.
 
-    The master is ``spark_conn_id`` when given (any mode the Spark provider knows), else ``master``,
-    else ``[memwal] spark_master`` of ``airflow.cfg``, else ``local[*]``, in client mode. A killed
-    task ends the JVM, its driver and its workers. A task whose own process is killed at once
-    cannot, and its job may go on beside the retry: the jobs are safe to run twice.
+    The master is that of ``spark_conn_id`` or ``master``, whichever is given, else that of
+    ``spark_conn_id`` or ``spark_master`` in section ``[memwal]`` of ``airflow.cfg``, else
+    ``local[*]``; always in client mode. A killed task ends the JVM, its driver and its workers. A
+    task whose own process is killed at once cannot, and its job may go on beside the retry: the
+    jobs are safe to run twice.
 
     Parameters
     ----------
@@ -37,7 +43,7 @@ class TableJobOperator(SparkSubmitOperator):
         Path of a JSON file, or ``airflow:{connection id}``. Options themselves never appear on
         the command line.
     master : str, optional
-        Spark master URL.
+        Spark master URL. Give this or a connection, not both.
     spark_conn_id : str, optional
         Airflow connection of a Spark cluster.
     spark_conf : mapping, optional
@@ -123,15 +129,15 @@ class TableJobOperator(SparkSubmitOperator):
             return _read_result(answer)
 
     def _get_hook(self) -> JobSubmitHook:
-        master = None
-        if self.spark_conn_id is None:
-            master = self.master or configured_master()
-        else:
+        connection = self.spark_conn_id
+        if connection is None and self.master is None:
+            connection = configured_connection()
+        if connection is not None:
             # The provider takes a connection that does not exist for a YARN cluster.
-            BaseHook.get_connection(self.spark_conn_id)
+            BaseHook.get_connection(connection)
         return JobSubmitHook(
-            master=master,
-            conn_id=self.spark_conn_id or "memwal_spark",
+            master=None if connection else self.master or configured_master(),
+            conn_id=connection or "memwal_spark",
             conf=self.conf,
             application_args=self.application_args,
             name=self.name,

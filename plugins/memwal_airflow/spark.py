@@ -23,12 +23,17 @@ from memwal.spark.java import ensure_java
 SECTION = "memwal"
 DEFAULT_MASTER = "local[*]"
 KILL_SECONDS = 2.0
-HIDDEN_PREFIXES = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_", "_AIRFLOW_")
+HIDDEN_PREFIXES = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_", "_AIRFLOW_", "MEMWAL_CATALOG_")
 
 
 def configured_master() -> str:
     """Master URL of ``[memwal] spark_master`` in ``airflow.cfg``, else ``local[*]``."""
     return str(conf.get(SECTION, "spark_master", fallback=DEFAULT_MASTER))
+
+
+def configured_connection() -> str | None:
+    """Connection id of ``[memwal] spark_conn_id`` in ``airflow.cfg``, if any."""
+    return conf.get(SECTION, "spark_conn_id", fallback=None) or None
 
 
 def application_path(name: str) -> str:
@@ -53,9 +58,10 @@ def application_path(name: str) -> str:
 def job_environment() -> dict[str, str]:
     """Environment of a client-mode job: the task's, without what is Airflow's own.
 
-    Connections, variables and the keys of the API stay behind, the rest is handed on. Python is
-    the interpreter that runs the task, in driver and workers, and finds the same ``memwal``;
-    ``JAVA_HOME`` is a Java that Spark can run on.
+    Connections, variables, the keys of the API and the catalog's address, which may hold a
+    password, stay behind; the rest is handed on. Python is the interpreter that runs the task, in
+    driver and workers, and finds the same ``memwal``; ``JAVA_HOME`` is a Java that Spark can run
+    on.
 
     Raises
     ------
@@ -76,17 +82,30 @@ def job_environment() -> dict[str, str]:
 class JobSubmitHook(SparkSubmitHook):
     """The provider's hook, with a master that need not be a connection and a clean environment.
 
+    It is for client mode: the driver is a child of this process and sees its files.
+
     Parameters
     ----------
     master : str or None
-        Master URL for client mode; None takes the Spark connection ``conn_id``.
+        Master URL; None takes the Spark connection ``conn_id``.
     **options
         As of ``SparkSubmitHook``.
+
+    Raises
+    ------
+    InvalidInputError
+        The connection asks for cluster mode, where the result of a job would be written on
+        another machine.
     """
 
     def __init__(self, *, master: str | None, **options: Any) -> None:
         self._master = master
         super().__init__(**options)
+        if self._connection["deploy_mode"] not in (None, "client"):
+            raise InvalidInputError(
+                f"The Spark connection {self._conn_id!r} asks for cluster mode; set its "
+                "deploy-mode to client."
+            )
 
     def get_connection(self, conn_id: str) -> Connection:  # type: ignore[override]
         """The connection that stands for the master, or the real one."""
@@ -95,25 +114,19 @@ class JobSubmitHook(SparkSubmitHook):
         extra = json.dumps({"deploy-mode": "client"})
         return Connection(conn_id=conn_id, conn_type="spark", host=self._master, extra=extra)
 
-    @property
-    def is_client_mode(self) -> bool:
-        """The driver is a child of this process and sees its files and environment."""
-        return self._connection["deploy_mode"] in (None, "client")
-
     def submit(self, application: str = "", **kwargs: Any) -> str | None:
-        """Run the application; in client mode, until it ends."""
-        if self.is_client_mode:
-            kwargs["env"] = env = job_environment()
-            if self._connection["master"].startswith("local"):
-                # Else the JVM binds to the machine's address on the network.
-                env.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-            binary = self._connection["spark_binary"]
-            if shutil.which(binary, path=env["PATH"]) is None:
-                raise InvalidInputError(
-                    f"{binary} is not on the PATH; install memwal[spark] where Airflow runs."
-                )
+        """Run the application until it ends."""
+        env = job_environment()
+        if self._connection["master"].startswith("local"):
+            # Else the JVM binds to the machine's address on the network.
+            env.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        binary = self._connection["spark_binary"]
+        if shutil.which(binary, path=env["PATH"]) is None:
+            raise InvalidInputError(
+                f"{binary} is not on the PATH; install memwal[spark] where Airflow runs."
+            )
         try:
-            return super().submit(application, **kwargs)
+            return super().submit(application, env=env, **kwargs)
         finally:
             if self._submit_sp is not None:
                 # The provider leaves the pipe of the log open.

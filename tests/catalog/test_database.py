@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shlex
 import sqlite3
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from alembic.script import ScriptDirectory
 
 import memwal.catalog.database as database_module
 from memwal.catalog import Catalog
-from memwal.catalog.database import Database, default_url
+from memwal.catalog.database import MIGRATE_COMMAND, Database, default_url
 from memwal.catalog.models import HEAD_REVISION, Base
 from memwal.errors import InvalidInputError, StoreUnavailableError, TableSetupError
 
@@ -24,7 +25,7 @@ def migrations() -> str:
 
 def test_an_unmigrated_catalog_says_what_to_call_and_makes_no_file(tmp_path: Path) -> None:
     path = tmp_path / "catalog.db"
-    with pytest.raises(TableSetupError, match=r"memwal catalog migrate.*migrate\(\)"):
+    with pytest.raises(TableSetupError, match=r"Catalog\(url\)\.migrate\(\), or run: python"):
         Catalog(f"sqlite:///{path}").list()
     assert not path.exists()
 
@@ -139,6 +140,13 @@ def test_the_default_is_the_same_file_from_every_folder(
     assert default_url() == here == f"sqlite:///{tmp_path}/data/memwal/catalog.db"
     monkeypatch.setenv("MEMWAL_CATALOG_URL", "sqlite:////elsewhere.db")
     assert default_url() == "sqlite:////elsewhere.db"
+
+
+def test_the_command_of_the_message_migrates(tmp_path: Path) -> None:
+    subprocess.run(shlex.split(f"{sys.executable} {MIGRATE_COMMAND.partition(' ')[2]}"), check=True)
+    catalog = Catalog()
+    assert catalog.list() == []
+    catalog.close()
 
 
 def test_migrating_the_default_makes_its_folder(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from memwal.cli.options import storage_options
-from memwal.cli.options_file import read_options_file
+from memwal.storage.options_file import read_options_file
 from memwal.errors import InvalidInputError
 
 SECRET = "tell-nobody-0123456789"

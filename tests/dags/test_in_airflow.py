@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import psutil
@@ -31,17 +32,23 @@ with DAG("consumer", schedule=[merged_asset("flights")], is_paused_upon_creation
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-@pytest.fixture
-def airflow(tmp_path: Path, registered: Any) -> Iterator[AirflowStandalone]:
+def embedded(tmp_path: Path, registered: Any, **settings: Any) -> AirflowStandalone:
     dags = tmp_path / "dags"
     dags.mkdir()
     (dags / "consumer.py").write_text(CONSUMER)
     (dags / "memwal_tables.py").symlink_to(REPOSITORY / "dags" / "memwal_tables.py")
-    home = tmp_path / "airflow"
-    airflow = AirflowStandalone(
-        home, dags_folder=dags, plugins_folder=REPOSITORY / "plugins", env=registered.env
+    return AirflowStandalone(
+        tmp_path / "airflow",
+        dags_folder=dags,
+        plugins_folder=REPOSITORY / "plugins",
+        env=registered.env,
+        settings=settings,
     )
-    with airflow:
+
+
+@pytest.fixture
+def airflow(tmp_path: Path, registered: Any) -> Iterator[AirflowStandalone]:
+    with embedded(tmp_path, registered) as airflow:
         yield airflow
 
 
@@ -117,6 +124,27 @@ def test_a_table_is_maintained(airflow: AirflowStandalone, registered: Any) -> N
     assert len(_runs_of(airflow, "consumer")) == 2
 
 
+def test_a_task_that_is_marked_failed_takes_its_job_with_it(
+    tmp_path: Path, registered: Any
+) -> None:
+    apps = tmp_path / "apps"
+    apps.mkdir()
+    (apps / "merge.py").write_text("import time; time.sleep(3600)")
+    registered.write(*range(100))
+    with embedded(tmp_path, registered, memwal={"spark_apps_folder": str(apps)}) as airflow:
+        run_id = airflow.trigger(DAG_ID, {"force": True})
+        airflow.wait(lambda: _job(airflow), timeout=180, what="start the job")
+        family = _job(airflow)
+        path = f"/api/v2/dags/{DAG_ID}/dagRuns/{quote(run_id)}/taskInstances/merge"
+        answer = airflow.client().patch(path, json={"new_state": "failed"})
+        assert answer.status_code == 200, answer.text
+        gone, left = psutil.wait_procs(family, timeout=60)
+        assert (bool(gone), left) == (True, [])
+        assert airflow.wait_run(DAG_ID, run_id) == "failed"
+    (run,) = registered.catalog.runs(job="merge")
+    assert run.state == "failed"
+
+
 def test_it_listens_to_this_machine_and_to_whom_it_knows(airflow: AirflowStandalone) -> None:
     listening = {
         connection.laddr.ip
@@ -137,6 +165,17 @@ def test_it_listens_to_this_machine_and_to_whom_it_knows(airflow: AirflowStandal
     family += [child for process in family for child in process.children(recursive=True)]
     airflow.stop()
     assert not any(process.is_running() for process in family)
+
+
+def _job(airflow: AirflowStandalone) -> list[psutil.Process]:
+    """The JVM of a running job and its Python driver; empty before there are both."""
+    scheduler = psutil.Process(airflow.pids["scheduler"])
+    found = [
+        process
+        for process in scheduler.children(recursive=True)
+        if "apps/merge.py" in " ".join(process.cmdline())
+    ]
+    return found if len(found) > 1 else []
 
 
 def _runs_of(airflow: AirflowStandalone, dag_id: str) -> list[str]:

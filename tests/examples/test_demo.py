@@ -92,6 +92,17 @@ class TestDemo:
         assert all(one["missing"] == 1 for one in summary_of(finished)["comparisons"])
 
 
+@pytest.mark.slow
+def test_airflow_and_spark_maintain_the_table(tmp_path: Path) -> None:
+    assert demo.main(["--rows", "20000", "--output", str(tmp_path / "run")]) == 0
+    summary = summary_of(tmp_path / "run")
+    assert summary["problems"] == []
+    assert summary["runs"]
+    assert all(run["state"] == "success" for run in summary["runs"])
+    jobs = [job["result"]["job"] for job in summary["jobs"]]
+    assert {"merge", "index", "snapshot", "gc", "checkpoint"} <= set(jobs)
+
+
 class TestProducers:
     @pytest.fixture
     def settings(self, tmp_path: Path) -> Settings:

@@ -26,6 +26,10 @@ os.environ["AIRFLOW__CORE__UNIT_TEST_MODE"] = "True"
 os.environ["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"] = f"sqlite:///{HOME / 'airflow.db'}"
 
 
+def pytest_sessionfinish() -> None:
+    shutil.rmtree(HOME, ignore_errors=True)
+
+
 @dataclass(frozen=True)
 class BacklogTable:
     """A table of two regions: ``hot`` with four generations, ``cold`` with one."""
@@ -43,7 +47,7 @@ class BacklogTable:
 
 
 @pytest.fixture(scope="session")
-def airflow_database() -> Iterator[None]:
+def airflow_database() -> None:
     from airflow.utils.db import initdb
 
     initdb()
@@ -51,8 +55,6 @@ def airflow_database() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         importlib.import_module("airflow.api_fastapi.execution_api.app")
-    yield
-    shutil.rmtree(HOME)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
+from airflow.exceptions import AirflowNotFoundException
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 from memwal_airflow.assets import indexed_asset, merged_asset
 from memwal_airflow.operators import (
@@ -120,7 +121,7 @@ def test_a_merge_runs_is_recorded_and_described(
     seen = result["seen"]
     assert "hunter2" not in json.dumps(seen["arguments"]) + json.dumps(seen["environment"])
     assert seen["options"] == {"aws_secret_access_key": "hunter2"}
-    assert seen["environment"]["MEMWAL_CATALOG_URL"] == os.environ["MEMWAL_CATALOG_URL"]
+    assert seen["environment"]["HOME"] == os.environ["HOME"]
     file = seen["arguments"][seen["arguments"].index("--storage-options-file") + 1]
     assert not Path(file).exists()
 
@@ -201,6 +202,23 @@ def _drivers(process: psutil.Process) -> list[psutil.Process]:
     family = process.children(recursive=True)
     commands = [" ".join(member.cmdline()) for member in family]
     return family if any("apps/merge.py" in c and "SparkSubmit" not in c for c in commands) else []
+
+
+def test_which_master_a_job_runs_on(backlog: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def master(**options: Any) -> str:
+        return str(merge_task(backlog, **options)._get_hook()._connection["master"])
+
+    monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", '{"conn_type": "spark", "host": "spark://m"}')
+    assert master() == "local[*]"
+    monkeypatch.setenv("AIRFLOW__MEMWAL__SPARK_MASTER", "local[1]")
+    assert master() == "local[1]"
+    assert master(master="local[3]") == "local[3]"
+    assert master(spark_conn_id="cluster") == "spark://m"
+    monkeypatch.setenv("AIRFLOW__MEMWAL__SPARK_CONN_ID", "cluster")
+    assert master() == "spark://m"
+    assert master(master="local[3]") == "local[3]"
+    with pytest.raises(AirflowNotFoundException, match="nowhere"):
+        master(spark_conn_id="nowhere")
 
 
 def test_indexes_that_have_caught_up_need_no_spark(backlog: Any) -> None:

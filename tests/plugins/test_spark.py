@@ -24,8 +24,9 @@ def test_a_job_does_not_see_what_is_airflows_own(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("AIRFLOW__API_AUTH__JWT_SECRET", "hunter2")
     monkeypatch.setenv("AIRFLOW_CONN_LAKE", "hunter2")
     monkeypatch.setenv("AIRFLOW_VAR_KEY", "hunter2")
+    monkeypatch.setenv("MEMWAL_CATALOG_URL", "postgresql://u:hunter2@h/d")
     env = job_environment()
-    assert "hunter2" not in env.values()
+    assert "hunter2" not in str(env)
     assert (Path(env["JAVA_HOME"]) / "bin" / "java").exists()
     assert env["PYSPARK_PYTHON"] == env["PYSPARK_DRIVER_PYTHON"] == sys.executable
 
@@ -50,19 +51,22 @@ def test_the_master_is_local_unless_configured(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_master_needs_no_connection_and_means_client_mode() -> None:
-    hook = JobSubmitHook(master="spark://host:7077", conn_id="none")
-    assert hook._connection["master"] == "spark://host:7077"
-    assert hook.is_client_mode
+    connection = JobSubmitHook(master="spark://host:7077", conn_id="none")._connection
+    assert (connection["master"], connection["deploy_mode"]) == ("spark://host:7077", "client")
 
 
 def test_a_connection_decides_when_there_is_no_master(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", '{"conn_type": "spark", "host": "spark://m"}')
+    assert JobSubmitHook(master=None, conn_id="cluster")._connection["master"] == "spark://m"
+
+
+def test_cluster_mode_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(
         "AIRFLOW_CONN_CLUSTER",
         '{"conn_type": "spark", "host": "spark://m", "extra": {"deploy-mode": "cluster"}}',
     )
-    hook = JobSubmitHook(master=None, conn_id="cluster")
-    assert hook._connection["master"] == "spark://m"
-    assert not hook.is_client_mode
+    with pytest.raises(InvalidInputError, match="deploy-mode to client"):
+        JobSubmitHook(master=None, conn_id="cluster")
 
 
 def test_applications_are_found_or_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

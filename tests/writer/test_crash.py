@@ -116,7 +116,7 @@ def test_nothing_that_was_acknowledged_is_lost(make_table: MakeTable) -> None:
 def test_nothing_is_lost_though_the_upkeep_is_killed_too(make_table: MakeTable) -> None:
     table, auditor = make_table(buckets=3, maintained_indexes=["id_idx"]), Auditor()
     dice = random.Random(11)
-    for turn in range(12):
+    for turn in range(5):
         stop = threading.Event()
 
         def keep_killing(stop: threading.Event = stop, seed: int = turn) -> None:
@@ -131,7 +131,7 @@ def test_nothing_is_lost_though_the_upkeep_is_killed_too(make_table: MakeTable) 
         for killer in killers:
             killer.start()
         try:
-            run_producer(table, auditor, seed=turn, lines=dice.randint(500, 4000))
+            run_producer(table, auditor, seed=turn, lines=dice.randint(300, 1500))
         finally:
             stop.set()
             for killer in killers:

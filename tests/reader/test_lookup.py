@@ -1,0 +1,199 @@
+"""Looking rows up by key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.tables import MakeTable, keys, numbered, rows, state
+
+import memwal
+from memwal.errors import InvalidInputError
+
+
+@pytest.fixture
+def spread(table: memwal.Table) -> Iterator[memwal.table.Writer]:
+    """1 to 4 in the base table, 3 to 6 flushed, 5 to 8 in the MemTable; 2, 4 and 6 deleted."""
+    writer = table.writer()
+    writer.upsert(rows({key: 1 for key in range(1, 5)}))
+    writer.flush()
+    table.merge()
+    writer.upsert(rows({key: 2 for key in range(3, 7)}))
+    writer.delete(keys(2))
+    writer.flush()
+    writer.upsert(rows({key: 3 for key in range(5, 9)}))
+    writer.delete(keys(4, 6))
+    yield writer
+    writer.abort()
+
+
+EXPECTED = {1: 1, 3: 2, 5: 3, 7: 3, 8: 3}
+
+
+class TestAnswer:
+    def test_has_the_newest_row_of_each_key_that_exists(self, spread: Any) -> None:
+        assert state(spread.lookup(keys(*range(12)))) == EXPECTED
+
+    @given(asked=st.lists(st.integers(0, 10), max_size=12))
+    def test_is_in_the_order_of_the_keys(self, asked: list[int]) -> None:
+        order = self._found(asked)
+        last = {key: position for position, key in enumerate(asked)}
+        assert order == sorted({key for key in asked if key in EXPECTED}, key=last.__getitem__)
+
+    @pytest.fixture(autouse=True)
+    def _reads(self, spread: Any) -> None:
+        type(self)._found = staticmethod(  # type: ignore[attr-defined]
+            lambda asked: spread.lookup(keys(*asked)).column("id").to_pylist()
+        )
+
+    def test_is_empty_without_keys(self, spread: Any, table: memwal.Table) -> None:
+        for reads in (spread, table):
+            found = reads.lookup(keys())
+            assert found.num_rows == 0
+            assert found.schema.names == ["id", "n", "text"]
+
+    def test_is_empty_when_none_exists(self, spread: Any, table: memwal.Table) -> None:
+        for reads in (spread, table):
+            found = reads.lookup(keys(2, 99))
+            assert found.num_rows == 0
+            assert found.schema.names == ["id", "n", "text"]
+
+    @pytest.mark.parametrize("columns", [["n"], ["text", "id"], []])
+    def test_has_the_columns_asked_for(self, spread: Any, columns: list[str]) -> None:
+        found = spread.lookup(keys(8, 2, 1, 3), columns=columns)
+        assert found.column_names == columns
+        assert found.to_pylist() == [
+            {name: {"id": key, "n": n, "text": f"{key}={n}"}[name] for name in columns}
+            for key, n in ((8, 3), (1, 1), (3, 2))
+        ]
+
+    def test_without_columns_counts_the_keys(self, spread: Any) -> None:
+        assert spread.lookup(keys(8, 2, 1), columns=[]).num_rows == 2
+
+    def test_of_the_table_is_what_is_flushed(self, spread: Any, table: memwal.Table) -> None:
+        assert state(table.lookup(keys(*range(12)))) == {1: 1, 3: 2, 4: 2, 5: 2, 6: 2}
+
+
+class TestMistakes:
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            pytest.param([1, 2], id="a list"),
+            pytest.param(pa.array(["1"]), id="another type"),
+            pytest.param(pa.array([1, None], pa.int64()), id="a null"),
+            pytest.param(pa.table({"n": [1]}), id="no key"),
+        ],
+    )
+    def test_in_keys_are_refused(self, table: memwal.Table, wrong: Any) -> None:
+        with pytest.raises(InvalidInputError):
+            table.lookup(wrong)
+
+    def test_in_columns_are_refused(self, table: memwal.Table) -> None:
+        with pytest.raises(InvalidInputError):
+            table.lookup(keys(1), columns=["nope"])
+
+
+def test_more_keys_than_a_predicate_takes(make_table: MakeTable) -> None:
+    table = make_table(buckets=2)
+    with table.writer() as writer:
+        writer.upsert(numbered(0, 9000))
+        writer.flush()
+        table.merge()
+        writer.upsert(numbered(4000, 1000, n=1))
+        writer.delete(keys(*range(100)))
+
+    asked = list(range(8999, -1, -1))
+    found = table.lookup(keys(*asked, 10_000))
+
+    assert found.column("id").to_pylist() == asked[:-100]
+    assert state(found) == {key: int(4000 <= key < 5000) for key in range(100, 9000)}
+
+
+KEY_TYPES: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "bool": (pa.bool_(), [True, False]),
+    "int8": (pa.int8(), [-128, 0, 127]),
+    "int16": (pa.int16(), [-(2**15), 0, 2**15 - 1]),
+    "int32": (pa.int32(), [-(2**31), 0, 2**31 - 1]),
+    "int64": (pa.int64(), [-(2**63), 0, 2**63 - 1]),
+    "uint8": (pa.uint8(), [0, 255]),
+    "uint16": (pa.uint16(), [0, 2**16 - 1]),
+    "uint32": (pa.uint32(), [0, 2**32 - 1]),
+    "uint64": (pa.uint64(), [0, 2**63, 2**64 - 1]),
+    "text": (pa.string(), ["", "'", "''", "a\0b", "é", "x" * 300]),
+    "large text": (pa.large_string(), ["", "it's", "`"]),
+    "binary": (pa.binary(), [b"", b"\0", b"\xff\0", b"'"]),
+    "large binary": (pa.large_binary(), [b"", b"\0", b"\xff"]),
+}
+
+
+@pytest.mark.parametrize("name", KEY_TYPES)
+def test_every_type_of_key(make_table: MakeTable, name: str) -> None:
+    kind, values = KEY_TYPES[name]
+    schema = pa.schema([pa.field("key", kind, nullable=False), pa.field("n", pa.int64())])
+    table = make_table(schema, primary_key=("key",))
+
+    def data(n: int) -> pa.Table:
+        return pa.table({"key": values, "n": [n + i for i in range(len(values))]}, schema=schema)
+
+    def check(reads: Any, expected: dict[Any, int]) -> None:
+        found = reads.scan().to_table()
+        assert dict(zip(*found.to_pydict().values(), strict=True)) == expected
+        assert found.num_rows == len(expected)
+        answer = reads.lookup(pa.array(values, kind))
+        assert answer.to_pylist() == [
+            {"key": key, "n": expected[key]} for key in values if key in expected
+        ]
+
+    full = {key: 10 + i for i, key in enumerate(values)}
+    with table.writer() as writer:
+        writer.upsert(data(0))
+        writer.upsert(data(10))
+        check(writer, full)
+        writer.flush()
+        check(table, full)
+        table.merge()
+        check(table, full)
+        writer.upsert(data(100).slice(0, 1))
+        writer.delete(pa.array(values[1:2], kind))
+        expected = {**full, values[0]: 100}
+        del expected[values[1]]
+        check(writer, expected)
+        writer.flush()
+        check(table, expected)
+        table.merge()
+        check(table, expected)
+    assert table.base().dataset.count_rows() == len(expected)
+
+
+def test_composite_keys_are_not_every_combination_of_their_columns(make_table: MakeTable) -> None:
+    schema = pa.schema(
+        [
+            pa.field("n", pa.int64()),
+            pa.field("b", pa.string(), nullable=False),
+            pa.field("a", pa.int32(), nullable=False),
+        ]
+    )
+    table = make_table(schema, primary_key=("a", "b"))
+    pairs = [(a, b) for a in range(3) for b in ("", "x", "y")]
+    data = pa.table(
+        {"n": range(9), "b": [b for _, b in pairs], "a": pa.array([a for a, _ in pairs], pa.int32())},
+        schema=schema,
+    )
+    with table.writer() as writer:
+        writer.upsert(data)
+        writer.flush()
+        table.merge()
+        asked = data.take(pa.array([8, 0, 4])).select(["a", "b"])
+        assert table.lookup(asked).column("n").to_pylist() == [8, 0, 4]
+        writer.delete(asked.slice(1, 1))
+        assert writer.lookup(asked).column("n").to_pylist() == [8, 4]
+        assert writer.lookup(asked, columns=["n"]).column("n").to_pylist() == [8, 4]
+    assert table.lookup(asked).column("n").to_pylist() == [8, 4]
+    with pytest.raises(InvalidInputError, match="a, b"):
+        table.lookup(pa.array([1], pa.int32()))
+    with pytest.raises(InvalidInputError, match="missing"):
+        table.lookup(asked.select(["a"]))
