@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -169,13 +170,15 @@ def test_it_listens_to_this_machine_and_to_whom_it_knows(airflow: AirflowStandal
 
 def _job(airflow: AirflowStandalone) -> list[psutil.Process]:
     """The JVM of a running job and its Python driver; empty before there are both."""
-    scheduler = psutil.Process(airflow.pids["scheduler"])
-    found = [
-        process
-        for process in scheduler.children(recursive=True)
-        if "apps/merge.py" in " ".join(process.cmdline())
-    ]
-    return found if len(found) > 1 else []
+    found = []
+    for process in psutil.Process(airflow.pids["scheduler"]).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            command = process.cmdline()
+            if "apps/merge.py" in " ".join(command):
+                found.append((process, command))
+    kinds = {Path(command[0]).name.rstrip("0123456789.") for _, command in found}
+    running = {"java", "python"} <= kinds
+    return [process for process, _ in found] if running else []
 
 
 def _runs_of(airflow: AirflowStandalone, dag_id: str) -> list[str]:

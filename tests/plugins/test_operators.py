@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
@@ -198,10 +199,16 @@ def test_killing_the_task_ends_all_of_its_job(backlog: Any, apps: Path, catalog:
 
 
 def _drivers(process: psutil.Process) -> list[psutil.Process]:
-    """The processes of a running job, once the Python driver is among them."""
-    family = process.children(recursive=True)
-    commands = [" ".join(member.cmdline()) for member in family]
-    return family if any("apps/merge.py" in c and "SparkSubmit" not in c for c in commands) else []
+    """The JVM of a running job and its Python driver; empty before there are both."""
+    found = []
+    for member in process.children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            command = member.cmdline()
+            if "apps/merge.py" in " ".join(command):
+                found.append((member, command))
+    kinds = {Path(command[0]).name.rstrip("0123456789.") for _, command in found}
+    running = {"java", "python"} <= kinds
+    return [member for member, _ in found] if running else []
 
 
 def test_which_master_a_job_runs_on(backlog: Any, monkeypatch: pytest.MonkeyPatch) -> None:

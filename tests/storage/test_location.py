@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from memwal.errors import InvalidInputError
-from memwal.storage import redact
+from memwal.storage.redaction import redact
 from memwal.storage.local import LocalStore
 from memwal.storage.location import TableLocation
 

@@ -1,0 +1,680 @@
+"""Merging generations into the base table, with every step killed, paused, raced and repeated."""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import lance
+import pyarrow as pa
+import pytest
+from support.faulty_store import Killed, Pause
+from support.tables import (
+    REGION,
+    MakeTable,
+    base_state,
+    folder,
+    keys,
+    manifest,
+    merged,
+    numbered,
+    rows,
+    state,
+)
+
+import memwal
+from memwal.errors import ConflictError, MemWalError, TableSetupError
+from memwal.format.names import generation_dir
+from memwal.maintenance import merge as merging
+from memwal.maintenance.merge import merge, plan_merge, run_merge_task
+from memwal.region.region_ids import bucket_region_id
+from memwal.table_index.base_table import open_base
+
+Rows = dict[int, int | None]
+
+
+def flush(table: memwal.Table, *parts: Rows | list[int]) -> None:
+    """Flush a generation for each part: rows, or a list of keys that are deleted."""
+    with table.writer() as writer:
+        for part in parts:
+            if isinstance(part, list):
+                writer.delete(keys(*part))
+            else:
+                writer.upsert(rows(part))
+            writer.flush()
+
+
+def check_merged(table: memwal.Table, expected: Rows, region_id: UUID = REGION) -> None:
+    """All is in the base table, once, and a merging read shows the same."""
+    assert state(table) == expected
+    assert base_state(table) == expected
+    assert table.base().dataset.count_rows() == len(expected)
+    newest = max((f.generation for f in manifest(table, region_id).flushed), default=0)
+    assert merged(table, region_id) == newest
+
+
+@contextmanager
+def stopped_at(monkeypatch: pytest.MonkeyPatch, name: str, *, skip: int = 0) -> Iterator[Pause]:
+    """Let one call of a step stand still before it does anything."""
+    real, pause, lock, left = getattr(merging, name), Pause(), threading.Lock(), [skip]
+
+    def step(*args: Any, **kwargs: Any) -> Any:
+        with lock:
+            left[0] -= 1
+            mine = left[0] == -1
+        if mine:
+            pause.stand()
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(merging, name, step)
+    try:
+        yield pause
+    finally:
+        pause.release()
+
+
+class TestMerge:
+    def test_brings_rows_and_deletes_into_the_base_table(self, table: memwal.Table) -> None:
+        flush(table, {1: 1, 2: 2, 3: 3}, {2: 22, 4: 4}, [1, 99])
+
+        result = table.merge()
+
+        check_merged(table, {2: 22, 3: 3, 4: 4})
+        assert result.problems == ()
+        assert result.figures["generations"] == 3
+        assert result.figures["rows_upserted"] == 3
+        assert result.version == table.base().version
+
+    def test_deletes_rows_that_the_base_table_has(self, table: memwal.Table) -> None:
+        flush(table, {1: 1, 2: 2})
+        table.merge()
+        flush(table, [1], {3: 3})
+
+        result = table.merge()
+
+        check_merged(table, {2: 2, 3: 3})
+        assert result.figures["rows_deleted"] == 1
+
+    def test_of_deletes_alone_records_the_progress(self, table: memwal.Table) -> None:
+        flush(table, [1, 2, 3])
+        table.merge()
+        check_merged(table, {})
+        flush(table, {1: 1})
+        table.merge()
+        flush(table, [1])
+        table.merge()
+        check_merged(table, {})
+
+    def test_without_a_backlog_commits_nothing(self, table: memwal.Table) -> None:
+        flush(table, {1: 1})
+        table.merge()
+        version = table.base().version
+
+        result = table.merge()
+
+        assert (result.tasks, result.commits, result.version) == (0, 0, version)
+        assert table.base().version == version
+
+    def test_of_an_empty_table(self, table: memwal.Table) -> None:
+        assert table.merge().commits == 0
+        table.writer().claim()
+        assert table.merge().commits == 0
+
+    def test_takes_only_the_regions_asked_for(self, make_table: MakeTable) -> None:
+        table = make_table(buckets=2)
+        with table.writer() as writer:
+            writer.upsert(numbered(0, 20))
+        chosen, other = bucket_region_id(0), bucket_region_id(1)
+
+        table.merge(regions=[chosen])
+
+        assert (merged(table, chosen), merged(table, other)) == (1, 0)
+        assert state(table) == dict.fromkeys(range(20), 0)
+        assert 0 < table.base().dataset.count_rows() < 20
+
+    def test_many_regions_take_one_commit(self, make_table: MakeTable) -> None:
+        table = make_table(buckets=8)
+        with table.writer() as writer:
+            writer.upsert(numbered(0, 100))
+        before = table.base().version
+
+        table.merge()
+
+        assert table.base().version == before + 1
+        for number in range(8):
+            check_merged(table, dict.fromkeys(range(100), 0), bucket_region_id(number))
+
+    def test_in_several_tasks_is_the_same(self, make_table: MakeTable) -> None:
+        table = make_table(buckets=5)
+        with table.writer() as writer:
+            for turn in range(3):
+                writer.upsert(numbered(0, 50, n=turn))
+                writer.flush()
+
+        def backwards(tasks: Any, function: Callable[[Any], Any]) -> list[Any]:
+            return [function(task) for task in reversed(tasks)][::-1]
+
+        result = table.merge(max_tasks=3, run=backwards)
+
+        assert result.tasks == 3
+        for number in range(5):
+            check_merged(table, dict.fromkeys(range(50), 2), bucket_region_id(number))
+
+    def test_keeps_columns_that_take_no_null(self, make_table: MakeTable) -> None:
+        schema = pa.schema(
+            [
+                pa.field("id", pa.int64(), nullable=False),
+                pa.field("n", pa.int64(), nullable=False),
+                pa.field("text", pa.string()),
+            ]
+        )
+        table = make_table(schema)
+        flush(table, {1: 1, 2: 2}, [1])
+        table.merge()
+        check_merged(table, {2: 2})
+
+    def test_a_table_without_mem_wal_is_refused(self, tmp_path: Path) -> None:
+        lance.write_dataset(rows({1: 1}), str(tmp_path / "plain"))
+        with pytest.raises(TableSetupError):
+            memwal.open(str(tmp_path / "plain")).merge()
+
+
+class TestOrder:
+    @pytest.mark.parametrize("commit_bytes", [1, 60, 200, 1 << 30])
+    def test_every_version_is_a_moment_of_the_history(
+        self, table: memwal.Table, commit_bytes: int
+    ) -> None:
+        """Commits are made oldest first, whole generations each, and never skip one."""
+        dice = random.Random(commit_bytes)
+        moments: list[Rows] = [{}]
+        with table.writer() as writer:
+            for turn in range(1, 9):
+                now = dict(moments[-1])
+                changed = dice.sample(range(6), 3)
+                writer.upsert(rows(dict.fromkeys(changed, turn)))
+                now.update(dict.fromkeys(changed, turn))
+                gone = dice.sample(range(6), 1)
+                writer.delete(keys(*gone))
+                for key in gone:
+                    now.pop(key, None)
+                writer.flush()
+                moments.append(now)
+
+        result = table.merge(commit_bytes=commit_bytes)
+
+        progress = []
+        for version in range(2, table.base().version + 1):
+            base = open_base(table.location, version=version)
+            done = base.details.merged.get(REGION, 0)
+            assert not progress or done >= progress[-1]
+            if not progress or done != progress[-1]:
+                # The version that carries the mark has exactly what was flushed up to there.
+                assert state(base.dataset.to_table()) == moments[done]
+            progress.append(done)
+        assert progress[-1] == 8
+        if commit_bytes == 1:
+            assert sorted(set(progress)) == list(range(9))
+        if commit_bytes == 1 << 30:
+            assert set(progress) == {0, 8}
+        assert result.figures["generations"] == 8
+        check_merged(table, moments[-1])
+
+    def test_the_budget_is_shared_by_regions(self, make_table: MakeTable) -> None:
+        table = make_table(buckets=3)
+        with table.writer() as writer:
+            for turn in range(4):
+                writer.upsert(numbered(0, 30, n=turn))
+                writer.flush()
+
+        table.merge(commit_bytes=500)
+
+        assert table.base().version > 3
+        for number in range(3):
+            check_merged(table, dict.fromkeys(range(30), 3), bucket_region_id(number))
+
+
+STEPS = ("open_base", "read_source", "_delete", "_upsert")
+
+
+class TestDeath:
+    @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+    def test_at_any_step_leaves_a_whole_table_and_the_next_run_completes(
+        self,
+        make_table: MakeTable,
+        monkeypatch: pytest.MonkeyPatch,
+        tmp_path: Path,
+        after: bool,
+    ) -> None:
+        original = make_table()
+        flush(original, {1: 1, 2: 2, 3: 3})
+        original.merge()
+        flush(original, {1: 11, 4: 4}, [2, 4], {2: 22}, [3])
+        expected: Rows = {1: 11, 2: 22}
+
+        taken: list[str] = []
+        die_at = [-1]
+        for name in STEPS:
+            real = getattr(merging, name)
+
+            def step(*args: Any, name: str = name, real: Any = real, **kwargs: Any) -> Any:
+                taken.append(name)
+                mine = len(taken) - 1 == die_at[0]
+                if mine and not after:
+                    raise Killed
+                found = real(*args, **kwargs)
+                if mine:
+                    raise Killed
+                return found
+
+            monkeypatch.setattr(merging, name, step)
+
+        def copy(number: int) -> memwal.Table:
+            path = tmp_path / f"copy-{number}"
+            shutil.copytree(folder(original), path)
+            return memwal.open(str(path))
+
+        # One generation a commit: there are deaths between commits as well.
+        counted = copy(0)
+        taken.clear()
+        merge(counted.location, commit_bytes=1)
+        events = list(taken)
+        assert set(events) == set(STEPS)
+        check_merged(counted, expected)
+        for number, name in enumerate(events, start=1):
+            table = copy(number)
+            taken.clear()
+            die_at[0] = number - 1
+            with pytest.raises(Killed):
+                merge(table.location, commit_bytes=1)
+            die_at[0] = -1
+
+            assert state(table) == expected, f"died at {name} ({number})"
+            merge(table.location, commit_bytes=1)
+            check_merged(table, expected)
+
+
+class TestTwoMergers:
+    @pytest.mark.parametrize("step", STEPS)
+    @pytest.mark.parametrize("skip", [0, 1])
+    def test_one_sleeps_while_the_other_does_all(
+        self, table: memwal.Table, monkeypatch: pytest.MonkeyPatch, step: str, skip: int
+    ) -> None:
+        """The other one merges further, and brings back what the sleeper wants to delete."""
+        flush(table, {1: 1, 2: 2, 10: 10})
+        table.merge()
+        flush(table, {1: 11, 3: 3}, [2, 10])
+        with stopped_at(monkeypatch, step, skip=skip) as pause, ThreadPoolExecutor(1) as pool:
+            slow = pool.submit(table.merge)
+            pause.wait_until_reached(slow)
+            table.merge()
+            flush(table, {10: 100, 2: 200}, {50: 50}, {3: 33})
+            table.merge()
+            pause.release()
+            result = slow.result()
+
+        assert result.problems == ()
+        check_merged(table, {1: 11, 2: 200, 3: 33, 10: 100, 50: 50})
+
+    @pytest.mark.parametrize("step", ["_delete", "_upsert"])
+    def test_one_sleeps_while_the_other_does_more_of_the_same(
+        self, table: memwal.Table, monkeypatch: pytest.MonkeyPatch, step: str
+    ) -> None:
+        """Their commits overlap: new keys must not be inserted by both."""
+        flush(table, {1: 1, 2: 2})
+        table.merge()
+        flush(table, {3: 3, 1: 11}, {4: 4}, [2])
+        planned = plan_merge(table.location)
+        first = replace(
+            planned[0].regions[0], generations=planned[0].regions[0].generations[:2]
+        )
+        partly = replace(planned[0], regions=(first,))
+        with stopped_at(monkeypatch, step) as pause, ThreadPoolExecutor(1) as pool:
+            slow = pool.submit(run_merge_task, planned[0])
+            pause.wait_until_reached()
+            run_merge_task(partly)
+            assert merged(table) == 3
+            pause.release()
+            slow.result()
+
+        check_merged(table, {1: 11, 3: 3, 4: 4})
+
+    def test_one_sleeps_while_the_other_merges_another_region(
+        self, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        table = make_table(buckets=2)
+        with table.writer() as writer:
+            writer.upsert(numbered(0, 40))
+            writer.flush()
+            table.merge()
+            writer.upsert(numbered(20, 40, n=1))
+            writer.delete(keys(*range(0, 10)))
+        regions = [bucket_region_id(n) for n in range(2)]
+        for step in ("_delete", "_upsert"):
+            with stopped_at(monkeypatch, step) as pause, ThreadPoolExecutor(1) as pool:
+                slow = pool.submit(table.merge, regions=[regions[0]])
+                pause.wait_until_reached(slow)
+                table.merge(regions=[regions[1]])
+                pause.release()
+                slow.result()
+            monkeypatch.undo()
+        expected = {**dict.fromkeys(range(10, 20), 0), **dict.fromkeys(range(20, 60), 1)}
+        for region in regions:
+            check_merged(table, expected, region)
+
+    def test_at_once_in_threads(self, make_table: MakeTable) -> None:
+        table = make_table(buckets=2)
+        expected: Rows = {}
+        dice = random.Random(3)
+        for _ in range(3):
+            with table.writer() as writer:
+                for turn in range(4):
+                    changed = dice.sample(range(40), 20)
+                    writer.upsert(rows(dict.fromkeys(changed, turn)))
+                    expected.update(dict.fromkeys(changed, turn))
+                    gone = dice.sample(range(40), 8)
+                    writer.delete(keys(*gone))
+                    for key in gone:
+                        expected.pop(key, None)
+                    writer.flush()
+            start = threading.Barrier(3)
+
+            def go(commit_bytes: int, start: threading.Barrier = start) -> None:
+                start.wait()
+                table.merge(commit_bytes=commit_bytes)
+
+            with ThreadPoolExecutor(3) as pool:
+                list(pool.map(go, [1, 700, 1 << 30]))
+            for number in range(2):
+                check_merged(table, expected, bucket_region_id(number))
+
+    def test_at_once_in_processes(self, table: memwal.Table) -> None:
+        expected: Rows = {}
+        dice = random.Random(5)
+        with table.writer() as writer:
+            for turn in range(10):
+                changed = dice.sample(range(30), 12)
+                writer.upsert(rows(dict.fromkeys(changed, turn)))
+                expected.update(dict.fromkeys(changed, turn))
+                gone = dice.sample(range(30), 5)
+                writer.delete(keys(*gone))
+                for key in gone:
+                    expected.pop(key, None)
+                writer.flush()
+        tasks = [
+            replace(plan_merge(table.location)[0], commit_bytes=commit_bytes)
+            for commit_bytes in (1, 400)
+        ]
+
+        with multiprocessing.get_context("spawn").Pool(2) as pool:
+            outcomes = pool.map(run_merge_task, tasks, chunksize=1)
+
+        assert sum(outcome.generations for outcome in outcomes) == 10
+        check_merged(table, expected)
+
+
+class TestZombie:
+    def test_delete_pass_is_refused_after_the_key_came_back(self, table: memwal.Table) -> None:
+        flush(table, {10: 10, 11: 11})
+        table.merge()
+        flush(table, [10])
+        old = table.base()
+        table.merge()
+        flush(table, {10: 100})
+        table.merge()
+
+        with pytest.raises(merging._Conflict):
+            merging._delete(old, pa.table({"id": keys(10)}))
+
+        check_merged(table, {10: 100, 11: 11})
+
+    def test_delete_pass_is_refused_after_the_key_was_updated(self, table: memwal.Table) -> None:
+        flush(table, {10: 10, 11: 11})
+        table.merge()
+        old = table.base()
+        flush(table, {10: 100})
+        table.merge()
+
+        with pytest.raises(merging._Conflict):
+            merging._delete(old, pa.table({"id": keys(10)}))
+
+        check_merged(table, {10: 100, 11: 11})
+
+    @pytest.mark.parametrize("pinned", [True, False], ids=["old version", "new version"])
+    @pytest.mark.parametrize("behind", [1, 2, 3])
+    def test_upsert_is_refused_with_its_mark(
+        self, table: memwal.Table, pinned: bool, behind: int
+    ) -> None:
+        flush(table, {1: 1}, {1: 2, 2: 2}, {1: 3, 2: 3})
+        (task,) = plan_merge(table.location)
+        batch = task.regions[0]
+        old = table.base()
+        source = merging.read_source(
+            old, [replace(batch, generations=batch.generations[:behind])], {}
+        )
+        assert source is not None
+        table.merge()
+
+        with pytest.raises(merging._Conflict):
+            merging._upsert(old if pinned else table.base(), source)
+
+        check_merged(table, {1: 3, 2: 3})
+
+
+class TestDirectWrites:
+    """Whoever writes straight into the base table while a merge runs."""
+
+    @pytest.mark.parametrize("step", ["read_source", "_delete", "_upsert"])
+    @pytest.mark.parametrize(
+        ("act", "expected"),
+        [
+            pytest.param(
+                lambda uri: lance.write_dataset(rows({7: 7}), uri, mode="append"),
+                {7: 7},
+                id="append",
+            ),
+            pytest.param(
+                lambda uri: (
+                    lance.dataset(uri)
+                    .merge_insert("id")
+                    .when_matched_update_all()
+                    .when_not_matched_insert_all()
+                    .execute(rows({5: 55, 7: 7}))
+                ),
+                {5: 55, 7: 7},
+                id="upsert",
+            ),
+            pytest.param(lambda uri: lance.dataset(uri).delete("id = 5"), {5: None}, id="delete"),
+            pytest.param(
+                lambda uri: lance.dataset(uri).update({"n": "50", "text": "'5=50'"}, "id = 5"),
+                {5: 50},
+                id="update",
+            ),
+            pytest.param(
+                lambda uri: lance.dataset(uri).optimize.compact_files(), {}, id="compaction"
+            ),
+            pytest.param(
+                lambda uri: lance.dataset(uri).create_scalar_index("n", "BTREE"), {}, id="index"
+            ),
+        ],
+    )
+    def test_are_kept(
+        self,
+        table: memwal.Table,
+        monkeypatch: pytest.MonkeyPatch,
+        step: str,
+        act: Callable[[str], object],
+        expected: Rows,
+    ) -> None:
+        flush(table, {1: 1, 5: 5}, {2: 2})
+        table.merge(commit_bytes=1)
+        flush(table, {1: 11, 3: 3}, [2])
+        with stopped_at(monkeypatch, step) as pause, ThreadPoolExecutor(1) as pool:
+            slow = pool.submit(table.merge)
+            pause.wait_until_reached()
+            act(table.uri)
+            pause.release()
+            slow.result()
+
+        whole: Rows = {1: 11, 3: 3, 5: 5, **expected}
+        check_merged(table, {key: n for key, n in whole.items() if n is not None})
+
+    @pytest.mark.parametrize("step", ["_delete", "_upsert"])
+    def test_of_the_very_keys_that_are_merged_leave_one_row_each(
+        self, table: memwal.Table, monkeypatch: pytest.MonkeyPatch, step: str
+    ) -> None:
+        """Which of the two rows wins is nobody's business; that there is one is."""
+        flush(table, {1: 1, 2: 2})
+        table.merge()
+        flush(table, {1: 11, 3: 3}, [2])
+        with stopped_at(monkeypatch, step) as pause, ThreadPoolExecutor(1) as pool:
+            slow = pool.submit(table.merge)
+            pause.wait_until_reached()
+            (
+                lance.dataset(table.uri)
+                .merge_insert("id")
+                .when_matched_update_all()
+                .when_not_matched_insert_all()
+                .execute(rows({1: 100, 3: 300}))
+            )
+            pause.release()
+            slow.result()
+
+        check_merged(table, {1: 11, 3: 3})
+
+
+def damage(table: memwal.Table, region_id: UUID, generation: int, how: str) -> Callable[[], None]:
+    """Damage a generation; returns what repairs it."""
+    flushed = {f.generation: f.path for f in manifest(table, region_id).flushed}
+    path = folder(table) / generation_dir(region_id, flushed[generation])
+    backup = path.with_name("backup")
+    shutil.copytree(path, backup)
+    if how == "folder":
+        shutil.rmtree(path)
+    elif how == "data":
+        for file in (path / "data").iterdir():
+            file.unlink()
+    elif how == "bytes":
+        for file in (path / "data").iterdir():
+            file.write_bytes(b"\0" * file.stat().st_size)
+    elif how == "manifest":
+        for file in (path / "_versions").iterdir():
+            file.write_bytes(b"nonsense")
+
+    def repair() -> None:
+        shutil.rmtree(path, ignore_errors=True)
+        backup.rename(path)
+
+    return repair
+
+
+class TestUnreadableGeneration:
+    @pytest.mark.parametrize("how", ["folder", "data", "bytes", "manifest"])
+    def test_stops_its_region_alone_and_is_a_problem(
+        self, make_table: MakeTable, how: str
+    ) -> None:
+        table = make_table(buckets=2)
+        with table.writer() as writer:
+            for turn in range(3):
+                writer.upsert(numbered(0, 20, n=turn))
+                writer.flush()
+        bad, good = bucket_region_id(0), bucket_region_id(1)
+        repair = damage(table, bad, 2, how)
+
+        result = table.merge()
+
+        assert merged(table, good) == 3
+        assert merged(table, bad) <= 1
+        (problem,) = result.problems
+        assert str(bad) in problem
+        shown = base_state(table)
+        assert 0 < len(shown) < 20
+        assert merged(table, bad) or set(shown.values()) == {2}
+        assert table.merge().problems
+
+        repair()
+        assert table.merge().problems == ()
+        for region in (bad, good):
+            check_merged(table, dict.fromkeys(range(20), 2), region)
+
+    def test_is_never_skipped_by_later_commits(self, table: memwal.Table) -> None:
+        flush(table, {1: 1}, {2: 2}, {3: 3}, {4: 4})
+        repair = damage(table, REGION, 2, "folder")
+
+        result = table.merge(commit_bytes=1)
+
+        assert merged(table) == 1
+        assert base_state(table) == {1: 1}
+        assert len(result.problems) == 1
+        repair()
+        table.merge()
+        check_merged(table, {1: 1, 2: 2, 3: 3, 4: 4})
+
+    def test_in_a_table_whose_name_looks_like_an_error(
+        self, tmp_path: Path, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Errors of Lance are told apart by their text, which contains the path."""
+        made = make_table()
+        path = tmp_path / "concurrent-conflict-403-not-found"
+        folder(made).rename(path)
+        table = memwal.open(str(path))
+        flush(table, {1: 1, 2: 2})
+        table.merge()
+        flush(table, {1: 11})
+        for file in (path / "data").iterdir():
+            file.write_bytes(b"\0" * file.stat().st_size)
+        monkeypatch.setattr(merging.time, "sleep", lambda seconds: None)
+
+        with pytest.raises(MemWalError) as caught:
+            table.merge()
+
+        assert not isinstance(caught.value, ConflictError)
+        assert merged(table) == 1
+
+
+class TestUnknownRegion:
+    def test_is_not_merged_silently(self, table: memwal.Table) -> None:
+        flush(table, {1: 1})
+        result = table.merge(regions=[uuid4()])
+        assert result.commits == 0
+        assert merged(table) == 0
+
+
+def test_a_conflict_that_never_ends_is_reported(
+    table: memwal.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flush(table, {1: 1})
+
+    def lose(*args: Any) -> int:
+        raise merging._Conflict("lost")
+
+    monkeypatch.setattr(merging, "_upsert", lose)
+    monkeypatch.setattr(merging.time, "sleep", lambda seconds: None)
+
+    with pytest.raises(ConflictError, match="attempts"):
+        table.merge()
+    assert merged(table) == 0
+
+
+def test_a_task_that_is_run_again_much_later_does_nothing(table: memwal.Table) -> None:
+    """As a retried task of a scheduler does."""
+    flush(table, {1: 1}, [1], {2: 2})
+    (task,) = plan_merge(table.location)
+    run_merge_task(task)
+    flush(table, {1: 111}, [2])
+    table.merge()
+    version = table.base().version
+
+    outcome = run_merge_task(task)
+
+    assert (outcome.commits, outcome.generations) == (0, 0)
+    assert table.base().version == version
+    check_merged(table, {1: 111})
