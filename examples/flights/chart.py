@@ -17,6 +17,7 @@ from watch import Sample
 INK, MUTED, LINE = "#22303c", "#6b7785", "#d9dee4"
 STATES = {"success": "#cfe6dc", "failed": "#f2c4c0"}
 JOBS = {"merge": "#1d6b4f", "index": "#3f9a76", "snapshot": "#7fbf9f", "gc": "#a6d3bd"}
+DARK_JOBS = ("merge", "index")
 LABELLED_PART = 0.045
 """Part of the picture's width that a job must fill for its name to fit."""
 
@@ -123,7 +124,8 @@ def _rounds(
             continue
         axes.barh(0, width, left=begin, height=0.6, color=JOBS[kind], edgecolor="white")
         if width > LABELLED_PART * end:
-            axes.text(begin + width / 2, 0, kind, ha="center", va="center", fontsize=7, color=INK)
+            ink = "white" if kind in DARK_JOBS else INK
+            axes.text(begin + width / 2, 0, kind, ha="center", va="center", fontsize=7, color=ink)
     axes.set_yticks([])
     axes.set_ylim(-0.5, 0.5)
     failed = sum(run.failed for run in runs)

@@ -5,11 +5,12 @@
 FOLDER is the folder of a run, with its settings. The producer goes on after the last batch that
 its progress file calls acknowledged. Killed at any moment, it can be started again: a batch that
 was written and not yet noted is sent once more, which changes nothing, since the same rows follow
-each other in the same order.
+each other in the same order. It ends when whoever started it does.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from dataclasses import replace
@@ -30,6 +31,7 @@ def own_stream(settings: Settings, producer: int) -> EventStream:
 
 def produce(folder: Path, producer: int) -> None:
     """Write what is not acknowledged yet."""
+    parent = os.getppid()
     settings = Settings.of(folder)
     path = progress_file(folder, producer)
     stream = own_stream(settings, producer)
@@ -43,6 +45,8 @@ def produce(folder: Path, producer: int) -> None:
         first = progress.acknowledged
         start = time.monotonic()
         for batch in stream.read(first):
+            if os.getppid() != parent:
+                raise SystemExit("whoever started this producer is gone")
             due = start + settings.seconds * (batch.number - first) / stream.batches
             time.sleep(max(0.0, due - time.monotonic()))
             before = time.monotonic()

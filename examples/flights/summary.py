@@ -110,6 +110,12 @@ class Summary:
         )
         (folder / "summary.md").write_text("\n".join(self._markdown()) + "\n")
 
+    def _pace(self) -> str:
+        seconds = self.settings.seconds
+        return (
+            f"written over {seconds:.0f} s" if seconds else "written as fast as the table took it"
+        )
+
     def _seconds_in_calls(self) -> float:
         calls = sum(one.calls for one in self.producers)
         return sum(one.seconds for one in self.producers) / max(calls, 1)
@@ -120,7 +126,8 @@ class Summary:
         yield ""
         yield (
             f"{self.flights:,} flights, {self.settings.producers} producers, "
-            f"maintained by {keeper}. Result: **{'differs' if self.problems else 'equal'}**."
+            f"maintained by {keeper}, {self._pace()}. "
+            f"Result: **{'differs' if self.problems else 'equal'}**."
         )
         yield ""
         yield "![backlog over time](backlog.png)"

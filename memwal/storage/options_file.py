@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from memwal.errors import InvalidInputError
 
 
 def read_options_file(path: Path) -> dict[str, str]:
-    """Read storage options from a JSON file: one object, names and values text.
+    """Read storage options from a JSON file with one flat object.
 
     No message repeats what the file holds.
 
@@ -27,11 +28,25 @@ def read_options_file(path: Path) -> dict[str, str]:
     except ValueError:
         # The message of the parser quotes the file; so would the cause.
         raise InvalidInputError(f"the storage options in {path} are not JSON") from None
-    if not isinstance(options, dict) or not all(
-        isinstance(value, str) for value in options.values()
+    return as_options(options, f"the storage options in {path}")
+
+
+def as_options(content: Any, what: str) -> dict[str, str]:
+    """Storage options from what a JSON document holds; numbers and booleans become text.
+
+    Raises
+    ------
+    InvalidInputError
+        It is not one flat object. The message calls it ``what`` and shows nothing of it.
+    """
+    if not isinstance(content, dict) or any(
+        isinstance(value, dict | list) or value is None for value in content.values()
     ):
         raise InvalidInputError(
-            f"the storage options in {path} must be one JSON object whose values are text: "
+            f"{what} must be one JSON object whose values are text: "
             '{"aws_region": "eu-central-1", "allow_http": "true"}'
         )
-    return options
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in content.items()
+    }

@@ -10,7 +10,6 @@ import asyncio
 import json
 import os
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 from airflow.sdk import BaseHook, Connection
@@ -20,6 +19,7 @@ from memwal.errors import InvalidInputError
 from memwal.maintenance.backlog import read_status
 from memwal.maintenance.status import RegionBacklog
 from memwal.storage.location import TableLocation
+from memwal.storage.options_file import as_options, read_options_file
 from memwal.table import Table
 from memwal.table import open as open_table
 
@@ -37,7 +37,7 @@ def read_options(ref: str | None) -> dict[str, str] | None:
         return None
     if ref.startswith(CONNECTION_PREFIX):
         return _of_connection(BaseHook.get_connection(ref.removeprefix(CONNECTION_PREFIX)))
-    return _of_file(ref)
+    return read_options_file(Path(ref))
 
 
 async def read_options_async(ref: str | None) -> dict[str, str] | None:
@@ -46,7 +46,7 @@ async def read_options_async(ref: str | None) -> dict[str, str] | None:
         return None
     if ref.startswith(CONNECTION_PREFIX):
         return _of_connection(await BaseHook.aget_connection(ref.removeprefix(CONNECTION_PREFIX)))
-    return await asyncio.to_thread(_of_file, ref)
+    return await asyncio.to_thread(read_options_file, Path(ref))
 
 
 def options_file(ref: str | None, folder: Path) -> str | None:
@@ -83,29 +83,4 @@ def region_backlog(
 
 
 def _of_connection(connection: Connection) -> dict[str, str]:
-    return _checked(connection.extra_dejson, f"The extra of connection {connection.conn_id!r}")
-
-
-def _of_file(path: str) -> dict[str, str]:
-    try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidInputError(
-            f"The storage options file {path} cannot be read: {error.strerror}."
-        ) from error
-    except json.JSONDecodeError as error:
-        raise InvalidInputError(f"The storage options file {path} is not JSON.") from error
-    return _checked(content, f"The storage options file {path}")
-
-
-def _checked(content: Any, what: str) -> dict[str, str]:
-    if not isinstance(content, dict):
-        raise InvalidInputError(f"{what} must hold one JSON object of option names to texts.")
-    nested = sorted(key for key, value in content.items() if isinstance(value, dict | list))
-    if nested:
-        raise InvalidInputError(f"{what} has nested values under {', '.join(nested)}.")
-    return {str(key): _text(value) for key, value in content.items()}
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return as_options(connection.extra_dejson, f"the extra of connection {connection.conn_id!r}")

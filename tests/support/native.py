@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 import lance
 import pyarrow as pa
-from lance.mem_wal import LsmPointLookupPlanner, LsmScanner, ShardSnapshot, ShardWriter
+from lance.mem_wal import (
+    LsmPointLookupPlanner,
+    LsmScanner,
+    LsmVectorSearchPlanner,
+    ShardSnapshot,
+    ShardWriter,
+)
 
 import memwal
 from memwal.region.discovery import read_manifests
@@ -68,6 +75,13 @@ def lookup(table: memwal.Table, keys: pa.Table) -> Rows:
     return found
 
 
+def nearest(table: memwal.Table, column: str, vector: Sequence[float], *, k: int = 3) -> list[int]:
+    """Ids of what Lance's own vector search finds, nearest first."""
+    planner = LsmVectorSearchPlanner(dataset(table), snapshots(table), column)
+    found = planner.plan_search(pa.array(vector, pa.float32()), k=k, nprobes=100).to_table()
+    return list(found.sort_by("_distance")["id"].to_pylist())
+
+
 def ordered(rows: pa.Table | Rows, key: Sequence[str] = ("id",)) -> Rows:
     """Rows in the order of their keys, with their columns in the order of their names."""
     plain = rows.to_pylist() if isinstance(rows, pa.Table) else rows
@@ -83,3 +97,9 @@ def everything(table: memwal.Table) -> Rows:
     ours, native = ordered(table.scan().to_table(), key), ordered(scan(table), key)
     assert ours == native
     return ours
+
+
+def collect_all(table: memwal.Table) -> None:
+    """Collect until nothing is left to collect: what the first run drops, the second deletes."""
+    for _ in range(2):
+        table.collect_garbage(dry_run=False, grace=timedelta(0), retention=timedelta(0))

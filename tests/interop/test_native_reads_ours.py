@@ -1,0 +1,251 @@
+"""Lance's scanner, point lookup and vector search show what our writer wrote, as ours do."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+from typing import Any
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+from support import native
+from support.native import Rows, collect_all, everything, ordered
+from support.tables import MakeTable, region_folders
+
+import memwal
+
+COUNT = 20
+"""Keys of each shape."""
+
+KEYS = {
+    "int64": pa.table({"id": pa.array([-(2**63), 2**63 - 1, *range(-9, 9)])}),
+    "int8": pa.table({"id": pa.array(range(-10, 10), pa.int8())}),
+    "uint64": pa.table({"id": pa.array([2**64 - 1, 2**63, *range(18)], pa.uint64())}),
+    "text": pa.table({"id": ["", "a", "a\0", "a\0a", "b'", "é", *(f"k{i}" for i in range(14))]}),
+    "binary": pa.table({"id": [b"", b"\0", b"\0\xff", b"\xff", *(b"%d\0" % i for i in range(16))]}),
+    "large binary": pa.table({"id": pa.array([b"%d" % i for i in range(COUNT)], pa.large_binary())}),
+    "integer and text": pa.table(
+        {"i": pa.array([n // 2 for n in range(COUNT)], pa.int32()), "t": ["b", "a"] * 10}
+    ),
+    "text and text": pa.table({"t": ["", "a", "a\0", "a\0a"] * 5, "u": [f"{n}" for n in range(20)]}),
+    "binary, bool and integer": pa.table(
+        {
+            "k": [bytes([n % 3]) for n in range(COUNT)],
+            "b": [n % 2 == 0 for n in range(COUNT)],
+            "i": pa.array(range(COUNT), pa.uint16()),
+        }
+    ),
+}
+
+PAIR = pa.struct([pa.field("x", pa.int32()), pa.field("y", pa.string(), nullable=False)])
+
+VALUES = pa.schema(
+    [
+        pa.field("n", pa.int64(), nullable=False),
+        pa.field("maybe", pa.int32()),
+        pa.field("pair", PAIR),
+        pa.field("list", pa.list_(pa.string())),
+        pa.field("pairs", pa.list_(PAIR)),
+        pa.field("vector", pa.list_(pa.float32(), 3)),
+        pa.field("time", pa.timestamp("us", "UTC")),
+        pa.field("day", pa.date32()),
+        pa.field("money", pa.decimal128(12, 2), nullable=False),
+        pa.field("flag", pa.bool_(), nullable=False),
+        pa.field("text", pa.large_string(), nullable=False),
+        pa.field("needed", PAIR, nullable=False),
+    ]
+)
+
+
+def values(n: int) -> dict[str, Any]:
+    """Values of a row; every third one lacks whatever may be absent."""
+    pair = {"x": None if n % 2 else n, "y": f"y{n}"}
+    there = n % 3 != 0
+    return {
+        "n": n,
+        "maybe": n if there else None,
+        "pair": pair if there else None,
+        "list": [str(n), None] * (n % 4) if there else None,
+        "pairs": [pair, None][: n % 3] if there else None,
+        "vector": [n, 0.5, -n] if there else None,
+        "time": datetime.datetime(2024, 1, 1, 1, tzinfo=datetime.UTC) if there else None,
+        "day": datetime.date(1969, 1, 1 + n % 28) if there else None,
+        "money": decimal.Decimal(n) / 4,
+        "flag": n % 2 == 0,
+        "text": "t" * (n % 5),
+        "needed": pair,
+    }
+
+
+class Model:
+    """A table, and what must be in it: a number per key, counted from 0."""
+
+    def __init__(self, table: memwal.Table, keys: pa.Table) -> None:
+        self.table = table
+        self.keys = keys
+        self.wanted: dict[int, int] = {}
+
+    def rows(self, numbers: dict[int, int]) -> pa.Table:
+        data = pa.Table.from_pylist([values(n) for n in numbers.values()], schema=VALUES)
+        chosen = self.keys.take(list(numbers))
+        for position, name in enumerate(chosen.column_names):
+            data = data.add_column(position, name, chosen[name])
+        return data
+
+    def upsert(self, writer: Any, keys: range, n: int) -> None:
+        numbers = {key: n + key for key in keys}
+        writer.upsert(self.rows(numbers))
+        self.wanted |= numbers
+
+    def delete(self, writer: Any, keys: range) -> None:
+        writer.delete(self.keys.take(list(keys)))
+        for key in keys:
+            self.wanted.pop(key, None)
+
+    def check(self) -> None:
+        """Every way to read must show exactly what is wanted."""
+        wanted = self.ordered(self.rows(self.wanted))
+        assert everything(self.table) == wanted
+        assert self.ordered(self.table.lookup(self.keys)) == wanted
+        assert self.ordered(native.lookup(self.table, self.keys)) == wanted
+
+    def ordered(self, rows: pa.Table | Rows) -> Rows:
+        return ordered(rows, self.keys.column_names)
+
+
+@pytest.mark.parametrize("keys", KEYS.values(), ids=[name.replace(" ", "-") for name in KEYS])
+def test_generations(make_table: MakeTable, keys: pa.Table) -> None:
+    """From the first flush until everything is merged, indexed, published and collected."""
+    schema = pa.schema([*keys.schema, *VALUES])
+    table = make_table(schema, primary_key=keys.column_names, maintained_indexes=["n_idx"])
+    model = Model(table, keys)
+    with table.writer() as writer:
+        model.upsert(writer, range(12), 100)
+        writer.flush()
+        model.delete(writer, range(2, 5))
+        model.delete(writer, range(18, 19))
+    model.check()
+    table.merge()
+    model.check()
+    with table.writer() as writer:
+        model.upsert(writer, range(3, 8), 200)
+        model.delete(writer, range(6, 7))
+        writer.flush()
+        model.upsert(writer, range(6, 20), 300)
+        model.delete(writer, range(9, 13))
+        model.upsert(writer, range(10, 11), 400)
+        writer.flush()
+        model.delete(writer, range(6, 7))
+        model.delete(writer, range(1))
+    model.check()
+    table.merge()
+    assert model.ordered(native.dataset(table).to_table()) == model.ordered(model.rows(model.wanted))
+    table.build_indexes()
+    model.check()
+    table.build_snapshot()
+    model.check()
+    collect_all(table)
+    assert not region_folders(table)
+    model.check()
+    with table.writer() as writer:
+        model.upsert(writer, range(9, 11), 500)
+        model.delete(writer, range(5, 6))
+    model.check()
+
+
+def test_boolean_keys(make_table: MakeTable) -> None:
+    keys = pa.table({"id": [False, True]})
+    table = make_table(pa.schema([*keys.schema, *VALUES]))
+    model = Model(table, keys)
+    with table.writer() as writer:
+        model.upsert(writer, range(2), 1)
+        writer.flush()
+        model.delete(writer, range(1))
+    model.check()
+    table.merge()
+    model.check()
+
+
+def test_many_rows_in_one_generation(make_table: MakeTable) -> None:
+    """The sidecar that lookups read has pages of 8,192 keys."""
+    schema = pa.schema([pa.field("id", pa.string(), nullable=False), pa.field("n", pa.int64())])
+    table = make_table(schema)
+    order = np.random.default_rng(7).permutation(20_000)
+    with table.writer() as writer:
+        writer.upsert(pa.table({"id": [f"{i:05}" for i in order], "n": order}))
+        writer.delete(pa.array([f"{i:05}" for i in range(0, 20_000, 7)]))
+    found = everything(table)
+    assert found == [{"id": f"{i:05}", "n": i} for i in range(20_000) if i % 7]
+    keys = pa.table({"id": [f"{i:05}" for i in (0, 1, 8191, 8192, 9999, 16384, 19_999, 20_000)]})
+    looked_up = ordered(table.lookup(keys))
+    assert looked_up == ordered(native.lookup(table, keys))
+    assert [row["n"] for row in looked_up] == [1, 8191, 8192, 9999, 16384, 19_999]
+
+
+FILTERS = ("n > 2", "n is null", "text = 'new'", "id in (1, 3, 7)", "text like 'o%' and n < 3")
+
+
+def test_filters(table: memwal.Table) -> None:
+    """A filter must not bring back what a newer row or a delete hides."""
+
+    def rows(values: dict[int, int | None], text: str) -> pa.Table:
+        return pa.table(
+            {"id": list(values), "n": list(values.values()), "text": [text] * len(values)},
+            schema=pa.schema([("id", pa.int64()), ("n", pa.int64()), ("text", pa.string())]),
+        )
+
+    with table.writer() as writer:
+        writer.upsert(rows({key: key for key in range(8)}, "old"))
+    table.merge()
+    with table.writer() as writer:
+        writer.upsert(rows({1: 10, 2: None, 7: 0}, "new"))
+        writer.flush()
+        writer.upsert(rows({1: 1}, "new"))
+        writer.delete(pa.array([3]))
+    shown = [
+        {row["id"] for row in native.scan(table, filter=condition).to_pylist()}
+        for condition in FILTERS
+    ]
+    assert shown == [{4, 5, 6}, {2}, {1, 2, 7}, {1, 7}, {0}]
+    assert shown == [
+        {row["id"] for row in table.scan(filter=condition).to_table().to_pylist()}
+        for condition in FILTERS
+    ]
+
+
+@pytest.mark.parametrize("index_type", ["IVF_PQ", "IVF_FLAT"])
+def test_vector_search(tmp_path: Any, index_type: str) -> None:
+    """Lance finds rows of a generation by the vector index that the writer gave it."""
+    schema = pa.schema(
+        [pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.list_(pa.float32(), 8))]
+    )
+    points = np.random.default_rng(3).random((310, 8), dtype=np.float32)
+
+    def rows(ids: range) -> pa.Table:
+        vectors = pa.FixedSizeListArray.from_arrays(points[list(ids)].ravel(), 8)
+        return pa.table({"id": pa.array(ids), "v": vectors}, schema=schema)
+
+    uri = str(tmp_path / "vectors")
+    options = {"num_sub_vectors": 4} if index_type == "IVF_PQ" else {}
+    lance.write_dataset(rows(range(300)), uri).create_index(
+        "v", index_type, num_partitions=2, **options
+    )
+    table = memwal.enable(
+        uri,
+        primary_key=["id"],
+        region_spec=memwal.RegionSpec.unsharded(),
+        maintained_indexes=["v_idx"],
+    )
+    with table.writer() as writer:
+        writer.upsert(rows(range(300, 310)))
+        writer.flush()
+        writer.delete(pa.array([7, 305]))
+    for _ in range(2):
+        for key in (5, 300, 309):
+            assert native.nearest(table, "v", points[key])[0] == key
+        for key in (7, 305):
+            assert key not in native.nearest(table, "v", points[key])
+        table.checkpoint()
+        collect_all(table)

@@ -1,0 +1,243 @@
+"""Publishing the state of all regions in the MemWAL index."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+from support.faulty_store import REGION_MANIFEST, TABLE_MANIFEST, FaultyStores, Killed
+from support.tables import MakeTable, keys, merged, numbered, rows, state
+
+import memwal
+from memwal.errors import CorruptDataError, OutcomeUnknownError
+from memwal.format.names import manifest_key
+from memwal.format.region_manifest import FlushedGeneration, RegionManifest
+from memwal.maintenance.snapshot_build import build_snapshot, read_snapshot
+from memwal.region.discovery import read_manifests
+
+
+def without_sizes(manifest: RegionManifest) -> RegionManifest:
+    """What a snapshot keeps of a manifest."""
+    return replace(
+        manifest,
+        flushed=tuple(
+            FlushedGeneration(generation=f.generation, path=f.path) for f in manifest.flushed
+        ),
+    )
+
+
+def published(table: memwal.Table) -> list[RegionManifest]:
+    return read_snapshot(table.base().details)
+
+
+def stored(table: memwal.Table) -> list[RegionManifest]:
+    manifests = read_manifests(table.location.store).values()
+    return sorted(map(without_sizes, manifests), key=lambda manifest: manifest.region_id)
+
+
+def flush(table: memwal.Table, n: int) -> None:
+    with table.writer() as writer:
+        writer.upsert(numbered(0, 20, n=n))
+
+
+def test_says_what_the_manifests_say(make_table: MakeTable) -> None:
+    table = make_table(buckets=3)
+    flush(table, 0)
+    flush(table, 1)
+
+    result = build_snapshot(table.location, clock=lambda: 1234.5)
+
+    assert published(table) == stored(table)
+    assert len(stored(table)) == 3
+    details = table.base().details
+    assert (details.num_regions, details.snapshot_ts_millis) == (3, 1_234_500)
+    assert result.figures["regions"] == 3
+    assert result.commits == 1
+    assert result.version == table.base().version
+
+
+def test_of_a_table_without_regions_is_empty(make_table: MakeTable) -> None:
+    table = make_table(buckets=3)
+    assert published(table) == []
+
+    table.build_snapshot()
+
+    assert published(table) == []
+    assert table.base().details.num_regions == 0
+
+
+def test_of_more_regions_than_there_are_buckets_of_rows(make_table: MakeTable) -> None:
+    table = make_table(buckets=150)
+    with table.writer() as writer:
+        writer.claim()
+
+    table.build_snapshot()
+
+    assert published(table) == stored(table)
+    assert len(published(table)) == 150
+
+
+def test_replaces_nothing_but_the_snapshot(make_table: MakeTable) -> None:
+    table = make_table(buckets=2, maintained_indexes=["id_idx"])
+    flush(table, 0)
+    table.merge()
+    table.build_indexes()
+    before = table.base().details
+
+    table.build_snapshot()
+    table.build_snapshot()
+
+    after = table.base().details
+    assert after.merged == before.merged
+    assert after.catchup == before.catchup
+    assert after.region_specs == before.region_specs
+    assert after.maintained_indexes == before.maintained_indexes
+    assert state(table) == dict.fromkeys(range(20), 0)
+
+
+def test_an_older_one_does_not_replace_a_newer_one(make_table: MakeTable) -> None:
+    table = make_table(buckets=2)
+    flush(table, 0)
+    build_snapshot(table.location, clock=lambda: 2000.0)
+    newer = published(table)
+    flush(table, 1)
+
+    result = build_snapshot(table.location, clock=lambda: 1000.0)
+
+    assert published(table) == newer
+    assert table.base().details.snapshot_ts_millis == 2_000_000
+    assert result.commits == 0
+
+
+def test_a_slow_one_does_not_replace_one_that_was_taken_later(
+    faults: FaultyStores, make_table: MakeTable
+) -> None:
+    """The time that counts is the one before the first manifest was read."""
+    table = make_table(buckets=2)
+    flush(table, 0)
+    pause = faults.of(table.location).pause("get", REGION_MANIFEST)
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(table.build_snapshot)
+        pause.wait_until_reached()
+        flush(table, 1)
+        table.build_snapshot()
+        newer = published(table)
+        flush(table, 2)
+        pause.release()
+        slow.result()
+
+    assert published(table) == newer
+
+
+def test_merges_that_land_meanwhile_are_kept(
+    faults: FaultyStores, make_table: MakeTable
+) -> None:
+    table = make_table()
+    flush(table, 0)
+    pause = faults.of(table.location).pause("create", TABLE_MANIFEST)
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(table.build_snapshot)
+        pause.wait_until_reached()
+        table.merge()
+        version = table.base().version
+        pause.release()
+        result = slow.result()
+
+    assert result.version == version + 1
+    assert merged(table) == 1
+    assert len(published(table)) == 1
+    assert table.base().dataset.count_rows() == 20
+
+
+@pytest.mark.parametrize("kind", ["not there", "there", "our own"])
+def test_an_ambiguous_commit_is_settled(
+    faults: FaultyStores, make_table: MakeTable, kind: str
+) -> None:
+    table = make_table()
+    flush(table, 0)
+    table.merge()
+    version = table.base().version
+    store = faults.of(table.location)
+    if kind == "our own":
+        store.claim_exists("create", TABLE_MANIFEST)
+    else:
+        store.fail("create", TABLE_MANIFEST, after=kind == "there")
+
+    result = table.build_snapshot()
+
+    assert result.version == version + 1 == table.base().version
+    assert published(table) == stored(table)
+    assert merged(table) == 1
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["not there", "there"])
+def test_a_commit_whose_outcome_stays_unknown_is_reported(
+    faults: FaultyStores, make_table: MakeTable, after: bool
+) -> None:
+    table = make_table()
+    flush(table, 0)
+    store = faults.of(table.location)
+    store.fail("create", TABLE_MANIFEST, after=after)
+    store.fail("create", TABLE_MANIFEST, times=100)
+
+    with pytest.raises(OutcomeUnknownError):
+        table.build_snapshot()
+
+    store._rules.clear()
+    assert bool(published(table)) == after
+    table.build_snapshot()
+    assert published(table) == stored(table)
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_one_that_dies_in_the_commit_is_repeated(
+    faults: FaultyStores, make_table: MakeTable, after: bool
+) -> None:
+    table = make_table()
+    flush(table, 0)
+    faults.of(table.location).kill("create", TABLE_MANIFEST, after=after)
+
+    with pytest.raises(BaseException) as caught:  # noqa: B017
+        table.build_snapshot()
+
+    assert isinstance(caught.value, Killed) or "Killed" in repr(caught.value)
+    table.build_snapshot()
+    assert published(table) == stored(table)
+    table.merge()
+    assert merged(table) == 1
+    versions = table.location.store.list("_versions")
+    assert not [info.key for info in versions if not info.key.endswith(".manifest")]
+
+
+def test_many_at_once_leave_the_newest(make_table: MakeTable) -> None:
+    table = make_table(buckets=2)
+    flush(table, 0)
+
+    def build(number: int) -> None:
+        build_snapshot(table.location, clock=lambda: 1000.0 + number)
+        if number % 2:
+            table.merge()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(build, range(8)))
+
+    assert table.base().details.snapshot_ts_millis == 1_007_000
+    assert published(table) == stored(table)
+    assert state(table) == dict.fromkeys(range(20), 0)
+
+
+def test_a_damaged_manifest_publishes_nothing(table: memwal.Table) -> None:
+    with table.writer() as writer:
+        writer.upsert(rows({1: 1}))
+        writer.delete(keys(2))
+    (region,) = table.region_ids()
+    for version in range(1, 5):
+        if table.location.store.exists(manifest_key(region, version)):
+            table.location.store.put(manifest_key(region, version), b"\xff")
+    version = table.base().version
+
+    with pytest.raises(CorruptDataError):
+        table.build_snapshot()
+
+    assert table.base().version == version
