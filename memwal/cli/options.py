@@ -9,8 +9,8 @@ from uuid import UUID
 
 import typer
 
-from memwal.storage.options_file import read_options_file
 from memwal.errors import InvalidInputError
+from memwal.storage.options_file import read_options_file
 
 if TYPE_CHECKING:
     from memwal.table import Table

@@ -35,11 +35,11 @@ from types import FrameType
 from typing import NoReturn
 from uuid import uuid4
 
-from memwal.storage.options_file import read_options_file
 from memwal.errors import InvalidInputError, MemWalError
 from memwal.maintenance.results import JobResult, TaskRunner
 from memwal.spark.runner import spark_reason, spark_runner
 from memwal.spark.session import spark_session
+from memwal.storage.options_file import read_options_file
 from memwal.table import Table
 from memwal.table import open as open_table
 

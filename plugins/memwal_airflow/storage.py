@@ -15,7 +15,6 @@ from uuid import UUID
 from airflow.sdk import BaseHook, Connection
 
 from memwal.catalog.records import CONNECTION_PREFIX
-from memwal.errors import InvalidInputError
 from memwal.maintenance.backlog import read_status
 from memwal.maintenance.status import RegionBacklog
 from memwal.storage.location import TableLocation
