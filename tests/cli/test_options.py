@@ -41,7 +41,7 @@ def test_a_bad_pair_is_not_repeated(cli, table, pair):
     assert SECRET not in answer.stdout + answer.stderr
 
 
-@pytest.mark.parametrize("content", [f"{SECRET} {{", f'["{SECRET}"]', f'{{"{SECRET}": 1}}'])
+@pytest.mark.parametrize("content", [f"{SECRET} {{", f'["{SECRET}"]', f'{{"{SECRET}": null}}'])
 @pytest.mark.parametrize("debug", [[], ["--debug"]])
 def test_a_bad_file_is_not_repeated(cli, table, tmp_path, content, debug):
     path = tmp_path / "options.json"
