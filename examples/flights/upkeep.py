@@ -117,7 +117,7 @@ class InProcessUpkeep(Upkeep):
     interval : float, default 3
         Seconds between the end of a round and the start of the next.
     grace : timedelta, default 20 s
-        Age at which the collector takes what nothing names any more.
+        How long old versions keep what they need, and readers what nothing names any more.
     """
 
     run_name = "rounds of maintenance"
@@ -174,7 +174,9 @@ class InProcessUpkeep(Upkeep):
                 self._runs[-1] = replace(run, ended=time.time(), state=state)
 
     def _round(self) -> None:
-        collect = partial(self._table.collect_garbage, dry_run=False, grace=self._grace)
+        collect = partial(
+            self._table.collect_garbage, dry_run=False, grace=self._grace, retention=self._grace
+        )
         for job in (
             self._table.merge,
             self._table.build_indexes,

@@ -12,6 +12,7 @@ import demo
 import lance
 import pytest
 import readers
+import session
 from compare import Comparison
 from fleet import Fleet, ProducerFailedError
 from flightdata import KEY, truth
@@ -36,7 +37,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("demo") / "run"
     arguments = ["--no-airflow", "--rows", str(FLIGHTS), "--producers", "2", "--seconds", "5"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(demo, "SAMPLE_SECONDS", 0.5)
+        patch.setattr(session, "SAMPLE_SECONDS", 0.5)
         assert demo.main([*arguments, "--output", str(folder)]) == 0
     return folder
 
@@ -116,7 +117,7 @@ class TestProducers:
             memtable_rows=200,
         )
         settings.save(tmp_path)
-        demo.open_or_create(settings)
+        session.open_or_create(settings)
         return settings
 
     def test_kills_and_sending_again_lose_and_repeat_nothing(
