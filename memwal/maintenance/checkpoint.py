@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from uuid import UUID
 
 from memwal.errors import ConflictError
 from memwal.maintenance.index_build import build_indexes
@@ -37,13 +39,11 @@ def checkpoint(location: TableLocation, *, run: TaskRunner = run_in_process) -> 
         if manifest.flushed
     }
     results: list[JobResult] = []
-    for _ in range(_ROUNDS):
-        merged = open_base(location).details.merged
-        behind = [r for r, generation in target.items() if merged.get(r, 0) < generation]
-        if not behind:
-            break
+    behind = _behind(location, target)
+    while behind and len(results) < _ROUNDS:
         results.append(merge(location, regions=behind, run=run))
-    else:
+        behind = _behind(location, target)
+    if behind:
         problems = "; ".join(results[-1].problems) or "other mergers kept getting in between"
         raise ConflictError(f"checkpoint of {location} is not complete: {problems}")
     results.append(build_indexes(location, run=run))
@@ -61,3 +61,9 @@ def checkpoint(location: TableLocation, *, run: TaskRunner = run_in_process) -> 
         figures=figures,
         problems=tuple(problem for result in results for problem in result.problems),
     )
+
+
+def _behind(location: TableLocation, target: Mapping[UUID, int]) -> list[UUID]:
+    """Regions that are not merged up to their target."""
+    merged = open_base(location).details.merged
+    return [region for region, generation in target.items() if merged.get(region, 0) < generation]

@@ -25,7 +25,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import takewhile
 from uuid import UUID
 
-from memwal.errors import InvalidInputError, ObjectNotFoundError
+from memwal.errors import InvalidInputError, MemWalError, ObjectNotFoundError
 from memwal.format.names import (
     generation_dir,
     parse_generation_name,
@@ -155,9 +155,10 @@ def collect_garbage(
 
 
 def run_collect_task(task: CollectTask) -> CollectOutcome:
-    """Collect the task's regions, side by side."""
+    """Collect the task's regions, side by side. One that cannot be read is left alone."""
+    regions = task.removable.items()
     with ThreadPoolExecutor(8) as pool:
-        outcomes = list(pool.map(lambda item: _collect(task, *item), task.removable.items()))
+        outcomes = list(pool.map(lambda item: _collect_or_report(task, *item), regions))
     return CollectOutcome(
         generations_dropped=sum(o.generations_dropped for o in outcomes),
         folders=sum(o.folders for o in outcomes),
@@ -166,6 +167,13 @@ def run_collect_task(task: CollectTask) -> CollectOutcome:
         bytes=sum(o.bytes for o in outcomes),
         problems=tuple(problem for o in outcomes for problem in o.problems),
     )
+
+
+def _collect_or_report(task: CollectTask, region_id: UUID, removable: int) -> CollectOutcome:
+    try:
+        return _collect(task, region_id, removable)
+    except MemWalError as error:
+        return CollectOutcome(problems=(f"region {region_id}: not collected: {error}",))
 
 
 def _collect(task: CollectTask, region_id: UUID, removable: int) -> CollectOutcome:

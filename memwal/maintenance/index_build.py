@@ -11,14 +11,16 @@ import logging
 import random
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from memwal.errors import ConflictError
+from memwal.format.index_details import IndexDetails
 from memwal.format.names import MEM_WAL_INDEX_NAME
 from memwal.maintenance.results import JobResult, TaskRunner, run_in_process
 from memwal.storage.location import TableLocation
 from memwal.table_index.base_table import BaseTable, open_base, translate_lance_error
+from memwal.table_index.details import update_details
 
 logger = logging.getLogger(__name__)
 
@@ -93,6 +95,11 @@ def run_index_task(task: IndexTask) -> IndexOutcome:
         base = open_base(task.location)
         if covers(base, task.index, task.target):
             return IndexOutcome(commits)
+        if base.dataset.count_rows() == 0:
+            # Lance records nothing for an index that has nothing to cover.
+            update_details(task.location, lambda latest: _covering_nothing(latest, task.index))
+            commits += 1
+            continue
         try:
             base.dataset.optimize.optimize_indices(index_names=[task.index])
         except (OSError, RuntimeError, ValueError) as error:
@@ -106,6 +113,13 @@ def run_index_task(task: IndexTask) -> IndexOutcome:
         f"index {task.index} of {task.location} did not catch up in {_ATTEMPTS} attempts; "
         "other commits kept getting in between, try again later"
     )
+
+
+def _covering_nothing(base: BaseTable, index: str) -> IndexDetails:
+    """Details that say that an index covers everything merged, if there are no rows to cover."""
+    if base.dataset.count_rows():
+        return base.details
+    return replace(base.details, catchup={**base.details.catchup, index: dict(base.details.merged)})
 
 
 def maintained_index_names(base: BaseTable) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from uuid import UUID
 
 from memwal.maintenance.index_build import caught_up, maintained_index_names
-from memwal.table_index.base_table import BaseTable, open_base
+from memwal.table_index.base_table import BaseTable, open_base, translate_lance_error
 
 
 def removable_generations(base: BaseTable, *, cutoff: datetime) -> dict[UUID, int]:
@@ -32,8 +32,12 @@ def removable_generations(base: BaseTable, *, cutoff: datetime) -> dict[UUID, in
     limits: dict[UUID, int] = dict(base.details.merged)
     for name in maintained_index_names(base):
         _lower(limits, caught_up(base, name))
-    oldest = _latest_at(base.dataset.versions(), cutoff)
-    for version in {oldest, *_kept_for_ever(base)} - {base.version}:
+    try:
+        oldest = _latest_at(base.dataset.versions(), cutoff)
+        kept = _kept_for_ever(base)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise translate_lance_error(error, f"listing what {base.location} keeps") from error
+    for version in {oldest, *kept} - {base.version}:
         old = open_base(base.location, version=version)
         # One from before MemWAL was enabled needs no generation itself; but as the oldest recent
         # version it stands for the ones after it, which had nothing merged.

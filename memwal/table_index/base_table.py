@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from memwal.errors import (
+    CorruptDataError,
     MemWalError,
     ObjectNotFoundError,
     StoreAccessError,
@@ -23,6 +25,13 @@ from memwal.storage.location import TableLocation
 
 if TYPE_CHECKING:
     import lance
+
+# Whole words and numbers only: paths are full of digits.
+_FULL = re.compile(r"no space left|file too large|quota exceeded|\bos error (27|28|122)\b")
+_NO_ACCESS = re.compile(
+    r"access ?denied|permission denied|invalidaccesskeyid|signaturedoesnotmatch|expiredtoken"
+    r"|(?<![\w-])(401|403)(?![\w-])"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +119,14 @@ def translate_lance_error(error: Exception, doing: str) -> MemWalError:
     """
     text = str(error)
     lowered = text.lower()
-    if "no space left" in lowered or "os error 28" in lowered or "quota exceeded" in lowered:
+    if _FULL.search(lowered):
         return StoreFullError(f"{doing}: no space left; free some, then try again")
     if "not found" in lowered or "no such file" in lowered or "notfound" in lowered:
         return ObjectNotFoundError(f"{doing}: not found")
-    if any(word in lowered for word in ("accessdenied", "access denied", "permission denied")) or (
-        any(word in lowered for word in ("invalidaccesskeyid", "signaturedoesnotmatch", "403"))
-    ):
+    if _NO_ACCESS.search(lowered):
         return StoreAccessError(f"{doing}: access denied; check the credentials of the table")
+    if "corrupt" in lowered:
+        return CorruptDataError(f"{doing}: {text.splitlines()[0]}; nothing was changed")
     return StoreUnavailableError(f"{doing}: {text.splitlines()[0] if text else type(error)}")
 
 

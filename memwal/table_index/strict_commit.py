@@ -19,7 +19,7 @@ import lance
 import lance_namespace
 from lance.dataset import Index, LanceOperation
 
-from memwal.errors import ConflictError, OutcomeUnknownError, TableSetupError
+from memwal.errors import ConflictError, MemWalError, OutcomeUnknownError, TableSetupError
 from memwal.format.index_details import DETAILS_TYPE_URL, IndexDetails
 from memwal.format.names import MEM_WAL_INDEX_NAME, table_manifest_keys
 from memwal.storage.base import ObjectStore
@@ -105,7 +105,7 @@ def _index(version: int, index_uuid: str, details: bytes | None) -> Index:
 @dataclass(slots=True)
 class _Outcome:
     created: bool = False
-    failure: ConflictError | OutcomeUnknownError | None = None
+    failure: MemWalError | None = None
 
 
 class _PinnedNamespace(lance_namespace.LanceNamespace):  # type: ignore[misc]
@@ -141,12 +141,12 @@ class _PinnedNamespace(lance_namespace.LanceNamespace):  # type: ignore[misc]
         try:
             if version != self._version + 1:
                 self._refuse()
-            manifest = self._store.get(staging)
             try:
+                manifest = self._store.get(staging)
                 taken = create_settled(self._store, self._final_key(version), manifest)
-            except OutcomeUnknownError as error:
+            except MemWalError as error:
                 self.outcome.failure = error
-                raise lance_namespace.ConcurrentModificationError("unknown") from error
+                raise
             if taken is not None:
                 self._refuse()
             self.outcome.created = True

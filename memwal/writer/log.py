@@ -200,11 +200,12 @@ class LogAppender:
             )
             position = self.next_position
             foreign = _take(self._store, self._region_id, position, data, self._epoch)
+            if foreign is not None:
+                # Kept until an entry of ours has them: their position is behind us from now on.
+                self._foreign += [rows for batch in foreign.batches for rows in self._adopt(batch)]
             self.next_position = position + 1
             if foreign is None:
                 break
-            # Kept until an entry of ours has them: their position is behind us from now on.
-            self._foreign += [rows for batch in foreign.batches for rows in self._adopt(batch)]
         self._check_epoch()
         self._foreign = []
         key = wal_key(self._region_id, position)

@@ -13,9 +13,10 @@ import pyarrow as pa
 import pytest
 from support import native
 from support.native import Rows, collect_all, everything, ordered
-from support.tables import MakeTable, region_folders
+from support.tables import MakeTable, region_folders, rows, state
 
 import memwal
+from memwal.writer import region_writer
 
 COUNT = 20
 """Keys of each shape."""
@@ -26,11 +27,15 @@ KEYS = {
     "uint64": pa.table({"id": pa.array([2**64 - 1, 2**63, *range(18)], pa.uint64())}),
     "text": pa.table({"id": ["", "a", "a\0", "a\0a", "b'", "é", *(f"k{i}" for i in range(14))]}),
     "binary": pa.table({"id": [b"", b"\0", b"\0\xff", b"\xff", *(b"%d\0" % i for i in range(16))]}),
-    "large binary": pa.table({"id": pa.array([b"%d" % i for i in range(COUNT)], pa.large_binary())}),
+    "large binary": pa.table(
+        {"id": pa.array([b"%d" % i for i in range(COUNT)], pa.large_binary())}
+    ),
     "integer and text": pa.table(
         {"i": pa.array([n // 2 for n in range(COUNT)], pa.int32()), "t": ["b", "a"] * 10}
     ),
-    "text and text": pa.table({"t": ["", "a", "a\0", "a\0a"] * 5, "u": [f"{n}" for n in range(20)]}),
+    "text and text": pa.table(
+        {"t": ["", "a", "a\0", "a\0a"] * 5, "u": [f"{n}" for n in range(20)]}
+    ),
     "binary, bool and integer": pa.table(
         {
             "k": [bytes([n % 3]) for n in range(COUNT)],
@@ -140,7 +145,9 @@ def test_generations(make_table: MakeTable, keys: pa.Table) -> None:
         model.delete(writer, range(1))
     model.check()
     table.merge()
-    assert model.ordered(native.dataset(table).to_table()) == model.ordered(model.rows(model.wanted))
+    assert model.ordered(native.dataset(table).to_table()) == model.ordered(
+        model.rows(model.wanted)
+    )
     table.build_indexes()
     model.check()
     table.build_snapshot()
@@ -195,6 +202,28 @@ def test_values_of_sixteen_bytes(make_table: MakeTable) -> None:
             assert ordered(writer.scan().to_table()) == ordered(wanted)
         table.merge()
         assert everything(table) == ordered(wanted)
+
+
+@pytest.mark.timeout(60)
+def test_a_panic_in_lance_during_a_flush(
+    table: memwal.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python sees it as something that is no Exception; whoever waits must still be told."""
+
+    class PanicException(BaseException):
+        pass
+
+    def panic(*_: Any) -> None:
+        raise PanicException("not aligned")
+
+    with table.writer() as writer:
+        writer.upsert(rows({1: 1}))
+        with monkeypatch.context() as patched:
+            patched.setattr(region_writer, "write_generation", panic)
+            with pytest.raises(memwal.MemWalError, match="not aligned"):
+                writer.flush()
+        writer.flush()
+        assert state(table) == {1: 1}
 
 
 def test_many_rows_in_one_generation(make_table: MakeTable) -> None:
@@ -268,7 +297,7 @@ def test_vector_search(tmp_path: Path, index_type: str) -> None:
         maintained_indexes=["v_idx"],
     )
     with table.writer() as writer:
-        replaced = rows(range(301)).slice(300).set_column(0, "id", pa.array([5]))
+        replaced = pa.table([pa.array([5]), rows(range(300, 301))["v"]], schema=schema)
         writer.upsert(pa.concat_tables([replaced, rows(range(301, 310))]))
         writer.flush()
         writer.delete(pa.array([7, 305]))

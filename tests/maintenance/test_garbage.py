@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
@@ -109,13 +109,14 @@ class TestStages:
         assert drop(table) == 3
         assert generations(table) == [4]
         assert region_folders(table) == folders
-        assert log(table).keys() == entries.keys()
+        # No replay needs the log of what is merged and no longer named.
+        assert {4, 5} <= log(table).keys() <= entries.keys()
         assert set(collect(table, 500).figures.values()) == {0}
 
         second = collect(table, 700)
         assert second.figures["folders"] == 3
         assert region_folders(table) == {manifest(table).flushed[0].path}
-        assert second.figures["log_entries"] > 0
+        assert sorted(log(table)) == [4, 5]
         assert second.figures["manifests"] > 0
         assert second.figures["bytes"] > 0
         assert len(manifest_versions(table)) < len(versions)
@@ -154,9 +155,7 @@ class TestDryRun:
     def test_is_the_default_and_deletes_nothing(self, merged_table: memwal.Table) -> None:
         before = listing(folder(merged_table))
 
-        result = collect_garbage(
-            merged_table.location, retention=timedelta(0), clock=later(DAY)
-        )
+        result = collect_garbage(merged_table.location, retention=timedelta(0), clock=later(DAY))
 
         assert result.figures["generations_dropped"] == 3
         assert listing(folder(merged_table)) == before
@@ -302,7 +301,9 @@ class TestProtection:
         """Unreadable details: nothing is deleted."""
         drop(merged_table)
         before = listing(folder(merged_table))
-        path = max((folder(merged_table) / "_versions").glob("*.manifest"), key=lambda p: -int(p.stem))
+        path = max(
+            (folder(merged_table) / "_versions").glob("*.manifest"), key=lambda p: -int(p.stem)
+        )
         whole = path.read_bytes()
         for damaged in (b"", whole[: len(whole) // 2], whole[:-20] + b"\0" * 20):
             path.write_bytes(damaged)
@@ -357,9 +358,7 @@ class TestOrphans:
             writer.claim()
         assert state(table) == {1: 1, 9: 9}
 
-    def test_are_as_old_as_their_youngest_object(
-        self, orphaned: tuple[memwal.Table, str]
-    ) -> None:
+    def test_are_as_old_as_their_youngest_object(self, orphaned: tuple[memwal.Table, str]) -> None:
         """A flush that takes long is not an orphan."""
         table, orphan = orphaned
         age(table, 3 * DAY)
@@ -393,6 +392,27 @@ class TestOrphans:
             collect_job.result()
         writer.close()
 
+        assert state(table) == {1: 1}
+
+    def test_of_a_flush_that_slept_for_longer_are_written_again(
+        self, faults: FaultyStores, make_table: MakeTable
+    ) -> None:
+        """As on a machine that was suspended: its folder is gone when it names it."""
+        table = make_table()
+        writer = table.writer()
+        writer.upsert(rows({1: 1}))
+        pause = faults.of(table.location).pause("create", REGION_MANIFEST)
+        with ThreadPoolExecutor(1) as pool:
+            flushing = pool.submit(writer.flush)
+            pause.wait_until_reached()
+            collect(table, 2 * DAY)
+            assert region_folders(table) == set()
+            pause.release()
+            flushing.result()
+
+        assert state(table) == {1: 1}
+        writer.close()
+        table.merge()
         assert state(table) == {1: 1}
 
     def test_folders_of_others_are_left_alone(self, table: memwal.Table) -> None:
@@ -535,7 +555,7 @@ class TestDeath:
     @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
     def test_at_any_request_leaves_a_whole_table_and_the_next_run_completes(
         self,
-        faults: FaultyStores,
+        quick_faults: FaultyStores,
         make_table: MakeTable,
         tmp_path: Path,
         after: bool,
@@ -557,7 +577,7 @@ class TestDeath:
             return memwal.open(str(path))
 
         counted = copy(0)
-        store = faults.of(counted.location)
+        store = quick_faults.of(counted.location)
         store.clear()
         collect(counted, DAY)
         steps = [
@@ -569,7 +589,7 @@ class TestDeath:
         left = set(listing(folder(counted)))
         for number in steps:
             table = copy(number + 1)
-            store = faults.of(table.location)
+            store = quick_faults.of(table.location)
             store.clear()
             store.kill("*", skip=number, after=after)
             with pytest.raises(Killed):
@@ -605,7 +625,7 @@ class TestConcurrency:
         assert state(table) == dict.fromkeys(range(50), 3)
 
     def test_between_any_two_requests_of_a_writer(
-        self, faults: FaultyStores, make_table: MakeTable
+        self, quick_faults: FaultyStores, make_table: MakeTable
     ) -> None:
         """With everything that is old already as old as it can be."""
 
@@ -626,12 +646,12 @@ class TestConcurrency:
             return table, act
 
         table, act = prepared()
-        store = faults.of(table.location)
+        store = quick_faults.of(table.location)
         store.clear()
         act()
         for number in range(len(store.calls)):
             table, act = prepared()
-            pause = faults.of(table.location).pause("*", skip=number)
+            pause = quick_faults.of(table.location).pause("*", skip=number)
             with ThreadPoolExecutor(1) as pool:
                 writing = pool.submit(act)
                 pause.wait_until_reached(writing)
@@ -698,7 +718,7 @@ class TestConcurrency:
 
 class TestDamagedRegion:
     @pytest.fixture
-    def damaged(self, make_table: MakeTable) -> Iterator[memwal.Table]:
+    def damaged(self, make_table: MakeTable) -> memwal.Table:
         table = make_table(buckets=2)
         for turn in range(2):
             with table.writer() as writer:
@@ -706,7 +726,7 @@ class TestDamagedRegion:
         table.merge()
         time.sleep(0.1)
         collect(table, GRACE.total_seconds() - 0.05)
-        yield table
+        return table
 
     def test_loses_nothing_and_does_not_stop_the_others(self, damaged: memwal.Table) -> None:
         table = damaged
@@ -730,21 +750,20 @@ class TestDamagedRegion:
 
 
 class TestLog:
-    def test_is_trimmed_oldest_first(
-        self, faults: FaultyStores, make_table: MakeTable
-    ) -> None:
+    def test_is_trimmed_oldest_first(self, faults: FaultyStores, make_table: MakeTable) -> None:
         table = make_table()
         writer = table.writer()
         for key in range(12):
             writer.upsert(rows({key: key}))
         writer.close()
         table.merge()
-        drop(table)
         store = faults.of(table.location)
         store.clear()
         collect(table, DAY)
 
-        deleted = [key for operation, key in store.calls if operation == "delete" and "/wal/" in key]
+        deleted = [
+            key for operation, key in store.calls if operation == "delete" and "/wal/" in key
+        ]
         assert deleted == [wal_key(REGION, position) for position in range(1, 12)]
         assert sorted(log(table)) == [12]
 

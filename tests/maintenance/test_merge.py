@@ -332,9 +332,7 @@ class TestTwoMergers:
         table.merge()
         flush(table, {3: 3, 1: 11}, {4: 4}, [2])
         planned = plan_merge(table.location)
-        first = replace(
-            planned[0].regions[0], generations=planned[0].regions[0].generations[:2]
-        )
+        first = replace(planned[0].regions[0], generations=planned[0].regions[0].generations[:2])
         partly = replace(planned[0], regions=(first,))
         with stopped_at(monkeypatch, step) as pause, ThreadPoolExecutor(1) as pool:
             slow = pool.submit(run_merge_task, planned[0])
@@ -355,7 +353,7 @@ class TestTwoMergers:
             writer.flush()
             table.merge()
             writer.upsert(numbered(20, 40, n=1))
-            writer.delete(keys(*range(0, 10)))
+            writer.delete(keys(*range(10)))
         regions = [bucket_region_id(n) for n in range(2)]
         for step in ("_delete", "_upsert"):
             with stopped_at(monkeypatch, step) as pause, ThreadPoolExecutor(1) as pool:
@@ -577,9 +575,7 @@ def damage(table: memwal.Table, region_id: UUID, generation: int, how: str) -> C
 
 class TestUnreadableGeneration:
     @pytest.mark.parametrize("how", ["folder", "data", "bytes", "manifest"])
-    def test_stops_its_region_alone_and_is_a_problem(
-        self, make_table: MakeTable, how: str
-    ) -> None:
+    def test_stops_its_region_alone_and_is_a_problem(self, make_table: MakeTable, how: str) -> None:
         table = make_table(buckets=2)
         with table.writer() as writer:
             for turn in range(3):
@@ -640,7 +636,7 @@ class TestUnreadableGeneration:
 
 
 class TestUnknownRegion:
-    def test_is_not_merged_silently(self, table: memwal.Table) -> None:
+    def test_has_nothing_to_merge(self, table: memwal.Table) -> None:
         flush(table, {1: 1})
         result = table.merge(regions=[uuid4()])
         assert result.commits == 0

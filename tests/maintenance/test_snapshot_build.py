@@ -131,9 +131,7 @@ def test_a_slow_one_does_not_replace_one_that_was_taken_later(
     assert published(table) == newer
 
 
-def test_merges_that_land_meanwhile_are_kept(
-    faults: FaultyStores, make_table: MakeTable
-) -> None:
+def test_merges_that_land_meanwhile_are_kept(faults: FaultyStores, make_table: MakeTable) -> None:
     table = make_table()
     flush(table, 0)
     pause = faults.of(table.location).pause("create", TABLE_MANIFEST)

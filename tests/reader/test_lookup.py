@@ -19,13 +19,13 @@ from memwal.errors import InvalidInputError
 def spread(table: memwal.Table) -> Iterator[memwal.table.Writer]:
     """1 to 4 in the base table, 3 to 6 flushed, 5 to 8 in the MemTable; 2, 4 and 6 deleted."""
     writer = table.writer()
-    writer.upsert(rows({key: 1 for key in range(1, 5)}))
+    writer.upsert(rows(dict.fromkeys(range(1, 5), 1)))
     writer.flush()
     table.merge()
-    writer.upsert(rows({key: 2 for key in range(3, 7)}))
+    writer.upsert(rows(dict.fromkeys(range(3, 7), 2)))
     writer.delete(keys(2))
     writer.flush()
-    writer.upsert(rows({key: 3 for key in range(5, 9)}))
+    writer.upsert(rows(dict.fromkeys(range(5, 9), 3)))
     writer.delete(keys(4, 6))
     yield writer
     writer.abort()
@@ -180,7 +180,11 @@ def test_composite_keys_are_not_every_combination_of_their_columns(make_table: M
     table = make_table(schema, primary_key=("a", "b"))
     pairs = [(a, b) for a in range(3) for b in ("", "x", "y")]
     data = pa.table(
-        {"n": range(9), "b": [b for _, b in pairs], "a": pa.array([a for a, _ in pairs], pa.int32())},
+        {
+            "n": range(9),
+            "b": [b for _, b in pairs],
+            "a": pa.array([a for a, _ in pairs], pa.int32()),
+        },
         schema=schema,
     )
     with table.writer() as writer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import lance
@@ -17,12 +17,17 @@ Reads = Any
 
 
 @pytest.fixture(params=["base", "generation", "memtable", "all"])
-def reads(request: pytest.FixtureRequest, table: memwal.Table) -> Reads:
+def reads(request: pytest.FixtureRequest, table: memwal.Table) -> Iterator[Reads]:
     """Rows 1 to 6, of which 2 was changed and 5 deleted, in different places."""
-    first = {key: key * 10 for key in range(1, 7)}
     where = request.param
     writer = table.writer()
-    request.addfinalizer(writer.abort)
+    _fill(table, writer, where)
+    yield writer if where in ("memtable", "all") else table
+    writer.abort()
+
+
+def _fill(table: memwal.Table, writer: Any, where: str) -> None:
+    first = {key: key * 10 for key in range(1, 7)}
     writer.upsert(rows(first))
     if where == "all":
         writer.flush()
@@ -31,14 +36,10 @@ def reads(request: pytest.FixtureRequest, table: memwal.Table) -> Reads:
     if where == "all":
         writer.flush()
     writer.delete(keys(5))
-    if where == "memtable":
-        return writer
-    if where == "all":
-        return writer
-    writer.flush()
+    if where in ("base", "generation"):
+        writer.flush()
     if where == "base":
         table.merge()
-    return table
 
 
 EXPECTED = {1: 10, 2: 22, 3: 30, 4: 40, 6: 60}
@@ -102,9 +103,7 @@ class TestFilter:
         found = reads.scan(columns=["text"], filter="n >= 40 and id < 6").to_table()
         assert found.to_pylist() == [{"text": "4=40"}]
 
-    @pytest.mark.parametrize(
-        "predicate", ["nope > 1", "n >", "n = 'x' + ", "unknown_function(n)"]
-    )
+    @pytest.mark.parametrize("predicate", ["nope > 1", "n >", "n = 'x' + ", "unknown_function(n)"])
     def test_that_means_nothing_is_the_callers_mistake(self, reads: Reads, predicate: str) -> None:
         with pytest.raises(InvalidInputError):
             reads.scan(filter=predicate).to_table()
@@ -134,9 +133,7 @@ class TestLimit:
     [
         pytest.param(lambda scan: scan.to_table(), id="table"),
         pytest.param(lambda scan: scan.to_reader().read_all(), id="reader"),
-        pytest.param(
-            lambda scan: pa.Table.from_batches(scan.to_batches(), SCHEMA), id="batches"
-        ),
+        pytest.param(lambda scan: pa.Table.from_batches(scan.to_batches(), SCHEMA), id="batches"),
         pytest.param(lambda scan: pa.Table.from_pandas(scan.to_pandas(), SCHEMA), id="pandas"),
     ],
 )
@@ -186,9 +183,7 @@ def test_many_rows_in_many_places(make_table: MakeTable) -> None:
         writer.upsert(numbered(35_000, 70_000, n=1))
         writer.flush()
         writer.delete(keys(*range(0, 105_000, 5)))
-    expected = {
-        key: 1 if key >= 35_000 else 0 for key in range(105_000) if key % 5
-    }
+    expected = {key: 1 if key >= 35_000 else 0 for key in range(105_000) if key % 5}
 
     assert table.scan().count_rows() == len(expected)
     assert state(table) == expected

@@ -51,9 +51,7 @@ def flushed(table: memwal.Table, *states: dict[int, int | None]) -> None:
 def collect(table: memwal.Table, seconds: float = 86_400) -> None:
     """Collect all that is merged, as of so many seconds from now."""
     for _ in range(2):
-        collect_garbage(
-            table.location, dry_run=False, retention=timedelta(0), clock=later(seconds)
-        )
+        collect_garbage(table.location, dry_run=False, retention=timedelta(0), clock=later(seconds))
 
 
 def meanwhile(
@@ -89,7 +87,7 @@ class TestWhatIsRead:
         table = make_table(buckets=2)
         with table.writer() as writer:
             for turn in range(12):
-                writer.upsert(rows({key: turn for key in range(10)}))
+                writer.upsert(rows(dict.fromkeys(range(10), turn)))
                 writer.flush()
 
         found = collect_sources(table.location)
@@ -223,9 +221,7 @@ class TestRaces:
 
     def test_generations_that_keep_vanishing_are_reported(self, table: memwal.Table) -> None:
         flushed(table, {1: 1})
-        table.location.store.delete_folder(
-            generation_dir(REGION, manifest(table).flushed[0].path)
-        )
+        table.location.store.delete_folder(generation_dir(REGION, manifest(table).flushed[0].path))
 
         with pytest.raises(ConflictError, match="grace"):
             table.scan().to_table()

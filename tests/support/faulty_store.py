@@ -161,9 +161,7 @@ class FaultyStore(ObjectStore):
         error = ObjectExistsError("the name is taken")
         return self.fail(operation, key, error, after=True, times=times)
 
-    def pause(
-        self, operation: str, key: str = "*", *, after: bool = False, skip: int = 0
-    ) -> Pause:
+    def pause(self, operation: str, key: str = "*", *, after: bool = False, skip: int = 0) -> Pause:
         """Let one call stand still until it is released."""
         pause = Pause()
         self._add(Rule(operation, key, pause.stand, after, skip, 1))
@@ -178,9 +176,7 @@ class FaultyStore(ObjectStore):
     def count(self, operation: str, key: str = "*") -> int:
         """How many calls there were."""
         with self._lock:
-            return sum(
-                fnmatchcase(o, operation) and fnmatchcase(k, key) for o, k in self.calls
-            )
+            return sum(fnmatchcase(o, operation) and fnmatchcase(k, key) for o, k in self.calls)
 
     def _add(self, rule: Rule) -> Rule:
         with self._lock:

@@ -9,7 +9,9 @@ from uuid import UUID
 
 import lance
 import pyarrow as pa
+import pyarrow.compute as pc
 from lance.mem_wal import (
+    CompactedSsTable,
     LsmPointLookupPlanner,
     LsmScanner,
     LsmVectorSearchPlanner,
@@ -18,6 +20,7 @@ from lance.mem_wal import (
 )
 
 import memwal
+from memwal.format.names import TOMBSTONE, generation_dir
 from memwal.region.discovery import read_manifests
 from memwal.region.region_ids import UNSHARDED_ID
 
@@ -103,3 +106,46 @@ def collect_all(table: memwal.Table) -> None:
     """Collect until nothing is left to collect: what the first run drops, the second deletes."""
     for _ in range(2):
         table.collect_garbage(dry_run=False, grace=timedelta(0), retention=timedelta(0))
+
+
+def mark(table: memwal.Table, region_id: UUID, generation: int, rows: pa.Table) -> None:
+    """Upsert rows and record a generation as merged, all in Lance's own commit."""
+    builder = (
+        dataset(table)
+        .merge_insert(list(table.primary_key))
+        .when_matched_update_all()
+        .when_not_matched_insert_all()
+    )
+    builder.mark_sstables_as_compacted([CompactedSsTable(str(region_id), generation)])
+    builder.execute(rows)
+
+
+def merge(table: memwal.Table) -> int:
+    """Merge all that is flushed with Lance's own calls, and count the generations."""
+    return sum(
+        _merge_generation(table, region_id, flushed.generation, flushed.path)
+        for region_id, manifest in read_manifests(table.location.store).items()
+        for flushed in sorted(manifest.flushed, key=lambda flushed: flushed.generation)
+    )
+
+
+def _merge_generation(table: memwal.Table, region_id: UUID, generation: int, path: str) -> bool:
+    key = list(table.primary_key)
+    rows = lance.dataset(table.location.child(generation_dir(region_id, path))).to_table()
+    deleted = rows.filter(rows[TOMBSTONE]).select(key)
+    left = rows.filter(pc.invert(rows[TOMBSTONE])).drop_columns([TOMBSTONE])
+    for _ in range(200):
+        base = table.base()
+        if base.details.merged.get(region_id, 0) >= generation:
+            return False
+        try:
+            if deleted.num_rows:
+                remover = base.dataset.merge_insert(key).when_matched_delete()
+                remover.conflict_retries(0).execute(deleted)
+            mark(table, region_id, generation, left)
+        except (OSError, RuntimeError, ValueError) as error:
+            if not any(word in str(error).lower() for word in ("conflict", "concurrent", "stale")):
+                raise
+        else:
+            return True
+    raise AssertionError("200 attempts to merge with Lance's own calls met other commits")

@@ -139,7 +139,7 @@ def region_folders(table: memwal.Table, region_id: UUID = REGION) -> set[str]:
 
 def numbered(start: int, count: int, n: int = 0) -> pa.Table:
     """Rows with consecutive keys."""
-    return rows({key: n for key in range(start, start + count)})
+    return rows(dict.fromkeys(range(start, start + count), n))
 
 
 def merged(table: memwal.Table, region_id: UUID = REGION) -> int:

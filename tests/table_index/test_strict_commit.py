@@ -126,16 +126,12 @@ def test_is_refused_when_something_lands_in_the_last_moment(
 
 
 @pytest.mark.parametrize("kind", ["not there", "there", "our own", "not there, 4 times"])
-def test_an_ambiguous_answer_is_settled(
-    store: FaultyStore, table: memwal.Table, kind: str
-) -> None:
+def test_an_ambiguous_answer_is_settled(store: FaultyStore, table: memwal.Table, kind: str) -> None:
     base = table.base()
     if kind == "our own":
         store.claim_exists("create", TABLE_MANIFEST)
     else:
-        store.fail(
-            "create", TABLE_MANIFEST, after=kind == "there", times=4 if "4" in kind else 1
-        )
+        store.fail("create", TABLE_MANIFEST, after=kind == "there", times=4 if "4" in kind else 1)
 
     version = commit_details(base, stamped(base, 7))
 

@@ -176,7 +176,9 @@ class TestLaterClaim:
 
         claim(store)
 
-        kinds = ["wal" if "/wal/" in key else "manifest" for op, key in store.calls if op == "create"]
+        kinds = [
+            "wal" if "/wal/" in key else "manifest" for op, key in store.calls if op == "create"
+        ]
         assert kinds == ["manifest", "wal", "manifest"]
 
     def test_replays_what_was_written_and_fences_who_wrote_it(self, store: FaultyStore) -> None:

@@ -155,7 +155,7 @@ class TestGroupCommit:
                 one.result()
 
         entries = [entry for entry in log(table).values() if entry.batches]
-        expected = {-1: 0, **{thread: writes - 1 for thread in range(threads)}}
+        expected = {-1: 0, **dict.fromkeys(range(threads), writes - 1)}
         for thread in range(threads):
             expected |= {1000 * (thread + 1) + step: step for step in range(writes)}
         assert len(entries) < 1 + threads * writes
@@ -575,8 +575,11 @@ class TestReplay:
         again = table.writer()
         again.upsert(rows({3: 3}))
 
-        assert {g: sorted(r.rows.column("id").to_pylist()) for r in again.memtables()[REGION]
-                for g in [r.generation]} == {2: [2, 3]}
+        assert {
+            g: sorted(r.rows.column("id").to_pylist())
+            for r in again.memtables()[REGION]
+            for g in [r.generation]
+        } == {2: [2, 3]}
         again.close()
         assert generations(table) == [1, 2]
         assert state(table) == {1: 1, 2: 2, 3: 3}
@@ -753,7 +756,7 @@ class TestFlush:
 
     @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
     def test_that_dies_at_any_request_loses_nothing(
-        self, faults: FaultyStores, make_table: MakeTable, after: bool
+        self, quick_faults: FaultyStores, make_table: MakeTable, after: bool
     ) -> None:
         def prepared() -> tuple[memwal.Table, FaultyStore, Callable[[], object]]:
             table = make_table()
@@ -762,7 +765,7 @@ class TestFlush:
             writer.flush()
             writer.upsert(rows({2: 2}))
             region = writer._open_regions()[0]
-            store = faults.of(table.location)
+            store = quick_faults.of(table.location)
             store.clear()
             return table, store, lambda: region._flush(region._active)
 
@@ -778,7 +781,6 @@ class TestFlush:
 
             assert reclaimed(table) == {1: 1, 2: 2}, f"died at step {step}"
             assert generations(table) == [1, 2]
-
 
     def test_waits_for_what_was_written_before_it_and_not_for_ever(
         self, table: memwal.Table

@@ -275,9 +275,7 @@ class TestInput:
             pytest.param(lambda t: t.to_pandas(), id="pandas"),
             pytest.param(
                 lambda t: t.cast(
-                    pa.schema(
-                        [("id", pa.int32()), ("n", pa.uint8()), ("text", pa.large_string())]
-                    )
+                    pa.schema([("id", pa.int32()), ("n", pa.uint8()), ("text", pa.large_string())])
                 ),
                 id="other widths",
             ),

@@ -1,0 +1,169 @@
+"""Our writers and Lance's take a region from one another while writes are under way."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+
+import pyarrow as pa
+import pytest
+from support import native
+from support.native import everything
+from support.tables import base_state, keys, manifest, rows, state
+
+import memwal
+from memwal.errors import RegionFencedError
+
+TURNS = 10
+LANES = 2
+"""Threads that write at the same time through one writer."""
+
+WRITES = 6
+"""What each thread must have written before the next writer claims the region."""
+
+
+class Written:
+    """What the table may hold after writes of which some were never answered."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+        self._possible: dict[int, set[int | None]] = {}
+
+    def next(self) -> int:
+        with self._lock:
+            return next(self._numbers)
+
+    def begin(self, values: dict[int, int | None]) -> None:
+        with self._lock:
+            for key, n in values.items():
+                self._possible.setdefault(key, {None}).add(n)
+
+    def acknowledged(self, values: dict[int, int | None]) -> None:
+        with self._lock:
+            for key, n in values.items():
+                self._possible[key] = {n}
+
+    def check(self, found: dict[int, int | None]) -> None:
+        wrong = {
+            key: (found.get(key), possible)
+            for key, possible in self._possible.items()
+            if found.get(key) not in possible
+        }
+        assert not wrong, f"what was found, and what it could be: {wrong}"
+        assert set(found) <= set(self._possible)
+
+
+class Lane(threading.Thread):
+    """Writes until the writer fails: a new key and one that it shares with its successors."""
+
+    def __init__(self, number: int, writer: Writer, written: Written) -> None:
+        super().__init__(daemon=True)
+        self._shared_key = -1 - number
+        self._writer = writer
+        self._written = written
+        self.enough = threading.Event()
+        self.stop = threading.Event()
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            for count in itertools.count():
+                if self.stop.is_set():
+                    return
+                self._write()
+                if count == WRITES:
+                    self.enough.set()
+        except Exception as error:
+            self.error = error
+        finally:
+            self.enough.set()
+
+    def _write(self) -> None:
+        number = self._written.next()
+        values: dict[int, int | None] = {number: number, self._shared_key: number}
+        self._written.begin(values)
+        self._writer.put(rows(values))
+        self._written.acknowledged(values)
+        if number % 3 == 0:
+            self._written.begin({number: None})
+            self._writer.delete(keys(number))
+            self._written.acknowledged({number: None})
+
+
+class Writer:
+    """A writer of either kind that claimed the region, with threads that write through it."""
+
+    def __init__(self, table: memwal.Table, turn: int, written: Written) -> None:
+        self.is_ours = turn % 2 == 0
+        self.put: Callable[[pa.Table], None]
+        self.delete: Callable[[pa.Array], None]
+        self.close: Callable[[], None]
+        # Some flush again and again meanwhile, others leave everything to their successors.
+        size = 25 if turn % 4 < 2 else 10_000
+        if self.is_ours:
+            ours = table.writer(options=memwal.WriterOptions(max_memtable_rows=size))
+            ours.claim()
+            self.put, self.delete, self.close = ours.upsert, ours.delete, ours.close
+        else:
+            lances = native.writer(table, max_memtable_rows=size, max_wal_flush_interval_ms=1)
+            self.put = lambda data: native.put(lances, table, data)
+            self.delete = lambda key: lances.delete(pa.table({"id": key}))
+            self.close = lances.close
+        self.lanes = [Lane(number, self, written) for number in range(LANES)]
+        for lane in self.lanes:
+            lane.start()
+
+    def wait_until_under_way(self) -> None:
+        for lane in self.lanes:
+            assert lane.enough.wait(60)
+            assert lane.error is None
+
+    def check_fenced(self) -> None:
+        """After another claim every write must fail, without help, and close must say so."""
+        for lane in self.lanes:
+            lane.join(60)
+            assert not lane.is_alive()
+            self._check(lane.error)
+        with pytest.raises((RegionFencedError, OSError)) as caught:
+            self.close()
+        self._check(caught.value)
+
+    def _check(self, error: Exception | None) -> None:
+        if self.is_ours:
+            assert isinstance(error, RegionFencedError)
+        else:
+            assert isinstance(error, OSError)
+            assert "fenced" in str(error)
+
+    def stop(self) -> None:
+        for lane in self.lanes:
+            lane.stop.set()
+            lane.join(60)
+            assert lane.error is None
+        self.close()
+
+
+@pytest.mark.parametrize("first", ["ours", "native"])
+def test_fencing_one_another(table: memwal.Table, first: str) -> None:
+    written = Written()
+    start = 0 if first == "ours" else 1
+    writer = Writer(table, start, written)
+    for turn in range(start + 1, start + TURNS):
+        writer.wait_until_under_way()
+        successor = Writer(table, turn, written)
+        writer.check_fenced()
+        writer = successor
+        if turn % 3 == 0:
+            table.merge()
+            table.collect_garbage(dry_run=False, grace=timedelta(minutes=5), retention=timedelta(0))
+    writer.wait_until_under_way()
+    writer.stop()
+    assert manifest(table).writer_epoch == TURNS
+    everything(table)
+    written.check(state(table))
+    table.merge()
+    everything(table)
+    written.check(base_state(table))

@@ -1,0 +1,137 @@
+"""Merging and indexing until what had been flushed at a moment is in the base table."""
+
+from __future__ import annotations
+
+import shutil
+from typing import Any
+
+import pytest
+from support.tables import (
+    REGION,
+    MakeTable,
+    base_state,
+    folder,
+    manifest,
+    merged,
+    numbered,
+    rows,
+    state,
+)
+
+import memwal
+from memwal.errors import ConflictError
+from memwal.format.names import generation_dir
+from memwal.maintenance import checkpoint as checkpointing
+from memwal.maintenance import merge as merging
+from memwal.maintenance.index_build import caught_up
+
+
+def test_merges_and_indexes_all_that_is_flushed(make_table: MakeTable) -> None:
+    table = make_table(buckets=2, maintained_indexes=["id_idx"])
+    writer = table.writer()
+    for turn in range(3):
+        writer.upsert(numbered(0, 30, n=turn))
+        writer.flush()
+    writer.upsert(rows({1: 99}))
+
+    result = table.checkpoint()
+
+    writer.abort()
+    assert base_state(table) == dict.fromkeys(range(30), 2)
+    base = table.base()
+    assert caught_up(base, "id_idx") == base.details.merged
+    assert len(base.details.merged) == 2
+    assert result.problems == ()
+    assert result.figures["generations"] == 6
+    assert result.version == base.version
+
+
+def test_of_a_table_without_a_backlog_does_nothing(table: memwal.Table) -> None:
+    version = table.base().version
+    assert table.checkpoint().commits == 0
+    with table.writer() as writer:
+        writer.upsert(rows({1: 1}))
+    table.merge()
+    version = table.base().version
+    result = table.checkpoint()
+    assert (result.commits, result.version) == (0, version)
+
+
+def test_goes_on_after_others_merged_first(
+    table: memwal.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with table.writer() as writer:
+        for key in range(3):
+            writer.upsert(rows({key: key}))
+            writer.flush()
+    real = checkpointing.merge
+    calls: list[int] = []
+
+    def partly(location: Any, **options: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 1:
+            return real(location, regions=[], run=options["run"])
+        return real(location, **options)
+
+    monkeypatch.setattr(checkpointing, "merge", partly)
+
+    table.checkpoint()
+
+    assert merged(table) == 3
+    assert len(calls) == 2
+
+
+def test_that_takes_every_round_is_complete_all_the_same(
+    table: memwal.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with table.writer() as writer:
+        writer.upsert(rows({1: 1}))
+    real = checkpointing.merge
+    calls: list[int] = []
+
+    def late(location: Any, **options: Any) -> Any:
+        calls.append(1)
+        return real(location, **options if len(calls) == checkpointing._ROUNDS else {"regions": []})
+
+    monkeypatch.setattr(checkpointing, "merge", late)
+
+    table.checkpoint()
+
+    assert merged(table) == 1
+
+
+def test_that_cannot_be_complete_says_why(
+    table: memwal.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with table.writer() as writer:
+        writer.upsert(rows({1: 1}))
+        writer.flush()
+        writer.upsert(rows({2: 2}))
+    monkeypatch.setattr(merging.time, "sleep", lambda seconds: None)
+    path = folder(table) / generation_dir(REGION, manifest(table).flushed[0].path)
+    shutil.rmtree(path)
+
+    with pytest.raises(ConflictError, match=str(REGION)):
+        table.checkpoint()
+
+    assert merged(table) == 0
+
+
+def test_leaves_what_is_flushed_later(table: memwal.Table) -> None:
+    """It ends though a producer never does."""
+    writer = table.writer()
+    writer.upsert(rows({1: 1}))
+    writer.flush()
+    key = [1]
+
+    def run(tasks: Any, function: Any) -> list[Any]:
+        key[0] += 1
+        writer.upsert(rows({key[0]: key[0]}))
+        writer.flush()
+        return [function(task) for task in tasks]
+
+    table.checkpoint(run=run)
+
+    writer.abort()
+    assert merged(table) >= 1
+    assert state(table) == {n: n for n in range(1, key[0] + 1)}
