@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from memwal.errors import InvalidInputError, TableSetupError
 from memwal.format.keys import check_key_type
+from memwal.format.names import TOMBSTONE
 from memwal.region.spec import RegionSpec
 from memwal.storage.location import TableLocation
 from memwal.storage.open import check_put_if_absent
@@ -19,6 +20,9 @@ from memwal.table_index.base_table import BaseTable, open_base, translate_lance_
 _KEY = b"lance-schema:unenforced-primary-key"
 _KEY_POSITION = b"lance-schema:unenforced-primary-key:position"
 _INDEX_SUFFIX = "_idx"
+_RESERVED = frozenset(
+    {TOMBSTONE, "_rowid", "_rowaddr", "_rowoffset", "_gen", "_memtable_gen", "_distance", "_score"}
+)
 
 
 def create(
@@ -65,6 +69,7 @@ def create(
     region_spec.check_keys(primary_key)
     region_spec.column_type(schema)
     columns = {name: _index_column(name, schema) for name in maintained_indexes}
+    _rehearse(marked, columns, data_storage_version)
     check_put_if_absent(location.store)
     try:
         dataset = lance.write_dataset(
@@ -150,6 +155,25 @@ def enable(
         )
         base = open_base(location)
     return _initialize(base, region_spec, maintained_indexes)
+
+
+def _rehearse(
+    schema: pa.Schema, columns: Mapping[str, str], data_storage_version: str | None
+) -> None:
+    """Create the table in memory first: what Lance refuses is then refused before it is written."""
+    reserved = [name for name in schema.names if name in _RESERVED]
+    if reserved:
+        raise InvalidInputError(f"the column name {reserved[0]} is reserved; choose another")
+    try:
+        dataset = lance.write_dataset(
+            schema.empty_table(), "memory://", data_storage_version=data_storage_version
+        )
+        for name, column in columns.items():
+            dataset.create_scalar_index(column, "BTREE", name=name)
+    except (OSError, ValueError, TypeError) as error:
+        raise InvalidInputError(
+            f"Lance does not accept this table: {str(error).splitlines()[0]}"
+        ) from error
 
 
 def _initialize(

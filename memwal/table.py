@@ -19,7 +19,7 @@ from memwal.maintenance.results import JobResult, TaskRunner, run_in_process
 from memwal.maintenance.snapshot_build import build_snapshot
 from memwal.maintenance.status import TableStatus
 from memwal.reader.lookup import lookup
-from memwal.reader.scan import Scan
+from memwal.reader.scan import Scan, collect_newest
 from memwal.reader.sources import MemTables, collect_sources
 from memwal.region.discovery import discover_regions
 from memwal.region.routing import Router
@@ -95,10 +95,10 @@ class Reads:
         pyarrow.Table
             One row per key that exists, in the order of ``keys``.
         """
-        sources = collect_sources(self.location, self._memtables())
+        sources, newest = collect_newest(lambda: collect_sources(self.location, self._memtables()))
         shape = RowShape(sources.base.identified_schema, sources.base.primary_key)
         rows = pa.Table.from_batches(shape.deletes(keys), shape.schema)
-        return lookup(sources, rows.select(shape.primary_key), columns=columns)
+        return lookup(sources, newest, rows.select(shape.primary_key), columns=columns)
 
     def _memtables(self) -> MemTables | None:
         return None

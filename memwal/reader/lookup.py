@@ -11,7 +11,7 @@ import pyarrow.types as pt
 
 from memwal.errors import InvalidInputError
 from memwal.reader.newest import NewestRows
-from memwal.reader.scan import newest_of, output_schema, project
+from memwal.reader.scan import output_schema, project
 from memwal.reader.sources import ReadSources
 from memwal.region.newest import key_column, newest_rows
 from memwal.table_index.base_table import BaseTable
@@ -21,12 +21,18 @@ _MAX_PREDICATE_KEYS = 5_000
 
 
 def lookup(
-    sources: ReadSources, keys: pa.Table, *, columns: Sequence[str] | None = None
+    sources: ReadSources,
+    newest: NewestRows,
+    keys: pa.Table,
+    *,
+    columns: Sequence[str] | None = None,
 ) -> pa.Table:
     """Rows of the given keys.
 
     Parameters
     ----------
+    sources, newest
+        See :func:`memwal.reader.scan.collect_newest`.
     keys : pyarrow.Table
         The key columns, in the table's types and without nulls.
     columns : sequence of str, optional
@@ -43,7 +49,6 @@ def lookup(
     wanted = key_column(keys, base.primary_key)
     distinct = pa.array(newest_rows(wanted))
     wanted, keys = wanted.take(distinct), keys.take(distinct)
-    newest = newest_of(sources)
     in_generations = pc.index_in(wanted, value_set=newest.keys)
     known = pc.is_valid(in_generations)
     parts = _from_generations(sources, newest, in_generations, known, schema, base)
@@ -119,7 +124,12 @@ def _literals(column: pa.ChunkedArray) -> list[str]:
     if pt.is_boolean(kind):
         return ["true" if value else "false" for value in column.to_pylist()]
     if pt.is_integer(kind):
-        return [str(value) for value in column.to_pylist()]
+        # The parser takes the digits of the smallest one for a float.
+        smallest = -(1 << 63)
+        return [
+            f"cast('{value}' as bigint)" if value == smallest else str(value)
+            for value in column.to_pylist()
+        ]
     if pt.is_string(kind) or pt.is_large_string(kind):
         return ["'" + value.replace("'", "''") + "'" for value in column.to_pylist()]
     if pt.is_binary(kind) or pt.is_large_binary(kind):

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from memwal.format.names import TOMBSTONE
 from memwal.reader.sources import GenerationSource
 from memwal.region.newest import key_column, newest_rows
+from memwal.table_index.base_table import translate_lance_error
 
 ROW_ADDRESS = "_rowaddr"
 
@@ -107,9 +108,12 @@ def read_keys(source: GenerationSource, primary_key: Sequence[str]) -> Generatio
         cached = _cache.get(source.identity)
         if cached is not None:
             return cached
-    table = source.dataset.scanner(
-        columns=[*primary_key, TOMBSTONE], with_row_address=True, scan_in_order=True
-    ).to_table()
+    try:
+        table = source.dataset.scanner(
+            columns=[*primary_key, TOMBSTONE], with_row_address=True, scan_in_order=True
+        ).to_table()
+    except (OSError, ValueError) as error:
+        raise translate_lance_error(error, f"reading {source.identity}") from error
     addresses = table.column(ROW_ADDRESS).to_numpy()
     found = GenerationKeys(
         keys=key_column(table, primary_key),

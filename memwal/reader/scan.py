@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
-from memwal.errors import InvalidInputError
+from memwal.errors import InvalidInputError, MemWalError, ObjectNotFoundError
 from memwal.format.names import TOMBSTONE
 from memwal.reader.newest import ROW_ADDRESS, NewestRows, find_newest
 from memwal.reader.sources import GenerationSource, ReadSources
 from memwal.region.newest import key_column
-from memwal.table_index.base_table import BaseTable
+from memwal.table_index.base_table import BaseTable, translate_lance_error
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 # keys: each comparison hashes all fresh keys, and larger pieces share that cost.
 _COMPARED_ROWS = 65_536
 _MAX_COMPARED_ROWS = 1 << 20
+_ATTEMPTS = 5
 
 
 class Scan:
@@ -57,9 +59,9 @@ class Scan:
 
     def to_reader(self) -> pa.RecordBatchReader:
         """Run the scan as a stream of batches."""
-        sources = self._collect()
+        sources, newest = collect_newest(self._collect)
         schema = output_schema(sources.base, self._columns)
-        return pa.RecordBatchReader.from_batches(schema, self._run(sources, schema))
+        return pa.RecordBatchReader.from_batches(schema, self._run(sources, newest, schema))
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Run the scan and yield its batches."""
@@ -78,23 +80,29 @@ class Scan:
         counted = Scan(self._collect, columns=[], filter=self._filter, limit=self._limit)
         return sum(batch.num_rows for batch in counted.to_batches())
 
-    def _run(self, sources: ReadSources, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def _run(
+        self, sources: ReadSources, newest: NewestRows, schema: pa.Schema
+    ) -> Iterator[pa.RecordBatch]:
         left = self._limit
         if left == 0:
             return
-        for batch in self._merged(sources, schema):
-            if not batch.num_rows:
-                continue
-            if left is None:
-                yield batch
-                continue
-            yield batch.slice(0, left)
-            left -= batch.num_rows
-            if left <= 0:
-                return
+        try:
+            for batch in self._merged(sources, newest, schema):
+                if not batch.num_rows:
+                    continue
+                yield batch if left is None else batch.slice(0, left)
+                if left is not None:
+                    left -= batch.num_rows
+                    if left <= 0:
+                        return
+        except (OSError, ValueError) as error:
+            if isinstance(error, MemWalError):
+                raise
+            raise translate_lance_error(error, f"scanning {sources.base.location}") from error
 
-    def _merged(self, sources: ReadSources, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        newest = newest_of(sources)
+    def _merged(
+        self, sources: ReadSources, newest: NewestRows, schema: pa.Schema
+    ) -> Iterator[pa.RecordBatch]:
         for position, source in enumerate(sources.generations):
             live = newest.live_addresses(position)
             if len(live):
@@ -139,15 +147,26 @@ class Scan:
                 yield project(batch, schema)
 
 
-def newest_of(sources: ReadSources) -> NewestRows:
-    """The newest row of each key among the generations of a read."""
+def collect_newest(collect: Callable[[], ReadSources]) -> tuple[ReadSources, NewestRows]:
+    """Collect the sources of a read, and the newest row of each key among its generations.
+
+    A generation that was collected in between is in the base table by then: everything is
+    collected again.
+    """
+    retrying = Retrying(
+        retry=retry_if_exception_type(ObjectNotFoundError),
+        stop=stop_after_attempt(_ATTEMPTS),
+        reraise=True,
+    )
+    return retrying(_collect_once, collect)
+
+
+def _collect_once(collect: Callable[[], ReadSources]) -> tuple[ReadSources, NewestRows]:
+    sources = collect()
     base = sources.base
-    empty = pa.table(
-        {name: pa.array([], base.schema.field(name).type) for name in base.primary_key}
-    )
-    return find_newest(
-        sources.generations, base.primary_key, key_column(empty, base.primary_key).type
-    )
+    empty = base.schema.empty_table().select(list(base.primary_key))
+    key_type = key_column(empty, base.primary_key).type
+    return sources, find_newest(sources.generations, base.primary_key, key_type)
 
 
 def output_schema(base: BaseTable, columns: Sequence[str] | None) -> pa.Schema:

@@ -102,7 +102,8 @@ def collect_sources(location: TableLocation, memtables: MemTables | None = None)
             _open_memtable(base, region_id, unflushed)
             for region_id, tables in (memtables or {}).items()
             for unflushed in tables
-            if _is_unflushed(unflushed, manifests.get(region_id))
+            if unflushed.generation > merged.get(region_id, 0)
+            and _is_unflushed(unflushed, manifests.get(region_id))
         ]
         return ReadSources(
             base=base, generations=tuple(sorted(sources, key=lambda source: source.generation))

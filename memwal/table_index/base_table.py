@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from memwal.errors import (
     CorruptDataError,
+    InvalidInputError,
     MemWalError,
     ObjectNotFoundError,
     StoreAccessError,
@@ -121,6 +122,8 @@ def translate_lance_error(error: Exception, doing: str) -> MemWalError:
     lowered = text.lower()
     if _FULL.search(lowered):
         return StoreFullError(f"{doing}: no space left; free some, then try again")
+    if "invalid user input" in lowered:
+        return InvalidInputError(f"{doing}: {text.splitlines()[0]}")
     if "not found" in lowered or "no such file" in lowered or "notfound" in lowered:
         return ObjectNotFoundError(f"{doing}: not found")
     if _NO_ACCESS.search(lowered):

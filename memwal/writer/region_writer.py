@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import TracebackType
 from uuid import UUID
 
@@ -20,6 +21,7 @@ from memwal.errors import (
     StoreError,
     WriterClosedError,
 )
+from memwal.format.names import BLOOM_FILTER_NAME, generation_dir
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.region.row_schema import UnflushedRows
@@ -345,15 +347,24 @@ class RegionWriter:
 
     def _flush(self, table: MemTable) -> None:
         """Write one generation and name it in the manifest, unless the region was claimed."""
+        lost: FlushedGeneration | None = None
         try:
-            flushed = write_generation(
-                self._context.base,
-                self.region_id,
-                table.generation,
-                table.contents(),
-                self._context.indexes,
-            )
-            committed = self._manifests.update(lambda latest: self._with(latest, table, flushed))
+            while True:
+                flushed = write_generation(
+                    self._context.base,
+                    self.region_id,
+                    table.generation,
+                    table.contents(),
+                    self._context.indexes,
+                )
+                committed = self._manifests.update(
+                    partial(self._with, table=table, flushed=flushed, lost=lost)
+                )
+                if self._is_stored(flushed):
+                    break
+                # This process slept for so long that its folder was taken for the rest of a flush
+                # that died, before the manifest named it.
+                lost = flushed
         except RegionFencedError as error:
             with self._state:
                 self._failure = self._failure or error
@@ -362,10 +373,24 @@ class RegionWriter:
             if committed.version > self._manifest.version:
                 self._manifest = committed
 
+    def _is_stored(self, flushed: FlushedGeneration) -> bool:
+        folder = generation_dir(self.region_id, flushed.path)
+        return self._store.exists(f"{folder}/{BLOOM_FILTER_NAME}")
+
     def _with(
-        self, latest: RegionManifest, table: MemTable, flushed: FlushedGeneration
+        self,
+        latest: RegionManifest,
+        *,
+        table: MemTable,
+        flushed: FlushedGeneration,
+        lost: FlushedGeneration | None,
     ) -> RegionManifest | None:
+        """The manifest with the generation, in the place of one that was lost if it names that."""
         self._check_epoch(latest)
+        if lost is not None and lost in latest.flushed:
+            return replace(
+                latest, flushed=tuple(flushed if f == lost else f for f in latest.flushed)
+            )
         if latest.current_generation > table.generation:
             # An earlier try got through though the store did not say so.
             return None

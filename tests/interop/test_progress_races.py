@@ -16,6 +16,7 @@ from support.tables import MakeTable, base_state, keys, rows, state
 import memwal
 from memwal.maintenance import merge
 from memwal.region.discovery import read_manifests
+from memwal.region.region_ids import UNSHARDED_ID
 from memwal.table_index.base_table import open_base
 
 MARKER = """
@@ -155,26 +156,58 @@ def test_our_mergers_and_a_native_one(make_table: MakeTable, start: Start) -> No
         assert len(set(ids)) == len(ids), f"version {version}"
 
 
-@pytest.mark.parametrize(
-    "upserted", [{}, {2: 2}, {3: 3}], ids=["nothing", "an-old-key", "a-new-key"]
-)
-def test_a_merger_that_comes_second(
-    table: memwal.Table, monkeypatch: pytest.MonkeyPatch, upserted: dict[int, int | None]
+Meanwhile = Callable[[Callable[[], object]], None]
+
+
+@pytest.fixture
+def before_the_mark(monkeypatch: pytest.MonkeyPatch) -> Meanwhile:
+    """Return a function that has something happen once, just before a merger's marked commit."""
+
+    def meanwhile(happens: Callable[[], object]) -> None:
+        upsert, due = merge._upsert, [happens]
+
+        def late(*arguments: Any) -> Any:
+            while due:
+                due.pop()()
+            return upsert(*arguments)
+
+        monkeypatch.setattr(merge, "_upsert", late)
+
+    return meanwhile
+
+
+@pytest.mark.parametrize("base", [{9: 0}, {1: 0}], ids=["a-new-key", "an-old-key"])
+@pytest.mark.parametrize("upserted", [{}, {2: 2}], ids=["nothing", "another-key"])
+def test_a_merger_gets_half_way_before_another(
+    table: memwal.Table,
+    before_the_mark: Meanwhile,
+    base: dict[int, int | None],
+    upserted: dict[int, int | None],
 ) -> None:
-    """Whatever Lance calls the refusal, it is no failure: somebody else did the work."""
+    """A key that one generation brings and the next deletes must not come back."""
     with table.writer() as writer:
-        writer.upsert(rows({1: 1, 2: 0}))
+        writer.upsert(rows(base))
     table.merge()
     with table.writer() as writer:
-        writer.upsert(rows(upserted))
+        writer.upsert(rows({1: 1}))
+        writer.flush()
         writer.delete(keys(1))
-    ours = merge._upsert
+        writer.upsert(rows(upserted))
+    wanted = state(table)
+    before_the_mark(lambda: native.merge(table, generations=1))
+    assert table.merge().problems == ()
+    assert base_state(table) == state(table) == wanted
 
-    def late(*arguments: Any) -> Any:
-        native.merge(table)
-        return ours(*arguments)
 
-    monkeypatch.setattr(merge, "_upsert", late)
-    result = table.merge()
+def test_a_merger_comes_second(table: memwal.Table, before_the_mark: Meanwhile) -> None:
+    """Whatever Lance calls the refusal, it is no failure: somebody else did the work."""
+    with table.writer() as writer:
+        writer.upsert(rows({1: 1}))
+        writer.flush()
+        writer.delete(keys(1))
+        writer.upsert(rows({2: 2}))
+    # Both generations at once; there is nothing to delete.
+    before_the_mark(lambda: native.mark(table, UNSHARDED_ID, 2, rows({2: 2})))
+    result = table.merge(commit_bytes=1)
     assert (result.figures["generations"], result.problems) == (0, ())
-    assert base_state(table) == {2: 0, **upserted}
+    assert base_state(table) == {2: 2}

@@ -449,7 +449,7 @@ class TestReadersWithinGrace:
         table.merge()
         drop(table)
         assert generations(table) == []
-        for seconds in (0.0, 100.0, 590.0):
+        for seconds in (0.0, 100.0, 500.0):
             collect(table, seconds)
             for flushed in old.flushed:
                 if flushed.generation >= 4:
@@ -466,7 +466,7 @@ class TestReadersWithinGrace:
         flush(table, {1: 1})
         table.merge()
 
-        assert collect(table, 590).figures["generations_dropped"] == 0
+        assert collect(table, 500).figures["generations_dropped"] == 0
         assert collect(table, 620).figures["generations_dropped"] == 1
 
     def test_young_log_entries_stay(self, table: memwal.Table) -> None:

@@ -21,6 +21,7 @@ from lance.mem_wal import (
 
 import memwal
 from memwal.format.names import TOMBSTONE, generation_dir
+from memwal.format.region_manifest import FlushedGeneration, RegionManifest
 from memwal.region.discovery import read_manifests
 from memwal.region.region_ids import UNSHARDED_ID
 
@@ -120,13 +121,21 @@ def mark(table: memwal.Table, region_id: UUID, generation: int, rows: pa.Table) 
     builder.execute(rows)
 
 
-def merge(table: memwal.Table) -> int:
-    """Merge all that is flushed with Lance's own calls, and count the generations."""
+def merge(table: memwal.Table, *, generations: int | None = None) -> int:
+    """Merge what is flushed, or its oldest generations, with Lance's own calls; count them."""
     return sum(
         _merge_generation(table, region_id, flushed.generation, flushed.path)
         for region_id, manifest in read_manifests(table.location.store).items()
-        for flushed in sorted(manifest.flushed, key=lambda flushed: flushed.generation)
+        for flushed in _oldest_first(table, region_id, manifest)[:generations]
     )
+
+
+def _oldest_first(
+    table: memwal.Table, region_id: UUID, manifest: RegionManifest
+) -> list[FlushedGeneration]:
+    merged = table.base().details.merged.get(region_id, 0)
+    pending = [flushed for flushed in manifest.flushed if flushed.generation > merged]
+    return sorted(pending, key=lambda flushed: flushed.generation)
 
 
 def _merge_generation(table: memwal.Table, region_id: UUID, generation: int, path: str) -> bool:
