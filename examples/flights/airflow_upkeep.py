@@ -64,14 +64,11 @@ class AirflowUpkeep(Upkeep):
             )
         home = folder / "airflow"
         self._passwords = home / "passwords.json"
-        # On a busy disk a component waits longer than SQLite's 5 s for its turn to write.
-        database = {"sql_alchemy_conn": f"sqlite:///{home / 'airflow.db'}?timeout=60"}
         self._airflow = AirflowStandalone(
             home,
             dags_folder=ROOT / "dags",
             plugins_folder=PLUGINS,
             env={"MEMWAL_CATALOG_URL": url, "MEMWAL_CATALOG_SNAPSHOT": str(snapshot)},
-            settings={"database": database},
         )
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="airflow")
         self._healthy = threading.Event()

@@ -156,7 +156,8 @@ class AirflowStandalone(AirflowApi):
                 "simple_auth_manager_users": ",".join(f"{u}:{r}" for u, r in USERS.items()),
                 "simple_auth_manager_passwords_file": str(self._passwords_file),
             },
-            "database": {"sql_alchemy_conn": f"sqlite:///{self.home / 'airflow.db'}"},
+            # On a busy disk a component waits longer than SQLite's 5 s for its turn to write.
+            "database": {"sql_alchemy_conn": f"sqlite:///{self.home / 'airflow.db'}?timeout=60"},
             "logging": {"base_log_folder": str(self.home / "logs")},
             "api": {"host": "127.0.0.1", "port": str(self.port), "base_url": self.url},
             # A table that is registered shows up as a DAG after at most this long.

@@ -10,17 +10,21 @@ import asyncio
 import json
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from airflow.sdk import BaseHook, Connection
 
 from memwal.catalog.records import CONNECTION_PREFIX
-from memwal.maintenance.backlog import read_status
 from memwal.maintenance.status import RegionBacklog
 from memwal.storage.location import TableLocation
 from memwal.storage.options_file import as_options, read_options_file
-from memwal.table import Table
-from memwal.table import open as open_table
+
+if TYPE_CHECKING:
+    from memwal.table import Table
+
+# Every task of Airflow imports this module when it parses its DAG; Lance, which takes a second or
+# two, is imported by those that look at a table.
 
 
 def read_options(ref: str | None) -> dict[str, str] | None:
@@ -69,6 +73,8 @@ def options_file(ref: str | None, folder: Path) -> str | None:
 
 def table_at(uri: str, ref: str | None) -> Table:
     """Open a table with the options behind a reference."""
+    from memwal.table import open as open_table
+
     return open_table(uri, storage_options=read_options(ref))
 
 
@@ -76,6 +82,8 @@ def region_backlog(
     uri: str, region_id: str, options: dict[str, str] | None
 ) -> RegionBacklog | None:
     """Backlog of one region; None when the region does not exist yet."""
+    from memwal.maintenance.backlog import read_status
+
     location = TableLocation(uri, options or {})
     regions = read_status(location, regions=[UUID(region_id)]).regions
     return regions[0] if regions else None

@@ -661,10 +661,10 @@ class TestConcurrency:
                 writing.result()
             expected = {2: 2, 3: 3, 4: 4}
             assert state(table) == expected, f"request {number}"
-            collect(table)
-            table.merge()
-            collect(table, DAY)
-            assert state(table) == expected, f"request {number}"
+            if number % 5 == 0:
+                table.merge()
+                collect(table, DAY)
+                assert state(table) == expected, f"request {number}"
             shutil.rmtree(folder(table))
 
     def test_between_any_two_requests_of_a_reader(

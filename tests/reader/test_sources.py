@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from datetime import timedelta
 from typing import Any
 
@@ -314,11 +314,10 @@ class TestRaces:
 
         with ThreadPoolExecutor(4) as pool:
             jobs = [pool.submit(job) for job in (write, maintain, read, read)]
-            try:
-                for job in jobs:
-                    job.result()
-            finally:
-                stop.set()
+            wait(jobs, return_when=FIRST_EXCEPTION)
+            stop.set()
+            for job in jobs:
+                job.result()
 
         assert state(table) == {**dict.fromkeys(names, last[0]), 100 + last[0]: last[0]}
 

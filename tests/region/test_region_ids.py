@@ -68,7 +68,7 @@ def test_identity_values_of_a_lancedb_table(
 
 
 def test_ids_are_version_5_uuids_of_names_in_the_namespace() -> None:
-    assert UNSHARDED_ID == uuid.uuid5(NAMESPACE, "unsharded")
+    assert uuid.uuid5(NAMESPACE, "unsharded") == UNSHARDED_ID
     for number in (0, 9, 10, 1023):
         assert bucket_region_id(number) == uuid.uuid5(NAMESPACE, f"bucket-{number}")
     assert identity_region_id("é".encode()) == uuid.uuid5(NAMESPACE, "identity-é")

@@ -265,7 +265,7 @@ def test_a_table_that_exceeds_one_batch() -> None:
     large = pa.Array.from_buffers(pa.string(), 1, [None, offsets, text])
     table = pa.table({"id": pa.chunked_array([[1], [2]]), "text": pa.chunked_array([large, large])})
     router = Router(RegionSpec.bucket("id", 4), table.schema)
-    with pytest.raises(InvalidInputError, match="does not fit into one batch .*overflow"):
+    with pytest.raises(InvalidInputError, match=r"does not fit into one batch .*overflow"):
         router.route(table)
     assert sum(len(router.route(batch)) for batch in table.to_batches()) == 2
 

@@ -131,7 +131,7 @@ def test_types_that_lancedb_refuses(tmp_path: Path, data_type: pa.DataType) -> N
     ):
         with pytest.raises(ValueError, match="cannot be used as a shard key"):
             set_up_by_lancedb(tmp_path / name, theirs, data_type)
-        with pytest.raises(InvalidInputError, match="'c' of type .* cannot divide a table"):
+        with pytest.raises(InvalidInputError, match=r"'c' of type .* cannot divide a table"):
             spec.bind({"c": 0}, pa.schema([pa.field("c", data_type)]))
 
 

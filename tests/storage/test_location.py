@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from memwal.errors import InvalidInputError
-from memwal.storage.redaction import redact
 from memwal.storage.local import LocalStore
 from memwal.storage.location import TableLocation
+from memwal.storage.redaction import redact
 
 OPTIONS = {
     "aws_access_key_id": "k",
