@@ -1,0 +1,42 @@
+"""The documents keep their word: their Python runs, and the commands they name exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text()
+MAKEFILE = (ROOT / "Makefile").read_text()
+
+
+def test_the_readme_example_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (example,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+
+    exec(compile(example, "README.md", "exec"), {})
+
+    printed = capsys.readouterr().out
+    assert "[[1]]" in printed
+    assert "{'id': 1, 'city': 'EWR', 'delay': 0.5}" in printed
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "docs/benchmarks.md"])
+def test_targets_that_are_named_exist(name: str) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", MAKEFILE, flags=re.MULTILINE))
+    named = set(re.findall(r"`?make ([a-z][a-z-]+)", (ROOT / name).read_text()))
+
+    assert named - {"it"} <= targets
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
+def test_links_lead_somewhere(name: str) -> None:
+    links = re.findall(r"\]\(([^)#]+)\)", (ROOT / name).read_text())
+
+    local = [link for link in links if "://" not in link]
+    assert local
+    assert [link for link in local if not (ROOT / link).exists()] == []
