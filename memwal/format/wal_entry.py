@@ -31,6 +31,9 @@ _PLACEHOLDER = b"\x11memwal.unset.\x11\x11"
 # Continuation marker and length of a message.
 _PREFIX = 8
 _DECIMAL = re.compile(rb"[0-9]{1,20}")
+# A stream aligns its buffers to 8 bytes, and Lance panics at 16-byte values that are not aligned to
+# theirs. Arrow's own idea of a type's alignment stops at 8 too.
+_ALIGNED = pa.ipc.IpcReadOptions(ensure_alignment=pa.ipc.Alignment.At64Byte)
 _MAX_U64 = (1 << 64) - 1
 
 
@@ -161,6 +164,9 @@ def decode_entry(data: bytes | bytearray | memoryview | pa.Buffer, *, name: str)
     source = pa.BufferReader(buffer)
     try:
         reader = pa.ipc.open_stream(source)
+        if _has_wide_values(reader.schema):
+            source = pa.BufferReader(buffer)
+            reader = pa.ipc.open_stream(source, options=_ALIGNED)
     except (pa.ArrowException, OSError) as error:
         raise _torn(name, f"its schema cannot be read: {error}") from error
     metadata: dict[bytes, bytes] = reader.schema.metadata or {}
@@ -262,6 +268,17 @@ def _validate(schema: pa.Schema, batches: Sequence[pa.RecordBatch], name: str) -
             batch.validate(full=True)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise _torn(name, f"its rows are not valid Arrow data: {error}") from error
+
+
+def _has_wide_values(fields: Iterable[pa.Field]) -> bool:
+    """Whether values somewhere in the columns are wider than what a stream aligns them to."""
+    return any(
+        pa.types.is_decimal128(field.type)
+        or pa.types.is_decimal256(field.type)
+        or pa.types.is_interval(field.type)
+        or _has_wide_values(field.type.field(n) for n in range(field.type.num_fields))
+        for field in fields
+    )
 
 
 def _column_names(fields: Iterable[pa.Field]) -> list[str]:

@@ -179,10 +179,12 @@ def _collect_or_report(task: CollectTask, region_id: UUID, removable: int) -> Co
 def _collect(task: CollectTask, region_id: UUID, removable: int) -> CollectOutcome:
     store = task.location.store
     manifests = RegionManifestStore(store, region_id)
-    dropped = _drop_from_manifest(manifests, removable, dry_run=task.dry_run)
+    # Read before anything is dropped: what is dropped now is never deleted now, whatever the
+    # clocks say.
     history = _History.read(manifests)
     if history is None:
         return CollectOutcome()
+    dropped = _drop_from_manifest(manifests, removable, dry_run=task.dry_run)
     region = _Region(task, store, history)
     folders = region.deletable_folders()
     entries = region.deletable_log_entries()

@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
@@ -42,6 +42,7 @@ from memwal.maintenance.results import JobResult, TaskRunner, run_in_process
 from memwal.region.discovery import read_manifests
 from memwal.storage.location import TableLocation
 from memwal.table_index.base_table import BaseTable, open_base, translate_lance_error
+from memwal.table_index.strict_commit import commit_strictly
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +52,9 @@ DEFAULT_COMMIT_BYTES = 1 << 30
 _JOIN_FROM_ROWS = 1_000
 _ATTEMPTS = 50
 _CONFLICT_WAIT_SECONDS = 0.05
+
+# Of a commit that was stored although its caller was told otherwise.
+_NO_FIGURES = {"num_inserted_rows": 0, "num_updated_rows": 0, "num_deleted_rows": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +252,7 @@ def _merge_commit(location: TableLocation, batches: Sequence[RegionBatch]) -> _C
             logger.info("merge into %s met another commit, trying again: %s", location, conflict)
             continue
         return _Commit(
-            version=int(base.dataset.version),
+            version=base.version,
             commits=2 if source.deletes.num_rows else 1,
             generations=sum(len(batch.generations) for batch in source.batches),
             rows_upserted=figures,
@@ -266,41 +270,66 @@ class _Conflict(Exception):
 
 def _delete(base: BaseTable, keys: pa.Table) -> int:
     """Delete keys from exactly the version that was read, or raise _Conflict."""
-    builder = base.dataset.merge_insert(list(base.primary_key)).when_matched_delete()
-    return int(_execute(builder, keys, base)["num_deleted_rows"])
+
+    def execute(dataset: lance.LanceDataset) -> Mapping[str, int]:
+        builder = dataset.merge_insert(list(base.primary_key)).when_matched_delete()
+        return _execute(builder, keys)
+
+    return int(_commit(base, execute, strictly=False)["num_deleted_rows"])
 
 
 def _upsert(base: BaseTable, source: MergeSource) -> int:
     """Upsert the rows and record the progress in one commit, or raise _Conflict."""
-    builder = (
-        base.dataset.merge_insert(list(base.primary_key))
-        .when_matched_update_all()
-        .when_not_matched_insert_all()
-    )
-    builder.mark_sstables_as_compacted(
-        [CompactedSsTable(str(b.region_id), b.generations[-1].number) for b in source.batches]
-    )
-    figures = _execute(builder, source.upserts, base)
+
+    def execute(dataset: lance.LanceDataset) -> Mapping[str, int]:
+        builder = (
+            dataset.merge_insert(list(base.primary_key))
+            .when_matched_update_all()
+            .when_not_matched_insert_all()
+        )
+        builder.mark_sstables_as_compacted(
+            [CompactedSsTable(str(b.region_id), b.generations[-1].number) for b in source.batches]
+        )
+        return _execute(builder, source.upserts)
+
+    # Another merger may bring one of several generations, and with it a key that a later one
+    # deletes, after the delete pass. Lance sees neither rows nor marks in conflict there.
+    strictly = bool(source.deletes.num_rows) and any(len(b.generations) > 1 for b in source.batches)
+    figures = _commit(base, execute, strictly=strictly)
     return int(figures["num_inserted_rows"] + figures["num_updated_rows"])
 
 
-def _execute(
-    builder: lance.dataset.MergeInsertBuilder, rows: pa.Table, base: BaseTable
-) -> Mapping[str, int]:
+def _execute(builder: lance.dataset.MergeInsertBuilder, rows: pa.Table) -> Mapping[str, int]:
     # Lance's own retries would run the pass on a version whose progress nobody looked at.
     builder = builder.conflict_retries(0).use_index(rows.num_rows < _JOIN_FROM_ROWS)
+    figures: Mapping[str, int] = builder.execute(rows)
+    return figures
+
+
+def _commit(
+    base: BaseTable,
+    execute: Callable[[lance.LanceDataset], Mapping[str, int]],
+    *,
+    strictly: bool,
+) -> Mapping[str, int]:
+    """Commit on top of ``base``; strictly: only if nothing at all was committed since."""
     try:
-        figures: Mapping[str, int] = builder.execute(rows)
+        if not strictly:
+            return execute(base.dataset)
+        return commit_strictly(base, execute) or _NO_FIGURES
+    except ConflictError as error:
+        raise _Conflict(str(error)) from error
     except (OSError, RuntimeError, ValueError) as error:
         if _is_conflict(error):
             raise _Conflict(str(error).splitlines()[0]) from error
         raise translate_lance_error(error, f"merging into {base.location}") from error
-    return figures
 
 
 def _is_conflict(error: Exception) -> bool:
     text = str(error).lower()
-    return "conflict" in text or "concurrent" in text or "contention" in text
+    # A commit without rows meets no other's; then it is its mark that comes too late.
+    words = ("conflict", "concurrent", "contention", "stale sstable compaction")
+    return any(word in text for word in words)
 
 
 def _size(location: TableLocation, region_id: UUID, flushed: FlushedGeneration) -> int:

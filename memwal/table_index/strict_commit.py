@@ -1,7 +1,8 @@
-"""Commit of new MemWAL index details as a strict compare-and-swap.
+"""Commits as a strict compare-and-swap.
 
-Lance rebases an ordinary index commit over whatever landed in between, and details that were read
-before would then silently take back merge progress. A namespace client with managed versioning
+Lance rebases an ordinary commit over whatever landed in between, unless it finds a conflict.
+Details of the MemWAL index that were read before would then silently take back merge progress, and
+a merge would go past progress that it did not know. A namespace client with managed versioning
 decides the version itself: :class:`_PinnedNamespace` knows one version as the latest, and creates
 the next one only by put-if-absent. Any concurrent commit takes that name first, and ours is
 refused.
@@ -10,9 +11,10 @@ refused.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
 import lance
@@ -27,7 +29,54 @@ from memwal.storage.location import TableLocation
 from memwal.storage.settled import create_settled
 from memwal.table_index.base_table import BaseTable, table_manifest_key
 
+Result = TypeVar("Result")
+
 _VERSIONS_FOLDER = "_versions/"
+
+
+def commit_strictly(
+    base: BaseTable, commit: Callable[[lance.LanceDataset], Result]
+) -> Result | None:
+    """Run something that makes one commit, provided that ``base`` is still the latest version.
+
+    Parameters
+    ----------
+    base : BaseTable
+        The version that the commit was prepared on.
+    commit : callable
+        Commits through the data set that it is given, once, without retries.
+
+    Returns
+    -------
+    object
+        What ``commit`` returned; None when it failed after its commit was stored.
+
+    Raises
+    ------
+    ConflictError
+        Another commit landed since ``base`` was read. Nothing was changed.
+    OutcomeUnknownError, StoreError
+        The store failed, or did not say whether the new version exists.
+    OSError, ValueError, RuntimeError
+        Whatever ``commit`` raises before it commits.
+    """
+    namespace = _PinnedNamespace(base.location, base.version)
+    dataset = lance.LanceDataset(
+        base.location.uri,
+        storage_options=dict(base.location.storage_options) or None,
+        namespace_client=namespace,
+        table_id=["table"],
+        namespace_client_managed_versioning=True,
+    )
+    try:
+        result = commit(dataset)
+    except (OSError, ValueError, RuntimeError) as error:
+        if namespace.outcome.created:
+            return None
+        if namespace.outcome.failure is not None:
+            raise namespace.outcome.failure from error
+        raise
+    return result
 
 
 def commit_details(base: BaseTable, details: IndexDetails) -> int:

@@ -11,7 +11,13 @@ from concurrent.futures import Executor
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from memwal.errors import BackPressureError, OutcomeUnknownError, StoreError, WriterClosedError
+from memwal.errors import (
+    BackPressureError,
+    MemWalError,
+    OutcomeUnknownError,
+    StoreError,
+    WriterClosedError,
+)
 from memwal.writer.memtable import MemTable
 
 logger = logging.getLogger(__name__)
@@ -114,10 +120,12 @@ class FlushQueue:
                 table = self._tables[0]
             try:
                 self._flush_with_retries(table)
-            except Exception as error:
+            except BaseException as error:
                 logger.warning("flush of generation %d failed: %s", table.generation, error)
+                # A panic in Lance is no Exception; whoever waits must hear of it all the same.
+                known = error if isinstance(error, Exception) else _panic(table, error)
                 with self._state:
-                    self._stop(error)
+                    self._stop(known)
                 return
             with self._state:
                 self._tables.popleft()
@@ -136,3 +144,10 @@ class FlushQueue:
             reraise=True,
         )
         retrying(self._flush, table)
+
+
+def _panic(table: MemTable, error: BaseException) -> MemWalError:
+    return MemWalError(
+        f"the flush of generation {table.generation} broke down: {error!r}; its rows stay in the "
+        "log, where the next writer of the region finds them"
+    )

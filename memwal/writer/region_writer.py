@@ -19,6 +19,7 @@ from memwal.errors import (
     OutcomeUnknownError,
     RegionFencedError,
     StoreError,
+    StoreUnavailableError,
     WriterClosedError,
 )
 from memwal.format.names import BLOOM_FILTER_NAME, generation_dir
@@ -394,6 +395,11 @@ class RegionWriter:
         if latest.current_generation > table.generation:
             # An earlier try got through though the store did not say so.
             return None
+        if not self._is_stored(flushed):
+            raise StoreUnavailableError(
+                f"generation {table.generation} of region {self.region_id} was collected before "
+                "the manifest could name it; it is written again"
+            )
         return replace(
             latest,
             current_generation=table.generation + 1,

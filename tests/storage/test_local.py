@@ -741,7 +741,7 @@ def test_a_process_forked_inside_a_lock_does_not_keep_it(
         os.replace = real
         descriptor = os.open(sys.argv[1], os.O_RDONLY)
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        print("free")
+        print("free", flush=True)
         os.killpg(0, 15)
     """
     process = subprocess.Popen(
