@@ -760,6 +760,8 @@ class TestLog:
         store = faults.of(table.location)
         store.clear()
         collect(table, DAY)
+        assert sorted(log(table)) == list(range(1, 13)), "dropped only now, and deleted later"
+        collect(table, 2 * DAY)
 
         deleted = [
             key for operation, key in store.calls if operation == "delete" and "/wal/" in key
