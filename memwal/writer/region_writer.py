@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
 from uuid import UUID
@@ -19,12 +19,8 @@ from memwal.errors import (
     OutcomeUnknownError,
     RegionFencedError,
     StoreError,
-    StoreUnavailableError,
     WriterClosedError,
 )
-from memwal.format.names import BLOOM_FILTER_NAME, generation_dir
-from memwal.format.region_manifest import FlushedGeneration, RegionManifest
-from memwal.region.manifest_store import RegionManifestStore
 from memwal.region.row_schema import UnflushedRows
 from memwal.table_index.base_table import BaseTable
 from memwal.writer.claim import Claim, claim_region
@@ -34,6 +30,7 @@ from memwal.writer.log import LogAppender, read_log
 from memwal.writer.memtable import MemTable
 from memwal.writer.options import WriterOptions
 from memwal.writer.rows import RowShape
+from memwal.writer.tenure import Tenure
 
 # On a local disk a look at the epoch costs microseconds, elsewhere a request.
 _LOCAL_CHECK_INTERVAL = 0.0
@@ -93,10 +90,9 @@ class RegionWriter:
         self.region_id = region_id
         self._context = context
         self._store = context.base.location.store
-        self._manifests = RegionManifestStore(self._store, region_id)
         claim = claim_region(self._store, region_id, spec_id=spec_id, region_fields=region_fields)
         self.epoch = claim.manifest.writer_epoch
-        self._manifest = claim.manifest
+        self._tenure = Tenure(self._store, claim.manifest)
         # Guards everything below that is not guarded by the log lock.
         self._state = threading.Condition()
         self._log_lock = threading.Lock()
@@ -233,30 +229,10 @@ class RegionWriter:
             writer_id=claim.writer_id,
             next_position=claim.next_position,
             schema=self._context.shape.schema,
-            verify_epoch=self._verify_epoch,
+            verify_epoch=self._tenure.verify,
             check_interval=interval,
             adopt=self._context.shape.adopt,
         )
-
-    def _verify_epoch(self) -> None:
-        with self._state:
-            known = self._manifest
-        if self._manifests.is_latest(known):
-            return
-        latest = self._manifests.read_latest()
-        if latest is None:
-            raise RegionFencedError(f"the manifest of region {self.region_id} is gone")
-        self._check_epoch(latest)
-        with self._state:
-            if latest.version > self._manifest.version:
-                self._manifest = latest
-
-    def _check_epoch(self, latest: RegionManifest) -> None:
-        if latest.writer_epoch != self.epoch:
-            raise RegionFencedError(
-                f"region {self.region_id} was claimed by another writer (epoch "
-                f"{latest.writer_epoch}, ours is {self.epoch}); open a new writer to claim it back"
-            )
 
     # Writes
 
@@ -348,65 +324,21 @@ class RegionWriter:
 
     def _flush(self, table: MemTable) -> None:
         """Write one generation and name it in the manifest, unless the region was claimed."""
-        lost: FlushedGeneration | None = None
+        context = self._context
+        write = partial(
+            write_generation,
+            context.base,
+            self.region_id,
+            table.generation,
+            table.contents(),
+            context.indexes,
+        )
         try:
-            while True:
-                flushed = write_generation(
-                    self._context.base,
-                    self.region_id,
-                    table.generation,
-                    table.contents(),
-                    self._context.indexes,
-                )
-                committed = self._manifests.update(
-                    partial(self._with, table=table, flushed=flushed, lost=lost)
-                )
-                if self._is_stored(flushed):
-                    break
-                # This process slept for so long that its folder was taken for the rest of a flush
-                # that died, before the manifest named it.
-                lost = flushed
+            self._tenure.name_generation(table, write)
         except RegionFencedError as error:
             with self._state:
                 self._failure = self._failure or error
             raise
-        with self._state:
-            if committed.version > self._manifest.version:
-                self._manifest = committed
-
-    def _is_stored(self, flushed: FlushedGeneration) -> bool:
-        folder = generation_dir(self.region_id, flushed.path)
-        return self._store.exists(f"{folder}/{BLOOM_FILTER_NAME}")
-
-    def _with(
-        self,
-        latest: RegionManifest,
-        *,
-        table: MemTable,
-        flushed: FlushedGeneration,
-        lost: FlushedGeneration | None,
-    ) -> RegionManifest | None:
-        """The manifest with the generation, in the place of one that was lost if it names that."""
-        self._check_epoch(latest)
-        if lost is not None and lost in latest.flushed:
-            return replace(
-                latest, flushed=tuple(flushed if f == lost else f for f in latest.flushed)
-            )
-        if latest.current_generation > table.generation:
-            # An earlier try got through though the store did not say so.
-            return None
-        if not self._is_stored(flushed):
-            raise StoreUnavailableError(
-                f"generation {table.generation} of region {self.region_id} was collected before "
-                "the manifest could name it; it is written again"
-            )
-        return replace(
-            latest,
-            current_generation=table.generation + 1,
-            replay_after=max(latest.replay_after, table.last_position),
-            wal_last_seen=max(latest.wal_last_seen, table.last_position),
-            flushed=(*latest.flushed, flushed),
-        )
 
 
 def _again(error: BaseException) -> MemWalError:
