@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +23,9 @@ settings.register_profile(
 )
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+# The last Spark gateway says goodbye when the interpreter ends, to a stream that is closed by then.
+logging.getLogger("py4j").setLevel(logging.WARNING)
 
 
 @pytest.fixture
