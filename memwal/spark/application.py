@@ -182,8 +182,16 @@ def _run(options: Namespace, job: Callable[[Application], JobResult]) -> JobResu
                 ),
             )
         )
+    except Exception as error:
+        if _received:
+            # The signal came while Py4J could only answer it with an error of its own.
+            raise _ToldToEnd(_received[0]) from error
+        raise
     finally:
         spark.stop()
+
+
+_received: list[int] = []
 
 
 class _ToldToEnd(KeyboardInterrupt):
@@ -198,6 +206,7 @@ class _ToldToEnd(KeyboardInterrupt):
 def _end(number: int, frame: FrameType | None) -> NoReturn:
     # Once is enough: the clean-up that this starts must not be interrupted.
     _on_end(signal.SIG_IGN)
+    _received.append(number)
     raise _ToldToEnd(number)
 
 
