@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -23,6 +24,8 @@ class AirflowApi(ABC):
 
     def __init__(self) -> None:
         self._clients: dict[str, httpx.Client] = {}
+        # One thread watches the runs while another starts them.
+        self._lock = threading.Lock()
 
     @property
     @abstractmethod
@@ -39,9 +42,10 @@ class AirflowApi(ABC):
 
     def close(self) -> None:
         """Close the connections."""
-        for client in self._clients.values():
-            client.close()
-        self._clients.clear()
+        with self._lock:
+            for client in self._clients.values():
+                client.close()
+            self._clients.clear()
 
     def is_healthy(self) -> bool:
         """Tell whether database, scheduler, triggerer and DAG processor report ``healthy``."""
@@ -67,10 +71,11 @@ class AirflowApi(ABC):
 
     def client(self, user: str = "admin") -> httpx.Client:
         """HTTP client with the token and the base address; closed by :meth:`close`."""
-        if user not in self._clients:
-            headers = {"Authorization": f"Bearer {self.token(user)}"}
-            self._clients[user] = httpx.Client(base_url=self.url, headers=headers, timeout=30)
-        return self._clients[user]
+        with self._lock:
+            if user not in self._clients:
+                headers = {"Authorization": f"Bearer {self.token(user)}"}
+                self._clients[user] = httpx.Client(base_url=self.url, headers=headers, timeout=30)
+            return self._clients[user]
 
     def wait_dag(self, dag_id: str, *, timeout: float = 90.0) -> None:
         """Wait until a DAG is parsed; a table registered a moment ago needs about 10 s."""
