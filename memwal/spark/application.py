@@ -167,6 +167,7 @@ def _run(options: Namespace, job: Callable[[Application], JobResult]) -> JobResu
     )
     spark = spark_session(f"memwal {options.job} {table.uri}")
     # After the session is there: Spark has a handler of its own, which would not survive a call.
+    _received.clear()
     _on_end(_end)
     try:
         cores = int(spark.sparkContext.defaultParallelism)
