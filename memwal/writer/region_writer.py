@@ -23,10 +23,11 @@ from memwal.errors import (
 )
 from memwal.region.row_schema import UnflushedRows
 from memwal.table_index.base_table import BaseTable
+from memwal.writer.append import LogAppender
 from memwal.writer.claim import Claim, claim_region
 from memwal.writer.flush_queue import FlushQueue
 from memwal.writer.generation import MaintainedIndex, write_generation
-from memwal.writer.log import LogAppender, read_log
+from memwal.writer.log import read_log
 from memwal.writer.memtable import MemTable
 from memwal.writer.options import WriterOptions
 from memwal.writer.rows import RowShape

@@ -27,8 +27,9 @@ from memwal.format.region_manifest import RegionManifest, RegionStatus
 from memwal.format.wal_entry import decode_entry
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.open import open_store
+from memwal.writer.append import LogAppender
 from memwal.writer.claim import Claim, claim_region
-from memwal.writer.log import LogAppender, read_log
+from memwal.writer.log import read_log
 
 REGION = uuid4()
 SCHEMA = pa.schema([("id", pa.int64())])

@@ -26,7 +26,8 @@ from memwal.errors import (
 from memwal.format.names import wal_key
 from memwal.format.wal_entry import WalEntry, decode_entry, encode_entry, encode_sentinel
 from memwal.storage.open import open_store
-from memwal.writer.log import LogAppender, fence, find_tip, read_log
+from memwal.writer.append import LogAppender
+from memwal.writer.log import fence, find_tip, read_log
 
 REGION = uuid4()
 SCHEMA = pa.schema([("id", pa.int64())])
