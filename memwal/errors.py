@@ -10,6 +10,7 @@
 | retry                  | :class:`ConflictError`, :class:`StoreUnavailableError`,     |
 |                        | :class:`BackPressureError`                                  |
 | look before retrying   | :class:`OutcomeUnknownError`                                |
+| write the rest again   | :class:`PartialWriteError`                                  |
 | claim the region again | :class:`RegionFencedError`                                  |
 | leave the region alone | :class:`RegionSealedError`                                  |
 | open a new writer      | :class:`WriterClosedError`                                  |
@@ -17,6 +18,14 @@
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class MemWalError(Exception):
@@ -66,6 +75,38 @@ class ConflictError(MemWalError):
 
 class OutcomeUnknownError(MemWalError):
     """It is not known whether the change happened. Read the state before trying again."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegionFailure:
+    """What was not written of one region.
+
+    Attributes
+    ----------
+    region_id : UUID
+    error : MemWalError
+        Why, and what to do.
+    rows : pyarrow.Array of int64
+        Which of the given rows: their positions.
+    """
+
+    region_id: UUID
+    error: MemWalError
+    rows: pa.Array
+
+
+class PartialWriteError(MemWalError):
+    """Some regions took their rows of a write, durably, and others did not.
+
+    Attributes
+    ----------
+    failures : tuple of RegionFailure
+        One per region that did not; all other rows are written.
+    """
+
+    def __init__(self, message: str, failures: Sequence[RegionFailure] = ()) -> None:
+        super().__init__(message)
+        self.failures = tuple(failures)
 
 
 class RegionFencedError(MemWalError):

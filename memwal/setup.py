@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import lance
 import pyarrow as pa
 
 from memwal.errors import InvalidInputError, TableSetupError
+from memwal.format.index_details import StoredRegionSpec
 from memwal.format.keys import check_key_type
 from memwal.format.names import TOMBSTONE
 from memwal.region.spec import RegionSpec
+from memwal.region.transforms import NUM_BUCKETS
 from memwal.storage.location import TableLocation
 from memwal.storage.open import check_put_if_absent
 from memwal.table import Table
 from memwal.table_index.base_table import BaseTable, open_base, translate_lance_error
+from memwal.table_index.details import update_details
 
 _KEY = b"lance-schema:unenforced-primary-key"
 _KEY_POSITION = b"lance-schema:unenforced-primary-key:position"
@@ -30,7 +34,7 @@ def create(
     schema: pa.Schema,
     *,
     primary_key: Sequence[str],
-    region_spec: RegionSpec,
+    region_spec: RegionSpec | None,
     maintained_indexes: Sequence[str] = (),
     storage_options: Mapping[str, str] | None = None,
     data_storage_version: str | None = None,
@@ -45,8 +49,9 @@ def create(
         Columns of the table.
     primary_key : sequence of str
         Key columns, in key order: integers, bool, text or binary.
-    region_spec : RegionSpec
-        How rows map to regions.
+    region_spec : RegionSpec or None
+        How rows map to regions. None: every writer names its region, and keeps rows of one key
+        out of any other.
     maintained_indexes : sequence of str
         BTREE indexes to create and maintain, named after their column: ``<column>_idx``. Build
         other kinds on the table itself and call :func:`enable`.
@@ -66,8 +71,7 @@ def create(
     """
     location = TableLocation(uri, storage_options or {})
     marked = _with_primary_key(schema, primary_key)
-    region_spec.check_keys(primary_key)
-    region_spec.column_type(schema)
+    _check_spec(region_spec, primary_key, schema)
     columns = {name: _index_column(name, schema) for name in maintained_indexes}
     _rehearse(marked, columns, data_storage_version)
     check_put_if_absent(location.store)
@@ -94,7 +98,7 @@ def create(
 def enable(
     uri: str,
     *,
-    region_spec: RegionSpec,
+    region_spec: RegionSpec | None,
     maintained_indexes: Sequence[str] | None = (),
     primary_key: Sequence[str] | None = None,
     storage_options: Mapping[str, str] | None = None,
@@ -136,8 +140,7 @@ def enable(
             f"key column {', '.join(nullable)} of {location} may hold nulls; first call "
             "dataset.alter_columns({'path': name, 'nullable': False}) on the Lance table"
         )
-    region_spec.check_keys(key)
-    region_spec.column_type(base.schema)
+    _check_spec(region_spec, key, base.schema)
     existing = {index.name for index in base.dataset.describe_indices()}
     unknown = [name for name in maintained_indexes or () if name not in existing]
     if unknown:
@@ -155,6 +158,14 @@ def enable(
         )
         base = open_base(location)
     return _initialize(base, region_spec, maintained_indexes)
+
+
+def _check_spec(
+    region_spec: RegionSpec | None, primary_key: Sequence[str], schema: pa.Schema
+) -> None:
+    if region_spec is not None:
+        region_spec.check_keys(primary_key)
+        region_spec.value_types(schema)
 
 
 def _rehearse(
@@ -177,22 +188,37 @@ def _rehearse(
 
 
 def _initialize(
-    base: BaseTable, region_spec: RegionSpec, maintained_indexes: Sequence[str] | None
+    base: BaseTable, region_spec: RegionSpec | None, maintained_indexes: Sequence[str] | None
 ) -> Table:
-    options: dict[str, Any]
-    match region_spec.transform:
-        case "bucket":
-            options = {
-                "bucket_column": region_spec.column,
-                "num_buckets": region_spec.num_buckets,
-            }
-        case "identity":
-            options = {"identity_column": region_spec.column}
-        case "unsharded":
-            options = {"unsharded": True}
     indexes = None if maintained_indexes is None else list(maintained_indexes)
+    stored = None if region_spec is None else region_spec.bind(base.field_ids(), base.schema)
+    options = {} if stored is None else _lance_options(stored, base)
     base.dataset.initialize_mem_wal(maintained_indexes=indexes, **options)
+    if stored is not None and not options:
+        # Until this commit the table is one whose regions are made by hand, and has none.
+        update_details(base.location, lambda now: replace(now.details, region_specs=(stored,)))
     return Table(base.location)
+
+
+def _lance_options(stored: StoredRegionSpec, base: BaseTable) -> dict[str, Any]:
+    """What has Lance store this very spec; empty when it cannot."""
+    (field, *others) = stored.fields
+    names = {field_id: name for name, field_id in base.field_ids().items()}
+    if others or set(field.parameters) - {NUM_BUCKETS}:
+        return {}
+    match field.transform:
+        case "bucket":
+            return {
+                "bucket_column": names[field.source_ids[0]],
+                "num_buckets": int(field.parameters[NUM_BUCKETS]),
+            }
+        case "identity" if RegionSpec.from_stored(stored, names).is_shared_with_lance(
+            stored.spec_id, base.schema
+        ):
+            return {"identity_column": names[field.source_ids[0]]}
+        case "unsharded":
+            return {"unsharded": True}
+    return {}
 
 
 def _with_primary_key(schema: pa.Schema, primary_key: Sequence[str]) -> pa.Schema:

@@ -9,7 +9,6 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from memwal.errors import TableSetupError
 from memwal.maintenance.backlog import read_status
 from memwal.maintenance.checkpoint import checkpoint
 from memwal.maintenance.garbage import DEFAULT_GRACE, DEFAULT_RETENTION, collect_garbage
@@ -26,6 +25,7 @@ from memwal.region.routing import Router
 from memwal.region.spec import RegionSpec
 from memwal.storage.location import TableLocation
 from memwal.table_index.base_table import BaseTable, open_base
+from memwal.table_index.region_specs import current_spec
 from memwal.writer.options import WriterOptions
 from memwal.writer.rows import RowShape
 from memwal.writer.table_writer import TableWriter
@@ -147,20 +147,14 @@ class Table(Reads):
         """
         base = self.base()
         base.require_mem_wal()
-        if not base.details.region_specs:
-            raise TableSetupError(
-                f"{self.location} has no region spec; its regions are written one by one"
-            )
-        stored = max(base.details.region_specs, key=lambda spec: spec.spec_id)
-        names = {field_id: name for name, field_id in base.field_ids().items()}
-        return stored.spec_id, RegionSpec.from_stored(stored, names)
+        return current_spec(base)
 
     def region_ids(self) -> list[UUID]:
         """Regions that exist, and those that the spec knows in advance."""
         found = set(discover_regions(self.location.store))
         base = self.base()
         if base.details.region_specs:
-            _, spec = self.region_spec()
+            _, spec = current_spec(base)
             known = Router(spec, base.schema).assignments()
             found.update(assignment.region_id for assignment in known or ())
         return sorted(found)
@@ -186,13 +180,7 @@ class Table(Reads):
         """
         base = self.base()
         base.require_mem_wal()
-        spec_id, spec = self.region_spec()
-        # Lance lets rows be routed by a column outside the key; one key could then be in two
-        # regions, and a delete would not know in which.
-        spec.check_keys(base.primary_key)
-        return Writer(
-            base, spec, spec_id=spec_id, options=options or WriterOptions(), region_ids=region_ids
-        )
+        return Writer(base, options=options or WriterOptions(), region_ids=region_ids)
 
     def status(self, *, regions: Collection[UUID] | None = None) -> TableStatus:
         """Backlog, log and catch-up lag per region. See :func:`memwal.maintenance.backlog`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -60,7 +60,12 @@ class ReadSources:
     generations: tuple[GenerationSource, ...]
 
 
-def collect_sources(location: TableLocation, memtables: MemTables | None = None) -> ReadSources:
+def collect_sources(
+    location: TableLocation,
+    memtables: MemTables | None = None,
+    *,
+    regions: Collection[UUID] | None = None,
+) -> ReadSources:
     """Collect the sources of a read (spec: MemTable Collection).
 
     The order makes it right whatever runs at the same time: MemTables (which the caller took
@@ -72,6 +77,8 @@ def collect_sources(location: TableLocation, memtables: MemTables | None = None)
     ----------
     memtables : mapping, optional
         What writers of this process hold; with it the read sees what they acknowledged.
+    regions : collection of UUID, optional
+        The only regions whose generations matter to the read; all by default.
 
     Raises
     ------
@@ -81,7 +88,7 @@ def collect_sources(location: TableLocation, memtables: MemTables | None = None)
         Generations vanish faster than they can be opened; the collector's grace is too short.
     """
     for _ in range(_ATTEMPTS):
-        manifests = read_manifests(location.store)
+        manifests = read_manifests(location.store, regions)
         base = open_base(location)
         base.require_mem_wal()
         merged = base.details.merged

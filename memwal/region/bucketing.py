@@ -17,12 +17,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from memwal.errors import InvalidInputError
+from memwal.region.murmur3 import Words, canonical_bits, hash_32, hash_64, hash_bytes, hash_one
 
-_Words: TypeAlias = NDArray[np.uint32]
-_Hasher: TypeAlias = Callable[[pa.Array], _Words]
+_Hasher: TypeAlias = Callable[[pa.Array], Words]
 
-_C1: Final = np.uint32(0xCC9E2D51)
-_C2: Final = np.uint32(0x1B873593)
 _INT32_MAX: Final = 0x7FFFFFFF
 
 # Temporaries of this many rows stay in the processor's cache, and bound the memory of a call.
@@ -71,6 +69,10 @@ def bucket(column: pa.Array | pa.ChunkedArray, num_buckets: int) -> NDArray[np.i
             f"cannot hash a column of type {column.type} into buckets; cast it to the type that "
             f"the column has in the table, which must be one of: {BUCKETABLE_TYPES}"
         )
+    if len(column) == 1 and isinstance(column, pa.Array):
+        hashed = _hash_of_one(column)
+        if hashed is not None:
+            return np.array([(hashed & _INT32_MAX) % num_buckets], dtype=np.int32)
     buckets = np.empty(len(column), dtype=np.int32)
     done = 0
     for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else (column,):
@@ -89,31 +91,26 @@ def is_bucketable(data_type: pa.DataType) -> bool:
     return _hasher_of(data_type) is not None
 
 
+def _hash_of_one(column: pa.Array) -> int | None:
+    """Hash of the only row, where that is quicker than numpy; None when it is not, or is null."""
+    data_type = column.type
+    if data_type in _TEXT:
+        text = column[0].as_py()
+        # The bytes of a long text are better hashed all at once.
+        if text is None or len(text) > _SHORT_TEXT:
+            return None
+        return hash_one(text.encode(), spark=True)
+    if data_type not in _WORDS or column.null_count:
+        return None
+    width = data_type.byte_width
+    start = column.offset * width
+    return hash_one(column.buffers()[1][start : start + width].to_pybytes())
+
+
 def _hasher_of(data_type: pa.DataType) -> _Hasher | None:
     if pa.types.is_timestamp(data_type):
         return _hash_words_64
     return _HASHERS.get(data_type)
-
-
-def _mix(hashes: _Words, words: _Words) -> _Words:
-    words = words * _C1
-    words = (words << np.uint32(15)) | (words >> np.uint32(17))
-    words *= _C2
-    words ^= hashes
-    words = (words << np.uint32(13)) | (words >> np.uint32(19))
-    words *= np.uint32(5)
-    words += np.uint32(0xE6546B64)
-    return words
-
-
-def _finish(hashes: _Words, lengths: _Words | np.uint32) -> _Words:
-    hashes = hashes ^ lengths
-    hashes ^= hashes >> np.uint32(16)
-    hashes *= np.uint32(0x85EBCA6B)
-    hashes ^= hashes >> np.uint32(13)
-    hashes *= np.uint32(0xC2B2AE35)
-    hashes ^= hashes >> np.uint32(16)
-    return hashes
 
 
 def _values(rows: pa.Array, dtype: str) -> NDArray[Any]:
@@ -123,95 +120,53 @@ def _values(rows: pa.Array, dtype: str) -> NDArray[Any]:
     return np.frombuffer(values, dtype=item, count=len(rows), offset=rows.offset * item.itemsize)
 
 
-def _hash_32(words: _Words) -> _Words:
-    return _finish(_mix(np.zeros(len(words), dtype=np.uint32), words), np.uint32(4))
-
-
-def _hash_64(bits: NDArray[np.uint64]) -> _Words:
-    low, high = bits.view("<u4").reshape(-1, 2).T
-    hashes = _mix(np.zeros(len(bits), dtype=np.uint32), low)
-    return _finish(_mix(hashes, high), np.uint32(8))
-
-
-def _hash_words_64(rows: pa.Array) -> _Words:
-    return _hash_64(_values(rows, "<u8"))
+def _hash_words_64(rows: pa.Array) -> Words:
+    return hash_64(_values(rows, "<u8"))
 
 
 def _widening(dtype: str) -> _Hasher:
     """Return a hasher of integers that are sign- or zero-extended to 32 bits first."""
 
-    def hash_rows(rows: pa.Array) -> _Words:
-        return _hash_32(_values(rows, dtype).astype("<i4").view("<u4"))
+    def hash_rows(rows: pa.Array) -> Words:
+        return hash_32(_values(rows, dtype).astype("<i4").view("<u4"))
 
     return hash_rows
 
 
-def _hash_words_32(rows: pa.Array) -> _Words:
-    return _hash_32(_values(rows, "<u4"))
+def _hash_words_32(rows: pa.Array) -> Words:
+    return hash_32(_values(rows, "<u4"))
 
 
-def _hash_booleans(rows: pa.Array) -> _Words:
-    return _hash_32(_values(rows.cast(pa.uint8()), "u1").astype("<u4"))
+def _hash_booleans(rows: pa.Array) -> Words:
+    return hash_32(_values(rows.cast(pa.uint8()), "u1").astype("<u4"))
 
 
-def _canonical(bits: NDArray[Any], infinity: int, nan: int) -> NDArray[Any]:
-    """Give -0 the bits of 0 and every NaN the same bits, without touching a float."""
-    magnitudes = bits & bits.dtype.type(np.iinfo(bits.dtype).max >> 1)
-    return np.where(magnitudes == 0, magnitudes, np.where(magnitudes > infinity, nan, bits)).astype(
-        bits.dtype, copy=False
-    )
+def _hash_floats(rows: pa.Array) -> Words:
+    return hash_32(canonical_bits(_values(rows, "<u4")))
 
 
-def _hash_floats(rows: pa.Array) -> _Words:
-    return _hash_32(_canonical(_values(rows, "<u4"), 0x7F800000, 0x7FC00000))
-
-
-def _hash_doubles(rows: pa.Array) -> _Words:
-    return _hash_64(_canonical(_values(rows, "<u8"), 0x7FF0000000000000, 0x7FF8000000000000))
+def _hash_doubles(rows: pa.Array) -> Words:
+    return hash_64(canonical_bits(_values(rows, "<u8")))
 
 
 def _text_hasher(offset_dtype: str) -> _Hasher:
     """Return a hasher of UTF-8 whose offsets are of this dtype."""
 
-    def hash_rows(rows: pa.Array) -> _Words:
+    def hash_rows(rows: pa.Array) -> Words:
         _, offset_buffer, data = rows.buffers()
         item = np.dtype(offset_dtype)
         offsets = np.frombuffer(
             offset_buffer, item, len(rows) + 1, rows.offset * item.itemsize
         ).astype(np.int64)
         text = np.frombuffer(data if data is not None else b"", dtype=np.uint8)
-        return _hash_text(text, offsets[:-1], np.diff(offsets))
+        return hash_bytes(text, offsets[:-1], np.diff(offsets), spark=True)
 
     return hash_rows
 
 
-def _hash_text(
-    text: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]
-) -> _Words:
-    """Hash the byte ranges ``text[start : start + length]``."""
-    counts = lengths // 4
-    longest = int(counts.max(initial=0))
-    # Numpy sorts integers of 16 bits by radix, which takes a tenth of the time.
-    order = np.argsort(counts.astype(np.uint16) if longest < 65_536 else counts, kind="stable")
-    ordered_counts, ordered_starts = counts[order], starts[order]
-    hashes = np.zeros(len(starts), dtype=np.uint32)
-    # Element i is the little-endian word that begins at byte i.
-    words = np.ndarray((max(len(text) - 3, 0),), dtype="<u4", buffer=text, strides=(1,))
-    for position in range(longest):
-        # The rows that have a word at this position stand together at the end.
-        active = int(np.searchsorted(ordered_counts, position, side="right"))
-        at = ordered_starts[active:] + 4 * position
-        hashes[active:] = _mix(hashes[active:], words[at])
-    ordered_lengths = lengths[order]
-    tails = ordered_starts + (ordered_lengths & ~3)
-    for position in range(3):
-        (active_rows,) = np.nonzero((ordered_lengths & 3) > position)
-        tail = text[tails[active_rows] + position].view(np.int8).astype(np.int32).view(np.uint32)
-        hashes[active_rows] = _mix(hashes[active_rows], tail)
-    result = np.empty_like(hashes)
-    result[order] = _finish(hashes, ordered_lengths.astype(np.uint32))
-    return result
-
+_SHORT_TEXT: Final = 128
+_TEXT: Final = frozenset({pa.string(), pa.large_string()})
+_WORDS: Final = frozenset({pa.int32(), pa.uint32(), pa.date32(), pa.int64(), pa.uint64()})
 
 _HASHERS: Final[dict[pa.DataType, _Hasher]] = {
     pa.bool_(): _hash_booleans,

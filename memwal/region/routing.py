@@ -9,12 +9,27 @@ from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from memwal.errors import InvalidInputError
-from memwal.region.bucketing import bucket
-from memwal.region.region_ids import UNSHARDED_ID, bucket_region_id, identity_region_id
-from memwal.region.spec import REGION_FIELD_ID, RegionSpec
+from memwal.format.names import TOMBSTONE
+from memwal.region.fields import RegionField
+from memwal.region.region_ids import (
+    UNSHARDED_ID,
+    bucket_region_id,
+    derived_region_id,
+    identity_region_id,
+)
+from memwal.region.region_values import id_names, stored_values
+from memwal.region.spec import RegionSpec
+from memwal.region.transforms import Bucket, Unsharded
+
+# Regions are few; a column with more values than this does not stay in memory because of them.
+_CACHED_REGIONS: Final = 65_536
+
+# Numpy sorts integers of 16 bits by radix, which takes a tenth of the time.
+_RADIX: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,18 +39,16 @@ class RegionAssignment:
     Attributes
     ----------
     region_id : UUID
-        The id LanceDB derives for the same rows.
+        The id every client derives for the same rows; for a region that was made by hand, the one
+        its maker chose.
     field_values : tuple of (str, bytes)
         Field id and value of each region field as the region manifest holds them: bucket numbers
         as 4 bytes, integers in the width of their column, both little-endian; booleans one byte;
-        text in UTF-8. Empty when rows are not divided.
+        text in UTF-8; a null is left out. Empty when rows are not divided, or by hand.
     """
 
     region_id: UUID
-    field_values: tuple[tuple[str, bytes], ...]
-
-
-_UNSHARDED: Final = RegionAssignment(UNSHARDED_ID, ())
+    field_values: tuple[tuple[str, bytes], ...] = ()
 
 
 class Router:
@@ -47,6 +60,8 @@ class Router:
         How the table is divided.
     schema : pyarrow.Schema
         Schema of the table.
+    spec_id : int, default 1
+        Id of the spec in the table, which is part of the ids of regions that Lance does not know.
 
     Raises
     ------
@@ -54,141 +69,229 @@ class Router:
         If the table cannot be divided this way.
     """
 
-    __slots__ = ("_assignments", "_column_type", "_spec")
+    __slots__ = ("_cache", "_known", "_only", "_shared", "_sources", "_spec", "_spec_id")
 
-    def __init__(self, spec: RegionSpec, schema: pa.Schema) -> None:
+    def __init__(self, spec: RegionSpec, schema: pa.Schema, *, spec_id: int = 1) -> None:
+        spec.value_types(schema)
         self._spec = spec
-        self._column_type = spec.column_type(schema)
-        self._assignments: list[RegionAssignment] | None
-        match spec.transform:
-            case "bucket":
-                self._assignments = [_of_bucket(number) for number in range(spec.num_regions)]
-            case "identity":
-                self._assignments = None
-            case "unsharded":
-                self._assignments = [_UNSHARDED]
+        self._spec_id = spec_id
+        self._shared = spec.is_shared_with_lance(spec_id, schema)
+        self._sources = [(name, schema.field(name).type) for name in spec.columns]
+        self._cache: dict[tuple[bytes, ...], RegionAssignment] = {}
+        self._only: RegionAssignment | None = None
+        if isinstance(spec.fields[0].transform, Unsharded):
+            self._only = RegionAssignment(
+                UNSHARDED_ID if self._shared else derived_region_id(spec_id, ())
+            )
+        self._known = self._known_regions()
+
+    @classmethod
+    def to_region(cls, region_id: UUID) -> Router:
+        """Return a router that takes all rows to one region, made by hand (spec 0)."""
+        router = cls(RegionSpec.unsharded(), pa.schema([]))
+        router._only = RegionAssignment(region_id)
+        router._known = [router._only]
+        return router
 
     def assignments(self) -> list[RegionAssignment] | None:
-        """Return all regions, in the order of bucket numbers; None when only the data tells."""
-        return None if self._assignments is None else list(self._assignments)
+        """Return all regions, in the order of bucket numbers; None when only the data tells.
 
-    def regions_of(self, values: pa.Array) -> list[RegionAssignment]:
+        Where ``multi_bucket`` finds nothing but nulls, a row has a region beside these.
+        """
+        return None if self._known is None else list(self._known)
+
+    def regions_of(self, values: pa.Array | pa.RecordBatch) -> list[RegionAssignment]:
         """Return the regions that can hold rows with one of these values, each once.
 
         Parameters
         ----------
-        values : pyarrow.Array
-            Values of the region column, in exactly its type. When rows are not divided they do not
-            matter, and the answer is the only region.
+        values : pyarrow.Array or pyarrow.RecordBatch
+            Values of the region columns, in exactly their types; an array when there is only one.
+            When rows are not divided they do not matter, and the answer is the only region.
 
         Raises
         ------
         InvalidInputError
-            If the values are of another type or, in an identity column, null.
+            If the values are of another type or, where Lance divides by identity, null.
         """
-        if self._column_type is None:
-            return [_UNSHARDED]
-        self._check_type(values.type)
-        if len(values) == 0:
+        if self._only is not None:
+            return [self._only]
+        if isinstance(values, pa.Array):
+            ((name, _),) = self._sources
+            values = pa.record_batch({name: values})
+        self._check_rows(values.schema)
+        if values.num_rows == 0:
             return []
         codes, regions = self._classify(values)
         return [regions[code] for code in np.unique(codes).tolist()]
 
     def route(
-        self, data: pa.RecordBatch | pa.Table
+        self, data: pa.RecordBatch | pa.Table, *, by: pa.RecordBatch | None = None
     ) -> list[tuple[RegionAssignment, pa.RecordBatch]]:
         """Split rows by region.
 
         Parameters
         ----------
         data : pyarrow.RecordBatch or pyarrow.Table
-            Rows with the region column in exactly the type that it has in the table: the same
+            Rows with the region columns in exactly the types that they have in the table: the same
             number in another width hashes into another bucket.
+        by : pyarrow.RecordBatch, optional
+            Region columns of the rows, where ``data`` does not hold them as they are: deleted rows
+            have nulls in all columns outside the key.
 
         Returns
         -------
         list of (RegionAssignment, pyarrow.RecordBatch)
             One part per region that occurs, in the order of bucket numbers or of first occurrence.
             Rows keep their order within a part. A batch whose rows are all of one region is
-            returned itself; otherwise every part is a copy, so that each can be freed alone.
+            returned itself; otherwise the parts are slices of one copy, which lives as long as any
+            of them.
 
         Raises
         ------
         InvalidInputError
-            If the region column is absent, of another type or, in an identity column, null; or if
-            a table is too large for one batch.
+            If a region column is absent, of another type or, where Lance divides by identity,
+            null; if a delete does not tell a region column outside of the key; or if a table is
+            too large for one batch.
         """
-        self._check_rows(data.schema)
         if data.num_rows == 0:
+            self._check_rows(data.schema)
             return []
         batch = data if isinstance(data, pa.RecordBatch) else _to_batch(data)
-        if self._column_type is None:
-            return [(_UNSHARDED, batch)]
-        codes, regions = self._classify(batch.column(self._spec.column))
-        sizes = np.bincount(codes, minlength=len(regions))
+        if self._only is not None:
+            return [(self._only, batch)]
+        self._check_rows(batch.schema if by is None else by.schema)
+        if by is None:
+            self._check_deletes(batch)
+        codes, regions = self._classify(batch if by is None else by)
+        if len(codes) == 1:
+            return [(regions[0], batch)]
         first = int(codes[0])
-        if sizes[first] == batch.num_rows:
+        sizes = np.bincount(codes, minlength=len(regions))
+        if sizes[first] == len(codes):
             return [(regions[first], batch)]
-        order = np.argsort(codes, kind="stable")
+        sorted_rows = batch.take(pa.array(np.argsort(codes, kind="stable")))
         ends = np.cumsum(sizes)
         return [
-            (regions[code], batch.take(pa.array(order[ends[code] - sizes[code] : ends[code]])))
+            (regions[code], sorted_rows.slice(int(ends[code] - sizes[code]), int(sizes[code])))
             for code in np.flatnonzero(sizes).tolist()
         ]
 
     def _check_rows(self, schema: pa.Schema) -> None:
-        if self._column_type is None:
+        for name, data_type in self._sources:
+            position = schema.get_field_index(name)
+            if position < 0:
+                raise InvalidInputError(
+                    f"the rows have no region column {name!r}, or have it twice; "
+                    f"their columns are {', '.join(schema.names)}"
+                )
+            found = schema.field(position).type
+            if found != data_type:
+                raise InvalidInputError(
+                    f"region column {name!r} has type {found} in the rows but "
+                    f"{data_type} in the table; cast the rows to the schema of the table"
+                )
+
+    def _check_deletes(self, batch: pa.RecordBatch) -> None:
+        """Refuse deleted rows whose region columns were not kept: they would go anywhere."""
+        beside = self._spec.columns_beside_key
+        if not beside or batch.schema.get_field_index(TOMBSTONE) < 0:
             return
-        position = schema.get_field_index(self._spec.column)
-        if position < 0:
+        if batch.column(TOMBSTONE).true_count:
             raise InvalidInputError(
-                f"the rows have no region column {self._spec.column!r}, or have it twice; "
-                f"their columns are {', '.join(schema.names)}"
-            )
-        self._check_type(schema.field(position).type)
-
-    def _check_type(self, data_type: pa.DataType) -> None:
-        if data_type != self._column_type:
-            raise InvalidInputError(
-                f"region column {self._spec.column!r} has type {data_type} in the rows but "
-                f"{self._column_type} in the table; cast the rows to the schema of the table"
+                f"the table is divided by {', '.join(beside)}, which the primary key does not "
+                "have to hold: give these columns with the keys to delete"
             )
 
-    def _classify(self, column: pa.Array) -> tuple[NDArray[Any], Sequence[RegionAssignment]]:
+    def _known_regions(self) -> list[RegionAssignment] | None:
+        if self._only is not None:
+            return [self._only]
+        if not self._spec.num_regions:
+            return None
+        counts = [field.transform.num_values or 0 for field in self._spec.fields]
+        grid = np.indices(counts, dtype=np.int32).reshape(len(counts), -1)
+        return self._regions([pa.array(numbers) for numbers in grid])
+
+    def _classify(self, rows: pa.RecordBatch) -> tuple[NDArray[Any], Sequence[RegionAssignment]]:
         """Return an index per row, and the regions that the indexes stand for."""
-        if self._assignments is not None:
-            numbers = bucket(column, len(self._assignments))
-            # Numpy sorts integers of 16 bits by radix, which takes a tenth of the time.
-            return numbers.astype(np.uint16), self._assignments
-        if column.null_count:
+        values = [_values(field, rows) for field in self._spec.fields]
+        if rows.num_rows == 1:
+            return np.zeros(1, dtype=np.int64), self._regions(values)
+        if self._known is not None and not any(value.null_count for value in values):
+            codes = values[0].to_numpy()
+            for field, value in zip(self._spec.fields[1:], values[1:], strict=True):
+                codes = codes * (field.transform.num_values or 0) + value.to_numpy()
+            return codes.astype(np.uint16), self._known
+        codes = _codes(values)
+        # The first row of each code: of several assignments to a place, the last one stays.
+        first = np.empty(int(codes.max()) + 1, dtype=np.int64)
+        first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
+        regions = self._regions([value.take(pa.array(first)) for value in values])
+        return codes.astype(np.uint16) if len(regions) <= _RADIX else codes, regions
+
+    def _regions(self, values: Sequence[pa.Array]) -> list[RegionAssignment]:
+        """The region of each combination of values, one array per field."""
+        if self._shared and values[0].null_count:
             raise InvalidInputError(
-                f"region column {self._spec.column!r} has {column.null_count} nulls, and null "
-                "names no region; fill them before writing"
+                f"region column {self._spec.columns[0]!r} has {values[0].null_count} nulls, and "
+                "null names no region; fill them before writing"
             )
-        encoded = column.dictionary_encode()
-        values = _identity_bytes(encoded.dictionary)
-        return encoded.indices.to_numpy(), [
-            RegionAssignment(identity_region_id(value), ((REGION_FIELD_ID, value),))
-            for value in values
+        stored = [stored_values(value) for value in values]
+        names = None if self._shared else [id_names(value) for value in values]
+        found = []
+        for number, combination in enumerate(zip(*stored, strict=True)):
+            # Values and not meanings: a column has one type, and None is no bytes.
+            region = self._cache.get(combination)
+            if region is None:
+                if len(self._cache) >= _CACHED_REGIONS:
+                    self._cache.clear()
+                region_id = (
+                    self._shared_id(combination[0])
+                    if names is None
+                    else derived_region_id(self._spec_id, (name[number] for name in names))
+                )
+                region = RegionAssignment(region_id, self._field_values(combination))
+                self._cache[combination] = region
+            found.append(region)
+        return found
+
+    def _shared_id(self, value: bytes) -> UUID:
+        if isinstance(self._spec.fields[0].transform, Bucket):
+            return bucket_region_id(int.from_bytes(value, "little"))
+        return identity_region_id(value)
+
+    def _field_values(self, stored: Sequence[bytes | None]) -> tuple[tuple[str, bytes], ...]:
+        return tuple(
+            (field.field_id, value)
+            for field, value in zip(self._spec.fields, stored, strict=True)
+            if value is not None
+        )
+
+
+def _values(field: RegionField, rows: pa.RecordBatch) -> pa.Array:
+    return field.transform.apply(
+        [
+            pa.nulls(rows.num_rows) if column is None else rows.column(column)
+            for column in field.columns
         ]
+    )
 
 
-def _of_bucket(number: int) -> RegionAssignment:
-    value = number.to_bytes(4, "little")
-    return RegionAssignment(bucket_region_id(number), ((REGION_FIELD_ID, value),))
+def _codes(values: Sequence[pa.Array]) -> NDArray[np.int64]:
+    """Number the combinations of values in the order in which they occur first."""
+    codes, _ = _encoded(values[0])
+    for value in values[1:]:
+        others, count = _encoded(value)
+        codes, _ = _encoded(pa.array(codes * count + others))
+    return codes
 
 
-def _identity_bytes(values: pa.Array) -> list[bytes]:
-    """Encode distinct values, none of them null."""
-    data_type = values.type
-    if pa.types.is_boolean(data_type):
-        return [bytes([value]) for value in values.to_pylist()]
-    if pa.types.is_integer(data_type):
-        width = data_type.byte_width
-        packed = values.to_numpy().tobytes()
-        return [packed[start : start + width] for start in range(0, len(packed), width)]
-    binary = pa.binary() if pa.types.is_string(data_type) else pa.large_binary()
-    return list(values.cast(binary).to_pylist())
+def _encoded(values: pa.Array) -> tuple[NDArray[np.int64], int]:
+    """Number the values in the order in which they occur first, and count them."""
+    if pt.is_null(values.type):
+        return np.zeros(len(values), dtype=np.int64), 1
+    encoded = values.dictionary_encode("encode")
+    return encoded.indices.to_numpy().astype(np.int64), len(encoded.dictionary)
 
 
 def _to_batch(table: pa.Table) -> pa.RecordBatch:

@@ -4,51 +4,52 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from math import prod
+from typing import Final
 
 import pyarrow as pa
+import pyarrow.types as pt
 
-from memwal.errors import CorruptDataError, InvalidInputError, TableSetupError
-from memwal.format.index_details import RegionFieldSpec, StoredRegionSpec
-from memwal.region.bucketing import BUCKETABLE_TYPES, is_bucketable
+from memwal.errors import InvalidInputError, TableSetupError
+from memwal.format.index_details import StoredRegionSpec
+from memwal.region.expressions import Expression
+from memwal.region.fields import RegionField
+from memwal.region.stored_fields import PENDING, field_from_stored, is_pending
+from memwal.region.transforms import (
+    MAX_BUCKETS,
+    Bucket,
+    CalendarPart,
+    Identity,
+    MultiBucket,
+    Transform,
+    Truncate,
+    Unsharded,
+)
 
 REGION_FIELD_ID: Final = "bucket"
-"""Name of the region value. Lance uses this one for every transform, so LanceDB finds it."""
+"""Name of the value of a spec with one. Lance uses this one for every transform."""
 
-MAX_BUCKETS: Final = 1024
-"""The most buckets Lance sets a table up with."""
+MAX_FIELDS: Final = 16
+"""The most values that can name a region together."""
 
-_NUM_BUCKETS: Final = "num_buckets"
-_COLUMN: Final = "column"
-
-# Arrow types whose values can name a region, by the name Lance gives the type.
-_IDENTITY_TYPES: Final[dict[pa.DataType, str]] = {
-    pa.bool_(): "boolean",
-    pa.int8(): "int8",
-    pa.int16(): "int16",
-    pa.int32(): "int32",
-    pa.int64(): "int64",
-    pa.uint8(): "uint8",
-    pa.uint16(): "uint16",
-    pa.uint32(): "uint32",
-    pa.uint64(): "uint64",
-    pa.string(): "utf8",
-    pa.large_string(): "large_utf8",
-}
+# Types that LanceDB takes for the transforms it knows.
+_LANCEDB_TRANSFORMS: Final = (Bucket, Identity, Unsharded)
 
 
 @dataclass(frozen=True, slots=True)
 class RegionSpec:
-    """How rows map to regions. Make one with :meth:`bucket`, :meth:`identity` or :meth:`unsharded`.
+    """How rows map to regions. Make one with :meth:`bucket` or another of the class methods.
+
+    LanceDB and pylance know ``bucket``, ``identity`` and ``unsharded`` of one column. They refuse
+    to write to a table with any other spec, and to one with several specs.
 
     Parameters
     ----------
-    transform : {"bucket", "identity", "unsharded"}
-        How the region is computed from a row.
-    column : str or None, default None
-        The column it is computed from; None when rows are not divided.
-    num_buckets : int or None, default None
-        Number of buckets; None unless the transform is ``bucket``.
+    fields : tuple of RegionField
+        The values that name a region together.
+    pending : bool, default False
+        The spec is not in force yet: regions of an earlier one are still being emptied. See
+        ``memwal.add_region_spec``.
 
     Raises
     ------
@@ -56,44 +57,26 @@ class RegionSpec:
         If the parts do not belong together or are out of range.
     """
 
-    transform: Literal["bucket", "identity", "unsharded"]
-    column: str | None = None
-    num_buckets: int | None = None
+    fields: tuple[RegionField, ...]
+    pending: bool = False
 
     def __post_init__(self) -> None:
-        if self.transform not in ("bucket", "identity", "unsharded"):
+        if not 1 <= len(self.fields) <= MAX_FIELDS:
             raise InvalidInputError(
-                f"there is no region transform {self.transform!r}; "
-                "use 'bucket', 'identity' or 'unsharded'"
+                f"a region spec has 1 to {MAX_FIELDS} fields, got {len(self.fields)}"
             )
-        if self.transform == "unsharded":
-            if self.column is not None:
-                raise InvalidInputError(
-                    f"an unsharded region spec takes no column, got {self.column!r}; leave it out"
-                )
-        elif not self.column or not isinstance(self.column, str):
+        names = [field.field_id for field in self.fields]
+        if not all(names) or len(set(names)) != len(names):
             raise InvalidInputError(
-                f"a region spec of transform {self.transform!r} needs the name of a column, "
-                f"got {self.column!r}"
+                f"the fields of a region spec need names of their own, got {', '.join(names)}"
             )
-        if self.transform != "bucket":
-            if self.num_buckets is not None:
-                raise InvalidInputError(
-                    f"a region spec of transform {self.transform!r} has no buckets, "
-                    f"got num_buckets={self.num_buckets!r}; leave it out"
-                )
-        elif (
-            not isinstance(self.num_buckets, int)
-            or isinstance(self.num_buckets, bool)
-            or not 1 <= self.num_buckets <= MAX_BUCKETS
-        ):
+        if len(self.fields) > 1 and any(isinstance(f.transform, Unsharded) for f in self.fields):
             raise InvalidInputError(
-                f"num_buckets must be an integer between 1 and {MAX_BUCKETS}, "
-                f"got {self.num_buckets!r}"
+                "'unsharded' keeps all rows together and cannot be combined with other fields"
             )
 
     @classmethod
-    def bucket(cls, column: str, num_buckets: int) -> RegionSpec:
+    def bucket(cls, column: str, num_buckets: int, *, immutable: bool = False) -> RegionSpec:
         """Spread rows evenly over a fixed number of regions by the hash of a key column.
 
         Parameters
@@ -101,100 +84,221 @@ class RegionSpec:
         column : str
             A column of the primary key. Its type must be one that Lance hashes.
         num_buckets : int
-            Number of regions, from 1 to 1024. It cannot change later: rows that were written under
-            another number would be looked for in the wrong region. Each region that is written to
-            costs its writer a MemTable and a log entry (one PUT) per flush of the log, and each
-            has one writer at a time, so the number also bounds how many processes can write.
+            Number of regions, from 1 to 1024. Another number needs another spec, see
+            ``memwal.add_region_spec``. Each region that is written to costs its writer a MemTable
+            and a log entry (one PUT) per flush of the log, and each has one writer at a time, so
+            the number also bounds how many processes can write.
+        immutable : bool, default False
+            The column may lie outside the primary key, since it never changes for a key; deletes
+            then have to name it too. Nothing can check this promise: two regions that hold one
+            key merge in any order, and an older row can win.
         """
-        return cls("bucket", column, num_buckets)
+        return cls._of(Bucket(num_buckets), column, immutable=immutable)
 
     @classmethod
-    def identity(cls, column: str) -> RegionSpec:
+    def multi_bucket(
+        cls, columns: Sequence[str], num_buckets: int, *, immutable: bool = False
+    ) -> RegionSpec:
+        """Spread rows over a fixed number of regions by the hash of several columns together.
+
+        Parameters
+        ----------
+        columns : sequence of str
+        num_buckets : int
+            As for :meth:`bucket`.
+        """
+        names = (columns,) if isinstance(columns, str) else tuple(columns)
+        return cls._of(MultiBucket(num_buckets), *names, immutable=immutable)
+
+    @classmethod
+    def identity(cls, column: str, *, immutable: bool = False) -> RegionSpec:
         """Give every value of a key column a region of its own.
 
         Parameters
         ----------
         column : str
-            A column of the primary key with few values: booleans, integers or text, never null.
-            Regions appear as values do, so their number has no bound but the column's.
+            A column of the primary key with few values. Regions appear as values do, so their
+            number has no bound but the column's. LanceDB takes booleans, integers and text.
         """
-        return cls("identity", column)
+        return cls._of(Identity(), column, immutable=immutable)
+
+    @classmethod
+    def year(cls, column: str, *, immutable: bool = False) -> RegionSpec:
+        """Divide by the year of a date, a timestamp or an ISO 8601 text, in UTC.
+
+        A primary key holds no dates: the column is a text of the key, or ``immutable``.
+        """
+        return cls._of(CalendarPart("year"), column, immutable=immutable)
+
+    @classmethod
+    def month(cls, column: str, *, immutable: bool = False) -> RegionSpec:
+        """Divide by the month, 1 to 12, of any year. See :meth:`year`."""
+        return cls._of(CalendarPart("month"), column, immutable=immutable)
+
+    @classmethod
+    def day(cls, column: str, *, immutable: bool = False) -> RegionSpec:
+        """Divide by the day of the month, 1 to 31. See :meth:`year`."""
+        return cls._of(CalendarPart("day"), column, immutable=immutable)
+
+    @classmethod
+    def hour(cls, column: str, *, immutable: bool = False) -> RegionSpec:
+        """Divide by the hour of the day, 0 to 23. See :meth:`year`."""
+        return cls._of(CalendarPart("hour"), column, immutable=immutable)
+
+    @classmethod
+    def truncate(cls, column: str, width: int, *, immutable: bool = False) -> RegionSpec:
+        """Divide by the first ``width`` characters, or by numbers rounded towards zero.
+
+        Parameters
+        ----------
+        column : str
+            Text, binary (of which bytes are taken), an integer or a decimal.
+        width : int
+            Characters, bytes, or what numbers become multiples of.
+        """
+        return cls._of(Truncate(width), column, immutable=immutable)
+
+    @classmethod
+    def expression(
+        cls,
+        sql: str,
+        columns: Sequence[str],
+        result_type: pa.DataType,
+        *,
+        immutable: bool = False,
+    ) -> RegionSpec:
+        """Divide by a SQL expression, which DataFusion evaluates (``memwal[expressions]``).
+
+        Parameters
+        ----------
+        sql : str
+            Over ``col0``, ``col1``, ..., for example ``lower(left(col0, 2))``. Its functions are
+            those of :data:`memwal.region.expression_text.FUNCTIONS`.
+        columns : sequence of str
+            What ``col0``, ``col1``, ... are.
+        result_type : pyarrow.DataType
+            Type of the region value.
+        """
+        names = (columns,) if isinstance(columns, str) else tuple(columns)
+        return cls._of(Expression(sql, result_type, len(names)), *names, immutable=immutable)
 
     @classmethod
     def unsharded(cls) -> RegionSpec:
         """Keep all rows in one region, which has one writer at a time."""
-        return cls("unsharded")
+        return cls._of(Unsharded())
+
+    @classmethod
+    def combine(cls, *specs: RegionSpec) -> RegionSpec:
+        """Divide by several values together: a region for each combination of them.
+
+        ``RegionSpec.combine(RegionSpec.identity("tenant"), RegionSpec.bucket("id", 4))`` spreads
+        each tenant's rows over four regions.
+        """
+        parts = [field for spec in specs for field in spec.fields]
+        names: list[str] = []
+        for field in parts:
+            kind = field.transform.name or "expression"
+            name = "_".join((*(column or "dropped" for column in field.columns), kind))
+            taken = sum(one == name or one.startswith(f"{name}_") for one in names)
+            names.append(name if not taken else f"{name}_{taken + 1}")
+        return cls(
+            tuple(
+                RegionField(name, part.columns, part.transform, part.immutable)
+                for name, part in zip(names, parts, strict=True)
+            )
+        )
+
+    @classmethod
+    def _of(cls, transform: Transform, *columns: str, immutable: bool = False) -> RegionSpec:
+        return cls((RegionField(REGION_FIELD_ID, columns, transform, immutable),))
 
     def __str__(self) -> str:
-        arguments = (str(part) for part in (self.column, self.num_buckets) if part is not None)
-        return f"{self.transform}({', '.join(arguments)})"
+        return ", ".join(str(field) for field in self.fields)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Every source column that the table has, once."""
+        found = (column for field in self.fields for column in field.columns)
+        return tuple(dict.fromkeys(column for column in found if column is not None))
+
+    @property
+    def columns_beside_key(self) -> tuple[str, ...]:
+        """Source columns that are promised not to change for a key, and may lie outside of it."""
+        found = (column for field in self.fields if field.immutable for column in field.columns)
+        return tuple(dict.fromkeys(column for column in found if column is not None))
 
     @property
     def num_regions(self) -> int:
         """How many regions there will be; 0 when only the data can tell, as Lance records it."""
-        match self.transform:
-            case "bucket":
-                return self.num_buckets or 0
-            case "identity":
-                return 0
-            case "unsharded":
-                return 1
+        numbers = [field.transform.num_values for field in self.fields]
+        known = prod(number or 0 for number in numbers)
+        return known if known <= MAX_BUCKETS else 0
+
+    def is_shared_with_lance(self, spec_id: int, schema: pa.Schema) -> bool:
+        """Whether LanceDB would write to the same table, so that region ids have to be its own.
+
+        It knows one spec of one field, with id 1, and fewer types than we do for ``identity``.
+        """
+        (field, *others) = self.fields
+        if spec_id != 1 or others or not isinstance(field.transform, _LANCEDB_TRANSFORMS):
+            return False
+        if not isinstance(field.transform, Identity):
+            return True
+        value_type = field.value_type(schema)
+        return bool(
+            pt.is_boolean(value_type)
+            or pt.is_integer(value_type)
+            or pt.is_string(value_type)
+            or pt.is_large_string(value_type)
+        )
 
     def check_keys(self, primary_key: Sequence[str]) -> None:
-        """Check that a primary key always maps to the same region.
+        """Check that a primary key always maps to the same region, so that rows can be written.
 
         Two regions with rows of one key merge in any order, and the older row could win.
 
         Raises
         ------
         InvalidInputError
-            If the region column is not part of the primary key.
+            If a region column is not part of the primary key.
+        TableSetupError
+            If a region column was dropped, or the spec is not in force yet.
         """
-        if self.column is not None and self.column not in primary_key:
-            raise InvalidInputError(
-                f"region column {self.column!r} is not part of the primary key "
-                f"({', '.join(primary_key)}), so rows of one key could land in two regions; "
-                "divide by a key column, or use RegionSpec.unsharded()"
+        if self.pending:
+            raise TableSetupError(
+                f"the table is on its way to be divided by {self}, and takes no writes until the "
+                "regions of the earlier spec are empty; finish with memwal.add_region_spec(uri, "
+                "spec)"
             )
+        for field in self.fields:
+            if None in field.columns:
+                raise TableSetupError(
+                    f"a source column of {field} was dropped from the table, so that rows of one "
+                    "key could land in two regions; divide the table anew with "
+                    "memwal.add_region_spec(uri, spec)"
+                )
+            outside = [name for name in field.columns if name not in primary_key]
+            if outside and not field.immutable:
+                raise InvalidInputError(
+                    f"region column {outside[0]!r} is not part of the primary key "
+                    f"({', '.join(primary_key)}), so rows of one key could land in two regions; "
+                    "divide by a key column, or use RegionSpec.unsharded()"
+                )
 
-    def column_type(self, schema: pa.Schema) -> pa.DataType | None:
-        """Return the type of the region column in a table, after checking that it can be used.
+    def value_types(self, schema: pa.Schema) -> tuple[pa.DataType, ...]:
+        """Return the type of each region value in a table, after checking that it can be used.
 
         Parameters
         ----------
         schema : pyarrow.Schema
             Schema of the table, as the table itself tells it.
 
-        Returns
-        -------
-        pyarrow.DataType or None
-            None when rows are not divided.
-
         Raises
         ------
         InvalidInputError
             If the table has no such column at the top level, or cannot be divided by its type.
         """
-        if self.column is None:
-            return None
-        position = schema.get_field_index(self.column)
-        if position < 0:
-            raise InvalidInputError(
-                f"region column {self.column!r} is not one of the columns at the top of the table: "
-                f"{', '.join(schema.names)}"
-            )
-        data_type = schema.field(position).type
-        if self.transform == "bucket":
-            usable, types = is_bucketable(data_type), BUCKETABLE_TYPES
-        else:
-            usable = data_type in _IDENTITY_TYPES
-            types = ", ".join(str(known) for known in _IDENTITY_TYPES)
-        if not usable:
-            raise InvalidInputError(
-                f"column {self.column!r} of type {data_type} cannot divide a table into regions "
-                f"by {self.transform!r}; use a column of one of these types: {types}"
-            )
-        return data_type
+        return tuple(field.value_type(schema) for field in self.fields)
 
     def bind(
         self, field_ids: Mapping[str, int], schema: pa.Schema, *, spec_id: int = 1
@@ -213,25 +317,15 @@ class RegionSpec:
         Raises
         ------
         InvalidInputError
-            If the region column is missing or cannot be used, or the id is not positive.
+            If a region column is missing or cannot be used, or the id is not positive.
         """
         if spec_id < 1:
             raise InvalidInputError(f"the id of a region spec must be positive, got {spec_id}")
-        data_type = self.column_type(schema)
-        if self.column is not None and self.column not in field_ids:
-            raise InvalidInputError(
-                f"no field id is known for region column {self.column!r}; "
-                "pass the field ids of the table that is set up"
-            )
-        field = RegionFieldSpec(
-            field_id=REGION_FIELD_ID,
-            source_ids=() if self.column is None else (field_ids[self.column],),
-            transform=self.transform,
-            expression=None,
-            result_type=_IDENTITY_TYPES[data_type] if self.transform == "identity" else "int32",
-            parameters={} if self.num_buckets is None else {_NUM_BUCKETS: str(self.num_buckets)},
+        parameters = {PENDING: "true"} if self.pending else {}
+        return StoredRegionSpec(
+            spec_id=spec_id,
+            fields=tuple(field.bind(field_ids, schema, parameters) for field in self.fields),
         )
-        return StoredRegionSpec(spec_id=spec_id, fields=(field,))
 
     @classmethod
     def from_stored(cls, stored: StoredRegionSpec, field_names: Mapping[int, str]) -> RegionSpec:
@@ -248,66 +342,16 @@ class RegionSpec:
         ------
         InvalidInputError
             If the table is divided in a way that is not supported.
-        TableSetupError
-            If the region column is no longer in the table.
         CorruptDataError
             If the stored spec lacks a part it must have, or contradicts itself.
         """
         where = f"region spec {stored.spec_id}"
-        if len(stored.fields) != 1:
-            raise InvalidInputError(
-                f"{where} divides the table by {len(stored.fields)} values; only specs of exactly "
-                "one are supported"
+        if not stored.fields:
+            raise InvalidInputError(f"{where} divides the table by nothing, which is not supported")
+        fields = []
+        for field in stored.fields:
+            columns, transform, immutable = field_from_stored(
+                field, field_names, where=f"{where}, field {field.field_id!r}"
             )
-        field = stored.fields[0]
-        where = f"{where}, field {field.field_id!r}"
-        match field.transform:
-            case "unsharded":
-                return cls.unsharded()
-            case "identity":
-                return cls.identity(_source_column(field, field_names, where=where))
-            case "bucket":
-                column = _source_column(field, field_names, where=where)
-                return cls.bucket(column, _stored_num_buckets(field, where=where))
-            case None:
-                raise InvalidInputError(
-                    f"{where}: the region expression {field.expression!r} is not supported; "
-                    "only the transforms bucket, identity and unsharded are"
-                )
-            case _:
-                raise InvalidInputError(
-                    f"{where}: the region transform {field.transform!r} is not supported; "
-                    "only bucket, identity and unsharded are"
-                )
-
-
-def _source_column(field: RegionFieldSpec, names: Mapping[int, str], *, where: str) -> str:
-    if len(field.source_ids) != 1:
-        raise CorruptDataError(
-            f"{where}: the transform {field.transform!r} takes one source column, but the table "
-            f"stores {len(field.source_ids)}; look at how the table was set up"
-        )
-    source_id = field.source_ids[0]
-    if source_id not in names:
-        raise TableSetupError(
-            f"{where}: the source column with field id {source_id} is not at the top level of the "
-            "table; it was dropped or is nested, so rows cannot be assigned to regions"
-        )
-    # Lance lets this parameter win over the field id, blank or not.
-    override = field.parameters.get(_COLUMN, "")
-    if override.strip() and override != names[source_id]:
-        raise CorruptDataError(
-            f"{where}: the source column is {names[source_id]!r} by its field id but {override!r} "
-            "by its name; look at how the table was set up"
-        )
-    return names[source_id]
-
-
-def _stored_num_buckets(field: RegionFieldSpec, *, where: str) -> int:
-    text = field.parameters.get(_NUM_BUCKETS, "")
-    if not (text.isascii() and text.isdecimal()):
-        raise CorruptDataError(
-            f"{where}: the transform 'bucket' needs the parameter {_NUM_BUCKETS!r} as a number, "
-            f"but the table stores {text!r}; look at how the table was set up"
-        )
-    return int(text)
+            fields.append(RegionField(field.field_id, columns, transform, immutable))
+        return cls(tuple(fields), pending=is_pending(stored))

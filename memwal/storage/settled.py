@@ -35,6 +35,22 @@ def create_settled(store: ObjectStore, key: str, data: Data) -> bytes | None:
     StoreAccessError, StoreFullError
         The store refused the first try; nothing was written.
     """
+    try:
+        # On the hot path of every write: the machinery of retries costs more than the rest here.
+        # Anything but a store that is unavailable is a refusal, before anything could happen.
+        return _create_or_read(store, key, data)
+    except StoreUnavailableError as error:
+        return _retry(store, key, data, first=error)
+
+
+def _retry(store: ObjectStore, key: str, data: Data, *, first: StoreError) -> bytes | None:
+    failures = [first]
+
+    def attempt() -> bytes | None:
+        if failures:
+            raise failures.pop()
+        return _create_or_read(store, key, data)
+
     retrying = Retrying(
         retry=retry_if_exception_type(StoreUnavailableError),
         stop=stop_after_attempt(_ATTEMPTS),
@@ -42,12 +58,8 @@ def create_settled(store: ObjectStore, key: str, data: Data) -> bytes | None:
         reraise=True,
     )
     try:
-        return retrying(_create_or_read, store, key, data)
+        return retrying(attempt)
     except StoreError as error:
-        first_try = retrying.statistics.get("attempt_number", 1) == 1
-        if first_try and not isinstance(error, StoreUnavailableError):
-            # Refused before anything could happen: no access, no space.
-            raise
         raise OutcomeUnknownError(
             f"the store did not say whether {key} was written; it may or may not be there"
         ) from error

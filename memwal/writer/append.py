@@ -12,8 +12,7 @@ import pyarrow as pa
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from memwal.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
-from memwal.format.names import wal_key
-from memwal.format.wal_entry import decode_entry, encode_entry
+from memwal.format.wal_encoder import EntryEncoder
 from memwal.storage.base import ObjectStore
 from memwal.writer.log import take
 
@@ -46,6 +45,10 @@ class LogAppender:
         First free position, as far as known.
     verify_epoch : callable
         Raises RegionFencedError when the region was claimed by somebody else.
+    verified_at : float
+        When the region was last known to be ours, by ``clock``: a moment before ``verify_epoch``,
+        or a look like it, was started and then succeeded. Never yet by default, since a claim may
+        have paused on its way, too; the first append then looks.
     check_interval : float
         Seconds for which a successful ``verify_epoch`` is relied on.
     adopt : callable
@@ -66,19 +69,18 @@ class LogAppender:
         verify_epoch: Callable[[], None],
         check_interval: float,
         adopt: Callable[[pa.RecordBatch], list[pa.RecordBatch]],
+        verified_at: float = -math.inf,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._region_id = region_id
         self._epoch = epoch
-        self._writer_id = writer_id
-        self._schema = schema
+        self._encoder = EntryEncoder(schema, writer_epoch=epoch, writer_id=writer_id)
         self._verify_epoch = verify_epoch
         self._check_interval = check_interval
         self._adopt = adopt
         self._clock = clock
-        # Never yet: a claim may have paused on its way, too.
-        self._verified_at = -math.inf
+        self._verified_at = verified_at
         self._foreign: list[pa.RecordBatch] = []
         self.next_position = next_position
 
@@ -100,17 +102,10 @@ class LogAppender:
             The store refused; the position is still free.
         """
         while True:
-            data = memoryview(
-                encode_entry(
-                    [*self._foreign, *batches],
-                    schema=self._schema,
-                    writer_epoch=self._epoch,
-                    generation=generation,
-                    writer_id=self._writer_id,
-                )
-            )
+            # What is left to do after the disk has been waited for finds a cold processor.
+            entry = self._encoder.encode([*self._foreign, *batches], generation=generation)
             position = self.next_position
-            foreign = take(self._store, self._region_id, position, data, self._epoch)
+            foreign = take(self._store, self._region_id, position, entry.data, self._epoch)
             if foreign is not None:
                 # Kept until an entry of ours has them: their position is behind us from now on.
                 self._foreign += [rows for batch in foreign.batches for rows in self._adopt(batch)]
@@ -119,8 +114,7 @@ class LogAppender:
                 break
         self._check_epoch()
         self._foreign = []
-        key = wal_key(self._region_id, position)
-        return Appended(position=position, batches=decode_entry(data, name=key).batches)
+        return Appended(position=position, batches=entry.batches)
 
     def _check_epoch(self) -> None:
         """Look at the epoch again unless that was done a moment ago.
@@ -132,17 +126,50 @@ class LogAppender:
         now = self._clock()
         if now - self._verified_at < self._check_interval:
             return
+        try:
+            self._verify_epoch()
+        except StoreUnavailableError:
+            self._check_epoch_again()
+        except StoreError as error:
+            raise self._unverified() from error
+        self._verified_at = now
+
+    def _check_epoch_again(self) -> None:
         retrying = Retrying(
             retry=retry_if_exception_type(StoreUnavailableError),
-            stop=stop_after_attempt(_CHECK_ATTEMPTS),
+            stop=stop_after_attempt(_CHECK_ATTEMPTS - 1),
             wait=wait_random_exponential(multiplier=0.05, max=2),
             reraise=True,
         )
         try:
             retrying(self._verify_epoch)
         except StoreError as error:
-            raise OutcomeUnknownError(
-                f"an entry of region {self._region_id} is in the log, but the store does not tell "
-                "whether the region is still ours; open a new writer"
-            ) from error
-        self._verified_at = now
+            raise self._unverified() from error
+
+    def _unverified(self) -> OutcomeUnknownError:
+        return OutcomeUnknownError(
+            f"an entry of region {self._region_id} is in the log, but the store does not tell "
+            "whether the region is still ours; open a new writer"
+        )
+
+
+def joined(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """Many small batches as one, in their order: an entry's cost goes by its batches.
+
+    Parameters
+    ----------
+    batches : sequence of pyarrow.RecordBatch
+        All in one schema. Columns may have dictionaries of their own, which become one.
+
+    Returns
+    -------
+    list of pyarrow.RecordBatch
+        One batch; the given ones where their rows do not fit into one, such as more than 2 GiB of
+        text.
+    """
+    if len(batches) == 1:
+        return [*batches]
+    try:
+        return [pa.concat_batches(batches)]
+    except pa.ArrowInvalid:
+        return [*batches]

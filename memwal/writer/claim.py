@@ -1,29 +1,36 @@
-"""Claiming a region (spec: Writer Fencing).
+"""Claiming a region, and sealing one (spec: Writer Fencing).
 
 The order is manifest, sentinel, replay. With the manifest alone, the fenced writer could still
-append once more and be told that its rows are durable, behind the back of the replay.
+append once more and be told that its rows are durable, behind the back of the replay. Whether the
+log has gaps is looked at before all of them: a writer that is fenced has in memory what is missing.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 import uuid
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from memwal.errors import (
     ConflictError,
+    CorruptDataError,
+    InvalidInputError,
     MemWalError,
     RegionFencedError,
     RegionSealedError,
     StoreUnavailableError,
 )
+from memwal.format.names import manifest_dir
 from memwal.format.region_manifest import RegionManifest, RegionStatus
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.base import ObjectStore
-from memwal.writer.log import fence
+from memwal.writer.log import LogSurvey, fence, needs_replay, read_log, survey_log
+from memwal.writer.log_errors import fenced_by, log_gap
 
 logger = logging.getLogger(__name__)
 
@@ -37,16 +44,22 @@ class Claim:
     Attributes
     ----------
     manifest : RegionManifest
-        As the claim wrote it: what to replay starts behind its ``replay_after``.
+        The newest one: what to replay starts behind its ``replay_after``.
     writer_id : str
         Unique to this claim; stands in every entry of the log.
     next_position : int
-        First position of the log that is free for this writer.
+        First position of the log that is free for this writer, behind the fence.
+    survey : LogSurvey
+        What the log looked like before the fence.
+    verified_at : float
+        Monotonic seconds at which the region was ours for certain.
     """
 
     manifest: RegionManifest
     writer_id: str
     next_position: int
+    survey: LogSurvey = field(repr=False)
+    verified_at: float
 
 
 def claim_region(
@@ -55,6 +68,8 @@ def claim_region(
     *,
     spec_id: int = 0,
     region_fields: tuple[tuple[str, bytes], ...] = (),
+    replay: bool = True,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Claim:
     """Become the one writer of a region.
 
@@ -63,6 +78,10 @@ def claim_region(
     spec_id, region_fields
         What the manifest of a new region says of its spec and values; an existing manifest keeps
         its own.
+    replay : bool, default True
+        Whether the log will be replayed, so that it must be whole.
+    clock : callable
+        Monotonic seconds.
 
     Raises
     ------
@@ -70,6 +89,8 @@ def claim_region(
         The region takes no more writers.
     RegionFencedError
         Somebody else claimed it at the same time and won.
+    CorruptDataError
+        An entry of the log is missing, or the manifest is; whoever has the region keeps it.
     ConflictError
         Too many processes claim this region at once.
     """
@@ -89,53 +110,164 @@ def claim_region(
         wait=wait_random_exponential(multiplier=0.01, max=2),
         reraise=True,
     )
-    manifest = retrying(_raise_epoch, manifests, first)
+    raised = retrying(_raise_epoch, store, manifests, first, replay, clock)
     writer_id = uuid.uuid4().hex
-    if manifest.version == 1:
-        return Claim(manifest=manifest, writer_id=writer_id, next_position=1)
+    if raised.manifest.version == 1:
+        return replace(raised, writer_id=writer_id)
     sentinel = retrying(
         fence,
         store,
         region_id,
-        epoch=manifest.writer_epoch,
+        epoch=raised.manifest.writer_epoch,
         writer_id=writer_id,
-        after=manifest.replay_after,
-        hint=manifest.wal_last_seen,
+        after=raised.manifest.replay_after,
+        hint=raised.next_position - 1,
     )
-    _note_tip(manifests, manifest.writer_epoch, sentinel)
-    return Claim(manifest=manifest, writer_id=writer_id, next_position=sentinel + 1)
+    claim = replace(raised, writer_id=writer_id, next_position=sentinel + 1)
+    return _with_noted_tip(manifests, claim, clock)
 
 
-def _raise_epoch(manifests: RegionManifestStore, first: RegionManifest) -> RegionManifest:
+def _raise_epoch(
+    store: ObjectStore,
+    manifests: RegionManifestStore,
+    first: RegionManifest,
+    replay: bool,
+    clock: Callable[[], float],
+) -> Claim:
+    """Commit the manifest of the next epoch. The claim that comes back has no fence yet."""
     latest = manifests.read_latest()
-    if latest is None:
-        claimed = first
-    elif latest.status != RegionStatus.ACTIVE:
+    if latest is not None and latest.status != RegionStatus.ACTIVE:
         raise RegionSealedError(
-            f"region {latest.region_id} is sealed (status {int(latest.status)}) and takes no writer"
+            f"region {latest.region_id} is sealed (status {int(latest.status)}) and takes no "
+            "writer; write to the regions of the table's newest region spec"
         )
-    else:
-        claimed = replace(latest, version=latest.version + 1, writer_epoch=latest.writer_epoch + 1)
+    known = first if latest is None else latest
+    survey = survey_log(store, known.region_id, after=known.replay_after, hint=known.wal_last_seen)
+    damage = _damage(known.region_id, latest, survey, replay=replay)
+    if damage is not None:
+        # Unless somebody flushed meanwhile, and a collector took what is missing.
+        if latest is None and manifests.read_latest() is None:
+            raise damage
+        if latest is not None and manifests.is_latest(latest):
+            raise damage
+        raise ConflictError(f"the manifest of region {known.region_id} changed during a claim")
+    claimed = (
+        first
+        if latest is None
+        else replace(latest, version=latest.version + 1, writer_epoch=latest.writer_epoch + 1)
+    )
+    moment = clock()
     manifests.commit_exclusively(claimed)
-    return claimed
+    return Claim(claimed, "", survey.tip, survey, moment)
 
 
-def _note_tip(manifests: RegionManifestStore, epoch: int, position: int) -> None:
+def _damage(
+    region_id: UUID, latest: RegionManifest | None, survey: LogSurvey, *, replay: bool
+) -> CorruptDataError | None:
+    if latest is None and survey.tip > 1:
+        return CorruptDataError(
+            f"region {region_id} has no manifest in {manifest_dir(region_id)}, but its log goes "
+            f"on to entry {survey.tip - 1}. Nothing was changed: restore the manifest from a "
+            "backup, or move the region's folder away"
+        )
+    if replay and survey.missing is not None:
+        return log_gap(region_id, survey.missing, newest=survey.tip - 1)
+    return None
+
+
+def _with_noted_tip(
+    manifests: RegionManifestStore, claim: Claim, clock: Callable[[], float]
+) -> Claim:
     """Record how far the log goes, as a hint that shortens the next claim."""
+    epoch, position = claim.manifest.writer_epoch, claim.next_position - 1
 
     def change(latest: RegionManifest) -> RegionManifest | None:
-        if latest.writer_epoch != epoch:
-            raise RegionFencedError(
-                f"region {latest.region_id} was claimed by another writer meanwhile "
-                f"(epoch {latest.writer_epoch}, ours was {epoch}); open a new writer"
-            )
+        _check_epoch(latest, epoch)
         if latest.wal_last_seen >= position:
             return None
         return replace(latest, wal_last_seen=position)
 
+    moment = clock()
     try:
-        manifests.update(change)
+        return replace(claim, manifest=manifests.update(change), verified_at=moment)
     except RegionFencedError:
         raise
     except MemWalError as error:
         logger.info("tip of region %s not recorded: %s", manifests.region_id, error)
+        return claim
+
+
+def seal_region(store: ObjectStore, region_id: UUID) -> RegionManifest:
+    """Make a region take no more writers. Whoever has it is fenced.
+
+    Its generations are read and merged as before. There is no way back: Lance seals a region
+    whose table is being dropped, and nothing in the spec opens one again.
+
+    Returns
+    -------
+    RegionManifest
+        As it is now; of a region that was sealed already, as it was found.
+
+    Raises
+    ------
+    InvalidInputError
+        The region was never claimed, or its log has rows that no generation has: open a writer
+        and close it, which flushes them, and seal again.
+    RegionFencedError
+        Somebody else claimed the region at the same time and won.
+    RegionSealedError
+        Somebody else sealed it at the same time.
+    CorruptDataError
+        See :func:`claim_region` and :func:`memwal.writer.log.read_log`.
+    """
+    latest = RegionManifestStore(store, region_id).read_latest()
+    if latest is None:
+        raise InvalidInputError(f"region {region_id} was never claimed; there is nothing to seal")
+    if latest.status == RegionStatus.SEALED:
+        return latest
+    # Looked at before the claim, so that a writer that is at work is not fenced for nothing.
+    _check_flushed(store, latest, epoch=latest.writer_epoch)
+    claim = claim_region(store, region_id)
+    return seal_claimed(store, region_id, epoch=claim.manifest.writer_epoch)
+
+
+def seal_claimed(store: ObjectStore, region_id: UUID, *, epoch: int) -> RegionManifest:
+    """Seal a region for the writer that has it. Nothing may be appended from then on.
+
+    Parameters
+    ----------
+    epoch : int
+        Of the claim.
+
+    Raises
+    ------
+    InvalidInputError
+        The log has rows that no generation has; flush first.
+    RegionFencedError
+        Another writer claimed the region.
+    """
+
+    def change(latest: RegionManifest) -> RegionManifest | None:
+        _check_epoch(latest, epoch)
+        if latest.status == RegionStatus.SEALED:
+            return None
+        _check_flushed(store, latest, epoch=epoch)
+        return replace(latest, status=RegionStatus.SEALED)
+
+    return RegionManifestStore(store, region_id).update(change)
+
+
+def _check_flushed(store: ObjectStore, manifest: RegionManifest, *, epoch: int) -> None:
+    for position, entry in read_log(
+        store, manifest.region_id, after=manifest.replay_after, epoch=epoch
+    ):
+        if needs_replay(entry, current_generation=manifest.current_generation):
+            raise InvalidInputError(
+                f"region {manifest.region_id} has rows that are not flushed, from entry "
+                f"{position} of its log on; open its writer, close it, and seal the region again"
+            )
+
+
+def _check_epoch(latest: RegionManifest, epoch: int) -> None:
+    if latest.writer_epoch != epoch:
+        raise fenced_by(latest.region_id, epoch, latest.writer_epoch)

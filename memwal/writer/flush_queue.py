@@ -55,6 +55,9 @@ class FlushQueue:
         self._running = False
         self._error: Exception | None = None
 
+    def __len__(self) -> int:
+        return len(self._tables)
+
     def tables(self) -> list[MemTable]:
         """What waits, oldest first. The caller holds the state."""
         return list(self._tables)
@@ -64,15 +67,19 @@ class FlushQueue:
         self._tables.append(table)
         self._start()
 
-    def wait_for_room(self, limit: int, *, timeout: float, check: Callable[[], None]) -> None:
+    def wait_for_room(self, limit: int, *, deadline: float, check: Callable[[], None]) -> None:
         """Wait until fewer than ``limit`` MemTables are queued. The caller holds the state.
+
+        Parameters
+        ----------
+        deadline : float
+            Monotonic seconds.
 
         Raises
         ------
         BackPressureError
             There was no room in time; its cause is what the flush fails with, if it does.
         """
-        deadline = time.monotonic() + timeout
         while len(self._tables) >= limit:
             check()
             self._start()
@@ -84,12 +91,21 @@ class FlushQueue:
                 ) from self._error
             self._state.wait(remaining)
 
-    def wait_until_flushed(self, generation: int, check: Callable[[], None]) -> None:
+    def wait_until_flushed(
+        self, generation: int, *, deadline: float, check: Callable[[], None]
+    ) -> None:
         """Wait for a generation and all before it, trying anew what had failed. The caller holds
         the state.
 
+        Parameters
+        ----------
+        deadline : float
+            Monotonic seconds; may be infinite.
+
         Raises
         ------
+        BackPressureError
+            They are not flushed in time.
         Exception
             What the oldest MemTable failed with; it stays queued.
         """
@@ -99,7 +115,13 @@ class FlushQueue:
             if self._error is not None:
                 raise self._error
             self._start()
-            self._state.wait()
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                raise BackPressureError(
+                    f"{len(self._tables)} MemTables are not flushed in time; the log has their "
+                    "rows, and the next claim of the region replays what is not flushed by then"
+                )
+            self._state.wait(min(remaining, threading.TIMEOUT_MAX))
 
     def _start(self) -> None:
         if self._tables and not self._running:

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
+
+import numpy as np
 
 from memwal.errors import (
     ConflictError,
@@ -11,10 +16,19 @@ from memwal.errors import (
     ObjectNotFoundError,
     RegionFencedError,
 )
-from memwal.format.names import wal_key
+from memwal.format.names import parse_wal_name, wal_dir, wal_key
 from memwal.format.wal_entry import TornEntryError, WalEntry, decode_entry, encode_sentinel
+from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.base import Data, ObjectStore
 from memwal.storage.settled import create_settled
+from memwal.writer.log_errors import damaged_entry, fenced_by, log_gap
+from memwal.writer.read_ahead import read_ahead
+
+READ_AHEAD_BYTES = 8 << 20
+"""How much of a log is read before its turn."""
+
+# Of an entry that was appended after the log was surveyed.
+_UNKNOWN_SIZE = 1 << 20
 
 
 def find_tip(store: ObjectStore, region_id: UUID, *, start: int) -> int:
@@ -36,35 +50,157 @@ def find_tip(store: ObjectStore, region_id: UUID, *, start: int) -> int:
     return free
 
 
-def read_log(
-    store: ObjectStore, region_id: UUID, *, after: int, epoch: int
-) -> Iterator[tuple[int, WalEntry]]:
-    """Entries behind position ``after``, in order, up to the first free position.
+@dataclass(frozen=True, slots=True, eq=False)
+class LogSurvey:
+    """What a listing tells of the entries behind a position.
 
-    Torn entries at the end count as absent: they were lost before they were safe.
+    Attributes
+    ----------
+    after : int
+        The position; entries up to it are not in the survey.
+    entries : numpy.ndarray
+        Fields ``position`` and ``size``, in the order of the log.
+    tip : int
+        First position behind all that are known: no entry stands there or later.
+    missing : int or None
+        First position before the tip that has no entry, though every position was taken once.
+    """
+
+    after: int
+    entries: np.ndarray[Any, np.dtype[np.void]]
+    tip: int
+    missing: int | None
+
+    def size(self, position: int) -> int:
+        """Length of an entry in bytes, a guess when it is not in the survey."""
+        index = int(np.searchsorted(self.entries["position"], np.uint64(position)))
+        known = index < len(self.entries) and self.entries["position"][index] == position
+        return int(self.entries["size"][index]) if known else _UNKNOWN_SIZE
+
+
+def survey_log(store: ObjectStore, region_id: UUID, *, after: int, hint: int = 0) -> LogSurvey:
+    """List the log behind a position, and see whether it is whole.
+
+    A listing may leave out what exists; nothing is taken for missing that was not asked for.
+
+    Parameters
+    ----------
+    after : int
+        Last position that flushed generations cover. What is missing up to it was collected.
+    hint : int
+        A position that was taken already, or 0.
+    """
+    listed = (
+        (position, info.size)
+        for info in store.list(wal_dir(region_id))
+        if (position := parse_wal_name(info.key.rpartition("/")[2])) is not None
+        and position > after
+    )
+    entries = np.fromiter(listed, dtype=[("position", np.uint64), ("size", np.uint64)])
+    entries.sort(order="position")
+    newest = max(after, hint, int(entries["position"][-1]) if len(entries) else 0)
+    return LogSurvey(
+        after=after,
+        entries=entries,
+        tip=find_tip(store, region_id, start=newest + 1),
+        missing=_first_missing(store, region_id, entries["position"], after, newest),
+    )
+
+
+def _first_missing(
+    store: ObjectStore,
+    region_id: UUID,
+    listed: np.ndarray[Any, np.dtype[np.uint64]],
+    after: int,
+    newest: int,
+) -> int | None:
+    if len(listed) == newest - after:
+        return None
+    expected = after + 1
+    for position in (*listed.tolist(), newest + 1):
+        while expected < position:
+            if not store.exists(wal_key(region_id, expected)):
+                return expected
+            expected += 1
+        expected = position + 1
+    return None
+
+
+def read_log(
+    store: ObjectStore,
+    region_id: UUID,
+    *,
+    after: int,
+    epoch: int,
+    before: int | None = None,
+    survey: LogSurvey | None = None,
+    max_bytes: int = READ_AHEAD_BYTES,
+) -> Iterator[tuple[int, WalEntry]]:
+    """Entries behind position ``after``, in order.
+
+    Torn entries count as absent where nothing but torn ones and sentinels follows: they were lost
+    before they were safe.
+
+    Parameters
+    ----------
+    before : int, optional
+        First position that is not read; the tip of the log by default.
+    survey : LogSurvey, optional
+        Made here when it is not given.
+    max_bytes : int, default 8 MiB
+        How much is read before its turn.
 
     Raises
     ------
     RegionFencedError
         An entry has a higher epoch than ``epoch``: whoever reads is fenced itself.
     CorruptDataError
-        A torn entry has whole ones behind it.
+        An entry is missing, or torn with rows behind it, or does not say what it must.
     """
-    position = after
-    while True:
-        position += 1
-        key = wal_key(region_id, position)
-        try:
-            entry = decode_entry(store.get(key), name=key)
-        except ObjectNotFoundError:
-            return
-        except TornEntryError:
-            if not _torn_to_the_end(store, region_id, position + 1):
-                raise
-            return
-        if entry.writer_epoch > epoch:
-            raise fenced_by(region_id, epoch, entry.writer_epoch)
-        yield position, entry
+    if survey is None:
+        survey = survey_log(store, region_id, after=after)
+    end = survey.tip if before is None else before
+    wanted = range(after + 1, end)
+    contents = read_ahead(
+        store,
+        ((wal_key(region_id, position), survey.size(position)) for position in wanted),
+        max_bytes=max_bytes,
+    )
+    torn: tuple[int, TornEntryError] | None = None
+    with closing(contents):
+        for position, data in zip(wanted, contents, strict=True):
+            if data is None:
+                raise _missing(store, region_id, position, epoch=epoch, newest=end - 1)
+            try:
+                entry = decode_entry(data, name=wal_key(region_id, position))
+            except TornEntryError as error:
+                torn = torn or (position, error)
+                continue
+            if entry.writer_epoch > epoch:
+                raise fenced_by(region_id, epoch, entry.writer_epoch)
+            if torn is not None and not entry.is_sentinel:
+                raise damaged_entry(region_id, torn[0], behind=position) from torn[1]
+            yield position, entry
+
+
+def needs_replay(entry: WalEntry, *, current_generation: int) -> bool:
+    """Whether an entry behind ``replay_after`` has rows that no flushed generation has.
+
+    One that does not say its generation may have.
+    """
+    if entry.is_sentinel or not any(batch.num_rows for batch in entry.batches):
+        return False
+    return entry.generation is None or entry.generation >= current_generation
+
+
+def _missing(
+    store: ObjectStore, region_id: UUID, position: int, *, epoch: int, newest: int
+) -> CorruptDataError | RegionFencedError:
+    latest = RegionManifestStore(store, region_id).read_latest()
+    if latest is not None and latest.writer_epoch > epoch:
+        # Whoever claimed the region may have flushed the entry, and a collector taken it.
+        return fenced_by(region_id, epoch, latest.writer_epoch)
+    return log_gap(region_id, position, newest=newest)
 
 
 def fence(
@@ -72,7 +208,8 @@ def fence(
 ) -> int:
     """Put the fence sentinel at the tip and return its position.
 
-    From then on a writer with a lower epoch finds a higher one where it wants to append.
+    From then on a writer with a lower epoch finds a higher one where it wants to append. Torn
+    entries at the tip are replaced, all of them, so that other clients can read the log too.
 
     Parameters
     ----------
@@ -82,14 +219,19 @@ def fence(
         A position that was taken already, or 0.
     """
     data = encode_sentinel(writer_epoch=epoch, writer_id=writer_id)
-    position = find_tip(store, region_id, start=max(after, hint) + 1)
+    tip = find_tip(store, region_id, start=max(after, hint) + 1)
+    position = tip
     while position - 1 > after and _is_torn(store, wal_key(region_id, position - 1)):
         position -= 1
-    while take(store, region_id, position, data, epoch) is not None:
-        # The older writer may be faster than one attempt here: look for the tip again rather than
-        # walk behind it.
-        position = find_tip(store, region_id, start=position + 1)
-    return position
+    while True:
+        if take(store, region_id, position, data, epoch) is not None:
+            # The older writer may be faster than one attempt here: look for the tip again rather
+            # than walk behind it.
+            tip = position = find_tip(store, region_id, start=position + 1)
+        elif position + 1 < tip:
+            position += 1
+        else:
+            return position
 
 
 def take(
@@ -107,11 +249,8 @@ def take(
         try:
             entry = decode_entry(stored, name=key)
         except TornEntryError as error:
-            if not _torn_to_the_end(store, region_id, position + 1):
-                raise CorruptDataError(
-                    f"{key} is damaged and has whole entries behind it; nothing was changed, "
-                    "restore it from a backup"
-                ) from error
+            if not _is_lost_tip(store, region_id, position + 1, epoch):
+                raise damaged_entry(region_id, position, behind=position + 1) from error
             try:
                 store.replace(key, data, expected=stored)
             except ConflictError:
@@ -122,16 +261,24 @@ def take(
         return entry
 
 
-def _torn_to_the_end(store: ObjectStore, region_id: UUID, position: int) -> bool:
-    """Whether nothing but torn entries stands at and behind a position.
+def _is_lost_tip(store: ObjectStore, region_id: UUID, position: int, epoch: int) -> bool:
+    """Whether no rows stand at and behind a position: nothing but torn entries and sentinels.
 
-    A machine that crashes can leave several files empty whose writer did not sync them.
+    A machine that crashes can leave several files empty whose writer did not sync them, and a
+    client that claims the region then puts its sentinel behind them before it finds out.
     """
     while True:
         key = wal_key(region_id, position)
-        if not store.exists(key):
+        try:
+            entry = decode_entry(store.get(key), name=key)
+        except ObjectNotFoundError:
             return True
-        if not _is_torn(store, key):
+        except TornEntryError:
+            position += 1
+            continue
+        if entry.writer_epoch > epoch:
+            raise fenced_by(region_id, epoch, entry.writer_epoch)
+        if not entry.is_sentinel:
             return False
         position += 1
 
@@ -144,10 +291,3 @@ def _is_torn(store: ObjectStore, key: str) -> bool:
     except ObjectNotFoundError:
         return False
     return False
-
-
-def fenced_by(region_id: UUID, epoch: int, other: int) -> RegionFencedError:
-    return RegionFencedError(
-        f"region {region_id} was claimed by another writer (epoch {other}, ours is {epoch}); "
-        "open a new writer to claim it back"
-    )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -12,6 +13,7 @@ from memwal.errors import InvalidInputError
 from memwal.format.names import TOMBSTONE
 from memwal.region.field_ids import aligned
 from memwal.region.row_schema import stored_schema
+from memwal.writer.widening import widened, widens
 
 
 class RowShape:
@@ -32,34 +34,66 @@ class RowShape:
         self.base_schema = schema
         self.primary_key = tuple(primary_key)
         self.schema = stored_schema(schema, primary_key)
+        # What to do with rows of the schemas that were given last, by what they are for.
+        self._upserts: _Plans = ()
+        self._partials: _Plans = ()
+        self._deletes: _Plans = ()
 
     def upserts(self, data: Any) -> list[pa.RecordBatch]:
-        """Stored form of whole rows.
+        """Stored form of whole rows; no batch where there are no rows.
 
         Parameters
         ----------
         data : anything Arrow
             Table, record batch, reader, or an object with ``__arrow_c_stream__``. Columns in any
-            order; types equal to the table's, or widened to them without loss.
+            order; types equal to the table's, or widened to them without loss. Columns that are
+            the table's already are not copied.
 
         Raises
         ------
         InvalidInputError
             A column is unknown or missing, has another type, or a null where none may be.
         """
-        table = _as_table(data)
-        names = table.column_names
-        self._check_names(names, self.base_schema.names)
-        missing = [name for name in self.base_schema.names if name not in names]
-        if missing:
-            raise InvalidInputError(
-                f"columns are missing: {', '.join(missing)}; an upsert gives whole rows"
-            )
-        columns = [self._column(table, field) for field in self.base_schema]
-        for field, column in zip(self.base_schema, columns, strict=True):
-            if field.name in self.primary_key or not field.nullable:
-                self._check_nulls(field.name, column)
-        return self._batches(columns, _constant(False, table.num_rows))
+        schema, batches = _as_batches(data)
+        plan = _remembered(self._upserts, schema)
+        if plan is None:
+            plan = self._plan_upserts(schema)
+            self._upserts = _remember(self._upserts, schema, plan)
+        return [
+            pa.RecordBatch.from_arrays([*columns, _flags(False, rows)], schema=self.schema)
+            for rows, columns in self._columns(plan, batches)
+        ]
+
+    def partial(self, data: Any) -> list[pa.RecordBatch]:
+        """Rows that lack columns: those given, in the order and the types of the table.
+
+        Parameters
+        ----------
+        data : anything Arrow
+            As for :meth:`upserts`; the key columns and any others.
+
+        Returns
+        -------
+        list of pyarrow.RecordBatch
+            Their schema tells which columns were given; they have no flag.
+
+        Raises
+        ------
+        InvalidInputError
+            A column is unknown, has another type, or a null where none may be, or a key column is
+            missing.
+        """
+        schema, batches = _as_batches(data)
+        plan = _remembered(self._partials, schema)
+        if plan is None:
+            self._check_names(schema.names)
+            self._check_key(schema.names)
+            plan = self._plan(schema, [f for f in self.base_schema if f.name in schema.names])
+            self._partials = _remember(self._partials, schema, plan)
+        return [
+            pa.RecordBatch.from_arrays(columns, schema=plan.given)
+            for _, columns in self._columns(plan, batches)
+        ]
 
     def deletes(self, keys: Any) -> list[pa.RecordBatch]:
         """Stored form of deleted rows: the key, nulls, and the flag.
@@ -81,20 +115,23 @@ class RowShape:
                     f"the key has columns {', '.join(self.primary_key)}; give a table of them"
                 )
             keys = pa.table({self.primary_key[0]: keys})
-        table = _as_table(keys)
-        self._check_names(table.column_names, self.base_schema.names)
-        missing = [name for name in self.primary_key if name not in table.column_names]
-        if missing:
-            raise InvalidInputError(f"key columns are missing: {', '.join(missing)}")
-        columns = [
-            self._column(table, field)
-            if field.name in self.primary_key
-            else pa.chunked_array([pa.nulls(table.num_rows, field.type)])
-            for field in self.base_schema
-        ]
-        for name in self.primary_key:
-            self._check_nulls(name, columns[self.base_schema.get_field_index(name)])
-        return self._batches(columns, _constant(True, table.num_rows))
+        schema, batches = _as_batches(keys)
+        plan = _remembered(self._deletes, schema)
+        if plan is None:
+            self._check_names(schema.names)
+            self._check_key(schema.names)
+            plan = self._plan(schema, [f for f in self.base_schema if f.name in self.primary_key])
+            self._deletes = _remember(self._deletes, schema, plan)
+        stored = []
+        for rows, columns in self._columns(plan, batches):
+            by_name = dict(zip(plan.given.names, columns, strict=True))
+            whole = [
+                by_name[field.name] if field.name in by_name else pa.nulls(rows, field.type)
+                for field in self.base_schema
+            ]
+            whole.append(_flags(True, rows))
+            stored.append(pa.RecordBatch.from_arrays(whole, schema=self.schema))
+        return stored
 
     def adopt(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
         """Stored form of a batch that was read from the log, whoever wrote it.
@@ -111,12 +148,59 @@ class RowShape:
             return [batch]
         table = pa.Table.from_batches([batch])
         if TOMBSTONE not in table.column_names:
-            table = table.append_column(
-                self.schema.field(TOMBSTONE), _constant(False, table.num_rows)
-            )
+            table = table.append_column(self.schema.field(TOMBSTONE), _flags(False, table.num_rows))
         return [part for part in aligned(table, self.schema).to_batches() if part.num_rows]
 
-    def _check_names(self, names: Sequence[str], known: Sequence[str]) -> None:
+    def _plan_upserts(self, schema: pa.Schema) -> _Plan:
+        self._check_names(schema.names)
+        missing = [name for name in self.base_schema.names if name not in schema.names]
+        if missing:
+            raise InvalidInputError(
+                f"columns are missing: {', '.join(missing)}; an upsert gives whole rows"
+            )
+        return self._plan(schema, list(self.base_schema))
+
+    def _plan(self, schema: pa.Schema, fields: Sequence[pa.Field]) -> _Plan:
+        """How columns of a table come from rows of a schema that has them all."""
+        casts: list[pa.DataType | None] = []
+        for field in fields:
+            given = schema.field(field.name).type
+            casts.append(None if given == field.type else field.type)
+            if given != field.type and not widens(given, field.type):
+                raise InvalidInputError(
+                    f"column {field.name} is {given}, the table has {field.type}; cast it"
+                )
+        sources = [schema.get_field_index(field.name) for field in fields]
+        return _Plan(
+            given=pa.schema([self.schema.field(field.name) for field in fields]),
+            sources=tuple(sources),
+            casts=tuple(casts),
+            required=tuple(
+                number
+                for number, field in enumerate(fields)
+                if field.name in self.primary_key or not field.nullable
+            ),
+            is_identity=sources == list(range(len(schema))) and not any(casts),
+        )
+
+    def _columns(
+        self, plan: _Plan, batches: Sequence[pa.RecordBatch]
+    ) -> list[tuple[int, list[pa.Array]]]:
+        """Number of rows and columns of each batch that has any, looked through for nulls."""
+        made = [(b.num_rows, plan.columns_of(b)) for b in batches if b.num_rows]
+        for number in plan.required:
+            nulls = sum(_null_count(columns[number]) for _, columns in made)
+            if nulls:
+                name = plan.given.field(number).name
+                what = "key column" if name in self.primary_key else "column"
+                raise InvalidInputError(
+                    f"{what} {name} has {nulls} null values and may have none; "
+                    "drop those rows or fill them in"
+                )
+        return made
+
+    def _check_names(self, names: Sequence[str]) -> None:
+        known = self.base_schema.names
         unknown = [name for name in names if name not in known]
         if unknown:
             raise InvalidInputError(
@@ -125,90 +209,90 @@ class RowShape:
         if len(set(names)) != len(names):
             raise InvalidInputError(f"a column is given twice: {', '.join(names)}")
 
-    def _check_nulls(self, name: str, column: pa.ChunkedArray) -> None:
-        if column.null_count:
-            what = "key column" if name in self.primary_key else "column"
-            raise InvalidInputError(
-                f"{what} {name} has {column.null_count} null values and may have none; "
-                "drop those rows or fill them in"
-            )
-
-    def _batches(
-        self, columns: list[pa.ChunkedArray], tombstone: pa.Array | pa.ChunkedArray
-    ) -> list[pa.RecordBatch]:
-        table = pa.Table.from_arrays([*columns, tombstone], schema=self.schema)
-        return [batch for batch in table.to_batches() if batch.num_rows]
-
-    def _column(self, table: pa.Table, field: pa.Field) -> pa.ChunkedArray:
-        if field.name not in table.column_names:
-            raise InvalidInputError(f"column {field.name} is missing")
-        column = table.column(field.name)
-        if column.type != field.type:
-            if not _widens(column.type, field.type):
-                raise InvalidInputError(
-                    f"column {field.name} is {column.type}, the table has {field.type}; cast it"
-                )
-            try:
-                column = column.cast(field.type)
-            except pa.ArrowInvalid as error:
-                raise InvalidInputError(f"column {field.name}: {error}") from error
-        return column
+    def _check_key(self, names: Sequence[str]) -> None:
+        missing = [name for name in self.primary_key if name not in names]
+        if missing:
+            raise InvalidInputError(f"key columns are missing: {', '.join(missing)}")
 
 
-def _as_table(data: Any) -> pa.Table:
-    if isinstance(data, pa.Table):
-        return data
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """How columns of the table come from the rows of one schema.
+
+    Attributes
+    ----------
+    given : pyarrow.Schema
+        The columns, in stored form.
+    sources : tuple of int
+        Where each is in the rows.
+    casts : tuple of DataType or None
+        What each is to become; None for one that is in the table's type.
+    required : tuple of int
+        Those that may have no null.
+    is_identity : bool
+        Whether the rows have just these columns, in this order and these types.
+    """
+
+    given: pa.Schema
+    sources: tuple[int, ...]
+    casts: tuple[pa.DataType | None, ...]
+    required: tuple[int, ...]
+    is_identity: bool
+
+    def columns_of(self, batch: pa.RecordBatch) -> list[pa.Array]:
+        columns: list[pa.Array] = batch.columns
+        if self.is_identity:
+            return columns
+        return [
+            columns[source] if cast is None else widened(field.name, columns[source], cast)
+            for field, source, cast in zip(self.given, self.sources, self.casts, strict=True)
+        ]
+
+
+# A producer gives rows of one schema or two; comparing with more costs more than planning.
+_REMEMBERED: Final = 4
+_Plans: TypeAlias = tuple[tuple[pa.Schema, _Plan], ...]
+
+
+def _remembered(plans: _Plans, schema: pa.Schema) -> _Plan | None:
+    for known, plan in plans:
+        if schema.equals(known):
+            return plan
+    return None
+
+
+def _remember(plans: _Plans, schema: pa.Schema, plan: _Plan) -> _Plans:
+    """The plans with one more in front: a new tuple, since other threads read the old one."""
+    return ((schema, plan), *plans[: _REMEMBERED - 1])
+
+
+def _as_batches(data: Any) -> tuple[pa.Schema, list[pa.RecordBatch]]:
     if isinstance(data, pa.RecordBatch):
-        return pa.Table.from_batches([data])
+        return data.schema, [data]
     if isinstance(data, pa.RecordBatchReader):
-        return data.read_all()
-    if hasattr(data, "__arrow_c_stream__"):
-        return pa.table(data)
-    raise InvalidInputError(
-        f"rows must be Arrow data (a table, a record batch, a reader), not {type(data).__name__}; "
-        "pyarrow.Table.from_pandas or from_pylist make it from others"
-    )
+        data = data.read_all()
+    elif not isinstance(data, pa.Table):
+        if not hasattr(data, "__arrow_c_stream__"):
+            raise InvalidInputError(
+                "rows must be Arrow data (a table, a record batch, a reader), not "
+                f"{type(data).__name__}; pyarrow.Table.from_pandas or from_pylist make it from "
+                "others"
+            )
+        data = pa.table(data)
+    return data.schema, data.to_batches()
 
 
-def _constant(value: bool, length: int) -> pa.Array:
-    return pa.repeat(pa.scalar(value), length)
+# Slices of this serve most batches: a row's flag costs as much to make as the row.
+_FLAGS: Final = {flag: pa.repeat(pa.scalar(flag), 1 << 16) for flag in (False, True)}
 
 
-def _widens(given: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether every value of one type is the same value in the other."""
-    if pt.is_null(given):
-        return True
-    if pt.is_dictionary(given):
-        return _widens(given.value_type, wanted)
-    if pt.is_dictionary(wanted):
-        return _widens(given, wanted.value_type)
-    text = (pt.is_string, pt.is_large_string, pt.is_string_view)
-    binary = (pt.is_binary, pt.is_large_binary, pt.is_binary_view, pt.is_fixed_size_binary)
-    if any(is_(given) for is_ in text):
-        return any(is_(wanted) for is_ in text)
-    if any(is_(given) for is_ in binary):
-        return any(is_(wanted) for is_ in binary[:3])
-    if pt.is_integer(given) and pt.is_integer(wanted):
-        if pt.is_signed_integer(given):
-            return bool(pt.is_signed_integer(wanted) and wanted.bit_width >= given.bit_width)
-        if pt.is_signed_integer(wanted):
-            return bool(wanted.bit_width > given.bit_width)
-        return bool(wanted.bit_width >= given.bit_width)
-    if pt.is_floating(given) and pt.is_floating(wanted):
-        return bool(wanted.bit_width >= given.bit_width)
-    if pt.is_timestamp(given) and pt.is_timestamp(wanted):
-        units = ["s", "ms", "us", "ns"]
-        return given.tz == wanted.tz and units.index(wanted.unit) >= units.index(given.unit)
-    if (pt.is_list(given) or pt.is_large_list(given)) and (
-        pt.is_list(wanted) or pt.is_large_list(wanted)
-    ):
-        return given.value_type == wanted.value_type or _widens(given.value_type, wanted.value_type)
-    if pt.is_fixed_size_list(given) and pt.is_fixed_size_list(wanted):
-        return given.list_size == wanted.list_size and (
-            given.value_type == wanted.value_type or _widens(given.value_type, wanted.value_type)
-        )
-    if pt.is_struct(given) and pt.is_struct(wanted):
-        return [f.name for f in given] == [f.name for f in wanted] and all(
-            g.type == w.type or _widens(g.type, w.type) for g, w in zip(given, wanted, strict=True)
-        )
-    return False
+def _flags(value: bool, length: int) -> pa.Array:
+    flags = _FLAGS[value]
+    return flags[:length] if length <= len(flags) else pa.repeat(pa.scalar(value), length)
+
+
+def _null_count(array: pa.Array) -> int:
+    """How many values are null, by their own or by that of the dictionary they point into."""
+    if isinstance(array, pa.DictionaryArray) and array.dictionary.null_count:
+        return int(array.dictionary_decode().null_count)
+    return int(array.null_count)

@@ -21,7 +21,7 @@ from memwal.errors import (
     StoreUnavailableError,
     UnsupportedStoreError,
 )
-from memwal.storage import durability, files
+from memwal.storage import durability, files, local
 from memwal.storage.local import LocalStore
 
 Call = tuple[str, ...]
@@ -48,14 +48,22 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "table"
 
 
+@pytest.fixture(params=["unnamed", "named"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How a new file is written, whatever file system the tests run on."""
+    monkeypatch.setattr(local, "keeps_unnamed_files", lambda _folder: request.param == "unnamed")
+    return str(request.param)
+
+
 @pytest.fixture
 def calls(root: Path, monkeypatch: pytest.MonkeyPatch) -> list[Call]:
     """What is asked of the system, in order; names of temporary files are shown as TEMP."""
     recorded: list[Call] = []
 
     def shown(path: str | Path) -> str:
-        relative = os.path.relpath(path, root.parent)
-        return "TEMP" if relative.endswith(".tmp") else relative
+        text = str(path)
+        is_temporary = text.endswith((".tmp", " (deleted)")) or text.startswith("/proc/self/fd/")
+        return "TEMP" if is_temporary else os.path.relpath(text, root.parent)
 
     def record(name: str) -> None:
         real = getattr(os, name)
@@ -80,7 +88,10 @@ def calls(root: Path, monkeypatch: pytest.MonkeyPatch) -> list[Call]:
     return recorded
 
 
-def test_create_makes_content_then_name_durable(root: Path, calls: list[Call]) -> None:
+UNLINKED = {"unnamed": [], "named": [("unlink", "TEMP")]}
+
+
+def test_create_makes_content_then_name_durable(root: Path, calls: list[Call], way: str) -> None:
     store = LocalStore(root)
 
     store.create("wal/1", b"x")
@@ -92,13 +103,13 @@ def test_create_makes_content_then_name_durable(root: Path, calls: list[Call]) -
         ("fsync", "table"),
         ("fsync", "TEMP"),
         ("link", "TEMP", "table/wal/1"),
-        ("unlink", "TEMP"),
+        *UNLINKED[way],
         ("fsync", "table/wal"),
     ]
 
 
 def test_a_second_create_in_a_folder_does_no_more_than_it_must(
-    root: Path, calls: list[Call]
+    root: Path, calls: list[Call], way: str
 ) -> None:
     store = LocalStore(root)
     store.create("wal/1", b"x")
@@ -109,9 +120,49 @@ def test_a_second_create_in_a_folder_does_no_more_than_it_must(
     assert calls == [
         ("fsync", "TEMP"),
         ("link", "TEMP", "table/wal/2"),
-        ("unlink", "TEMP"),
+        *UNLINKED[way],
         ("fsync", "table/wal"),
     ]
+
+
+def test_a_file_without_a_name_is_only_used_where_it_is_kept(
+    root: Path, calls: list[Call], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root.mkdir()
+    btrfs = 0x9123683E
+    monkeypatch.setattr(durability, "_file_system", lambda _path: btrfs)
+    assert not durability.keeps_unnamed_files(str(root))
+    monkeypatch.setattr(durability, "_file_system", lambda _path: 0xEF53)
+    assert durability.keeps_unnamed_files(str(root))
+    monkeypatch.setattr(durability, "_OPEN_FILES", "/nowhere")
+    assert not durability.keeps_unnamed_files(str(root))
+
+
+def test_the_file_system_is_asked_for(root: Path) -> None:
+    assert durability._file_system("/proc") == 0x9FA0
+    assert durability._file_system(str(root)) is None
+
+
+def test_where_an_unnamed_file_cannot_be_linked_a_named_one_is(
+    root: Path, calls: list[Call], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "keeps_unnamed_files", lambda _folder: True)
+    real = os.link
+
+    def only_named(source: str, target: str, **options: int) -> None:
+        if source.startswith("/proc"):
+            raise PermissionError(errno.EPERM, "forbidden here", source)
+        real(source, target, **options)
+
+    monkeypatch.setattr(os, "link", only_named)
+    store = LocalStore(root)
+
+    for name in ("a", "b"):
+        store.create(f"wal/{name}", b"x")
+
+    assert calls.count(("unlink", "TEMP")) == 2
+    assert files_below(root) == ["wal/a", "wal/b"]
+    assert store.get("wal/b") == b"x"
 
 
 def test_folders_that_somebody_else_made_are_made_durable_once(
@@ -219,6 +270,31 @@ def test_a_folder_that_was_deleted_is_made_durable_again(root: Path, calls: list
     assert synced == ["table", "table/a", "TEMP", "table/a/b"]
 
 
+def test_a_folder_that_vanishes_before_the_link_is_made_again(
+    root: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    store = LocalStore(root)
+    store.create("a/1", b"")
+    store.delete("a/1")
+    real = os.link
+    vanished: list[str] = []
+
+    def vanish_once(source: str, target: str, **options: int) -> None:
+        if not vanished:
+            vanished.append(target)
+            for file in (root / "a").iterdir():
+                file.unlink()
+            (root / "a").rmdir()
+        real(source, target, **options)
+
+    monkeypatch.setattr(os, "link", vanish_once)
+
+    store.create("a/2", b"x")
+
+    assert files_below(root) == ["a/2"]
+    assert store.get("a/2") == b"x"
+
+
 def test_sync_of_a_folder_that_is_gone_says_so(root: Path) -> None:
     with pytest.raises(ObjectNotFoundError, match="gen"):
         LocalStore(root).sync("gen")
@@ -293,7 +369,9 @@ def test_a_closed_folder_above_the_table_is_synced_the_long_way(
 CRASH = """
 import os, sys
 from memwal.storage.local import LocalStore
-root, operation, call, when = sys.argv[1:]
+from memwal.storage import local
+root, operation, call, when, way = sys.argv[1:]
+local.keeps_unnamed_files = lambda folder: way == "unnamed"
 store = LocalStore(root)
 store.create("wal/before", b"old")
 real = getattr(os, call)
@@ -312,25 +390,32 @@ else:
 
 
 @pytest.mark.parametrize(
-    ("call", "when", "visible"),
+    ("way", "call", "when", "visible"),
     [
-        ("write", "before", False),
-        ("write", "after", False),
-        ("fsync", "before", False),
-        ("fsync", "after", False),
-        ("link", "before", False),
-        ("link", "after", True),
-        ("unlink", "before", True),
-        ("unlink", "after", True),
+        (way, call, when, visible)
+        for way in ("unnamed", "named")
+        for call, when, visible in (
+            ("write", "before", False),
+            ("write", "after", False),
+            ("fsync", "before", False),
+            ("fsync", "after", False),
+            ("link", "before", False),
+            ("link", "after", True),
+            ("unlink", "before", True),
+            ("unlink", "after", True),
+        )
+        if (way, call) != ("unnamed", "unlink")
     ],
 )
 def test_a_crash_during_create_leaves_all_or_nothing(
-    root: Path, run_python: Run, call: str, when: str, visible: bool
+    root: Path, run_python: Run, way: str, call: str, when: str, visible: bool
 ) -> None:
-    assert run_python(CRASH, root, "create", call, when).returncode == 9
+    assert run_python(CRASH, root, "create", call, when, way).returncode == 9
 
     store = LocalStore(root)
     assert keys_of(store) == (["wal/before", "wal/new"] if visible else ["wal/before"])
+    if way == "unnamed":
+        assert files_below(root) == keys_of(store)
     assert store.exists("wal/new") is visible
     if visible:
         assert store.get("wal/new") == b"new content"
@@ -355,7 +440,7 @@ def test_a_crash_during_create_leaves_all_or_nothing(
 def test_a_crash_while_replacing_leaves_old_or_new(
     root: Path, run_python: Run, operation: str, call: str, when: str, content: bytes
 ) -> None:
-    assert run_python(CRASH, root, operation, call, when).returncode == 9
+    assert run_python(CRASH, root, operation, call, when, "named").returncode == 9
 
     store = LocalStore(root)
     assert keys_of(store) == ["wal/before"]
@@ -383,15 +468,17 @@ def test_temporaries_are_never_listed_and_age_before_they_go(root: Path) -> None
     assert files_below(root) == ["a/.tmpdir/2", "a/1", "a/2.manifest#1"]
 
 
-def test_a_write_in_progress_is_not_listed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_in_progress_is_not_listed(
+    root: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
     store = LocalStore(root)
     listed: list[list[str]] = []
     real = os.link
 
-    def link(source: str, target: str) -> None:
+    def link(source: str, target: str, **options: int) -> None:
         listed.append(keys_of(store))
-        assert len(files_below(root)) == 1
-        real(source, target)
+        assert len(files_below(root)) == (1 if way == "named" else 0)
+        real(source, target, **options)
 
     monkeypatch.setattr(os, "link", link)
 
@@ -430,14 +517,16 @@ def test_a_quota_leaves_nothing_behind(root: Path, run_python: Run) -> None:
     assert (root / "a" / "old").read_bytes() == b"old"
 
 
-def test_a_full_disk_leaves_nothing_behind(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_nothing_behind(
+    root: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
     store = LocalStore(root)
     store.create("a/1", b"x")
     real = os.open
 
     def on_a_full_disk(path: str, flags: int, *mode: int) -> int:
         descriptor = real(path, flags, *mode)
-        if flags & os.O_CREAT:
+        if flags & os.O_WRONLY:
             full = real("/dev/full", os.O_WRONLY)
             os.dup2(full, descriptor)
             os.close(full)
@@ -491,9 +580,9 @@ def test_without_permission_every_call_says_so(root: Path, run_python: Run) -> N
 
 @pytest.mark.parametrize("code", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
 def test_a_file_system_without_links_is_refused(
-    root: Path, monkeypatch: pytest.MonkeyPatch, code: int
+    root: Path, monkeypatch: pytest.MonkeyPatch, code: int, way: str
 ) -> None:
-    def refuse(_source: str, _target: str) -> None:
+    def refuse(_source: str, _target: str, **_options: int) -> None:
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(os, "link", refuse)
@@ -505,14 +594,14 @@ def test_a_file_system_without_links_is_refused(
 
 
 def test_a_failed_fsync_of_the_content_stores_nothing(
-    root: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     store = LocalStore(root)
     store.create("a/1", b"x")
     real = os.fsync
 
     def fail_for_files(descriptor: int) -> None:
-        if os.readlink(f"/proc/self/fd/{descriptor}").endswith(".tmp"):
+        if os.readlink(f"/proc/self/fd/{descriptor}").endswith((".tmp", " (deleted)")):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         real(descriptor)
 
@@ -525,7 +614,7 @@ def test_a_failed_fsync_of_the_content_stores_nothing(
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
 def test_a_failed_fsync_of_the_name_leaves_the_outcome_open(
-    root: Path, monkeypatch: pytest.MonkeyPatch, code: int
+    root: Path, monkeypatch: pytest.MonkeyPatch, code: int, way: str
 ) -> None:
     store = LocalStore(root)
     store.create("a/1", b"x")
@@ -579,13 +668,13 @@ def test_a_name_that_is_too_long_is_refused(root: Path) -> None:
 
 
 def test_a_folder_that_vanishes_all_the_time_is_reported(
-    root: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     store = LocalStore(root)
     real = os.open
 
     def vanish(path: str, flags: int, *mode: int) -> int:
-        if flags & os.O_CREAT:
+        if flags & os.O_WRONLY:
             os.rmdir(root / "a")
         return real(path, flags, *mode)
 

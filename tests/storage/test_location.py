@@ -102,3 +102,21 @@ def test_children_stay_inside(path: str) -> None:
 def test_options_must_be_text() -> None:
     with pytest.raises(InvalidInputError, match="'allow_http' must be text, not bool"):
         TableLocation("s3://bucket/t", {"allow_http": True})  # type: ignore[dict-item]
+
+
+def test_fsync_can_be_left_out_on_a_local_disk_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr("os.fsync", synced.append)
+    local = TableLocation(str(tmp_path / "t"))
+
+    local.store_without_fsync.create("a", b"x")
+    assert synced == []
+    local.store.create("b", b"y")
+    assert synced
+    assert local.store.get("a") == b"x"
+    assert local.store_without_fsync is TableLocation(f"{tmp_path}/t/").store_without_fsync
+
+    remote = TableLocation("memory://without-fsync/t")
+    assert remote.store_without_fsync is remote.store

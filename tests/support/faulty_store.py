@@ -12,14 +12,16 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from fnmatch import fnmatchcase
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import pytest
 
-from memwal.errors import ObjectExistsError, StoreUnavailableError
+from memwal.errors import MemWalError, ObjectExistsError, StoreUnavailableError
 from memwal.storage import location
 from memwal.storage.base import Data, ObjectInfo, ObjectStore
 from memwal.storage.location import TableLocation
@@ -91,6 +93,9 @@ class Rule:
         Whether it acts when the call has had its effect, or has raised.
     skip, times : int
         How many matching calls go by first, and how many it then acts on.
+    delivery : str
+        ``once``; ``twice``, of which the second answer counts; or ``late``: the caller is told of
+        a timeout, and the request arrives ``by`` calls later.
     """
 
     operation: str
@@ -99,6 +104,8 @@ class Rule:
     after: bool
     skip: int
     times: int
+    delivery: str = "once"
+    by: int = 0
     hits: int = field(default=0, init=False)
 
     def takes(self, operation: str, key: str) -> bool:
@@ -129,6 +136,7 @@ class FaultyStore(ObjectStore):
         self.is_local = inner.is_local
         self.calls: builtins.list[tuple[str, str]] = []
         self._rules: builtins.list[Rule] = []
+        self._on_their_way: builtins.list[tuple[int, Callable[[], object]]] = []
         self._lock = threading.Lock()
 
     # Rules
@@ -161,17 +169,42 @@ class FaultyStore(ObjectStore):
         error = ObjectExistsError("the name is taken")
         return self.fail(operation, key, error, after=True, times=times)
 
+    def deliver_twice(self, operation: str, key: str = "*", *, skip: int = 0) -> Rule:
+        """Let one request reach the store twice; the caller hears the second answer."""
+        return self._add(Rule(operation, key, _nothing, False, skip, 1, delivery="twice"))
+
+    def deliver_late(
+        self, operation: str, key: str = "*", *, by: int = 1, skip: int = 0
+    ) -> Rule:
+        """Time out while the request is still on its way: it arrives ``by`` calls later.
+
+        What the store answers it then is heard by nobody.
+        """
+        return self._add(Rule(operation, key, _nothing, False, skip, 1, delivery="late", by=by))
+
+    def slow(self, operation: str, key: str = "*", *, seconds: float, skip: int = 0) -> Rule:
+        """Let one call take its time before it has its effect."""
+        return self._add(Rule(operation, key, lambda: time.sleep(seconds), False, skip, 1))
+
     def pause(self, operation: str, key: str = "*", *, after: bool = False, skip: int = 0) -> Pause:
         """Let one call stand still until it is released."""
         pause = Pause()
         self._add(Rule(operation, key, pause.stand, after, skip, 1))
         return pause
 
+    def arrive(self) -> None:
+        """Let everything arrive that is still on its way."""
+        with self._lock:
+            late, self._on_their_way = self._on_their_way, []
+        for _, run in late:
+            _deliver(run)
+
     def clear(self) -> None:
-        """Forget every rule and every call."""
+        """Forget every rule and every call, and let what is on its way arrive."""
         with self._lock:
             self._rules.clear()
             self.calls.clear()
+        self.arrive()
 
     def count(self, operation: str, key: str = "*") -> int:
         """How many calls there were."""
@@ -187,6 +220,17 @@ class FaultyStore(ObjectStore):
         with self._lock:
             self.calls.append((operation, key))
             rule = next((rule for rule in self._rules if rule.takes(operation, key)), None)
+            now = len(self.calls)
+            arrived = [late for at, late in self._on_their_way if at <= now]
+            self._on_their_way = [(at, late) for at, late in self._on_their_way if at > now]
+            if rule is not None and rule.delivery == "late":
+                self._on_their_way.append((now + rule.by, run))
+        for late in arrived:
+            _deliver(late)
+        if rule is not None and rule.delivery == "late":
+            raise StoreUnavailableError("the store did not answer in time")
+        if rule is not None and rule.delivery == "twice":
+            _deliver(run)
         if rule is not None and not rule.after:
             rule.act()
         try:
@@ -251,6 +295,21 @@ class FaultyStore(ObjectStore):
 
     def barrier(self) -> None:
         self._call("barrier", "", self.inner.barrier)
+
+
+def _nothing() -> None:
+    """Do as the rule's delivery says, and nothing else."""
+
+
+def _deliver(run: Callable[[], object]) -> None:
+    """Have the effect of a request whose answer nobody hears."""
+    with suppress(MemWalError):
+        run()
+
+
+def skip_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let retries follow one another at once: for tests that fail at each of many requests."""
+    monkeypatch.setattr("tenacity.nap.time", SimpleNamespace(sleep=lambda seconds: None))
 
 
 class FaultyStores:

@@ -148,7 +148,7 @@ class TestGroupCommit:
             pause.wait_until_reached()
             deadline = time.monotonic() + 30
             region = writer._open_regions()[0]
-            while len(region._queue) < threads - 1 and time.monotonic() < deadline:
+            while len(region._log_queue) < threads - 1 and time.monotonic() < deadline:
                 time.sleep(0.001)
             pause.release()
             for one in running:
@@ -189,7 +189,7 @@ class TestGroupCommit:
             pause.wait_until_reached()
             others = [pool.submit(writer.upsert, rows({n: n})) for n in (2, 3, 4)]
             region = writer._open_regions()[0]
-            while len(region._queue) < 3:
+            while len(region._log_queue) < 3:
                 time.sleep(0.001)
             pause.release()
             first.result()
@@ -215,7 +215,7 @@ class TestGroupCommit:
             pause.wait_until_reached()
             others = [pool.submit(writer.upsert, rows({n: n})) for n in (2, 3)]
             region = writer._open_regions()[0]
-            while len(region._queue) < 2:
+            while len(region._log_queue) < 2:
                 time.sleep(0.001)
             pause.release()
             first.result()

@@ -28,6 +28,7 @@ import memwal
 from memwal.errors import (
     InvalidInputError,
     MemWalError,
+    PartialWriteError,
     RegionFencedError,
     StoreFullError,
     WriterClosedError,
@@ -319,11 +320,15 @@ class TestFailingRegion:
             "create", WAL.replace("*", region, 1), StoreFullError("full")
         )
 
-        with pytest.raises(StoreFullError):
+        with pytest.raises(PartialWriteError, match="1 of 2 regions") as caught:
             writer.upsert(numbered(0, 20, n=1))
 
-        found = state(writer)
-        assert set(found.values()) == {0, 1}
+        (failure,) = caught.value.failures
+        assert failure.region_id == bucket_region_id(1)
+        assert isinstance(failure.error, StoreFullError)
+        refused = set(failure.rows.to_pylist())
+        assert 0 < len(refused) < 20
+        assert state(writer) == {key: int(key not in refused) for key in range(20)}
         writer.upsert(numbered(0, 20, n=1))
         writer.close()
         assert state(table) == dict.fromkeys(range(20), 1)
@@ -335,13 +340,16 @@ class TestFailingRegion:
         second = table.writer(region_ids=[bucket_region_id(1)])
         second.claim()
 
-        with pytest.raises(RegionFencedError):
+        with pytest.raises(PartialWriteError) as caught:
             first.upsert(numbered(0, 20, n=1))
         with pytest.raises(RegionFencedError):
             first.close()
 
         second.close()
-        assert set(state(table)) == set(range(20))
+        (failure,) = caught.value.failures
+        assert isinstance(failure.error, RegionFencedError)
+        refused = set(failure.rows.to_pylist())
+        assert state(table) == {key: int(key not in refused) for key in range(20)}
 
 
 class TestClosed:

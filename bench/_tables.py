@@ -1,0 +1,106 @@
+"""Tables and rows of the benchmarks, and the writers of both sides."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import lance
+import numpy as np
+import pyarrow as pa
+from lance.mem_wal import ShardWriter
+
+import memwal
+
+DIMENSIONS = 128
+NARROW = pa.schema(
+    [pa.field("id", pa.int64()), pa.field("value", pa.float64()), pa.field("text", pa.string())]
+)
+WIDE = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        pa.field("vector", pa.list_(pa.float32(), DIMENSIONS)),
+        pa.field("text", pa.string()),
+    ]
+)
+MAINTAINED = ("id_idx", "vector_idx", "text_idx")
+
+_WORDS = 20_000
+_WORDS_PER_TEXT = 8
+_PARTITIONS = 16
+_SUB_VECTORS = 16
+# A product quantizer is trained with at least 256 rows; more train it better.
+_TRAINING_ROWS = 5_000
+
+
+def create_narrow(path: Path | str, *, buckets: int | None = None, **options: Any) -> memwal.Table:
+    """Make a table without indexes, of one region or of several buckets."""
+    spec = (
+        memwal.RegionSpec.unsharded()
+        if buckets is None
+        else memwal.RegionSpec.bucket("id", buckets)
+    )
+    return memwal.create(str(path), NARROW, primary_key=["id"], region_spec=spec, **options)
+
+
+def create_wide(path: Path | str, *, indexed: bool) -> memwal.Table:
+    """Make a table with vectors and text; with a BTREE, an IVF_PQ and a text index if asked."""
+    dataset = lance.write_dataset(wide_rows(_TRAINING_ROWS, -_TRAINING_ROWS), str(path))
+    if indexed:
+        dataset.create_scalar_index("id", "BTREE", name="id_idx")
+        dataset.create_index(
+            "vector",
+            "IVF_PQ",
+            name="vector_idx",
+            num_partitions=_PARTITIONS,
+            num_sub_vectors=_SUB_VECTORS,
+        )
+        dataset.create_scalar_index("text", "INVERTED", name="text_idx")
+    return memwal.enable(
+        str(path),
+        region_spec=memwal.RegionSpec.unsharded(),
+        primary_key=["id"],
+        maintained_indexes=list(MAINTAINED) if indexed else [],
+    )
+
+
+def narrow_rows(count: int, start: int, *, padding: int = 0) -> pa.Table:
+    """Rows with consecutive keys; ``padding`` makes their text longer."""
+    ids = np.arange(start, start + count)
+    pad = "." * padding
+    text = [f"text {number}{pad}" for number in ids]
+    return pa.table({"id": ids, "value": ids / 7, "text": text}, schema=NARROW)
+
+
+def wide_rows(count: int, start: int) -> pa.Table:
+    """Rows with consecutive keys, random vectors and texts of random words."""
+    random = np.random.default_rng(start + _TRAINING_ROWS)
+    vectors = random.random(count * DIMENSIONS, dtype=np.float32)
+    # Squared, so that some words are frequent and most are rare, as in language.
+    numbers = (random.random((count, _WORDS_PER_TEXT)) ** 2 * _WORDS).astype(np.int64)
+    text = [" ".join(f"word{number}" for number in row) for row in numbers]
+    return pa.table(
+        {
+            "id": np.arange(start, start + count),
+            "vector": pa.FixedSizeListArray.from_arrays(pa.array(vectors), DIMENSIONS),
+            "text": text,
+        },
+        schema=WIDE,
+    )
+
+
+def as_stored(rows: pa.Table, table: memwal.Table) -> pa.Table:
+    """Rows in the very schema of the table, which Lance's writer asks for."""
+    return rows.cast(table.schema)
+
+
+def open_ours(table: memwal.Table, options: memwal.WriterOptions | None = None) -> Any:
+    """Our writer, with its regions claimed already."""
+    writer = table.writer(options=options)
+    writer.claim()
+    return writer
+
+
+def open_native(table: memwal.Table, **options: Any) -> ShardWriter:
+    """Lance's writer of the table's only region."""
+    return lance.dataset(table.uri).mem_wal_writer(str(table.region_ids()[0]), **options)

@@ -1,0 +1,71 @@
+"""Speed and memory of the writer, each figure beside what it is to be measured by, in one run.
+
+Usage: ``python bench/writer.py [--only NAME]... [--rows N] [--folder DIR] [--json]``. Ours and the
+other take turns, so that a busy machine slows both; a figure is a median with its quartiles, a
+ratio is ours by the other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import _latency
+import _memory
+import _reads
+import _requests
+import _throughput
+from _folders import quick_folder
+from _measure import Line, machine, show
+
+BENCHMARKS: dict[str, Callable[[Path, int], Iterator[Line]]] = {
+    "durable-single": _latency.durable_single,
+    "single": _latency.single,
+    "threads": _latency.threads,
+    "bulk": _throughput.bulk,
+    "indexed": _throughput.indexed,
+    "reads": _reads.reads,
+    "routing": _throughput.routing,
+    "memory": _memory.memory,
+    "requests": _requests.requests,
+    "replay": _memory.replay,
+}
+
+
+def main() -> None:
+    """Measure and print."""
+    arguments = _arguments()
+    lines = []
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as scratch:
+        where = machine(Path(scratch))
+        for name in arguments.only or BENCHMARKS:
+            parent = Path(scratch) / name
+            parent.mkdir()
+            folder, creation = quick_folder(parent)
+            where[f"file_creation_us, {name}"] = round(creation * 1e6)
+            lines += BENCHMARKS[name](folder, arguments.rows)
+    if arguments.json:
+        described = [line.as_dict() for line in lines]
+        print(json.dumps({"machine": where, "rows": arguments.rows, "lines": described}, indent=2))
+    else:
+        show(lines, title=f"{arguments.rows:,} rows, {where}")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--only", action="append", choices=BENCHMARKS, help="benchmark to run; all by default"
+    )
+    parser.add_argument(
+        "--rows", type=int, default=100_000, help="what the size of every benchmark follows"
+    )
+    parser.add_argument("--folder", type=Path, help="on the disk to measure; a temporary one")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

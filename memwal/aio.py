@@ -1,0 +1,307 @@
+"""A table's writer for asyncio.
+
+Calls that may block run on threads of the writer's own, never on the event loop. A thread is held
+only while a write is being handed over, not until it is durable: a thousand tasks that write at the
+same time share log entries just as a thousand threads would.
+
+Cancelling a task does not take a write back. A write whose hand-over had begun is written all the
+same, though nobody hears of it; one that still waited for a thread is not. Who must know writes
+the rows again, which is always right.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator, Callable, Collection, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from uuid import UUID
+
+import pyarrow as pa
+
+from memwal.errors import InvalidInputError, WriterClosedError
+from memwal.writer.handle import WriteHandle
+from memwal.writer.options import WriterOptions
+from memwal.writer.stats import WriterStats
+
+if TYPE_CHECKING:
+    from memwal.table import Table, Writer
+
+Given = ParamSpec("Given")
+Answer = TypeVar("Answer")
+
+# Reads, flushes and the close must not queue behind writes that wait for a flush.
+_OTHER_THREADS = 4
+
+
+@asynccontextmanager
+async def open_writer(
+    table: Table,
+    *,
+    options: WriterOptions | None = None,
+    region_ids: Collection[UUID] | None = None,
+    threads: int = 8,
+) -> AsyncIterator[AsyncWriter]:
+    """Open a writer for as long as the ``async with`` block runs.
+
+    At the end of the block it is closed, with a flush; when the block ends with an error or is
+    cancelled, without one: the log keeps the rows for the next claim.
+
+    Parameters
+    ----------
+    table : memwal.Table
+    options : WriterOptions, optional
+    region_ids : collection of UUID, optional
+        The only regions that the writer may claim.
+    threads : int, default 8
+        Writes that may be handed over at the same time. Further ones wait for their turn without
+        a thread. Those that wait for a flush (back-pressure) or for a claim keep their thread.
+
+    Raises
+    ------
+    InvalidInputError, TableSetupError
+        See :meth:`memwal.Table.writer`.
+    """
+    if threads < 1:
+        raise InvalidInputError(f"threads must be at least 1, not {threads}")
+    writes = ThreadPoolExecutor(threads, thread_name_prefix="memwal-aio-write")
+    others = ThreadPoolExecutor(_OTHER_THREADS, thread_name_prefix="memwal-aio")
+    try:
+        options = options or WriterOptions()
+        inner = await _finish(others, table.writer, options=options, region_ids=region_ids)
+        writer = AsyncWriter(inner, durable=options.durable, writes=writes, others=others)
+        try:
+            yield writer
+        except BaseException:
+            await _finish(others, inner.abort)
+            raise
+        await writer.close()
+    finally:
+        # The writer is closed, so they end soon; the loop must not wait for it.
+        writes.shutdown(wait=False)
+        others.shutdown(wait=False)
+
+
+class AsyncWriter:
+    """Writes rows of one table; made by :func:`open_writer`. Safe to use from many tasks.
+
+    Parameters
+    ----------
+    writer : memwal.table.Writer
+        Does the work.
+    durable : bool
+        Whether writes are waited for unless told otherwise.
+    writes, others : ThreadPoolExecutor
+        Run what may block.
+    """
+
+    def __init__(
+        self,
+        writer: Writer,
+        *,
+        durable: bool,
+        writes: ThreadPoolExecutor,
+        others: ThreadPoolExecutor,
+    ) -> None:
+        self._writer = writer
+        self._durable = durable
+        self._writes = writes
+        self._others = others
+
+    async def upsert(
+        self, data: Any, *, partial: bool = False, wait: bool | None = None
+    ) -> AsyncHandle:
+        """Insert rows, or replace those that have the same key.
+
+        Parameters
+        ----------
+        data : anything Arrow
+            Not to be changed before the rows are durable.
+        partial : bool, default False
+            Whether columns other than the key may be missing; they keep their values.
+        wait : bool, optional
+            Whether to return only when the rows are durable; by default what the writer's options
+            say. What is not waited for was handed over when this returns: writes that a task hands
+            over one after another keep their order.
+
+        Returns
+        -------
+        AsyncHandle
+            To be awaited for the rows to be durable; done if ``wait``.
+
+        Raises
+        ------
+        MemWalError
+            See :meth:`memwal.writer.table_writer.TableWriter.upsert`.
+        """
+        return await self._write(
+            functools.partial(self._writer.upsert, data, partial=partial, wait=False), wait
+        )
+
+    async def delete(self, keys: Any, *, wait: bool | None = None) -> AsyncHandle:
+        """Delete rows by key; keys that do not exist are fine.
+
+        Parameters
+        ----------
+        keys : anything Arrow
+            The key columns, or an array where the key has one column.
+        wait : bool, optional
+            As for :meth:`upsert`.
+
+        Raises
+        ------
+        MemWalError
+            As :meth:`upsert`.
+        """
+        return await self._write(functools.partial(self._writer.delete, keys, wait=False), wait)
+
+    async def flush_wal(self) -> None:
+        """Wait until everything that was handed over is durable."""
+        await _run(self._others, self._writer.flush_wal)
+
+    async def flush(self, *, timeout: float | None = None) -> None:
+        """Seal and flush every region's MemTable, and wait for it.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds to wait at most; for ever by default.
+
+        Raises
+        ------
+        MemWalError
+            See :meth:`memwal.writer.table_writer.TableWriter.flush`.
+        """
+        await _run(self._others, self._writer.flush, timeout=timeout)
+
+    async def lookup(self, keys: Any, *, columns: Sequence[str] | None = None) -> pa.Table:
+        """Look rows up by key, unflushed ones included: :meth:`memwal.Table.lookup`."""
+        return await _run(self._others, self._writer.lookup, keys, columns=columns)
+
+    async def scan(
+        self,
+        *,
+        columns: Sequence[str] | None = None,
+        filter: str | None = None,
+        limit: int | None = None,
+    ) -> pa.Table:
+        """Read the newest row of every key, unflushed ones included: :meth:`memwal.Table.scan`.
+
+        Returns
+        -------
+        pyarrow.Table
+            All of it, in memory; ``limit`` bounds it.
+        """
+        scan = self._writer.scan(columns=columns, filter=filter, limit=limit)
+        return await _run(self._others, scan.to_table)
+
+    def stats(self) -> WriterStats:
+        """What the writer did and holds."""
+        return self._writer.stats()
+
+    async def close(self, *, timeout: float | None = None) -> None:
+        """Flush everything and take no more writes.
+
+        Goes on to its end even if the task is cancelled.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds for the flush. After it the writer is closed all the same, and what was not
+            flushed stays in the log for the next claim.
+
+        Raises
+        ------
+        MemWalError
+            See :meth:`memwal.writer.table_writer.TableWriter.close`.
+        """
+        await _finish(self._others, self._writer.close, timeout=timeout)
+
+    async def _write(self, hand_over: Callable[[], WriteHandle], wait: bool | None) -> AsyncHandle:
+        handle = AsyncHandle(await _run(self._writes, hand_over))
+        if self._durable if wait is None else wait:
+            await handle
+        return handle
+
+
+class AsyncHandle:
+    """A write that was handed over; awaiting it waits until it is durable, or raises why not.
+
+    It may be awaited by many tasks, more than once, or never. A task that is cancelled while it
+    waits changes nothing for the write.
+    """
+
+    __slots__ = ("_handle",)
+
+    def __init__(self, handle: WriteHandle) -> None:
+        self._handle = handle
+
+    def done(self) -> bool:
+        """Whether the write is durable or has failed."""
+        return self._handle.done()
+
+    def exception(self) -> BaseException | None:
+        """Why the write failed; None when it did not, or is not done yet."""
+        return self._handle.exception()
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return self._wait().__await__()
+
+    async def _wait(self) -> None:
+        if not self._handle.done():
+            loop = asyncio.get_running_loop()
+            settled = loop.create_future()
+            self._handle.add_done_callback(lambda _: _tell(loop, settled))
+            await settled
+        error = self._handle.exception()
+        if error is not None:
+            raise error
+
+
+async def _run(
+    pool: ThreadPoolExecutor,
+    call: Callable[Given, Answer],
+    *args: Given.args,
+    **kwargs: Given.kwargs,
+) -> Answer:
+    """Run a call on a thread; one that has not begun is dropped when the task is cancelled."""
+    loop = asyncio.get_running_loop()
+    try:
+        running = loop.run_in_executor(pool, functools.partial(call, *args, **kwargs))
+    except RuntimeError as error:
+        raise WriterClosedError(
+            "the async with block of this writer is over; open a new one"
+        ) from error
+    return await running
+
+
+async def _finish(
+    pool: ThreadPoolExecutor,
+    call: Callable[Given, Answer],
+    *args: Given.args,
+    **kwargs: Given.kwargs,
+) -> Answer:
+    """Run a call on a thread to its end, even if the task is cancelled meanwhile."""
+    running = asyncio.ensure_future(_run(pool, call, *args, **kwargs))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError as cancelled:
+        await asyncio.wait([running])
+        raise cancelled from running.exception()
+
+
+def _tell(loop: asyncio.AbstractEventLoop, settled: asyncio.Future[None]) -> None:
+    """Wake a waiting task, from whichever thread."""
+    try:
+        loop.call_soon_threadsafe(_settle, settled)
+    except RuntimeError:
+        # The loop is closed, and with it whoever waited. The write is none of its business.
+        if not loop.is_closed():
+            raise
+
+
+def _settle(settled: asyncio.Future[None]) -> None:
+    if not settled.done():
+        settled.set_result(None)

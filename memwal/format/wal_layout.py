@@ -1,0 +1,63 @@
+"""How one entry of a region's WAL is laid out: an Arrow IPC stream (spec: WAL Entry Format).
+
+The epoch and the generation stand in the schema's metadata, as Lance writes them. Beside them
+memwal writes who wrote the entry, so that an ambiguous answer of the store can be settled by
+reading the entry back, and a checksum of every byte of the entry except the checksum's own digits,
+so that a torn or changed entry is never taken for a whole one. Lance ignores both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pyarrow as pa
+
+EPOCH = b"writer_epoch"
+GENERATION = b"generation"
+SENTINEL = b"fence_sentinel"
+WRITER_ID = b"memwal.writer_id"
+CHECKSUM = b"memwal.checksum"
+OWN_KEYS = frozenset({EPOCH, GENERATION, SENTINEL, WRITER_ID, CHECKSUM})
+
+CONTINUATION = b"\xff\xff\xff\xff"
+END_OF_STREAM = CONTINUATION + b"\0\0\0\0"
+# Stands where the checksum goes while the checksum is computed; as long as 16 hex digits.
+PLACEHOLDER = b"\x11memwal.unset.\x11\x11"
+# Continuation marker and length of a message.
+PREFIX = 8
+MAX_U64 = (1 << 64) - 1
+
+# A stream aligns its buffers to 8 bytes, and Lance panics at 16-byte values that are not aligned to
+# theirs. Arrow's own idea of a type's alignment stops at 8 too.
+ALIGNED = pa.ipc.IpcReadOptions(ensure_alignment=pa.ipc.Alignment.At64Byte)
+
+
+def has_dictionaries(fields: Iterable[pa.Field]) -> bool:
+    """Whether a column, or a part of one, is dictionary-encoded."""
+    return any(
+        pa.types.is_dictionary(_storage(field.type)) or has_dictionaries(children_of(field.type))
+        for field in fields
+    )
+
+
+def has_wide_values(fields: Iterable[pa.Field]) -> bool:
+    """Whether values somewhere in the columns are wider than what a stream aligns them to."""
+    return any(
+        pa.types.is_decimal128(_storage(field.type))
+        or pa.types.is_decimal256(_storage(field.type))
+        or pa.types.is_interval(_storage(field.type))
+        or has_wide_values(children_of(field.type))
+        for field in fields
+    )
+
+
+def children_of(data_type: pa.DataType) -> list[pa.Field]:
+    """The fields inside a type, those of the values of a dictionary included."""
+    stored = _storage(data_type)
+    if pa.types.is_dictionary(stored):
+        return [pa.field("values", stored.value_type)]
+    return [stored.field(number) for number in range(stored.num_fields)]
+
+
+def _storage(data_type: pa.DataType) -> pa.DataType:
+    return data_type.storage_type if isinstance(data_type, pa.BaseExtensionType) else data_type

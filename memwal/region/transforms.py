@@ -1,0 +1,275 @@
+"""The region transforms of the spec, each a small value that computes one region value per row.
+
+Spec: Region Transform. ``bucket`` hashes as Lance does, which is not what the spec's own
+``murmur3`` gives; every other transform is exactly the expression that the spec derives for it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import ClassVar, Final, TypeGuard
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from memwal.errors import InvalidInputError
+from memwal.region.bucketing import BUCKETABLE_TYPES, bucket, is_bucketable
+from memwal.region.column_hash import HASHABLE_TYPES, is_hashable, murmur3_multi
+from memwal.region.date_parts import PART_TYPES, DatePart, date_part, has_date_parts
+from memwal.region.region_values import VALUE_TYPES, type_name
+
+MAX_BUCKETS: Final = 1024
+"""The most buckets Lance sets a table up with."""
+
+MAX_WIDTH: Final = 2**63 - 1
+"""The widest ``truncate``."""
+
+NUM_BUCKETS: Final = "num_buckets"
+WIDTH: Final = "width"
+
+
+class Transform(ABC):
+    """Computes a region value from source columns."""
+
+    __slots__ = ()
+
+    num_columns: ClassVar[int | None] = 1
+    """How many source columns it takes; None for one or more."""
+    source_types: ClassVar[str]
+    """The types that fit, for messages."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str | None:
+        """As the spec calls it; None for an expression."""
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        """Parameters as a stored spec holds them."""
+        return {}
+
+    @property
+    def num_values(self) -> int | None:
+        """Values are 0 up to this; None when only the data can tell."""
+        return None
+
+    @abstractmethod
+    def value_type(self, types: Sequence[pa.DataType]) -> pa.DataType | None:
+        """Type of the values for source columns of these types; None when they do not fit.
+
+        A column that is not in the table any more has the null type.
+        """
+
+    @abstractmethod
+    def apply(self, columns: Sequence[pa.Array]) -> pa.Array:
+        """Return the value of every row."""
+
+    def arguments(self, columns: str) -> str:
+        """What stands in parentheses when the transform is shown."""
+        return ", ".join((columns, *self.parameters.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class Identity(Transform):
+    """The value of the column itself."""
+
+    name = "identity"
+    source_types = VALUE_TYPES
+
+    def value_type(self, types: Sequence[pa.DataType]) -> pa.DataType | None:
+        return types[0] if pt.is_null(types[0]) or type_name(types[0]) is not None else None
+
+    def apply(self, columns: Sequence[pa.Array]) -> pa.Array:
+        return columns[0]
+
+
+@dataclass(frozen=True, slots=True)
+class CalendarPart(Transform):
+    """``date_part(part, col0)``: see :mod:`memwal.region.date_parts`."""
+
+    part: DatePart
+    source_types = PART_TYPES
+
+    @property
+    def name(self) -> str:
+        return self.part
+
+    def value_type(self, types: Sequence[pa.DataType]) -> pa.DataType | None:
+        return pa.int32() if pt.is_null(types[0]) or has_date_parts(types[0]) else None
+
+    def apply(self, columns: Sequence[pa.Array]) -> pa.Array:
+        if pt.is_null(columns[0].type):
+            return pa.nulls(len(columns[0]), pa.int32())
+        return date_part(self.part, columns[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket(Transform):
+    """The bucket that Lance puts the value in: see :mod:`memwal.region.bucketing`."""
+
+    num_buckets: int
+    name = "bucket"
+    source_types = BUCKETABLE_TYPES
+
+    def __post_init__(self) -> None:
+        _check_count(self.num_buckets)
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        return {NUM_BUCKETS: str(self.num_buckets)}
+
+    @property
+    def num_values(self) -> int | None:
+        return self.num_buckets
+
+    def value_type(self, types: Sequence[pa.DataType]) -> pa.DataType | None:
+        return pa.int32() if pt.is_null(types[0]) or is_bucketable(types[0]) else None
+
+    def apply(self, columns: Sequence[pa.Array]) -> pa.Array:
+        if pt.is_null(columns[0].type):
+            return pa.array(np.zeros(len(columns[0]), dtype=np.int32))
+        return pa.array(bucket(columns[0], self.num_buckets))
+
+
+@dataclass(frozen=True, slots=True)
+class MultiBucket(Transform):
+    """``abs(murmur3_multi(col0, col1, ...)) % N``; null where every column is null.
+
+    The absolute value is taken in 64 bits, since the smallest 32-bit integer has none.
+    """
+
+    num_buckets: int
+    name = "multi_bucket"
+    num_columns = None
+    source_types = HASHABLE_TYPES
+
+    def __post_init__(self) -> None:
+        _check_count(self.num_buckets)
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        return {NUM_BUCKETS: str(self.num_buckets)}
+
+    @property
+    def num_values(self) -> int | None:
+        return self.num_buckets
+
+    def value_type(self, types: Sequence[pa.DataType]) -> pa.DataType | None:
+        return pa.int32() if all(is_hashable(data_type) for data_type in types) else None
+
+    def apply(self, columns: Sequence[pa.Array]) -> pa.Array:
+        hashes = murmur3_multi(columns)
+        if hashes.null_count:
+            present = hashes.is_valid().to_numpy(zero_copy_only=False)
+            numbers = np.abs(hashes.fill_null(0).to_numpy().astype(np.int64)) % self.num_buckets
+            return pa.array(numbers.astype(np.int32), mask=~present)
+        numbers = np.abs(hashes.to_numpy().astype(np.int64)) % self.num_buckets
+        return pa.array(numbers.astype(np.int32))
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate(Transform):
+    """``left(col0, W)`` of text, ``col0 - (col0 % W)`` of integers and decimals.
+
+    The remainder has the sign of the number, so that numbers go towards zero: of width 10, -5 and
+    5 are both 0. Text is counted in characters, binary in bytes.
+    """
+
+    width: int
+    name = "truncate"
+    source_types = "integers, decimals, string, binary and their large forms"
+
+    def __post_init__(self) -> None:
+        if not _is_int(self.width) or not 1 <= self.width <= MAX_WIDTH:
+            raise InvalidInputError(
+                f"width must be an integer between 1 and {MAX_WIDTH}, got {self.width!r}"
+            )
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        return {WIDTH: str(self.width)}
+
+    def value_type(self, types: Sequence[pa.DataType]) -> pa.DataType | None:
+        (data_type,) = types
+        fits = (
+            pt.is_null(data_type)
+            or pt.is_integer(data_type)
+            or pt.is_decimal128(data_type)
+            or pt.is_decimal256(data_type)
+            or _is_text(data_type)
+            or _is_binary(data_type)
+        )
+        return data_type if fits else None
+
+    def apply(self, columns: Sequence[pa.Array]) -> pa.Array:
+        (column,) = columns
+        data_type = column.type
+        if pt.is_null(data_type):
+            return column
+        if _is_text(data_type):
+            return pc.utf8_slice_codeunits(column, 0, self.width)
+        if _is_binary(data_type):
+            return pc.binary_slice(column, 0, self.width)
+        if pt.is_integer(data_type):
+            return self._integers(column)
+        return self._decimals(column)
+
+    def _integers(self, column: pa.Array) -> pa.Array:
+        wide = np.int64 if pt.is_signed_integer(column.type) else np.uint64
+        numbers = column.fill_null(0).to_numpy().astype(wide)
+        # fmod has the sign of the number, as SQL's % does; numpy's own % has that of the width.
+        kept = (numbers - np.fmod(numbers, wide(self.width))).astype(column.type.to_pandas_dtype())
+        return pa.array(kept, mask=column.is_null().to_numpy(zero_copy_only=False))
+
+    def _decimals(self, column: pa.Array) -> pa.Array:
+        data_type = column.type
+        if self.width >= 10 ** (data_type.precision - data_type.scale):
+            # No number of this type is as large as the width.
+            return pc.if_else(column.is_valid(), pa.scalar(Decimal(0)).cast(data_type), column)
+        options = pc.RoundToMultipleOptions(
+            pa.scalar(Decimal(self.width)).cast(data_type), "towards_zero"
+        )
+        return pc.round_to_multiple(column, options=options)
+
+
+@dataclass(frozen=True, slots=True)
+class Unsharded(Transform):
+    """No division: one region, and no value."""
+
+    name = "unsharded"
+    num_columns = 0
+    source_types = ""
+
+    @property
+    def num_values(self) -> int | None:
+        return 1
+
+    def value_type(self, types: Sequence[pa.DataType]) -> pa.DataType | None:
+        return pa.int32()
+
+    def apply(self, columns: Sequence[pa.Array]) -> pa.Array:
+        raise InvalidInputError("rows that are not divided have no region value")
+
+
+def _check_count(num_buckets: object) -> None:
+    if not _is_int(num_buckets) or not 1 <= num_buckets <= MAX_BUCKETS:
+        raise InvalidInputError(
+            f"num_buckets must be an integer between 1 and {MAX_BUCKETS}, got {num_buckets!r}"
+        )
+
+
+def _is_int(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_text(data_type: pa.DataType) -> bool:
+    return bool(pt.is_string(data_type) or pt.is_large_string(data_type))
+
+
+def _is_binary(data_type: pa.DataType) -> bool:
+    return bool(pt.is_binary(data_type) or pt.is_large_binary(data_type))

@@ -1,0 +1,39 @@
+"""Locks on the folders of a local table."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from memwal.errors import UnsupportedStoreError
+
+_NO_LOCKS = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.EBADF, errno.EINVAL, errno.ENOSYS})
+
+
+@contextmanager
+def lock_folder(folder: str, kind: int) -> Iterator[None]:
+    """Hold a lock on a folder; each caller has its own descriptor, so threads exclude each other.
+
+    The lock is on the folder, not on a file inside it, so that nobody has to clean up after it.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(descriptor, kind)
+        except OSError as error:
+            if error.errno in _NO_LOCKS:
+                raise UnsupportedStoreError(
+                    f"cannot lock {folder}: {error.strerror}; a table needs a file system whose "
+                    "folders can be locked: move it to one, or to an object store"
+                ) from error
+            raise
+        try:
+            yield
+        finally:
+            # A process forked meanwhile shares the lock, and closing alone would leave it there.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+    finally:
+        os.close(descriptor)

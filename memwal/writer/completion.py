@@ -1,0 +1,118 @@
+"""Partial upserts: some columns of a row are given, the others keep their value.
+
+Rows are completed before they go to the log, so that every stored row is whole and no reader needs
+to know. What a row was is looked up without holding the log; what was written meanwhile is laid
+over it when the write gets its place in the log's order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from memwal.errors import InvalidInputError
+from memwal.format.names import TOMBSTONE
+from memwal.reader.lookup import lookup
+from memwal.reader.scan import collect_newest
+from memwal.reader.sources import collect_sources
+from memwal.region.field_ids import aligned
+from memwal.region.newest import key_column
+from memwal.storage.location import TableLocation
+from memwal.writer.memtable import newest_per_key
+from memwal.writer.rows import RowShape
+
+
+class PartialRows:
+    """Rows of one region of which some columns are given.
+
+    Parameters
+    ----------
+    shape : RowShape
+        What whole rows look like.
+    batches : sequence of pyarrow.RecordBatch
+        The key columns and others, in the table's types. Of several rows with one key the last
+        counts.
+
+    Attributes
+    ----------
+    keys : pyarrow.Array
+        One value per distinct key.
+    """
+
+    def __init__(self, shape: RowShape, batches: Sequence[pa.RecordBatch]) -> None:
+        given = newest_per_key(pa.Table.from_batches(batches), shape.primary_key)
+        self.shape = shape
+        self._given = given.combine_chunks()
+        self.keys = key_column(self._given, shape.primary_key)
+
+    def key_rows(self, among: pa.Array) -> pa.Table:
+        """The key columns of those keys for which ``among`` is true."""
+        return self._given.select(self.shape.primary_key).filter(among)
+
+    def completed(self, known: Sequence[pa.Table]) -> list[pa.RecordBatch]:
+        """Whole stored rows.
+
+        Parameters
+        ----------
+        known : sequence of pyarrow.Table
+            Stored rows as they were, oldest first; the newest of a key counts. Keys that are not
+            among them, or were deleted, do not exist yet.
+
+        Raises
+        ------
+        InvalidInputError
+            A row does not exist yet, and a column that may not be null is not given.
+        """
+        before = newest_per_key(
+            pa.concat_tables([aligned(rows, self.shape.schema) for rows in known])
+            if known
+            else self.shape.schema.empty_table(),
+            self.shape.primary_key,
+        )
+        alive = before.filter(pc.invert(before.column(TOMBSTONE)))
+        at = pc.index_in(self.keys, value_set=key_column(alive, self.shape.primary_key))
+        columns = [
+            self._given.column(field.name)
+            if field.name in self._given.column_names
+            else alive.column(field.name).take(at)
+            for field in self.shape.base_schema
+        ]
+        for field, column in zip(self.shape.base_schema, columns, strict=True):
+            if column.null_count and not field.nullable:
+                raise InvalidInputError(
+                    f"{column.null_count} rows do not exist yet and lack column {field.name}, "
+                    "which may not be null; give it"
+                )
+        columns.append(pa.repeat(pa.scalar(False), len(self.keys)))
+        rows = pa.Table.from_arrays(columns, schema=self.shape.schema)
+        return list(rows.combine_chunks().to_batches())
+
+
+def stored_rows(
+    location: TableLocation, region_id: UUID, shape: RowShape, keys: pa.Table
+) -> pa.Table:
+    """What storage knows of some keys of a region: the base table and its generations.
+
+    Parameters
+    ----------
+    keys : pyarrow.Table
+        The key columns.
+
+    Returns
+    -------
+    pyarrow.Table
+        Stored rows of those keys that exist, in today's columns of the table.
+    """
+    sources, newest = collect_newest(lambda: collect_sources(location, regions=[region_id]))
+    base = sources.base
+    found = lookup(sources, newest, keys)
+    identified = pa.Table.from_arrays(found.columns, schema=base.identified_schema)
+    return aligned(
+        identified.append_column(
+            shape.schema.field(TOMBSTONE), pa.repeat(pa.scalar(False), found.num_rows)
+        ),
+        shape.schema,
+    )

@@ -1,0 +1,234 @@
+"""Writes on their way into the log, and the handle that tells when they are durable."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from uuid import UUID
+
+import pyarrow as pa
+
+from memwal.errors import BackPressureError, MemWalError, OutcomeUnknownError
+from memwal.writer.rows import RowShape
+
+logger = logging.getLogger(__name__)
+
+# Guards the callbacks of all writes: few have any, and nothing is called while it is held.
+_callbacks = threading.Lock()
+
+
+class PendingWrite:
+    """One region's part of a write, in the queue of that region's log.
+
+    Attributes
+    ----------
+    batches : list of pyarrow.RecordBatch
+        Stored rows; empty for a barrier.
+    shape : RowShape or None
+        Form of the rows; None for a barrier.
+    derived : bool
+        Whether its rows were completed from writes that were not in the log yet: when one of those
+        fails, this one must.
+    seals : bool
+        Whether the MemTable is sealed behind this write.
+    buffered : bool
+        Whether its rows count as written before they are durable.
+    attended : bool
+        Whether a thread waits that can take over the log. Guarded by the region's state.
+    rows, bytes : int
+        What is queued.
+    error : BaseException or None
+        What went wrong, once it is done.
+    """
+
+    __slots__ = (
+        "_calls",
+        "_gate",
+        "attended",
+        "batches",
+        "buffered",
+        "bytes",
+        "derived",
+        "done",
+        "error",
+        "promoted",
+        "rows",
+        "seals",
+        "shape",
+    )
+
+    def __init__(
+        self,
+        batches: list[pa.RecordBatch],
+        shape: RowShape | None = None,
+        *,
+        seals: bool = False,
+        buffered: bool = False,
+        derived: bool = False,
+    ) -> None:
+        self.batches = batches
+        self.shape = shape
+        self.derived = derived
+        self.seals = seals
+        self.buffered = buffered
+        self.attended = False
+        self.promoted = False
+        self.done = False
+        self.error: BaseException | None = None
+        self.rows = 0
+        self.bytes = 0
+        for batch in batches:
+            self.rows += batch.num_rows
+            self.bytes += batch.nbytes
+        self._calls: tuple[Callable[[], None], ...] = ()
+        # Held until the write is done, or until its thread is to lead: cheaper than an event.
+        self._gate = threading.Lock()
+        self._gate.acquire()
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """Wake everybody who waits. Called once, by whoever holds the log."""
+        self.error = error
+        with _callbacks:
+            self.done = True
+            calls, self._calls = self._calls, ()
+        self._gate.release()
+        for call in calls:
+            _safely(call)
+
+    def promote(self) -> None:
+        """Have the waiting thread take over the log. The caller holds the region's state."""
+        self.promoted = True
+        self._gate.release()
+
+    def decline(self) -> bool:
+        """Take back a promotion; False if there is none. The caller holds the region's state."""
+        return self.promoted and not self.done and self._gate.acquire(blocking=False)
+
+    def wait_for_turn(self) -> None:
+        """Wait until the write is done or the calling thread is to lead."""
+        self._gate.acquire()
+        if self.done:
+            self._gate.release()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the write is done; False when it is not in time."""
+        if self.done:
+            return True
+        if not self._gate.acquire(timeout=-1 if timeout is None else max(timeout, 0)):
+            return False
+        self._gate.release()
+        return True
+
+    def call_when_done(self, call: Callable[[], None]) -> None:
+        """Call something once, now if the write is done."""
+        with _callbacks:
+            if not self.done:
+                self._calls = (*self._calls, call)
+                return
+        _safely(call)
+
+
+class WriteHandle:
+    """Tells when a write became durable.
+
+    A write that returned in durable mode is done; a buffered one is done once the log has it.
+
+    Parameters
+    ----------
+    parts : sequence of (UUID, PendingWrite)
+        The write's part in each region.
+    settle : callable
+        Raises what the parts' failures mean for the caller.
+    """
+
+    __slots__ = ("_parts", "_settle")
+
+    def __init__(
+        self,
+        parts: Sequence[tuple[UUID, PendingWrite]],
+        settle: Callable[[Sequence[tuple[UUID, PendingWrite]]], None],
+    ) -> None:
+        self._parts = parts
+        self._settle = settle
+
+    def done(self) -> bool:
+        """Whether the write is durable or has failed."""
+        return all(part.done for _, part in self._parts)
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait until the write is durable.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds; for ever by default.
+
+        Raises
+        ------
+        BackPressureError
+            It is not durable in time. It may still become so: wait again.
+        MemWalError
+            Why it failed; see :meth:`memwal.writer.table_writer.TableWriter.upsert`.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        for _, part in self._parts:
+            if not part.wait(None if deadline is None else deadline - time.monotonic()):
+                raise BackPressureError(
+                    f"the write is not durable after {timeout} s; it still may become so, "
+                    "wait for it again"
+                )
+        self._settle(self._parts)
+
+    def exception(self) -> MemWalError | None:
+        """Why the write failed; None when it did not, or is not done yet."""
+        if not self.done():
+            return None
+        try:
+            self._settle(self._parts)
+        except MemWalError as error:
+            return error
+        return None
+
+    def add_done_callback(self, call: Callable[[WriteHandle], None]) -> None:
+        """Call something with this handle once the write is done, from whichever thread."""
+        left = len(self._parts)
+        if not left:
+            _safely(lambda: call(self))
+            return
+        lock = threading.Lock()
+
+        def one_done() -> None:
+            nonlocal left
+            with lock:
+                left -= 1
+                last = left == 0
+            if last:
+                call(self)
+
+        for _, part in self._parts:
+            part.call_when_done(one_done)
+
+    def __repr__(self) -> str:
+        state = "done" if self.done() else "pending"
+        return f"WriteHandle({state}, {len(self._parts)} regions)"
+
+
+def as_error(error: BaseException) -> MemWalError:
+    """An error of the same kind for another caller, with a trace of its own."""
+    if isinstance(error, MemWalError):
+        copy = type(error)(str(error))
+    else:
+        copy = OutcomeUnknownError(
+            f"an append failed, and its rows may be in the log: {type(error).__name__}"
+        )
+    copy.__cause__ = error
+    return copy
+
+
+def _safely(call: Callable[[], None]) -> None:
+    try:
+        call()
+    except Exception:
+        logger.exception("a callback of a finished write failed")

@@ -1,0 +1,215 @@
+"""OpenTelemetry metrics of all writers of this process.
+
+Only the API is used: where the numbers go is for the producer's MeterProvider to say, which may be
+set before or after writers are opened. While there is none, nothing is read and nothing is kept.
+Sums and levels are read off the writers' counters when somebody collects them; the path of a write
+is touched by histograms alone, once per log entry.
+
+There are no spans: an entry belongs to many callers and a flush to none, and a span of the
+producer's own around its call shows what it waited for.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+from uuid import UUID
+
+from opentelemetry import metrics
+from opentelemetry.metrics import CallbackOptions, Histogram, Meter, Observation
+
+from memwal.storage.location import TableLocation
+from memwal.writer.metric_list import HISTOGRAMS, LEVELS, REGION_ID, SUMS, TABLE_URI, Level, Sum
+from memwal.writer.stats import Durations, WriterCounters, WriterStats
+from memwal.writer.totals import Totals
+
+_DURATION_BUCKETS = (
+    *(0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
+    *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
+)
+
+
+class Observed(Protocol):
+    """A writer, as far as metrics go."""
+
+    def stats(self) -> WriterStats:
+        """What it holds now."""
+
+
+class WriterMetrics:
+    """The instruments of one meter, and the writers that they tell of.
+
+    Parameters
+    ----------
+    meter : opentelemetry.metrics.Meter
+    """
+
+    def __init__(self, meter: Meter) -> None:
+        self._histograms = [
+            meter.create_histogram(
+                metric.name,
+                metric.unit,
+                metric.description,
+                explicit_bucket_boundaries_advisory=_DURATION_BUCKETS,
+            )
+            for metric in HISTOGRAMS
+        ]
+        for total in SUMS:
+            meter.create_observable_counter(
+                total.name,
+                [functools.partial(self._sums, total)],
+                total.unit,
+                total.description,
+            )
+        for level in LEVELS:
+            create = (
+                meter.create_observable_gauge
+                if level.largest
+                else meter.create_observable_up_down_counter
+            )
+            create(
+                level.name,
+                [functools.partial(self._levels, level)],
+                level.unit,
+                level.description,
+            )
+        self._start()
+        # The parent goes on to tell of its writers, and its lock may have been held at the fork.
+        os.register_at_fork(after_in_child=self._start)
+
+    def durations(self, location: TableLocation) -> Durations:
+        """Where the single durations of a table's writer go."""
+        append, flush, wait = self._histograms
+        return _TableDurations({TABLE_URI: location.uri}, append, flush, wait)
+
+    def watch(
+        self, writer: Observed, counters: WriterCounters, *, per_region: bool = False
+    ) -> Callable[[], object]:
+        """Tell of a writer until it is closed or collected; its sums count ever after.
+
+        Parameters
+        ----------
+        writer : Observed
+            Not kept alive.
+        counters : WriterCounters
+            Of the writer.
+        per_region : bool, default False
+            One series per region instead of one per table. A table with many regions then costs
+            as many series for each metric; durations stay per table.
+
+        Returns
+        -------
+        callable
+            Ends the watch; to be called when the writer is closed.
+        """
+        watched = _Watched(weakref.ref(writer), counters, per_region)
+        ended = weakref.finalize(writer, self._ended.append, watched)
+        ended.atexit = False
+        with self._lock:
+            self._retire()
+            self._watched.append(watched)
+        return ended
+
+    def _start(self) -> None:
+        self._lock = threading.Lock()
+        self._watched: list[_Watched] = []
+        # Filled by finalizers, which run anywhere and so must not take the lock.
+        self._ended: deque[_Watched] = deque()
+        self._retired: dict[_Series, Totals] = {}
+
+    def _retire(self) -> None:
+        """Move the sums of writers that are gone to the side. The caller holds the lock."""
+        while self._ended:
+            gone = self._ended.popleft()
+            self._watched.remove(gone)
+            _add(self._retired, gone.totals())
+
+    def _sums(self, total: Sum, options: CallbackOptions) -> Iterable[Observation]:
+        with self._lock:
+            self._retire()
+            sums = dict(self._retired)
+            for watched in self._watched:
+                _add(sums, watched.totals())
+        return [Observation(total.of(of), series.attributes) for series, of in sums.items()]
+
+    def _levels(self, level: Level, options: CallbackOptions) -> Iterable[Observation]:
+        with self._lock:
+            self._retire()
+            watched_now = list(self._watched)
+        found: dict[_Series, float] = {}
+        for watched in watched_now:
+            for series, stats in watched.stats():
+                value, before = level.of(stats), found.get(series, 0)
+                found[series] = max(value, before) if level.largest else value + before
+        return [Observation(value, series.attributes) for series, value in found.items()]
+
+
+@functools.cache
+def process_metrics() -> WriterMetrics:
+    """The metrics of this process, given to whatever MeterProvider it has or will have."""
+    return WriterMetrics(metrics.get_meter("memwal"))
+
+
+@dataclass(frozen=True, slots=True)
+class _TableDurations:
+    attributes: Mapping[str, str]
+    append_duration: Histogram
+    flush_duration: Histogram
+    backpressure_duration: Histogram
+
+    def append(self, seconds: float) -> None:
+        self.append_duration.record(seconds, self.attributes)
+
+    def flush(self, seconds: float) -> None:
+        self.flush_duration.record(seconds, self.attributes)
+
+    def wait(self, seconds: float) -> None:
+        self.backpressure_duration.record(seconds, self.attributes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Series:
+    uri: str
+    region_id: UUID | None
+
+    @property
+    def attributes(self) -> dict[str, str]:
+        if self.region_id is None:
+            return {TABLE_URI: self.uri}
+        return {TABLE_URI: self.uri, REGION_ID: str(self.region_id)}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Watched:
+    writer: weakref.ref[Observed]
+    counters: WriterCounters
+    per_region: bool
+
+    def totals(self) -> list[tuple[_Series, Totals]]:
+        uri = self.counters.uri
+        if not self.per_region:
+            return [(_Series(uri, None), self.counters.totals())]
+        return [(_Series(uri, c.region_id), c.totals()) for c in self.counters.regions()]
+
+    def stats(self) -> list[tuple[_Series, WriterStats]]:
+        writer = self.writer()
+        stats = writer.stats() if writer is not None else None
+        if stats is None or stats.closed:
+            return []
+        if not self.per_region:
+            return [(_Series(stats.uri, None), stats)]
+        return [
+            (_Series(stats.uri, region.region_id), replace(stats, regions=(region,)))
+            for region in stats.regions
+        ]
+
+
+def _add(sums: dict[_Series, Totals], more: Iterable[tuple[_Series, Totals]]) -> None:
+    for series, totals in more:
+        sums[series] = sums.get(series, Totals()) + totals

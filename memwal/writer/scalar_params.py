@@ -1,0 +1,168 @@
+"""Scalar and text indexes of generations, with the parameters of the base table's.
+
+What pylance's statistics and descriptions leave out stands in the metadata of an index's files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from lance.indices import IndexConfig
+from lance.query import DocumentGranularity
+
+from memwal.errors import CorruptDataError, InvalidInputError
+from memwal.format.lance_index import read_json_target
+from memwal.format.table_manifest import read_index_section
+from memwal.storage.location import TableLocation
+from memwal.table_index.base_table import BaseTable, read_table_manifest
+from memwal.writer.index_files import open_index_file
+
+if TYPE_CHECKING:
+    from lance import LanceDataset
+    from lance.dataset import Index
+    from lance.lance.indices import IndexDescription, IndexSegmentDescription
+
+_PLAIN: Final = {"Bitmap": "BITMAP", "LabelList": "LABEL_LIST", "NGram": "NGRAM"}
+
+# Kind, plugin, the file that has the parameters, and their names there and for the plugin.
+_CONFIGURED: Final = {
+    "BTree": ("BTREE", "btree", "page_lookup", {"batch_size": "zone_size"}),
+    "ZoneMap": ("ZONEMAP", "zonemap", "zonemap", {"rows_per_zone": "rows_per_zone"}),
+    "BloomFilter": (
+        "BLOOMFILTER",
+        "bloomfilter",
+        "bloomfilter",
+        {"bloomfilter_item": "number_of_items", "bloomfilter_probability": "probability"},
+    ),
+    "RTree": ("RTREE", "rtree", "page_data", {"page_size": "page_size"}),
+}
+_MIN_HASH: Final = ("num_hashes", "num_bands", "shingle_size", "tokenizer")
+_JSON_TARGETS: Final = {f"{name}IndexDetails": name for name in ("Bitmap", *_CONFIGURED)}
+
+SCALAR_KINDS: Final = frozenset({*_PLAIN, *_CONFIGURED, "MinHashLsh", "Json", "Fm", "Inverted"})
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarRecipe:
+    """How to build a scalar index like one of the base table.
+
+    Attributes
+    ----------
+    kind : str
+        As pylance calls it, such as ``BTREE``.
+    request : str or IndexConfig
+        The second argument of ``create_index_uncommitted``.
+    options : mapping
+        Further arguments.
+    commits : bool
+        Whether pylance builds this kind only together with a commit.
+    """
+
+    kind: str
+    request: str | IndexConfig
+    options: Mapping[str, Any] = field(default_factory=dict)
+    commits: bool = False
+
+    def build(self, dataset: LanceDataset, *, name: str, column: str) -> Index | None:
+        """Write the index of the data set's first fragment; the caller commits it.
+
+        Returns
+        -------
+        lance.dataset.Index or None
+            None when it is committed already.
+        """
+        if self.commits:
+            dataset.create_scalar_index(column, self.request, name=name)
+            return None
+        segment = dataset.create_index_uncommitted(
+            column,
+            self.request,
+            name=name,
+            fragment_ids=[0],
+            **{"document_granularity": DocumentGranularity.ROW.value, **self.options},
+        )
+        if self.kind == "INVERTED":
+            # What was built is one part of a distributed build; this makes it a whole.
+            return dataset.merge_existing_index_segments([segment])
+        return segment
+
+
+def read_scalar_recipe(
+    base: BaseTable, description: IndexDescription, segment: IndexSegmentDescription
+) -> ScalarRecipe:
+    """Read the parameters of a scalar or text index from one of its segments.
+
+    Raises
+    ------
+    InvalidInputError
+        Pylance cannot be told to build one like it.
+    ObjectNotFoundError
+        The index is of a form without the files in which the parameters stand.
+    CorruptDataError
+        The segment's files or details are not those of such an index.
+    """
+    kind = description.index_type
+    if kind == "Inverted":
+        return _text(base.location, description, segment)
+    if kind == "MinHashLsh":
+        parameters = {name: description.details[name] for name in _MIN_HASH}
+        return ScalarRecipe("MINHASHLSH", IndexConfig("minhashlsh", parameters))
+    if kind == "Json":
+        return _json(base, description, segment)
+    if kind == "Fm":
+        return ScalarRecipe("FM", IndexConfig("fm", {}), commits=True)
+    if kind in _PLAIN:
+        return ScalarRecipe(_PLAIN[kind], _PLAIN[kind])
+    name, plugin, parameters = _configured(base.location, segment.uuid, kind)
+    return ScalarRecipe(name, IndexConfig(plugin, parameters))
+
+
+def _configured(
+    location: TableLocation, segment: str, kind: str
+) -> tuple[str, str, dict[str, Any]]:
+    name, plugin, file, names = _CONFIGURED[kind]
+    _, metadata = open_index_file(location, segment, f"{file}.lance")
+    parameters = {
+        ours: json.loads(metadata[theirs]) for theirs, ours in names.items() if theirs in metadata
+    }
+    return name, plugin, parameters
+
+
+def _json(
+    base: BaseTable, description: IndexDescription, segment: IndexSegmentDescription
+) -> ScalarRecipe:
+    # The description names the path and keeps the kind of the index on it to itself.
+    entries = read_index_section(read_table_manifest(base.location, base.version))
+    entry = next(entry for entry in entries if str(entry.uuid) == segment.uuid)
+    path, details = read_json_target(entry.details, name=f"index {description.name}")
+    kind = _JSON_TARGETS.get(details)
+    if kind is None:
+        raise InvalidInputError(f"an index of {details!r} inside JSON is not known")
+    parameters: dict[str, Any] = {"path": path}
+    if kind == "Bitmap":
+        parameters["target_index_type"] = "bitmap"
+    else:
+        _, plugin, inner = _configured(base.location, segment.uuid, kind)
+        parameters["target_index_type"] = plugin
+        parameters["target_index_parameters"] = json.dumps(inner)
+    return ScalarRecipe("JSON", IndexConfig("json", parameters), commits=True)
+
+
+def _text(
+    location: TableLocation, description: IndexDescription, segment: IndexSegmentDescription
+) -> ScalarRecipe:
+    _, metadata = open_index_file(location, segment.uuid, "metadata.lance")
+    try:
+        parameters = json.loads(metadata["params"])
+    except (KeyError, json.JSONDecodeError) as error:
+        raise CorruptDataError(
+            f"segment {segment.uuid} of index {description.name} has no {error}; build it again"
+        ) from error
+    # Lance takes this one from the type of the column.
+    parameters.pop("lance_tokenizer", None)
+    parameters["document_granularity"] = description.details["document_granularity"]
+    parameters["format_version"] = segment.index_version
+    return ScalarRecipe("INVERTED", "INVERTED", parameters)

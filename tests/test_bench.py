@@ -1,0 +1,91 @@
+"""Every benchmark runs, at a size that says nothing about speed."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+LINES = {
+    "durable-single": 1,
+    "single": 1,
+    "threads": 1,
+    "bulk": 3,
+    "indexed": 1,
+    "reads": 2,
+    "routing": 2,
+    "memory": 2,
+    "requests": 1,
+    "replay": 1,
+}
+ROWS = "300"
+
+
+def run(program: str, folder: Path, *arguments: str) -> str:
+    command = [sys.executable, str(ROOT / "bench" / program), "--rows", ROWS]
+    done = subprocess.run(
+        [*command, "--folder", str(folder), *arguments],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Run every benchmark of the writer once."""
+    report: dict[str, Any] = json.loads(run("writer.py", tmp_path_factory.mktemp("bench"), "--json"))
+    return report
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_has_figures_of_both_sides(report: dict[str, Any], name: str) -> None:
+    lines = [line for line in report["lines"] if line["name"] == name]
+
+    assert len(lines) == LINES[name]
+    for line in lines:
+        for side in ("ours", "other"):
+            assert 0 < line[side]["low"] <= line[side]["median"] <= line[side]["high"]
+        assert math.isclose(line["ratio"], line["ours"]["median"] / line["other"]["median"])
+        assert (line["target"] is None) == (line["met"] is None)
+
+
+def test_has_no_line_of_an_unknown_benchmark(report: dict[str, Any]) -> None:
+    assert {line["name"] for line in report["lines"]} == set(LINES)
+
+
+def test_says_where_it_was_measured(report: dict[str, Any]) -> None:
+    assert {"processors", "file_system", "pylance"} <= set(report["machine"])
+
+
+def test_a_flush_of_the_log_is_one_put(report: dict[str, Any]) -> None:
+    (line,) = [line for line in report["lines"] if line["name"] == "requests"]
+
+    assert line["ratio"] == 1
+    assert line["note"] == "20 PUT for 20 flushes"
+
+
+def test_prints_a_table_with_the_target(tmp_path: Path) -> None:
+    printed = run("writer.py", tmp_path, "--only", "durable-single")
+
+    assert "<= 1.3" in printed
+
+
+def test_leaves_nothing_behind(tmp_path: Path) -> None:
+    run("writer.py", tmp_path, "--only", "reads")
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_compares_reading_and_merging_with_native(tmp_path: Path) -> None:
+    printed = run("against_native.py", tmp_path)
+
+    assert "scan of one unmerged generation" in printed
+    assert "merge" in printed

@@ -1,0 +1,83 @@
+"""What importing the library loads."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HEAVY = (
+    "airflow",
+    "alembic",
+    "datafusion",
+    "lancedb",
+    "matplotlib",
+    "mmh3",
+    "opentelemetry.sdk",
+    "pandas",
+    "pyspark",
+    "rich",
+    "sqlalchemy",
+    "typer",
+)
+"""Installed for tests only, or for other parts of the library."""
+
+# Lance and Arrow take pandas if there is one, and do without if not.
+WITHOUT = f"""
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name in {HEAVY!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Absent())
+"""
+
+
+def run(code: str) -> list[str]:
+    """Run a program in an interpreter of its own and return its lines."""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("what", ["memwal.open", "memwal.WriterOptions", "memwal.RegionSpec"])
+def test_a_producer_needs_nothing_heavy(what: str) -> None:
+    assert run(f"{WITHOUT}\nimport memwal\nprint(callable({what}))") == ["True"]
+
+
+def test_a_producer_works_without_them(tmp_path: Path) -> None:
+    code = f"""{WITHOUT}
+import asyncio
+import memwal.aio
+import pyarrow as pa
+
+schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("n", pa.int64())])
+spec = memwal.RegionSpec.bucket("id", 2)
+table = memwal.create({str(tmp_path)!r} + "/table", schema, primary_key=["id"], region_spec=spec)
+with table.writer() as writer:
+    writer.upsert(pa.table({{"id": [1, 2, 3], "n": [1, 2, 3]}}, schema=schema))
+    writer.delete(pa.array([2]))
+    print(writer.scan().to_table().num_rows)
+
+async def main():
+    async with memwal.aio.open_writer(table) as writer:
+        await writer.upsert(pa.table({{"id": [4], "n": [4]}}, schema=schema))
+        print((await writer.lookup(pa.array([4]))).num_rows)
+
+asyncio.run(main())
+print(table.scan().to_table().num_rows)
+"""
+    assert run(code) == ["2", "1", "3"]
+
+
+def test_the_package_itself_loads_nothing() -> None:
+    loaded = run(
+        "import sys; before = set(sys.modules); import memwal; "
+        "print(*sorted({name.partition('.')[0] for name in set(sys.modules) - before}))"
+    )
+    assert "lance" not in loaded[0].split()
+    assert "pyarrow" not in loaded[0].split()

@@ -1,0 +1,15 @@
+"""What tests of the writer share."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from support.secrecy import Secrecy
+
+
+@pytest.fixture
+def secrecy(caplog: pytest.LogCaptureFixture) -> Secrecy:
+    """Record all logs of the test, of any level and library."""
+    caplog.set_level(logging.DEBUG)
+    return Secrecy(caplog)

@@ -1,0 +1,230 @@
+"""Writers and forks: a child must be told no, at once, whatever its parent was doing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from support.tables import generations, state
+
+import memwal
+from memwal.writer.fork import ForkGuard
+
+# A child that hangs is what these tests are about.
+SECONDS = 120.0
+
+# Prints what the child said, and its exit status, behind what the parent says itself.
+RUN_CHILD = """
+import os, signal, sys, threading, warnings
+warnings.filterwarnings("ignore", category=DeprecationWarning)
+
+def run_child(call):
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        try:
+            call()
+        except BaseException as error:
+            print(f"{type(error).__name__}: {error}")
+        else:
+            print("no error")
+        sys.stdout.flush()
+        os._exit(0)
+    print("status", os.waitpid(child, 0)[1])
+"""
+
+
+def run(code: str, *args: str) -> list[str]:
+    """Run a program in an interpreter of its own and return its lines."""
+    done = subprocess.run(
+        [sys.executable, "-c", RUN_CHILD + textwrap.dedent(code), *args],
+        timeout=SECONDS,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+class TestGuard:
+    def test_lets_the_process_in_that_made_it(self) -> None:
+        guard = ForkGuard("the writer of /lake/flights")
+        assert not guard.inherited
+        guard.check()
+
+    def test_tells_a_child_what_to_do(self) -> None:
+        said, status = run(
+            """
+            from memwal.writer.fork import ForkGuard
+            guard = ForkGuard("the writer of /lake/flights")
+            run_child(guard.check)
+            """
+        )
+        assert said.startswith("WriterClosedError: the writer of /lake/flights was opened in")
+        assert "open a writer in each" in said
+        assert "spawn" in said
+        assert status == "status 0"
+
+    def test_knows_every_descendant(self) -> None:
+        """A grandchild may well have the process id of an ancestor that has ended."""
+        lines = run(
+            """
+            from memwal.writer.fork import ForkGuard
+            first = ForkGuard("first")
+            def child():
+                second = ForkGuard("second")
+                print(first.inherited, second.inherited)
+                second.check()
+                run_child(lambda: print(first.inherited, second.inherited))
+            run_child(child)
+            print(first.inherited)
+            """
+        )
+        assert lines == [
+            "True False",
+            "True True",
+            "no error",
+            "status 0",
+            "no error",
+            "status 0",
+            "False",
+        ]
+
+
+class TestUpkeep:
+    def test_of_the_parent_does_not_hold_a_child_up(self) -> None:
+        """The child inherits the lock of the upkeep, held by a thread that it does not have."""
+        lines = run(
+            """
+            import gc, time
+            from memwal.writer.upkeep import Upkeep
+            class Owner:
+                def call(self): pass
+            owner, upkeep = Owner(), Upkeep()
+            upkeep.task(owner.call).schedule(time.monotonic() + 3600)
+            held, leave = threading.Event(), threading.Event()
+            def hold():
+                with upkeep._agenda._changed:
+                    held.set()
+                    leave.wait()
+            holder = threading.Thread(target=hold)
+            holder.start()
+            held.wait()
+            def child():
+                global upkeep
+                upkeep.close()
+                del upkeep
+                gc.collect()
+            run_child(child)
+            leave.set()
+            holder.join()
+            """
+        )
+        assert lines == ["no error", "status 0"]
+
+
+OPEN = """
+import gc, warnings
+warnings.filterwarnings("ignore", message="lance is not fork-safe")
+import pyarrow as pa, memwal
+table = memwal.open(sys.argv[1])
+schema = table.schema
+def rows(*ids):
+    return pa.table({"id": ids, "n": ids, "text": [f"{i}={i}" for i in ids]}, schema=schema)
+"""
+
+
+class TestWriter:
+    def test_refuses_every_call_in_a_child_though_its_locks_are_held(
+        self, table: memwal.Table
+    ) -> None:
+        lines = run(
+            OPEN
+            + """
+writer = table.writer()
+handle = writer.upsert(rows(1))
+(region,) = writer._regions.values()
+held, leave = threading.Event(), threading.Event()
+def hold():
+    with writer._lock, region._state, writer._upkeep._agenda._changed:
+        held.set()
+        leave.wait()
+holder = threading.Thread(target=hold)
+holder.start()
+held.wait()
+def child():
+    for call in (
+        lambda: writer.upsert(rows(2)),
+        lambda: writer.upsert(rows(2), wait=False),
+        lambda: writer.delete(pa.array([1])),
+        writer.flush_wal,
+        writer.flush,
+        writer.claim,
+        writer.close,
+        writer.stats,
+        lambda: writer.scan().to_table(),
+        lambda: writer.lookup(pa.array([1])),
+    ):
+        try:
+            call()
+        except memwal.MemWalError as error:
+            print(type(error).__name__)
+        else:
+            print("worked")
+run_child(child)
+leave.set()
+holder.join()
+writer.upsert(rows(3))
+writer.close()
+""",
+            table.uri,
+        )
+        assert lines == ["WriterClosedError"] * 10 + ["no error", "status 0"]
+        assert state(table) == {1: 1, 3: 3}
+
+    @pytest.mark.parametrize("end", ["del", "exit", "leave", "raise"])
+    def test_of_the_parent_goes_on_when_a_child_ends(self, table: memwal.Table, end: str) -> None:
+        """Neither the collector nor the end of the child flushes, fences or deletes anything."""
+        ends = {
+            "del": "del globals()['writer']; gc.collect()",
+            "exit": "sys.exit(0)",
+            "leave": "pass",
+            "raise": "raise KeyError('of the child')",
+        }
+        code = f"""
+options = memwal.WriterOptions(durable=False, buffer_interval=3600.0)
+print("parent", os.getpid(), flush=True)
+is_child = False
+try:
+    with table.writer(options=options) as writer:
+        writer.upsert(rows(1), wait=True)
+        writer.upsert(rows(2))
+        child = os.fork()
+        is_child = child == 0
+        if is_child:
+            signal.alarm(60)
+            {ends[end]}
+        else:
+            print("status", os.waitpid(child, 0)[1], flush=True)
+            print("logged", writer.stats().totals.entries, writer.stats().buffered_writes)
+            writer.upsert(rows(3))
+except BaseException as error:
+    print(type(error).__name__, flush=True)
+    if not is_child:
+        raise
+"""
+        lines = run(OPEN + code, table.uri)
+        expected = {
+            "del": ["NameError"],
+            "exit": ["SystemExit"],
+            "leave": ["WriterClosedError"],
+            "raise": ["KeyError"],
+        }
+        assert lines[1:-2] in (expected[end], ["WriterClosedError"])
+        assert lines[-2:] == ["status 0", "logged 1 1"]
+        assert generations(table) == [1]
+        assert state(table) == {1: 1, 2: 2, 3: 3}

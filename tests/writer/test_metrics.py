@@ -1,0 +1,342 @@
+"""Metrics, collected by OpenTelemetry's own SDK."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import weakref
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from opentelemetry import metrics
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader
+from support.faulty_store import GENERATION, FaultyStores
+from support.tables import MakeTable, keys, log, numbered, rows
+
+import memwal
+from memwal.errors import StoreFullError
+from memwal.region.region_ids import bucket_region_id
+from memwal.storage.location import TableLocation
+from memwal.writer import table_writer
+from memwal.writer.metric_list import HISTOGRAMS, LEVELS, REGION_ID, SUMS, TABLE_URI, Level, Metric
+from memwal.writer.metrics import WriterMetrics
+from memwal.writer.stats import RegionStats, WriterCounters, WriterStats
+
+LAKE = TableLocation("/lake/flights")
+FIRST, SECOND = UUID(int=1), UUID(int=2)
+DOCUMENT = Path(__file__).parents[2] / "docs" / "metrics.md"
+
+
+class Collected:
+    """What a producer's exporter would be given."""
+
+    def __init__(self) -> None:
+        self._reader = InMemoryMetricReader()
+        self.provider = MeterProvider(metric_readers=[self._reader], shutdown_on_exit=False)
+        self.metrics = WriterMetrics(self.provider.get_meter("memwal"))
+
+    def points(self) -> dict[str, dict[tuple[tuple[str, str], ...], Any]]:
+        """Value, or count of a histogram, by metric and attributes."""
+        data = self._reader.get_metrics_data()
+        if data is None:
+            return {}
+        return {
+            metric.name: {
+                tuple(sorted(point.attributes.items())): (
+                    point.count if isinstance(point, HistogramDataPoint) else point.value
+                )
+                for point in metric.data.data_points
+            }
+            for resource in data.resource_metrics
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+        }
+
+    def of(self, location: TableLocation) -> dict[str, Any]:
+        """Value, or count of a histogram, by metric, of one table."""
+        key = ((TABLE_URI, location.uri),)
+        return {name: points[key] for name, points in self.points().items() if key in points}
+
+
+@pytest.fixture
+def collected() -> Collected:
+    return Collected()
+
+
+@pytest.fixture
+def real(collected: Collected, monkeypatch: pytest.MonkeyPatch) -> Collected:
+    """Collect from writers that the test opens."""
+    monkeypatch.setattr(table_writer, "process_metrics", lambda: collected.metrics)
+    return collected
+
+
+class Holder:
+    """Stands for a writer that holds what it is told."""
+
+    def __init__(self, *regions: RegionStats, uri: str = LAKE.uri) -> None:
+        self.counters = WriterCounters(TableLocation(uri))
+        self.regions = regions
+        self.closed = False
+
+    def stats(self) -> WriterStats:
+        return self.counters.stats(self.regions, closed=self.closed)
+
+
+def region(region_id: UUID = FIRST, **held: Any) -> RegionStats:
+    """A region that holds nothing but what is said."""
+    empty = (
+        WriterCounters(LAKE)
+        .region(region_id)
+        .stats(
+            epoch=1,
+            generation=1,
+            next_position=1,
+            memtable_rows=0,
+            memtable_bytes=0,
+            memtable_batches=0,
+            memtable_age_seconds=0.0,
+            sealed_memtables=0,
+            sealed_bytes=0,
+            unflushed_age_seconds=0.0,
+            fenced=False,
+        )
+    )
+    return replace(empty, **held)
+
+
+class TestRealWriter:
+    def test_fills_every_metric(
+        self, real: Collected, faults: FaultyStores, table: memwal.Table
+    ) -> None:
+        options = memwal.WriterOptions(max_memtable_rows=10, max_sealed_memtables=1)
+        with table.writer(options=options) as writer:
+            writer.upsert(numbered(0, 4))
+            writer.delete(keys(1, 2))
+            found = real.of(table.location)
+            assert found["memwal.writer.writes"] == 2
+            assert found["memwal.writer.rows"] == 6
+            assert found["memwal.writer.bytes"] > 0
+            assert found["memwal.writer.entries"] == 2 == len(log(table))
+            assert found["memwal.writer.append.duration"] == 2
+            assert found["memwal.writer.generations"] == 0
+            assert found["memwal.writer.regions"] == 1
+            assert found["memwal.writer.memtable.size"] == writer.stats().memtable_bytes > 0
+            assert found["memwal.writer.unflushed.age"] > 0
+            assert "memwal.writer.flush.duration" not in found
+
+            faults.of(table.location).fail("sync", GENERATION, StoreFullError("full"))
+            writer.flush()
+            found = real.of(table.location)
+            assert found["memwal.writer.generations"] == 1
+            assert found["memwal.writer.flush.failures"] == 1
+            assert found["memwal.writer.flush.duration"] == 1
+            assert found["memwal.writer.memtable.size"] == 0
+            assert found["memwal.writer.unflushed.age"] == 0
+        after = real.of(table.location)
+        assert after["memwal.writer.writes"] == 2
+        assert "memwal.writer.regions" not in after
+
+    def test_tells_what_is_buffered(self, real: Collected, table: memwal.Table) -> None:
+        options = memwal.WriterOptions(durable=False, buffer_interval=3600.0)
+        with table.writer(options=options) as writer:
+            writer.upsert(rows({1: 1}))
+            writer.upsert(rows({2: 2}))
+            found = real.of(table.location)
+            assert found["memwal.writer.buffered.writes"] == 2
+            assert found["memwal.writer.buffered.size"] > 0
+            assert found["memwal.writer.writes"] == 0
+            writer.flush_wal()
+            found = real.of(table.location)
+            assert found["memwal.writer.buffered.writes"] == 0
+            assert found["memwal.writer.buffered.size"] == 0
+            assert found["memwal.writer.writes"] == 2
+
+    def test_tells_of_waits_and_refusals(
+        self, real: Collected, faults: FaultyStores, table: memwal.Table
+    ) -> None:
+        options = memwal.WriterOptions(
+            max_memtable_rows=1, max_sealed_memtables=1, backpressure_timeout=0.0
+        )
+        pause = faults.of(table.location).pause("sync", GENERATION)
+        with table.writer(options=options) as writer:
+            writer.upsert(rows({1: 1}))
+            with pytest.raises(memwal.errors.BackPressureError):
+                writer.upsert(rows({2: 2}))
+            found = real.of(table.location)
+            assert found["memwal.writer.memtable.sealed"] == 1
+            assert found["memwal.writer.refusals"] == 1
+            assert found["memwal.writer.backpressure.duration"] == 1
+            pause.release()
+
+    def test_is_not_kept_alive(self, real: Collected, table: memwal.Table) -> None:
+        writer = table.writer()
+        writer.upsert(rows({1: 1}))
+        gone = weakref.ref(writer)
+        real.points()
+        del writer
+        gc.collect()
+        assert gone() is None
+        found = real.of(table.location)
+        assert found["memwal.writer.writes"] == 1
+        assert "memwal.writer.regions" not in found
+
+
+class TestSums:
+    def test_of_all_writers_of_a_table_are_one(self, collected: Collected) -> None:
+        writers = [Holder(), Holder(), Holder(uri="/lake/other")]
+        for number, writer in enumerate(writers, start=1):
+            collected.metrics.watch(writer, writer.counters)
+            writer.counters.region(FIRST).acknowledged(number, 10 * number, 100)
+        found = collected.points()["memwal.writer.rows"]
+        assert found == {((TABLE_URI, "/lake/flights"),): 30, ((TABLE_URI, "/lake/other"),): 30}
+
+    @pytest.mark.parametrize("end", ["unwatch", "collect"])
+    def test_stay_when_the_writer_is_gone(self, collected: Collected, end: str) -> None:
+        totals = []
+        for _ in range(3):
+            writer = Holder()
+            unwatch = collected.metrics.watch(writer, writer.counters)
+            writer.counters.region(FIRST).acknowledged(1, 10, 100)
+            totals.append(collected.of(LAKE)["memwal.writer.rows"])
+            if end == "unwatch":
+                unwatch()
+                unwatch()
+            del writer
+            gc.collect()
+            totals.append(collected.of(LAKE)["memwal.writer.rows"])
+        assert totals == [10, 10, 20, 20, 30, 30]
+
+    def test_are_kept_in_little_room_though_nobody_collects(self, collected: Collected) -> None:
+        for _ in range(50):
+            writer = Holder()
+            collected.metrics.watch(writer, writer.counters)()
+        assert len(collected.metrics._watched) <= 1
+        assert len(collected.metrics._ended) <= 1
+
+
+class TestLevels:
+    def test_are_added_up_but_for_the_age(self, collected: Collected) -> None:
+        first = Holder(region(memtable_bytes=5, sealed_bytes=2, unflushed_age_seconds=3.0))
+        second = Holder(
+            region(sealed_memtables=2, unflushed_age_seconds=9.0),
+            region(SECOND, memtable_bytes=30, unflushed_age_seconds=1.0),
+        )
+        for writer in (first, second):
+            collected.metrics.watch(writer, writer.counters)
+        found = collected.of(LAKE)
+        assert found["memwal.writer.regions"] == 3
+        assert found["memwal.writer.memtable.size"] == 37
+        assert found["memwal.writer.memtable.sealed"] == 2
+        assert found["memwal.writer.unflushed.age"] == 9.0
+
+    def test_of_a_closed_writer_are_none(self, collected: Collected) -> None:
+        writer = Holder(region(memtable_bytes=5))
+        collected.metrics.watch(writer, writer.counters)
+        writer.closed = True
+        assert "memwal.writer.memtable.size" not in collected.of(LAKE)
+
+
+class TestPerRegion:
+    def test_is_one_series_for_each(self, collected: Collected) -> None:
+        writer = Holder(region(memtable_bytes=5), region(SECOND, memtable_bytes=7))
+        collected.metrics.watch(writer, writer.counters, per_region=True)
+        writer.counters.region(FIRST).acknowledged(1, 10, 100)
+        writer.counters.region(SECOND).acknowledged(2, 20, 200)
+        found = collected.points()
+
+        def series(region_id: UUID) -> tuple[tuple[str, str], ...]:
+            return ((REGION_ID, str(region_id)), (TABLE_URI, LAKE.uri))
+
+        assert found["memwal.writer.rows"] == {series(FIRST): 10, series(SECOND): 20}
+        assert found["memwal.writer.memtable.size"] == {series(FIRST): 5, series(SECOND): 7}
+
+    def test_is_off_unless_asked_for(self, real: Collected, make_table: MakeTable) -> None:
+        table = make_table(buckets=2)
+        with table.writer() as writer:
+            writer.upsert(numbered(0, 20))
+            assert len(writer.stats().regions) == 2
+            found = real.points()
+        assert set(found["memwal.writer.rows"]) == {((TABLE_URI, table.uri),)}
+        assert str(bucket_region_id(0)) not in str(found)
+
+
+class TestNoProvider:
+    def test_nothing_is_asked_of_a_writer(self) -> None:
+        class Untouchable(Holder):
+            def stats(self) -> WriterStats:
+                raise AssertionError("nobody collects")
+
+        nothing = WriterMetrics(metrics.NoOpMeter("memwal"))
+        writer = Untouchable()
+        nothing.watch(writer, writer.counters)()
+        nothing.durations(LAKE).append(0.1)
+
+    def test_one_that_is_set_later_gets_it_all(self) -> None:
+        code = """
+import sys
+from uuid import UUID
+from opentelemetry import metrics
+from memwal.storage.location import TableLocation
+from memwal.writer.metrics import process_metrics
+from memwal.writer.stats import WriterCounters
+
+assert not any(name.startswith("opentelemetry.sdk") for name in sys.modules)
+location = TableLocation("/lake/flights")
+counters = WriterCounters(location, durations=process_metrics().durations(location))
+class Writer:
+    def stats(self):
+        return counters.stats([], closed=False)
+writer = Writer()
+process_metrics().watch(writer, counters)
+counters.region(UUID(int=1)).acknowledged(1, 2, 3)
+
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+reader = InMemoryMetricReader()
+metrics.set_meter_provider(MeterProvider(metric_readers=[reader]))
+counters.region(UUID(int=1)).appended(100, 0.5)
+(resource,) = reader.get_metrics_data().resource_metrics
+(scope,) = resource.scope_metrics
+print(scope.scope.name)
+for metric in scope.metrics:
+    point = metric.data.data_points[0]
+    print(metric.name, getattr(point, "value", None) or getattr(point, "count", 0))
+"""
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
+        )
+        lines = done.stdout.splitlines()
+        assert lines[0] == "memwal"
+        assert "memwal.writer.rows 2" in lines
+        assert "memwal.writer.append.duration 1" in lines
+
+
+def table_line(metric: Metric, kind: str) -> str:
+    """A line of the document's table."""
+    return f"| `{metric.name}` | {kind} | `{metric.unit}` | {metric.description} |"
+
+
+def kind_of(level: Level) -> str:
+    """The instrument of a level."""
+    return "gauge" if level.largest else "up-down counter"
+
+
+def test_the_document_lists_all_of_them() -> None:
+    lines: list[str] = [
+        *(table_line(metric, "counter") for metric in SUMS),
+        *(table_line(metric, kind_of(metric)) for metric in LEVELS),
+        *(table_line(metric, "histogram") for metric in HISTOGRAMS),
+    ]
+    written = [line for line in DOCUMENT.read_text().splitlines() if line.startswith("| `memwal.")]
+    assert written == lines
+
+
+def test_names_are_said_once() -> None:
+    names = [metric.name for metric in (*SUMS, *LEVELS, *HISTOGRAMS)]
+    assert len(set(names)) == len(names)
+    assert all(name.startswith("memwal.writer.") for name in names)
