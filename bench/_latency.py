@@ -6,14 +6,13 @@ import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import _tables as tables
 import pyarrow as pa
+from _disk import DurableFolder
+from _measure import Line, Target, interleaved, milliseconds, rates
 
 import memwal
 from memwal.format.names import wal_dir
-
-import _tables as tables
-from _disk import DurableFolder
-from _measure import Line, Target, interleaved, milliseconds, rates
 
 _ROUNDS = 20
 _THREADS = 32
@@ -28,7 +27,7 @@ def durable_single(folder: Path, rows: int) -> Iterator[Line]:
     disk = DurableFolder(folder / "disk")
     with tables.open_ours(table) as writer:
         writer.upsert(tables.as_stored(tables.narrow_rows(1, 0), table))
-        entry = _newest_entry(table)
+        entry = tables.newest_entry(table)
         samples = interleaved(
             {
                 "ours": lambda number: writer.upsert(batches[number]),
@@ -131,9 +130,3 @@ def _write_side_by_side(writer: memwal.table.Writer, batches: Sequence[pa.Table]
 
 def _single_rows(table: memwal.Table, count: int) -> list[pa.Table]:
     return [tables.as_stored(tables.narrow_rows(1, at), table) for at in range(count)]
-
-
-def _newest_entry(table: memwal.Table) -> bytes:
-    store = table.location.store
-    entries = list(store.list(wal_dir(table.region_ids()[0])))
-    return store.get(max(entries, key=lambda entry: entry.modified).key)

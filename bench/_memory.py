@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import memwal
-
 import _tables as tables
 from _measure import Line, Target, constant
+
+import memwal
 
 _CHILD = Path(__file__).with_name("_child.py")
 _BATCH = 1_000
@@ -95,6 +95,6 @@ def _line(
 
 def _in_a_process(table: memwal.Table, task: Mapping[str, Any]) -> dict[str, Any]:
     command = [sys.executable, str(_CHILD), json.dumps({**task, "uri": table.uri})]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)  # noqa: S603
     result: dict[str, Any] = json.loads(done.stdout)
     return result

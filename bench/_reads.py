@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-
-import numpy as np
-import pyarrow as pa
+from typing import Any
 
 import _tables as tables
+import numpy as np
+import pyarrow as pa
 from _measure import Line, Target, constant, milliseconds, seconds
-from memwal.format.names import TOMBSTONE
-from memwal.region.row_schema import stored_schema
-from memwal.writer.memtable_indexes import MemTableIndexes, MemTableSnapshot
+
+import memwal
+from memwal.memtable.indexes import MemTableSnapshot
 
 _BATCH = 1_000
 _READS = 50
@@ -23,20 +23,26 @@ _LIMIT_MS = 20.0
 
 def reads(folder: Path, rows: int) -> Iterator[Line]:
     """Reads of unflushed rows, each after a few more were written that it has to see."""
+    table = tables.create_wide(folder / "table", indexed=True)
     random = np.random.default_rng(0)
     queries = random.random((_READS, tables.DIMENSIONS), dtype=np.float32)
-    indexes = MemTableIndexes(stored_schema(tables.WIDE, ["id"]), ["id"], text={"text": {}})
-    for start in range(0, rows, _BATCH):
-        _append(indexes, tables.wide_rows(min(_BATCH, rows - start), start))
-    indexes.catch_up()
+    options = memwal.WriterOptions(
+        max_memtable_rows=rows + _READS * _WRITTEN_BETWEEN + 1, max_memtable_bytes=1 << 40
+    )
     vector: list[float] = []
     text: list[float] = []
-    for number in range(_READS):
-        written = tables.wide_rows(_WRITTEN_BETWEEN, rows + number * _WRITTEN_BETWEEN)
-        _append(indexes, written)
-        words = written["text"][0].as_py()
-        vector.append(seconds(lambda q=queries[number]: _nearest(indexes.snapshot(), q)))
-        text.append(seconds(lambda w=words: _matching(indexes.snapshot(), w)))
+    with tables.open_ours(table, options) as writer:
+        for start in range(0, rows, _BATCH):
+            writer.upsert(tables.wide_rows(min(_BATCH, rows - start), start))
+        # The first reads index what was written so far.
+        _nearest(writer, queries[0])
+        _matching(writer, "word0")
+        for number, query in enumerate(queries):
+            written = tables.wide_rows(_WRITTEN_BETWEEN, rows + number * _WRITTEN_BETWEEN)
+            writer.upsert(written)
+            words = written["text"][0].as_py()
+            vector.append(seconds(lambda q=query: _nearest(writer, q)))
+            text.append(seconds(lambda w=words: _matching(writer, w)))
     for name, samples in (("vector", vector), ("text", text)):
         yield Line(
             name="reads",
@@ -50,18 +56,18 @@ def reads(folder: Path, rows: int) -> Iterator[Line]:
         )
 
 
-def _append(indexes: MemTableIndexes, rows: pa.Table) -> None:
-    schema = stored_schema(tables.WIDE, ["id"])
-    alive = pa.field(TOMBSTONE, pa.bool_(), nullable=False)
-    stored = rows.append_column(alive, pa.array(np.zeros(rows.num_rows, dtype=bool)))
-    for batch in stored.cast(schema).combine_chunks().to_batches():
-        indexes.append(batch)
-
-
-def _nearest(snapshot: MemTableSnapshot, query: np.ndarray) -> pa.Table:
+def _nearest(writer: Any, query: np.ndarray) -> pa.Table:
+    snapshot = _snapshot(writer)
     return snapshot.take(snapshot.nearest("vector", query, k=_FOUND).rows)
 
 
-def _matching(snapshot: MemTableSnapshot, words: str) -> pa.Table:
+def _matching(writer: Any, words: str) -> pa.Table:
+    snapshot = _snapshot(writer)
     terms = snapshot.text_terms("text", words)
     return snapshot.take(snapshot.search_text("text", terms, k=_FOUND).rows)
+
+
+def _snapshot(writer: Any) -> MemTableSnapshot:
+    ((unflushed,),) = writer.memtables().values()
+    snapshot: MemTableSnapshot = unflushed.snapshot
+    return snapshot

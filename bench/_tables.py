@@ -11,6 +11,7 @@ import pyarrow as pa
 from lance.mem_wal import ShardWriter
 
 import memwal
+from memwal.format.names import wal_dir
 
 DIMENSIONS = 128
 NARROW = pa.schema(
@@ -104,3 +105,10 @@ def open_ours(table: memwal.Table, options: memwal.WriterOptions | None = None) 
 def open_native(table: memwal.Table, **options: Any) -> ShardWriter:
     """Lance's writer of the table's only region."""
     return lance.dataset(table.uri).mem_wal_writer(str(table.region_ids()[0]), **options)
+
+
+def newest_entry(table: memwal.Table) -> bytes:
+    """The bytes of the entry that the log of the table's only region got last."""
+    store = table.location.store
+    entries = list(store.list(wal_dir(table.region_ids()[0])))
+    return store.get(max(entries, key=lambda entry: entry.modified).key)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import _tables as tables
+import lance
 import pyarrow as pa
+from _disk import DurableFolder
+from _measure import Figure, Line, Target, interleaved, milliseconds, rates, seconds
 
 import memwal
-
-import _tables as tables
-from _measure import Figure, Line, Target, interleaved, milliseconds, rates, seconds
+from memwal.format.names import generation_dir
+from memwal.region.discovery import read_manifests
 
 _BATCH = 1_000
 _ROUNDS = 5
@@ -103,6 +108,7 @@ def indexed(folder: Path, rows: int) -> Iterator[Line]:
         table = _copy(template, folder / f"{side}-{number}")
         write = _write_ours if side == "ours" else partial(_write_native, settings)
         samples[side].append(seconds(partial(write, table, batches)))
+        _check_indexes(table)
     line = _LineOf("indexed", "rows/s", "ShardWriter")
     yield line(
         f"durable upserts of {batch:,} rows with BTREE, IVF_PQ and text, until flushed",
@@ -116,12 +122,12 @@ def indexed(folder: Path, rows: int) -> Iterator[Line]:
 def routing(folder: Path, rows: int) -> Iterator[Line]:
     """Writes of 10,000 rows into 8 regions, beside one region."""
     count = min(_ROUTED_BATCH, rows)
-    rounds, block = max(rows // count, 2), _ROUTED_BLOCK
+    rounds = max(rows // count, 2)
     one = tables.create_narrow(folder / "one")
     many = tables.create_narrow(folder / "many", buckets=_BUCKETS)
     batches = [
         tables.as_stored(tables.narrow_rows(count, number * count), one)
-        for number in range((rounds + 1) * block)
+        for number in range((rounds + 1) * _ROUTED_BLOCK)
     ]
     options: dict[str, Any] = {
         "max_memtable_rows": 2 * len(batches) * count + 1,
@@ -137,15 +143,43 @@ def routing(folder: Path, rows: int) -> Iterator[Line]:
                     "many": lambda number, w=divided: w.upsert(batches[number]),
                 },
                 rounds=rounds,
-                block=block,
+                block=_ROUTED_BLOCK,
             )
         yield line(
             f"upsert of {count:,} rows into {_BUCKETS} regions" + ("" if fsync else ", no fsync"),
             milliseconds(samples["many"]),
             milliseconds(samples["one"]),
             Target(1.5) if fsync else None,
-            f"{rounds * block} samples each",
+            f"{len(samples['one'])} samples each",
         )
+    yield _disk_limit(folder, rounds, len(tables.newest_entry(one)))
+
+
+def _disk_limit(folder: Path, rounds: int, size: int) -> Line:
+    """The disk's own durable creates: the same bytes in as many folders at once, and in one."""
+    folders = [DurableFolder(folder / f"disk-{number}") for number in range(_BUCKETS)]
+    data = os.urandom(size)
+    part = data[: max(size // _BUCKETS, 1)]
+    with ThreadPoolExecutor(_BUCKETS) as pool:
+        samples = interleaved(
+            {
+                "one": lambda number: folders[0].create(f"one-{number}", data),
+                "many": lambda number: list(
+                    pool.map(lambda disk: disk.create(f"many-{number}", part), folders)
+                ),
+            },
+            rounds=rounds,
+            block=_ROUTED_BLOCK,
+        )
+    return Line(
+        name="routing",
+        what=f"{_BUCKETS} durable creates by the disk side by side",
+        ours=milliseconds(samples["many"]),
+        other=milliseconds(samples["one"]),
+        unit="ms",
+        against="1 durable create of the same bytes",
+        note="what the disk itself allows",
+    )
 
 
 class _LineOf:
@@ -181,6 +215,17 @@ def _best_native_settings(
 def _copy(table: memwal.Table, path: Path) -> memwal.Table:
     shutil.copytree(table.uri, path)
     return memwal.open(str(path))
+
+
+def _check_indexes(table: memwal.Table) -> None:
+    """Raise unless every generation carries every maintained index: else nothing was compared."""
+    for region_id, manifest in read_manifests(table.location.store).items():
+        for flushed in manifest.flushed:
+            generation = generation_dir(region_id, flushed.path)
+            dataset = lance.dataset(table.location.child(generation))
+            missing = set(tables.MAINTAINED) - {i.name for i in dataset.describe_indices()}
+            if missing:
+                raise RuntimeError(f"{generation} of {table} lacks {', '.join(sorted(missing))}")
 
 
 def _write_ours(table: memwal.Table, batches: Sequence[pa.Table]) -> None:

@@ -1,20 +1,20 @@
-"""Our writer, reader and merge beside pylance's own, in one run on one disk.
+"""Our scans and merge beside pylance's own, in one run on one disk.
 
 Usage: ``python bench/against_native.py [--rows N] [--folder DIR]``. Prints a table with a ratio per
-line; a ratio above 1 means that ours is faster. The native writer does not fsync, ours does.
+line; a ratio above 1 means that ours is faster. The writer has a program of its own, ``writer.py``.
 """
 
 from __future__ import annotations
 
 import argparse
 import tempfile
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
+import _tables as tables
 import lance
-import numpy as np
 import pyarrow as pa
+from _measure import seconds
 from lance.mem_wal import LsmScanner, ShardSnapshot
 from rich.console import Console
 from rich.table import Table as Screen
@@ -22,11 +22,7 @@ from rich.table import Table as Screen
 import memwal
 from memwal.region.discovery import read_manifests
 
-SCHEMA = pa.schema(
-    [pa.field("id", pa.int64()), pa.field("value", pa.float64()), pa.field("text", pa.string())]
-)
 BATCH = 1_000
-SINGLES = 500
 
 
 def main() -> None:
@@ -38,84 +34,43 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         lines = measure(Path(folder), arguments.rows)
     screen = Screen("what", "ours", "native", "ratio", title=f"{arguments.rows:,} rows")
-    for what, ours, native, unit, higher_is_better in lines:
-        ratio = ours / native if higher_is_better else native / ours
-        screen.add_row(what, f"{ours:,.3g} {unit}", f"{native:,.3g} {unit}", f"{ratio:.2f}")
+    for what, ours, native in lines:
+        screen.add_row(what, f"{ours:,.3g} s", f"{native:,.3g} s", f"{native / ours:.2f}")
     Console().print(screen)
 
 
-def measure(folder: Path, rows: int) -> list[tuple[str, float, float, str, bool]]:
-    """Lines of the table: what, ours, native, unit, and whether more is better."""
-    ours, native = _table(folder / "ours"), _table(folder / "native")
-    stored = native.schema
-    singles = [_rows(1, at).cast(stored) for at in range(SINGLES)]
-    batches = [_rows(BATCH, at).cast(stored) for at in range(0, rows, BATCH)]
-    options = memwal.WriterOptions(max_memtable_rows=rows + BATCH, max_memtable_bytes=1 << 30)
-    writer = ours.writer(options=options)
-    writer.claim()
-    shard = lance.dataset(native.uri).mem_wal_writer(
-        str(native.region_ids()[0]), max_wal_flush_interval_ms=1, max_memtable_rows=rows + BATCH
-    )
-    lines = [
-        (
-            "durable write of 1 row, median",
-            _median_ms(writer.upsert, singles),
-            _median_ms(shard.put, singles),
-            "ms",
-            False,
-        ),
-        (
-            f"writes of {BATCH:,} rows",
-            rows / _seconds(lambda: [writer.upsert(batch) for batch in batches]),
-            rows / _seconds(lambda: [shard.put(batch) for batch in batches]),
-            "rows/s",
-            True,
-        ),
-        ("flush and close", _seconds(writer.close), _seconds(shard.close), "s", False),
-        (
-            "scan of one unmerged generation",
-            _best(lambda: ours.scan().to_table()),
-            _best(lambda: _native_scan(ours).to_table()),
-            "s",
-            False,
-        ),
+def measure(folder: Path, rows: int) -> list[tuple[str, float, float]]:
+    """Lines of the table: what, and seconds of ours and of native."""
+    table = tables.create_narrow(folder / "ours")
+    batches = [
+        tables.as_stored(tables.narrow_rows(min(BATCH, rows - at), at), table)
+        for at in range(0, rows, BATCH)
     ]
-    merged = _seconds(ours.merge)
-    plain = lance.write_dataset(stored.empty_table(), str(folder / "plain"))
+    options = memwal.WriterOptions(max_memtable_rows=rows + 1, max_memtable_bytes=1 << 30)
+    with tables.open_ours(table, options) as writer:
+        for batch in batches:
+            writer.upsert(batch)
+    unmerged = (
+        _best(lambda: table.scan().to_table()),
+        _best(lambda: _native_scan(table).to_table()),
+    )
+    merged = seconds(table.merge)
+    plain = lance.write_dataset(table.schema.empty_table(), str(folder / "plain"))
     source = pa.concat_tables(batches)
     upsert = plain.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
-    lines.append(
+    return [
+        ("scan of one unmerged generation", *unmerged),
         (
             "merge, against merge_insert of the same rows from memory",
             merged,
-            _seconds(lambda: upsert.use_index(False).execute(source)),
-            "s",
-            False,
-        )
-    )
-    lines.append(
+            seconds(lambda: upsert.use_index(False).execute(source)),
+        ),
         (
             "scan of the merged table, against plain Lance",
-            _best(lambda: ours.scan().to_table()),
-            _best(lambda: lance.dataset(ours.uri).to_table()),
-            "s",
-            False,
-        )
-    )
-    return lines
-
-
-def _table(path: Path) -> memwal.Table:
-    return memwal.create(
-        str(path), SCHEMA, primary_key=["id"], region_spec=memwal.RegionSpec.unsharded()
-    )
-
-
-def _rows(count: int, start: int) -> pa.Table:
-    ids = np.arange(start, start + count)
-    return pa.table(
-        {"id": ids, "value": ids / 7, "text": [f"text {number}" for number in ids]}, schema=SCHEMA
-    )
+            _best(lambda: table.scan().to_table()),
+            _best(lambda: lance.dataset(table.uri).to_table()),
+        ),
+    ]
 
 
 def _native_scan(table: memwal.Table) -> LsmScanner:
@@ -129,18 +84,8 @@ def _native_scan(table: memwal.Table) -> LsmScanner:
     return LsmScanner.from_snapshots(lance.dataset(table.uri), snapshots)
 
 
-def _seconds(call: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    call()
-    return time.perf_counter() - started
-
-
 def _best(call: Callable[[], object]) -> float:
-    return min(_seconds(call) for _ in range(5))
-
-
-def _median_ms(write: Callable[[pa.Table], object], batches: Sequence[pa.Table]) -> float:
-    return 1e3 * float(np.median([_seconds(lambda b=batch: write(b)) for batch in batches]))
+    return min(seconds(call) for _ in range(5))
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ BENCHMARKS: dict[str, Callable[[Path, int], Iterator[Line]]] = {
 def main() -> None:
     """Measure and print."""
     arguments = _arguments()
-    lines = []
+    lines: list[Line] = []
     with tempfile.TemporaryDirectory(dir=arguments.folder) as scratch:
         where = machine(Path(scratch))
         for name in arguments.only or BENCHMARKS:

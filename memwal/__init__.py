@@ -19,6 +19,7 @@ __all__ = [
     "RegionSpec",
     "Table",
     "WriterOptions",
+    "aio",
     "create",
     "enable",
     "errors",
@@ -38,8 +39,8 @@ _MODULES = {
 
 def __getattr__(name: str) -> Any:
     """Import what is asked for: Lance takes a second, which a help text need not wait for."""
-    if name == "errors":
-        return import_module("memwal.errors")
+    if name in ("aio", "errors"):
+        return import_module(f"memwal.{name}")
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_MODULES[name]), name)

@@ -212,9 +212,7 @@ def _lance_options(stored: StoredRegionSpec, base: BaseTable) -> dict[str, Any]:
                 "bucket_column": names[field.source_ids[0]],
                 "num_buckets": int(field.parameters[NUM_BUCKETS]),
             }
-        case "identity" if RegionSpec.from_stored(stored, names).is_shared_with_lance(
-            stored.spec_id, base.schema
-        ):
+        case "identity" if RegionSpec.from_stored(stored, names).is_shared_with_lance(base.schema):
             return {"identity_column": names[field.source_ids[0]]}
         case "unsharded":
             return {"unsharded": True}

@@ -19,7 +19,7 @@ LINES = {
     "bulk": 3,
     "indexed": 1,
     "reads": 2,
-    "routing": 2,
+    "routing": 3,
     "memory": 2,
     "requests": 1,
     "replay": 1,
@@ -41,7 +41,9 @@ def run(program: str, folder: Path, *arguments: str) -> str:
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Run every benchmark of the writer once."""
-    report: dict[str, Any] = json.loads(run("writer.py", tmp_path_factory.mktemp("bench"), "--json"))
+    report: dict[str, Any] = json.loads(
+        run("writer.py", tmp_path_factory.mktemp("bench"), "--json")
+    )
     return report
 
 

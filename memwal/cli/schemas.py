@@ -20,6 +20,13 @@ TYPES_HELP = (
     "decimal128(10, 2), list<string>, float32[128] for a vector, ..."
 )
 
+REGIONS_HELP = (
+    "bucket:COLUMN:N, multi_bucket:COLUMN,COLUMN:N, identity:COLUMN, truncate:COLUMN:WIDTH, "
+    "year:COLUMN, month:COLUMN, day:COLUMN, hour:COLUMN, expression:TYPE:COLUMN,COLUMN:SQL over "
+    "col0, col1 and so on, unsharded, or manual"
+)
+
+_EXPRESSION = re.compile(r"([^:]+):([^:]+):(.+)", re.DOTALL)
 _VECTOR = re.compile(r"(.+)\[([1-9][0-9]*)\]")
 _LIST = re.compile(r"list<(.+)>")
 _ZONED = re.compile(r"timestamp\[(s|ms|us|ns), ?([^\]]+)\]")
@@ -74,27 +81,52 @@ def parse_type(text: str) -> pa.DataType:
         raise InvalidInputError(f"{text!r} is not a type; known are {TYPES_HELP}") from error
 
 
-def parse_regions(text: str) -> RegionSpec:
-    """Region spec of ``bucket:COLUMN:N``, ``identity:COLUMN`` or ``unsharded``.
+def parse_regions(texts: Sequence[str]) -> RegionSpec | None:
+    """Region spec of one text, or of several whose values name a region together.
+
+    Returns
+    -------
+    RegionSpec or None
+        None for ``manual``.
 
     Raises
     ------
     InvalidInputError
-        It is none of these.
+        A text is none of :data:`REGIONS_HELP`, or says what no region spec can be.
     """
     from memwal.region.spec import RegionSpec
 
-    kind, _, rest = text.partition(":")
-    column, _, buckets = rest.rpartition(":")
-    if kind == "bucket" and column and buckets.isdecimal():
-        return RegionSpec.bucket(column, int(buckets))
-    if kind == "identity" and rest:
-        return RegionSpec.identity(rest)
-    if text == "unsharded":
-        return RegionSpec.unsharded()
-    raise InvalidInputError(
-        f"{text!r} does not divide a table; give bucket:COLUMN:N, identity:COLUMN or unsharded"
-    )
+    if list(texts) == ["manual"]:
+        return None
+    parts = [_parse_region_field(text) for text in texts]
+    return parts[0] if len(parts) == 1 else RegionSpec.combine(*parts)
+
+
+def _parse_region_field(text: str) -> RegionSpec:
+    from memwal.region.spec import RegionSpec
+
+    plain = text.removeprefix("immutable:")
+    immutable = plain != text
+    kind, _, rest = plain.partition(":")
+    # Column names may have colons in them, numbers and types have none.
+    columns, _, number = rest.rpartition(":")
+    match kind:
+        case "bucket" if columns and number.isdecimal():
+            return RegionSpec.bucket(columns, int(number), immutable=immutable)
+        case "multi_bucket" if columns and number.isdecimal():
+            return RegionSpec.multi_bucket(columns.split(","), int(number), immutable=immutable)
+        case "truncate" if columns and number.isdecimal():
+            return RegionSpec.truncate(columns, int(number), immutable=immutable)
+        case "identity" | "year" | "month" | "day" | "hour" if rest:
+            made: RegionSpec = getattr(RegionSpec, kind)(rest, immutable=immutable)
+            return made
+        case "expression" if found := _EXPRESSION.fullmatch(rest):
+            return RegionSpec.expression(
+                found[3], found[2].split(","), parse_type(found[1]), immutable=immutable
+            )
+        case "unsharded" if plain == text == "unsharded":
+            return RegionSpec.unsharded()
+    raise InvalidInputError(f"{text!r} does not divide a table; give {REGIONS_HELP}")
 
 
 def _read_schema(file: Path) -> pa.Schema:

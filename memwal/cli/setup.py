@@ -9,18 +9,20 @@ import typer
 
 from memwal.cli.options import AsJson, OptionPairs, OptionsFile, Uri, storage_options
 from memwal.cli.output import print_json, print_line
-from memwal.cli.schemas import TYPES_HELP, parse_regions, schema_from
+from memwal.cli.schemas import REGIONS_HELP, TYPES_HELP, parse_regions, schema_from
 from memwal.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from memwal.table import Table
 
 RegionSpecText = Annotated[
-    str,
+    list[str],
     typer.Option(
         "--regions",
         metavar="SPEC",
-        help="How rows are divided: bucket:COLUMN:N, identity:COLUMN or unsharded.",
+        help=f"How rows are divided: {REGIONS_HELP}. Can be given again, to divide by several "
+        "values together. Columns belong to the primary key, or, with immutable: in front, never "
+        "change for a key. LanceDB writes only to bucket, identity and unsharded.",
     ),
 ]
 
@@ -118,11 +120,32 @@ def enable(
     _tell("enabled MemWAL on", enabled, as_json=as_json)
 
 
+def add_region_spec(
+    table: Uri,
+    regions: RegionSpecText,
+    storage_options_file: OptionsFile = None,
+    storage_option: OptionPairs = None,
+    as_json: AsJson = False,
+) -> None:
+    """Divide a table anew: empties, seals and merges its regions, then routes rows by SPEC.
+
+    Open writers are fenced, and new ones are refused until it is done. When it was interrupted,
+    give the same command again.
+    """
+    spec = parse_regions(regions)
+    if spec is None:
+        raise InvalidInputError("a table that has region specs cannot go back to manual regions")
+    options = storage_options(storage_options_file, storage_option)
+    from memwal.region_change import add_region_spec as add_spec
+
+    _tell("divided", add_spec(table, spec, storage_options=options), as_json=as_json)
+
+
 def _tell(done: str, table: Table, *, as_json: bool) -> None:
     from memwal.maintenance.index_build import maintained_index_names
 
     base = table.base()
-    _, spec = table.region_spec()
+    regions = str(table.region_spec()[1]) if base.details.region_specs else "manual"
     indexes = maintained_index_names(base)
     if as_json:
         print_json(
@@ -131,13 +154,13 @@ def _tell(done: str, table: Table, *, as_json: bool) -> None:
                 "version": base.version,
                 "columns": {field.name: str(field.type) for field in base.schema},
                 "primary_key": base.primary_key,
-                "regions": str(spec),
+                "regions": regions,
                 "maintained_indexes": indexes,
                 "maintain_all_indexes": base.details.maintain_all_indexes,
             }
         )
         return
     print_line(
-        f"{done} {table.uri}: key {', '.join(base.primary_key)}, regions {spec}, "
+        f"{done} {table.uri}: key {', '.join(base.primary_key)}, regions {regions}, "
         f"maintained indexes {', '.join(indexes) or 'none'}"
     )

@@ -1,4 +1,4 @@
-"""Parameters that stand inside the files and details of Lance's indexes."""
+"""Parameters that stand inside the files of Lance's indexes."""
 
 from __future__ import annotations
 
@@ -71,18 +71,6 @@ def read_centroids(data: bytes, *, name: str) -> Numbers:
             "build the index again"
         )
     return numbers.reshape(shape)
-
-
-def read_json_target(data: bytes, *, name: str) -> tuple[str, str]:
-    """Path of an index inside JSON documents, and the name of the details of the index on it.
-
-    Raises
-    ------
-    CorruptDataError
-        The bytes are no such details.
-    """
-    message = parse_message(lance_index_pb2.JsonIndexDetails, data, name=name)
-    return message.path, message.target.type_url.rpartition(".")[2]
 
 
 def _numbers(tensor: lance_index_pb2.Tensor, name: str) -> Numbers:

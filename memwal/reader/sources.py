@@ -12,9 +12,10 @@ import pyarrow as pa
 from memwal.errors import ConflictError, ObjectNotFoundError
 from memwal.format.names import TOMBSTONE, generation_dir
 from memwal.format.region_manifest import RegionManifest
+from memwal.memtable.unflushed import UnflushedRows
 from memwal.region.discovery import read_manifests
 from memwal.region.field_ids import aligned, same_fields, with_field_ids
-from memwal.region.row_schema import UnflushedRows, stored_schema
+from memwal.region.row_schema import stored_schema
 from memwal.storage.location import TableLocation
 from memwal.table_index.base_table import BaseTable, open_base, open_dataset
 

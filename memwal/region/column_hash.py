@@ -183,8 +183,9 @@ def _as_binary(column: pa.Array) -> pa.LargeBinaryArray:
 
 
 def _joined(parts: Sequence[pa.LargeBinaryArray]) -> pa.LargeBinaryArray:
-    nothing = pa.scalar(b"", pa.large_binary())
-    return pc.binary_join_element_wise(*parts, nothing, null_handling="skip")
+    # Arrow's own way of skipping nulls drops the rows where every part is null.
+    filled = [part.fill_null(b"") for part in parts]
+    return pc.binary_join_element_wise(*filled, pa.scalar(b"", pa.large_binary()))
 
 
 def _all_null(columns: Sequence[pa.Array]) -> NDArray[np.bool_] | None:

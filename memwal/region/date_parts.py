@@ -68,7 +68,9 @@ def date_part(part: DatePart, column: pa.Array) -> pa.Int32Array:
     days, seconds = _days_and_seconds(column)
     dates = days.astype("datetime64[D]")
     years = dates.astype("datetime64[Y]").astype(np.int64) + 1970
-    absent = (years < _FIRST_YEAR) | (years > _LAST_YEAR)
+    # The hour of a date is 0 whatever the date, and asks no calendar.
+    asked = part != "hour" or not pt.is_date32(column.type)
+    absent = asked & ((years < _FIRST_YEAR) | (years > _LAST_YEAR))
     if column.null_count:
         absent |= column.is_null().to_numpy(zero_copy_only=False)
     match part:

@@ -60,8 +60,6 @@ class Router:
         How the table is divided.
     schema : pyarrow.Schema
         Schema of the table.
-    spec_id : int, default 1
-        Id of the spec in the table, which is part of the ids of regions that Lance does not know.
 
     Raises
     ------
@@ -69,19 +67,18 @@ class Router:
         If the table cannot be divided this way.
     """
 
-    __slots__ = ("_cache", "_known", "_only", "_shared", "_sources", "_spec", "_spec_id")
+    __slots__ = ("_cache", "_known", "_only", "_shared", "_sources", "_spec")
 
-    def __init__(self, spec: RegionSpec, schema: pa.Schema, *, spec_id: int = 1) -> None:
+    def __init__(self, spec: RegionSpec, schema: pa.Schema) -> None:
         spec.value_types(schema)
         self._spec = spec
-        self._spec_id = spec_id
-        self._shared = spec.is_shared_with_lance(spec_id, schema)
+        self._shared = spec.is_shared_with_lance(schema)
         self._sources = [(name, schema.field(name).type) for name in spec.columns]
         self._cache: dict[tuple[bytes, ...], RegionAssignment] = {}
         self._only: RegionAssignment | None = None
         if isinstance(spec.fields[0].transform, Unsharded):
             self._only = RegionAssignment(
-                UNSHARDED_ID if self._shared else derived_region_id(spec_id, ())
+                UNSHARDED_ID if self._shared else derived_region_id(spec.spec_id, ())
             )
         self._known = self._known_regions()
 
@@ -248,7 +245,7 @@ class Router:
                 region_id = (
                     self._shared_id(combination[0])
                     if names is None
-                    else derived_region_id(self._spec_id, (name[number] for name in names))
+                    else derived_region_id(self._spec.spec_id, (name[number] for name in names))
                 )
                 region = RegionAssignment(region_id, self._field_values(combination))
                 self._cache[combination] = region

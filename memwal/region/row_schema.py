@@ -3,29 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import pyarrow as pa
 
 from memwal.format.names import TOMBSTONE
 
 _OURS = {b"memwal": b"1"}
-
-
-@dataclass(frozen=True, slots=True)
-class UnflushedRows:
-    """What a writer holds of one generation that is not flushed yet.
-
-    Attributes
-    ----------
-    generation : int
-        What it will be flushed as.
-    rows : pyarrow.Table
-        Stored rows, oldest first, with field ids in their schema.
-    """
-
-    generation: int
-    rows: pa.Table
 
 
 def stored_schema(schema: pa.Schema, primary_key: Sequence[str]) -> pa.Schema:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Final
 
@@ -36,7 +36,7 @@ MAX_FIELDS: Final = 16
 _LANCEDB_TRANSFORMS: Final = (Bucket, Identity, Unsharded)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class RegionSpec:
     """How rows map to regions. Make one with :meth:`bucket` or another of the class methods.
 
@@ -47,6 +47,9 @@ class RegionSpec:
     ----------
     fields : tuple of RegionField
         The values that name a region together.
+    spec_id : int, default 1
+        Its id in the table it was read from; part of the ids of regions that Lance does not know.
+        Specs that differ in nothing else are equal.
     pending : bool, default False
         The spec is not in force yet: regions of an earlier one are still being emptied. See
         ``memwal.add_region_spec``.
@@ -59,6 +62,7 @@ class RegionSpec:
 
     fields: tuple[RegionField, ...]
     pending: bool = False
+    spec_id: int = dataclasses.field(default=1, compare=False)
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.fields) <= MAX_FIELDS:
@@ -234,17 +238,17 @@ class RegionSpec:
         known = prod(number or 0 for number in numbers)
         return known if known <= MAX_BUCKETS else 0
 
-    def is_shared_with_lance(self, spec_id: int, schema: pa.Schema) -> bool:
+    def is_shared_with_lance(self, schema: pa.Schema) -> bool:
         """Whether LanceDB would write to the same table, so that region ids have to be its own.
 
         It knows one spec of one field, with id 1, and fewer types than we do for ``identity``.
         """
-        (field, *others) = self.fields
-        if spec_id != 1 or others or not isinstance(field.transform, _LANCEDB_TRANSFORMS):
+        (first, *others) = self.fields
+        if self.spec_id != 1 or others or not isinstance(first.transform, _LANCEDB_TRANSFORMS):
             return False
-        if not isinstance(field.transform, Identity):
+        if not isinstance(first.transform, Identity):
             return True
-        value_type = field.value_type(schema)
+        value_type = first.value_type(schema)
         return bool(
             pt.is_boolean(value_type)
             or pt.is_integer(value_type)
@@ -301,7 +305,7 @@ class RegionSpec:
         return tuple(field.value_type(schema) for field in self.fields)
 
     def bind(
-        self, field_ids: Mapping[str, int], schema: pa.Schema, *, spec_id: int = 1
+        self, field_ids: Mapping[str, int], schema: pa.Schema, *, spec_id: int | None = None
     ) -> StoredRegionSpec:
         """Return what the table stores of this spec, equal to what LanceDB would store.
 
@@ -311,14 +315,17 @@ class RegionSpec:
             Lance field id of each top-level column of the table.
         schema : pyarrow.Schema
             Schema of the table.
-        spec_id : int, default 1
-            Id of the spec, positive and never used twice in a table. LanceDB knows only 1.
+        spec_id : int, optional
+            Id of the spec, positive and never used twice in a table; by default its own. LanceDB
+            knows only 1.
 
         Raises
         ------
         InvalidInputError
             If a region column is missing or cannot be used, or the id is not positive.
         """
+        if spec_id is None:
+            spec_id = self.spec_id
         if spec_id < 1:
             raise InvalidInputError(f"the id of a region spec must be positive, got {spec_id}")
         parameters = {PENDING: "true"} if self.pending else {}
@@ -354,4 +361,4 @@ class RegionSpec:
                 field, field_names, where=f"{where}, field {field.field_id!r}"
             )
             fields.append(RegionField(field.field_id, columns, transform, immutable))
-        return cls(tuple(fields), pending=is_pending(stored))
+        return cls(tuple(fields), pending=is_pending(stored), spec_id=stored.spec_id)

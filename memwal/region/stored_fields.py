@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from memwal.errors import CorruptDataError, InvalidInputError
@@ -33,6 +34,18 @@ _COLUMN: Final = "column"
 def is_pending(stored: StoredRegionSpec) -> bool:
     """Whether regions of an earlier spec are still being emptied."""
     return any(field.parameters.get(PENDING) == "true" for field in stored.fields)
+
+
+def without_pending(stored: StoredRegionSpec) -> StoredRegionSpec:
+    """The spec once it is in force."""
+    fields = (
+        replace(
+            field,
+            parameters={name: v for name, v in field.parameters.items() if name != PENDING},
+        )
+        for field in stored.fields
+    )
+    return replace(stored, fields=tuple(fields))
 
 
 def field_from_stored(

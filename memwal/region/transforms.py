@@ -199,8 +199,7 @@ class Truncate(Transform):
         fits = (
             pt.is_null(data_type)
             or pt.is_integer(data_type)
-            or pt.is_decimal128(data_type)
-            or pt.is_decimal256(data_type)
+            or (pt.is_decimal(data_type) and data_type.scale >= 0)
             or _is_text(data_type)
             or _is_binary(data_type)
         )

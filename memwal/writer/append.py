@@ -12,7 +12,7 @@ import pyarrow as pa
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from memwal.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
-from memwal.format.wal_encoder import EntryEncoder
+from memwal.format.wal_encoder import EncodedEntry, EntryEncoder
 from memwal.storage.base import ObjectStore
 from memwal.writer.log import take
 
@@ -34,6 +34,27 @@ class Appended:
 
     position: int
     batches: tuple[pa.RecordBatch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedEntry:
+    """An entry on its way into the log.
+
+    Attributes
+    ----------
+    position : int
+        Where it is to stand.
+    generation : int
+    batches : tuple of pyarrow.RecordBatch
+        The group's rows as they were given.
+    entry : EncodedEntry
+        Those, behind foreign rows that had to be taken up.
+    """
+
+    position: int
+    generation: int
+    batches: tuple[pa.RecordBatch, ...]
+    entry: EncodedEntry
 
 
 class LogAppender:
@@ -87,6 +108,26 @@ class LogAppender:
     def append(self, batches: Sequence[pa.RecordBatch], *, generation: int) -> Appended:
         """Make a group of writes durable as one entry.
 
+        The same as :meth:`prepare`, :meth:`put` and :meth:`acknowledge`, and with their errors.
+        Who writes into many logs at once prepares and acknowledges them one after the other, and
+        puts them side by side: only then there is something to wait for.
+        """
+        return self.acknowledge(self.put(self.prepare(batches, generation=generation)))
+
+    def prepare(self, batches: Sequence[pa.RecordBatch], *, generation: int) -> PreparedEntry:
+        """Encode a group of writes; nothing is stored yet.
+
+        Raises
+        ------
+        InvalidInputError
+            A batch has another schema.
+        """
+        entry = self._encoder.encode([*self._foreign, *batches], generation=generation)
+        return PreparedEntry(self.next_position, generation, tuple(batches), entry)
+
+    def put(self, prepared: PreparedEntry) -> PreparedEntry:
+        """Store an entry at the next position, and return it as it stands in the log.
+
         A position that is taken by a lower epoch holds rows that nobody has replayed: they go
         into our entry, before our own, so that they are neither lost nor out of order.
 
@@ -96,25 +137,34 @@ class LogAppender:
             Another writer claimed the region. The group may be in the log all the same, and its
             rows then belong to what the other writer replays; they are not acknowledged.
         OutcomeUnknownError
-            The store does not tell whether the entry is there, or whether the region is still
-            ours. Nothing may be appended after it.
+            The store does not tell whether the entry is there. Nothing may be appended after it.
         StoreFullError, StoreAccessError
             The store refused; the position is still free.
         """
         while True:
-            # What is left to do after the disk has been waited for finds a cold processor.
-            entry = self._encoder.encode([*self._foreign, *batches], generation=generation)
-            position = self.next_position
-            foreign = take(self._store, self._region_id, position, entry.data, self._epoch)
+            position, data = prepared.position, prepared.entry.data
+            foreign = take(self._store, self._region_id, position, data, self._epoch)
             if foreign is not None:
                 # Kept until an entry of ours has them: their position is behind us from now on.
                 self._foreign += [rows for batch in foreign.batches for rows in self._adopt(batch)]
             self.next_position = position + 1
             if foreign is None:
-                break
+                return prepared
+            prepared = self.prepare(prepared.batches, generation=prepared.generation)
+
+    def acknowledge(self, stored: PreparedEntry) -> Appended:
+        """Make sure that the region was still ours when an entry was stored.
+
+        Raises
+        ------
+        RegionFencedError
+            It was not; the rows belong to what the other writer replays, if they are in its log.
+        OutcomeUnknownError
+            The store does not tell. Nothing may be appended after it.
+        """
         self._check_epoch()
         self._foreign = []
-        return Appended(position=position, batches=entry.batches)
+        return Appended(position=stored.position, batches=stored.entry.batches)
 
     def _check_epoch(self) -> None:
         """Look at the epoch again unless that was done a moment ago.

@@ -19,9 +19,8 @@ from memwal.reader.lookup import lookup
 from memwal.reader.scan import collect_newest
 from memwal.reader.sources import collect_sources
 from memwal.region.field_ids import aligned
-from memwal.region.newest import key_column
+from memwal.region.newest import key_column, newest_rows
 from memwal.storage.location import TableLocation
-from memwal.writer.memtable import newest_per_key
 from memwal.writer.rows import RowShape
 
 
@@ -38,19 +37,16 @@ class PartialRows:
 
     Attributes
     ----------
-    keys : pyarrow.Array
-        One value per distinct key.
+    keys : pyarrow.Table
+        The key columns, once per distinct key.
     """
 
     def __init__(self, shape: RowShape, batches: Sequence[pa.RecordBatch]) -> None:
-        given = newest_per_key(pa.Table.from_batches(batches), shape.primary_key)
+        rows = pa.Table.from_batches(batches)
+        kept = newest_rows(key_column(rows, shape.primary_key))
         self.shape = shape
-        self._given = given.combine_chunks()
-        self.keys = key_column(self._given, shape.primary_key)
-
-    def key_rows(self, among: pa.Array) -> pa.Table:
-        """The key columns of those keys for which ``among`` is true."""
-        return self._given.select(self.shape.primary_key).filter(among)
+        self._given = rows.take(pa.array(kept)).combine_chunks()
+        self.keys = self._given.select(shape.primary_key)
 
     def completed(self, known: Sequence[pa.Table]) -> list[pa.RecordBatch]:
         """Whole stored rows.
@@ -66,14 +62,15 @@ class PartialRows:
         InvalidInputError
             A row does not exist yet, and a column that may not be null is not given.
         """
-        before = newest_per_key(
-            pa.concat_tables([aligned(rows, self.shape.schema) for rows in known])
-            if known
-            else self.shape.schema.empty_table(),
-            self.shape.primary_key,
+        primary_key = self.shape.primary_key
+        before = pa.concat_tables(
+            [self.shape.schema.empty_table(), *(aligned(rows, self.shape.schema) for rows in known)]
         )
+        before = before.take(pa.array(newest_rows(key_column(before, primary_key))))
         alive = before.filter(pc.invert(before.column(TOMBSTONE)))
-        at = pc.index_in(self.keys, value_set=key_column(alive, self.shape.primary_key))
+        at = pc.index_in(
+            key_column(self.keys, primary_key), value_set=key_column(alive, primary_key)
+        )
         columns = [
             self._given.column(field.name)
             if field.name in self._given.column_names
@@ -86,7 +83,7 @@ class PartialRows:
                     f"{column.null_count} rows do not exist yet and lack column {field.name}, "
                     "which may not be null; give it"
                 )
-        columns.append(pa.repeat(pa.scalar(False), len(self.keys)))
+        columns.append(pa.repeat(pa.scalar(False), self.keys.num_rows))
         rows = pa.Table.from_arrays(columns, schema=self.shape.schema)
         return list(rows.combine_chunks().to_batches())
 

@@ -19,6 +19,7 @@ from memwal.errors import (
     WriterClosedError,
 )
 from memwal.writer.memtable import MemTable
+from memwal.writer.shown import shown_error
 
 logger = logging.getLogger(__name__)
 
@@ -143,7 +144,9 @@ class FlushQueue:
             try:
                 self._flush_with_retries(table)
             except BaseException as error:
-                logger.warning("flush of generation %d failed: %s", table.generation, error)
+                logger.warning(
+                    "flush of generation %d failed: %s", table.generation, shown_error(error)
+                )
                 # A panic in Lance is no Exception; whoever waits must hear of it all the same.
                 known = error if isinstance(error, Exception) else _panic(table, error)
                 with self._state:
@@ -170,6 +173,6 @@ class FlushQueue:
 
 def _panic(table: MemTable, error: BaseException) -> MemWalError:
     return MemWalError(
-        f"the flush of generation {table.generation} broke down: {error!r}; its rows stay in the "
-        "log, where the next writer of the region finds them"
+        f"the flush of generation {table.generation} broke down: {shown_error(error)}; its rows "
+        "stay in the log, where the next writer of the region finds them"
     )

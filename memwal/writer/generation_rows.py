@@ -11,7 +11,6 @@ import pyarrow as pa
 from memwal.region.newest import key_column
 
 _BATCH_ROWS = 65_536
-_BATCH_BYTES = 16 << 20
 
 
 class GenerationRows(Protocol):
@@ -64,10 +63,8 @@ class TableRows:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows of the table; a large batch is not copied."""
-        rows = self.table.num_rows
-        step = min(_BATCH_ROWS, max(1, rows * _BATCH_BYTES // max(1, self.table.nbytes)))
-        for start in range(0, rows, step):
-            part = self.table.slice(start, step)
+        for start in range(0, self.table.num_rows, _BATCH_ROWS):
+            part = self.table.slice(start, _BATCH_ROWS)
             # The values of several dictionaries may be more than the type of their indices takes.
             yield from (
                 part if has_dictionaries(part.schema) else part.combine_chunks()

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from memwal.errors import BackPressureError, MemWalError, OutcomeUnknownError
 from memwal.writer.rows import RowShape
+from memwal.writer.shown import shown_error
 
 logger = logging.getLogger(__name__)
 
@@ -230,5 +231,5 @@ def as_error(error: BaseException) -> MemWalError:
 def _safely(call: Callable[[], None]) -> None:
     try:
         call()
-    except Exception:
-        logger.exception("a callback of a finished write failed")
+    except Exception as error:
+        logger.warning("a callback of a finished write failed: %s", shown_error(error))

@@ -90,10 +90,11 @@ def survey_log(store: ObjectStore, region_id: UUID, *, after: int, hint: int = 0
     hint : int
         A position that was taken already, or 0.
     """
+    folder = f"{wal_dir(region_id)}/"
     listed = (
         (position, info.size)
-        for info in store.list(wal_dir(region_id))
-        if (position := parse_wal_name(info.key.rpartition("/")[2])) is not None
+        for info in store.list(folder)
+        if (position := parse_wal_name(info.key.removeprefix(folder))) is not None
         and position > after
     )
     entries = np.fromiter(listed, dtype=[("position", np.uint64), ("size", np.uint64)])

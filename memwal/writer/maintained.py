@@ -204,7 +204,11 @@ def _read(base: BaseTable, description: IndexDescription) -> Recipe:
     if description.index_type in VECTOR_KINDS:
         return read_vector_recipe(base.location, description, segment.uuid)
     if description.index_type in SCALAR_KINDS:
-        return read_scalar_recipe(base, description, segment)
+        return read_scalar_recipe(base.location, description, segment)
+    if description.index_type == "Json":
+        # Lance takes the type of the values from the rows at hand, and a query for another type
+        # then fails.
+        raise InvalidInputError("its type would be that of each generation's own values")
     raise InvalidInputError("its kind is not known")
 
 

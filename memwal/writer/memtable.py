@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import pyarrow as pa
 
-from memwal.region.newest import key_column, newest_rows
+from memwal.memtable.indexes import MemTableIndexes
+from memwal.memtable.unflushed import UnflushedRows
+from memwal.writer.rows import RowShape
 
 
 class MemTable:
-    """Batches in the order of the log. Not safe to change from two threads at once.
+    """Rows in the order of the log, and what answers for them.
+
+    Changed by one thread at a time. Reads of what :meth:`unflushed` returns need no lock.
 
     Parameters
     ----------
-    schema : pyarrow.Schema
-        Of every batch.
+    shape : RowShape
+        Form of its rows.
     generation : int
         What it will be flushed as.
     first_row : int, default 0
         Number of rows that its region's writer took before.
+    text : mapping, optional
+        Text columns that can be searched, with the options of their index.
 
     Attributes
     ----------
-    rows, bytes, batches : int
-        Rows, memory and number of the batches, superseded rows included.
+    batches : int
+        Batches in the log that the rows came in.
     last_position : int
         Position of the newest log entry whose rows are here; 0 while there is none.
     born_at : float
@@ -34,22 +41,31 @@ class MemTable:
 
     def __init__(
         self,
-        schema: pa.Schema,
+        shape: RowShape,
         generation: int,
         *,
         first_row: int = 0,
+        text: Mapping[str, Mapping[str, Any]] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.schema = schema
+        self.shape = shape
         self.generation = generation
         self.first_row = first_row
-        self._batches: list[pa.RecordBatch] = []
-        self._clock = clock
-        self.rows = 0
-        self.bytes = 0
         self.batches = 0
         self.last_position = 0
         self.born_at = float("inf")
+        self._indexes = MemTableIndexes(shape.schema, shape.primary_key, text=text)
+        self._clock = clock
+
+    @property
+    def rows(self) -> int:
+        """Rows, superseded ones included."""
+        return self._indexes.rows
+
+    @property
+    def bytes(self) -> int:
+        """Memory of the rows and their indexes."""
+        return self._indexes.nbytes
 
     @property
     def end_row(self) -> int:
@@ -57,43 +73,36 @@ class MemTable:
         return self.first_row + self.rows
 
     def add(
-        self, batches: Sequence[pa.RecordBatch], *, position: int, nbytes: int | None = None
+        self, batches: Iterable[pa.RecordBatch], *, position: int, log_batches: int | None = None
     ) -> None:
-        """Take the rows of the log entry at ``position``.
+        """Take the rows of the log up to ``position``.
 
         Parameters
         ----------
-        nbytes : int, optional
-            Memory that the batches keep alive, if that is more than their own.
+        log_batches : int, optional
+            In how many batches the log has them, if not in these.
         """
         if not self.rows:
             self.born_at = self._clock()
+        count = 0
         for batch in batches:
-            self._batches.append(batch)
-            self.rows += batch.num_rows
-            self.batches += 1
-        own = sum(batch.nbytes for batch in batches) if nbytes is None else nbytes
-        self.bytes += own
+            self._indexes.append(batch)
+            count += 1
+        self.batches += count if log_batches is None else log_batches
         self.last_position = position
 
+    def catch_up(self) -> None:
+        """Index all rows, so that no read has to."""
+        self._indexes.catch_up()
+
+    def unflushed(self) -> UnflushedRows:
+        """The rows as they are now: later ones do not change it."""
+        return UnflushedRows(self.generation, self._indexes.snapshot())
+
     def contents(self) -> pa.Table:
-        """All rows, oldest first: a copy of references that later writes do not change."""
-        return pa.Table.from_batches(list(self._batches), schema=self.schema)
+        """All rows, oldest first, as they are now."""
+        return self._indexes.snapshot().view.to_table()
 
-    def since(self, row: int) -> list[pa.RecordBatch]:
+    def since(self, row: int) -> pa.Table:
         """Rows from number ``row`` of the region's writer on, oldest first."""
-        found: list[pa.RecordBatch] = []
-        end = self.end_row
-        for batch in reversed(self._batches):
-            if end <= row:
-                break
-            start = end - batch.num_rows
-            found.append(batch if start >= row else batch.slice(row - start))
-            end = start
-        return found[::-1]
-
-
-def newest_per_key(rows: pa.Table, primary_key: Sequence[str]) -> pa.Table:
-    """The last row of each key, in the order of ``rows``."""
-    kept = newest_rows(key_column(rows, primary_key))
-    return rows if len(kept) == rows.num_rows else rows.take(pa.array(kept))
+        return self.contents().slice(max(row - self.first_row, 0))

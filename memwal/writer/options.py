@@ -80,6 +80,8 @@ class WriterOptions:
         Seconds without a write after which a region is flushed and given up, so that its memory
         is free and another process can claim it without fencing anybody. The next row for it
         claims it again. None: never.
+    metrics_per_region : bool, default False
+        Whether metrics are told per region rather than per table.
     """
 
     durable: bool = True
@@ -99,6 +101,7 @@ class WriterOptions:
     epoch_check_interval: float | None = None
     flush_attempts: int = 5
     release_idle_after: float | None = None
+    metrics_per_region: bool = False
 
     def __post_init__(self) -> None:
         for names, least in ((_AT_LEAST_ONE, 1), (_NOT_NEGATIVE, 0)):

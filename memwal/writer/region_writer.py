@@ -14,7 +14,6 @@ from types import TracebackType
 from uuid import UUID
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from memwal.errors import (
     BackPressureError,
@@ -24,8 +23,7 @@ from memwal.errors import (
     StoreError,
     WriterClosedError,
 )
-from memwal.region.newest import key_column
-from memwal.region.row_schema import UnflushedRows
+from memwal.memtable.unflushed import UnflushedRows
 from memwal.storage.base import ObjectStore
 from memwal.storage.location import TableLocation
 from memwal.table_index.base_table import open_base
@@ -64,7 +62,9 @@ class Workshop:
     ----------
     location : TableLocation
     store : ObjectStore
-        Where log and manifests are written.
+        Of claims, manifests and generations.
+    log_store : ObjectStore
+        The same for log entries, which may be told not to sync them.
     options : WriterOptions
     flushes, appends : Executor
         Run flushes, and appends that no caller waits for.
@@ -74,6 +74,7 @@ class Workshop:
 
     location: TableLocation
     store: ObjectStore
+    log_store: ObjectStore
     options: WriterOptions
     flushes: Executor
     appends: Executor
@@ -135,7 +136,7 @@ class RegionWriter:
             self._state, workshop.flushes, self._flush, attempts=options.flush_attempts
         )
         self._shape = shape
-        self._active = MemTable(shape.schema, claim.manifest.current_generation)
+        self._active = MemTable(shape, claim.manifest.current_generation)
         self._failure: MemWalError | None = None
         self._last_used = time.monotonic()
         self.released = False
@@ -184,7 +185,7 @@ class RegionWriter:
                 since = self._since(mark)
                 if since is not None:
                     logged, pending = since
-                    whole = rows.completed([*known, *_tables(logged), *_tables(pending)])
+                    whole = rows.completed([*known, *logged, *_tables(pending)])
                     write = PendingWrite(
                         whole,
                         rows.shape,
@@ -200,27 +201,24 @@ class RegionWriter:
         return write
 
     def _known_rows(self, rows: PartialRows) -> tuple[list[pa.Table], int]:
-        """Stored rows of some keys, oldest first, as of a row number of this writer."""
+        """Stored rows of some keys as of a row number of this writer."""
         with self._state:
             mark = self._active.end_row
-            tables = [table.contents() for table in (*self._sealed.tables(), self._active)]
-        held = []
-        missing = pa.array([True] * len(rows.keys))
-        for table in tables:
-            keys = key_column(table, rows.shape.primary_key)
-            wanted = pc.is_in(keys, value_set=rows.keys)
-            if pc.any(wanted).as_py():
-                held.append(table.filter(wanted))
-                known = pc.is_in(rows.keys, value_set=keys.filter(wanted))
-                missing = pc.and_(missing, pc.invert(known))
-        if not pc.any(missing).as_py():
-            return held, mark
-        older = stored_rows(
-            self._workshop.location, self.region_id, rows.shape, rows.key_rows(missing)
-        )
-        return [older, *held], mark
+            tables = [table.unflushed() for table in (*self._sealed.tables(), self._active)]
+        known: list[pa.Table] = []
+        missing = rows.keys
+        for table in reversed(tables):
+            if not missing.num_rows:
+                return known, mark
+            snapshot = table.snapshot
+            at = snapshot.lookup([column.combine_chunks() for column in missing.columns])
+            known.append(snapshot.take(at[at >= 0]))
+            missing = missing.filter(pa.array(at < 0))
+        if missing.num_rows:
+            known.append(stored_rows(self._workshop.location, self.region_id, rows.shape, missing))
+        return known, mark
 
-    def _since(self, mark: int) -> tuple[list[pa.RecordBatch], list[pa.RecordBatch]] | None:
+    def _since(self, mark: int) -> tuple[list[pa.Table], list[pa.RecordBatch]] | None:
         """What was logged since a row number, and what is about to be. The caller holds the state.
 
         None if some of it has left memory.
@@ -228,7 +226,7 @@ class RegionWriter:
         tables = [*self._sealed.tables(), self._active]
         if tables[0].first_row > mark:
             return None
-        logged = [batch for table in tables for batch in table.since(mark)]
+        logged = [table.since(mark) for table in tables if table.end_row > mark]
         pending = [batch for write in self._log_queue.pending() for batch in write.batches]
         return logged, pending
 
@@ -332,6 +330,8 @@ class RegionWriter:
             with self._state:
                 self._log_queue.settle()
                 self._add(appended.batches, position=appended.position)
+            if self._options.indexed:
+                self._active.catch_up()
         if self._is_full() or group[-1].seals:
             self._seal()
 
@@ -381,16 +381,6 @@ class RegionWriter:
 
     # Flush
 
-    def flush_log(self) -> None:
-        """Write everything that is buffered to the log, and wait until it is durable.
-
-        Raises
-        ------
-        MemWalError
-            What the log fails with.
-        """
-        self._run_barrier(PendingWrite([]))
-
     def flush(self, *, timeout: float | None = None) -> None:
         """Seal the MemTable and wait until every sealed one is a flushed generation.
 
@@ -410,16 +400,47 @@ class RegionWriter:
             and the next flush tries again.
         """
         deadline = math.inf if timeout is None else time.monotonic() + timeout
-        self._run_barrier(PendingWrite([], seals=True))
-        with self._state:
-            self._sealed.wait_until_flushed(
-                self._active.generation - 1, deadline=deadline, check=self._check_usable
-            )
+        self.finish_barrier(self.start_barrier(seals=True), deadline=deadline)
 
-    def _run_barrier(self, barrier: PendingWrite) -> None:
-        self._log_queue.run(barrier, admit=self._check_usable)
+    def start_barrier(self, *, seals: bool) -> PendingWrite:
+        """Have everything that was written so far go to the log, without waiting for it.
+
+        Parameters
+        ----------
+        seals : bool
+            Whether the MemTable is sealed behind it.
+        """
+        barrier = PendingWrite([], seals=seals)
+        with self._state:
+            self._check_usable()
+            self._log_queue.put(barrier, due=True)
+        return barrier
+
+    def finish_barrier(self, barrier: PendingWrite, *, deadline: float) -> None:
+        """Wait for a barrier, and for the flush if it seals.
+
+        Parameters
+        ----------
+        deadline : float
+            Monotonic seconds; may be infinite.
+
+        Raises
+        ------
+        MemWalError, OSError
+            See :meth:`flush`.
+        """
+        if not barrier.wait(None if deadline == math.inf else deadline - time.monotonic()):
+            raise BackPressureError(
+                f"the log of region {self.region_id} does not answer in time; what is in it is "
+                "replayed by the next claim"
+            )
         if barrier.error is not None:
             raise as_error(barrier.error)
+        if barrier.seals:
+            with self._state:
+                self._sealed.wait_until_flushed(
+                    self._active.generation - 1, deadline=deadline, check=self._check_usable
+                )
 
     def _seal(self, *, shape: RowShape | None = None, next_generation: int | None = None) -> None:
         """Hand the MemTable to the flush and start a new one. The caller holds the log."""
@@ -433,7 +454,7 @@ class RegionWriter:
                 generation += 1
             self._shape = shape or self._shape
             self._active = MemTable(
-                self._shape.schema,
+                self._shape,
                 next_generation or generation,
                 first_row=self._active.end_row,
             )
@@ -441,24 +462,22 @@ class RegionWriter:
     def _flush(self, table: MemTable) -> None:
         """Write one generation and name it in the manifest, unless the region was claimed."""
         started = time.perf_counter()
-        # Columns may have come and gone since the rows were written.
-        base = open_base(self._workshop.location)
-        write = partial(
-            write_generation,
-            base,
-            self.region_id,
-            table.generation,
-            TableRows(table.contents(), base.primary_key),
-            maintained_indexes(base),
-        )
         try:
+            # Columns may have come and gone since the rows were written.
+            base = open_base(self._workshop.location)
+            write = partial(
+                write_generation,
+                base,
+                self.region_id,
+                table.generation,
+                TableRows(table.contents(), table.shape.primary_key),
+                maintained_indexes(base),
+            )
             self._tenure.name_generation(table, write)
-        except RegionFencedError as error:
-            with self._state:
-                self._failure = self._failure or error
-            raise
         except BaseException as error:
             with self._state:
+                if isinstance(error, RegionFencedError):
+                    self._failure = self._failure or error
                 self._counters.flush_failed(error)
             raise
         with self._state:
@@ -466,13 +485,8 @@ class RegionWriter:
 
     # End
 
-    def close(self, *, timeout: float | None = None) -> None:
+    def close(self) -> None:
         """Flush, and take no more writes. A second call does nothing.
-
-        Parameters
-        ----------
-        timeout : float, optional
-            Seconds to wait for the flush at most. The writer is closed in any case.
 
         Raises
         ------
@@ -483,7 +497,7 @@ class RegionWriter:
             if isinstance(self._failure, WriterClosedError):
                 return
         try:
-            self.flush(timeout=timeout)
+            self.flush()
         finally:
             self.abort()
 
@@ -525,9 +539,7 @@ class RegionWriter:
         """What is not flushed yet, oldest generation first; buffered rows included."""
         with self._state:
             tables = [*self._sealed.tables(), self._active]
-            found = [
-                UnflushedRows(table.generation, table.contents()) for table in tables if table.rows
-            ]
+            found = [table.unflushed() for table in tables if table.rows]
             buffered = [
                 batch
                 for write in self._log_queue.pending()
@@ -535,7 +547,13 @@ class RegionWriter:
                 for batch in write.batches
             ]
             found += [
-                UnflushedRows(self._active.generation + 1, rows) for rows in _tables(buffered)
+                UnflushedRows.of(
+                    self._active.generation + 1,
+                    rows.schema,
+                    self._shape.primary_key,
+                    rows.to_batches(),
+                )
+                for rows in _tables(buffered)
             ]
             return found
 
@@ -609,7 +627,7 @@ class RegionWriter:
             is_local = self._workshop.store.is_local
             interval = _LOCAL_CHECK_INTERVAL if is_local else _REMOTE_CHECK_INTERVAL
         return LogAppender(
-            self._workshop.store,
+            self._workshop.log_store,
             self.region_id,
             epoch=self.epoch,
             writer_id=claim.writer_id,

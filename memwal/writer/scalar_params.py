@@ -13,11 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 from lance.indices import IndexConfig
 from lance.query import DocumentGranularity
 
-from memwal.errors import CorruptDataError, InvalidInputError
-from memwal.format.lance_index import read_json_target
-from memwal.format.table_manifest import read_index_section
+from memwal.errors import CorruptDataError
 from memwal.storage.location import TableLocation
-from memwal.table_index.base_table import BaseTable, read_table_manifest
 from memwal.writer.index_files import open_index_file
 
 if TYPE_CHECKING:
@@ -40,9 +37,8 @@ _CONFIGURED: Final = {
     "RTree": ("RTREE", "rtree", "page_data", {"page_size": "page_size"}),
 }
 _MIN_HASH: Final = ("num_hashes", "num_bands", "shingle_size", "tokenizer")
-_JSON_TARGETS: Final = {f"{name}IndexDetails": name for name in ("Bitmap", *_CONFIGURED)}
 
-SCALAR_KINDS: Final = frozenset({*_PLAIN, *_CONFIGURED, "MinHashLsh", "Json", "Fm", "Inverted"})
+SCALAR_KINDS: Final = frozenset({*_PLAIN, *_CONFIGURED, "MinHashLsh", "Fm", "Inverted"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +87,12 @@ class ScalarRecipe:
 
 
 def read_scalar_recipe(
-    base: BaseTable, description: IndexDescription, segment: IndexSegmentDescription
+    location: TableLocation, description: IndexDescription, segment: IndexSegmentDescription
 ) -> ScalarRecipe:
     """Read the parameters of a scalar or text index from one of its segments.
 
     Raises
     ------
-    InvalidInputError
-        Pylance cannot be told to build one like it.
     ObjectNotFoundError
         The index is of a form without the files in which the parameters stand.
     CorruptDataError
@@ -106,17 +100,15 @@ def read_scalar_recipe(
     """
     kind = description.index_type
     if kind == "Inverted":
-        return _text(base.location, description, segment)
+        return _text(location, description, segment)
     if kind == "MinHashLsh":
         parameters = {name: description.details[name] for name in _MIN_HASH}
         return ScalarRecipe("MINHASHLSH", IndexConfig("minhashlsh", parameters))
-    if kind == "Json":
-        return _json(base, description, segment)
     if kind == "Fm":
         return ScalarRecipe("FM", IndexConfig("fm", {}), commits=True)
     if kind in _PLAIN:
         return ScalarRecipe(_PLAIN[kind], _PLAIN[kind])
-    name, plugin, parameters = _configured(base.location, segment.uuid, kind)
+    name, plugin, parameters = _configured(location, segment.uuid, kind)
     return ScalarRecipe(name, IndexConfig(plugin, parameters))
 
 
@@ -131,32 +123,13 @@ def _configured(
     return name, plugin, parameters
 
 
-def _json(
-    base: BaseTable, description: IndexDescription, segment: IndexSegmentDescription
-) -> ScalarRecipe:
-    # The description names the path and keeps the kind of the index on it to itself.
-    entries = read_index_section(read_table_manifest(base.location, base.version))
-    entry = next(entry for entry in entries if str(entry.uuid) == segment.uuid)
-    path, details = read_json_target(entry.details, name=f"index {description.name}")
-    kind = _JSON_TARGETS.get(details)
-    if kind is None:
-        raise InvalidInputError(f"an index of {details!r} inside JSON is not known")
-    parameters: dict[str, Any] = {"path": path}
-    if kind == "Bitmap":
-        parameters["target_index_type"] = "bitmap"
-    else:
-        _, plugin, inner = _configured(base.location, segment.uuid, kind)
-        parameters["target_index_type"] = plugin
-        parameters["target_index_parameters"] = json.dumps(inner)
-    return ScalarRecipe("JSON", IndexConfig("json", parameters), commits=True)
-
-
 def _text(
     location: TableLocation, description: IndexDescription, segment: IndexSegmentDescription
 ) -> ScalarRecipe:
     _, metadata = open_index_file(location, segment.uuid, "metadata.lance")
     try:
         parameters = json.loads(metadata["params"])
+        parameters["format_version"] = int(metadata["format_version"])
     except (KeyError, json.JSONDecodeError) as error:
         raise CorruptDataError(
             f"segment {segment.uuid} of index {description.name} has no {error}; build it again"
@@ -164,5 +137,4 @@ def _text(
     # Lance takes this one from the type of the column.
     parameters.pop("lance_tokenizer", None)
     parameters["document_granularity"] = description.details["document_granularity"]
-    parameters["format_version"] = segment.index_version
     return ScalarRecipe("INVERTED", "INVERTED", parameters)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -21,8 +22,8 @@ from memwal.errors import (
     RegionFailure,
     WriterClosedError,
 )
+from memwal.memtable.unflushed import UnflushedRows
 from memwal.region.routing import RegionAssignment, Router
-from memwal.region.row_schema import UnflushedRows
 from memwal.table_index.base_table import BaseTable, open_base
 from memwal.table_index.region_specs import current_spec
 from memwal.writer.completion import PartialRows
@@ -96,12 +97,15 @@ class TableWriter:
         self._guard = ForkGuard(f"the writer of {base.location}")
         self._flushes = ThreadPoolExecutor(_FLUSH_THREADS, thread_name_prefix="memwal-flush")
         self._appends = ThreadPoolExecutor(_APPEND_THREADS, thread_name_prefix="memwal-append")
+        # One by one, and not among the appends, since they wait for appends and flushes.
+        self._releases = ThreadPoolExecutor(1, thread_name_prefix="memwal-release")
         self._upkeep = Upkeep()
         metrics = process_metrics()
         self._counters = WriterCounters(base.location, durations=metrics.durations(base.location))
         self._workshop = Workshop(
             location=base.location,
             store=base.location.store,
+            log_store=base.location.store if options.fsync else base.location.store_without_fsync,
             options=options,
             flushes=self._flushes,
             appends=self._appends,
@@ -114,7 +118,7 @@ class TableWriter:
         self._regions: dict[UUID, RegionWriter] = {}
         self._closed = False
         self._idle_task = self._upkeep.task(self._release_idle)
-        self._unwatch = metrics.watch(self, self._counters)
+        self._unwatch = metrics.watch(self, self._counters, per_region=options.metrics_per_region)
         self._loss = watch_for_loss(self, self._counters)
 
     # Writes
@@ -187,7 +191,7 @@ class TableWriter:
             What one of them failed with; handles tell which.
         """
         self._guard.check()
-        self._run([region.flush_log for region in self._open_regions()])
+        self._barrier(seals=False, deadline=math.inf)
 
     def claim(self, assignments: Sequence[RegionAssignment] | None = None) -> None:
         """Claim regions now rather than with their first row.
@@ -216,8 +220,7 @@ class TableWriter:
             It is not done in time; it goes on in the background.
         """
         self._guard.check()
-        deadline = _Deadline(timeout)
-        self._run([partial(_flush_until, region, deadline) for region in self._open_regions()])
+        self._barrier(seals=True, deadline=_deadline(timeout))
 
     def close(self, *, timeout: float | None = None) -> None:
         """Flush everything and take no more writes. A second call does nothing.
@@ -236,11 +239,10 @@ class TableWriter:
         self._guard.check()
         if self._closed:
             return
-        deadline = _Deadline(timeout)
         try:
-            self._run([partial(_close_until, region, deadline) for region in self._open_regions()])
+            self._barrier(seals=True, deadline=_deadline(timeout))
         finally:
-            self._shut_down(wait=timeout is None)
+            self._end(wait=timeout is None)
 
     def abort(self) -> None:
         """Take no more writes, without a flush: the logs keep the rows for the next claim.
@@ -248,9 +250,7 @@ class TableWriter:
         Buffered writes that are not in the log yet fail.
         """
         self._guard.check()
-        for region in self._open_regions():
-            region.abort()
-        self._shut_down(wait=True)
+        self._end(wait=True)
 
     # What is there
 
@@ -277,7 +277,7 @@ class TableWriter:
     ) -> None:
         if kind is None:
             self.close()
-        else:
+        elif not self._guard.inherited:
             self.abort()
 
     # Rows to regions
@@ -446,7 +446,7 @@ class TableWriter:
             if self._closed:
                 return
             for region in idle:
-                self._appends.submit(self._release, region, since)
+                self._releases.submit(self._release, region, since)
         if regions:
             oldest = min((r.used_at() for r in regions if r not in idle), default=time.monotonic())
             self._idle_task.schedule(min(oldest, time.monotonic()) + longest)
@@ -475,33 +475,42 @@ class TableWriter:
         if self._closed:
             raise WriterClosedError("the writer of this table is closed; open a new one")
 
-    def _shut_down(self, *, wait: bool) -> None:
+    def _barrier(self, *, seals: bool, deadline: float) -> None:
+        """Start a barrier in every region, then wait for all; the first error is raised."""
+        started: list[tuple[RegionWriter, PendingWrite]] = []
+        errors: list[Exception] = []
+        for region in self._open_regions():
+            try:
+                started.append((region, region.start_barrier(seals=seals)))
+            except MemWalError as error:
+                if not region.released:
+                    errors.append(error)
+        if not started and not errors:
+            self._check_open()
+        for region, barrier in started:
+            try:
+                region.finish_barrier(barrier, deadline=deadline)
+            except (MemWalError, OSError) as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def _end(self, *, wait: bool) -> None:
+        """Close the regions without a flush, and what they share."""
         with self._lock:
             self._closed = True
-        self._upkeep.close()
-        self._appends.shutdown(wait=wait)
-        self._flushes.shutdown(wait=wait)
+        for region in self._open_regions():
+            region.abort()
+        self._upkeep.close(timeout=None if wait else 0)
+        for pool in (self._appends, self._releases, self._flushes):
+            pool.shutdown(wait=wait)
         self._unwatch()
         self._loss.detach()
 
 
-class _Deadline:
-    """A timeout that several calls share."""
-
-    def __init__(self, timeout: float | None) -> None:
-        self._at = None if timeout is None else time.monotonic() + timeout
-
-    def remaining(self) -> float | None:
-        """Seconds left; None without end."""
-        return None if self._at is None else max(self._at - time.monotonic(), 0.0)
-
-
-def _flush_until(region: RegionWriter, deadline: _Deadline) -> None:
-    region.flush(timeout=deadline.remaining())
-
-
-def _close_until(region: RegionWriter, deadline: _Deadline) -> None:
-    region.close(timeout=deadline.remaining())
+def _deadline(timeout: float | None) -> float:
+    """Monotonic seconds."""
+    return math.inf if timeout is None else time.monotonic() + timeout
 
 
 def _settle_one(parts: Sequence[Part]) -> None:

@@ -121,20 +121,68 @@ def test_one_source_of_columns(tmp_path):
         ("bucket:a:b:2", RegionSpec.bucket("a:b", 2)),
         ("identity:day", RegionSpec.identity("day")),
         ("unsharded", RegionSpec.unsharded()),
+        ("multi_bucket:id:8", RegionSpec.multi_bucket(["id"], 8)),
+        ("multi_bucket:a,b:8", RegionSpec.multi_bucket(["a", "b"], 8)),
+        ("truncate:name:3", RegionSpec.truncate("name", 3)),
+        ("year:at", RegionSpec.year("at")),
+        ("month:at", RegionSpec.month("at")),
+        ("day:at", RegionSpec.day("at")),
+        ("immutable:hour:at", RegionSpec.hour("at", immutable=True)),
+        ("immutable:bucket:a:2", RegionSpec.bucket("a", 2, immutable=True)),
+        (
+            "expression:string:a,b:col0 || ':' || col1",
+            RegionSpec.expression("col0 || ':' || col1", ["a", "b"], pa.string()),
+        ),
     ],
 )
 def test_regions(text, expected):
-    assert parse_regions(text) == expected
+    assert parse_regions([text]) == expected
+
+
+def test_regions_of_several_values():
+    assert parse_regions(["identity:a", "bucket:b:4"]) == RegionSpec.combine(
+        RegionSpec.identity("a"), RegionSpec.bucket("b", 4)
+    )
+
+
+def test_manual_regions():
+    assert parse_regions(["manual"]) is None
 
 
 @pytest.mark.parametrize(
-    "text", ["", "bucket", "bucket:id", "bucket:id:x", "bucket::4", "identity:", "unsharded:id"]
+    "text",
+    [
+        "",
+        "bucket",
+        "bucket:id",
+        "bucket:id:x",
+        "bucket::4",
+        "identity:",
+        "unsharded:id",
+        "immutable:unsharded",
+        "year",
+        "truncate:id",
+        "truncate:id:-4",
+        "multi_bucket::4",
+        "expression:int32:id",
+        "expression:col0",
+    ],
 )
 def test_wrong_regions(text):
     with pytest.raises(InvalidInputError, match="does not divide a table"):
-        parse_regions(text)
+        parse_regions([text])
+
+
+def test_manual_with_others():
+    with pytest.raises(InvalidInputError, match="'manual' does not divide a table"):
+        parse_regions(["manual", "bucket:id:4"])
+
+
+def test_an_expression_of_no_type():
+    with pytest.raises(InvalidInputError, match="'int' is not a type"):
+        parse_regions(["expression:int:id:col0"])
 
 
 def test_too_many_buckets():
     with pytest.raises(InvalidInputError, match="num_buckets"):
-        parse_regions("bucket:id:100000")
+        parse_regions(["bucket:id:100000"])

@@ -204,7 +204,9 @@ class TestRaces:
         real = sources.read_manifests
         answers = [old]
         monkeypatch.setattr(
-            sources, "read_manifests", lambda store: answers.pop() if answers else real(store)
+            sources,
+            "read_manifests",
+            lambda store, regions=None: answers.pop() if answers else real(store),
         )
         old_base = table.base().dataset.checkout_version(2)
         assert old_base.count_rows() == 0

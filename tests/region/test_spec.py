@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 
 import lancedb
@@ -12,10 +13,12 @@ import pytest
 from lancedb import LsmWriteSpec
 
 from memwal.errors import CorruptDataError, InvalidInputError, TableSetupError
-from memwal.format.index_details import IndexDetails, RegionFieldSpec, StoredRegionSpec
+from memwal.format.index_details import IndexDetails, StoredRegionSpec
 from memwal.format.names import table_manifest_keys
 from memwal.format.table_manifest import find_mem_wal_index
+from memwal.region.fields import RegionField
 from memwal.region.spec import RegionSpec
+from memwal.region.transforms import Identity
 
 SCHEMA = pa.schema(
     [
@@ -125,22 +128,47 @@ def test_unsharded_spec_equals_lancedb(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("data_type", TYPES_FOR_NOTHING, ids=str)
 def test_types_that_lancedb_refuses(tmp_path: Path, data_type: pa.DataType) -> None:
-    for name, spec, theirs in (
-        ("bucket", RegionSpec.bucket("c", 4), LsmWriteSpec.bucket("c", 4)),
-        ("identity", RegionSpec.identity("c"), LsmWriteSpec.identity("c")),
-    ):
-        with pytest.raises(ValueError, match="cannot be used as a shard key"):
-            set_up_by_lancedb(tmp_path / name, theirs, data_type)
-        with pytest.raises(InvalidInputError, match=r"'c' of type .* cannot divide a table"):
-            spec.bind({"c": 0}, pa.schema([pa.field("c", data_type)]))
-
-
-@pytest.mark.parametrize("data_type", [t for t in BUCKET_TYPES if t not in IDENTITY_TYPES], ids=str)
-def test_types_that_hash_but_name_no_region(tmp_path: Path, data_type: pa.DataType) -> None:
     with pytest.raises(ValueError, match="cannot be used as a shard key"):
-        set_up_by_lancedb(tmp_path, LsmWriteSpec.identity("c"), data_type)
+        set_up_by_lancedb(tmp_path, LsmWriteSpec.bucket("c", 4), data_type)
+    with pytest.raises(InvalidInputError, match=r"'c' of type .* cannot divide a table"):
+        RegionSpec.bucket("c", 4).bind({"c": 0}, pa.schema([pa.field("c", data_type)]))
+
+
+@pytest.mark.parametrize(
+    "data_type",
+    [pa.float16(), pa.float64(), pa.duration("s"), pa.list_(pa.int32()), pa.struct([("a", "i4")])],
+    ids=str,
+)
+def test_types_that_name_no_region(data_type: pa.DataType) -> None:
     with pytest.raises(InvalidInputError, match="cannot divide a table into regions by 'identity'"):
         RegionSpec.identity("c").bind({"c": 0}, pa.schema([pa.field("c", data_type)]))
+
+
+@pytest.mark.parametrize(
+    ("data_type", "name"),
+    [
+        (pa.binary(), "binary"),
+        (pa.binary(4), "fixed_size_binary(4)"),
+        (pa.date32(), "date32"),
+        (pa.date64(), "date64"),
+        (pa.time32("ms"), "time32(ms)"),
+        (pa.time64("ns"), "time64(ns)"),
+        (pa.timestamp("us"), "timestamp(us)"),
+        (pa.timestamp("ns", "Europe/Berlin"), "timestamp(ns, Europe/Berlin)"),
+        (pa.decimal128(5, 2), "decimal128(5, 2)"),
+        (pa.decimal256(50, 2), "decimal256(50, 2)"),
+    ],
+    ids=str,
+)
+def test_identity_of_types_that_lancedb_does_not_take(
+    tmp_path: Path, data_type: pa.DataType, name: str
+) -> None:
+    with pytest.raises(ValueError, match="cannot be used as a shard key"):
+        set_up_by_lancedb(tmp_path, LsmWriteSpec.identity("c"), data_type)
+    schema = pa.schema([pa.field("c", data_type)])
+    stored = RegionSpec.identity("c").bind({"c": 0}, schema)
+    assert stored.fields[0].result_type == name
+    assert not RegionSpec.identity("c").is_shared_with_lance(schema)
 
 
 @pytest.mark.parametrize("num_buckets", [0, 1025])
@@ -158,20 +186,31 @@ def test_numbers_of_buckets_that_are_none(num_buckets: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("parts", "message"),
+    ("make", "message"),
     [
-        ({"transform": "truncate", "column": "id"}, "no region transform 'truncate'"),
-        ({"transform": "bucket", "num_buckets": 4}, "needs the name of a column, got None"),
-        ({"transform": "identity", "column": ""}, "needs the name of a column, got ''"),
-        ({"transform": "identity", "column": 3}, "needs the name of a column, got 3"),
-        ({"transform": "identity", "column": "id", "num_buckets": 4}, "has no buckets"),
-        ({"transform": "unsharded", "column": "id"}, "takes no column"),
-        ({"transform": "unsharded", "num_buckets": 1}, "has no buckets"),
+        (lambda: RegionSpec.identity(""), "needs the name of a column, got ''"),
+        (lambda: RegionSpec.identity(3), "needs the name of a column, got 3"),
+        (lambda: RegionSpec.multi_bucket([], 4), "needs the names of columns, got none"),
+        (lambda: RegionSpec.multi_bucket(["a"], 0), "between 1 and 1024, got 0"),
+        (lambda: RegionSpec.truncate("a", 0), "width must be an integer"),
+        (lambda: RegionSpec.truncate("a", True), "width must be an integer"),
+        (lambda: RegionSpec.truncate("a", 2**63), "width must be an integer"),
+        (lambda: RegionSpec.combine(), "1 to 16 fields, got 0"),
+        (lambda: RegionSpec.combine(*[RegionSpec.identity("a")] * 17), "1 to 16 fields, got 17"),
+        (
+            lambda: RegionSpec.combine(RegionSpec.unsharded(), RegionSpec.identity("a")),
+            "cannot be combined",
+        ),
+        (lambda: RegionSpec.expression("col0", [], pa.int32()), "1 to 16 source columns, got 0"),
+        (lambda: RegionSpec.expression("col0", ["a"], pa.float64()), "cannot have type double"),
+        (lambda: RegionSpec((RegionField("x", ("a", "b"), Identity()),)), "takes 1 column"),
+        (lambda: RegionSpec((RegionField("", ("a",), Identity()),)), "names of their own"),
+        (lambda: RegionSpec((RegionField("x", ("a",), Identity()),) * 2), "names of their own"),
     ],
 )
-def test_parts_that_do_not_belong_together(parts: dict[str, object], message: str) -> None:
+def test_parts_that_do_not_belong_together(make: Callable[[], RegionSpec], message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
-        RegionSpec(**parts)
+        make()
 
 
 @pytest.mark.parametrize(
@@ -180,6 +219,17 @@ def test_parts_that_do_not_belong_together(parts: dict[str, object], message: st
         (RegionSpec.bucket("id", 16), "bucket(id, 16)"),
         (RegionSpec.identity("tenant"), "identity(tenant)"),
         (RegionSpec.unsharded(), "unsharded()"),
+        (RegionSpec.multi_bucket(["a", "b"], 4), "multi_bucket(a, b, 4)"),
+        (RegionSpec.truncate("a", 3), "truncate(a, 3)"),
+        (RegionSpec.year("at"), "year(at)"),
+        (
+            RegionSpec.combine(RegionSpec.identity("a"), RegionSpec.hour("at")),
+            "identity(a), hour(at)",
+        ),
+        (
+            RegionSpec.expression("col0 % 3", ["a"], pa.int64()),
+            "expression('col0 % 3' over a as int64)",
+        ),
     ],
 )
 def test_text_equality_and_pickling(spec: RegionSpec, text: str) -> None:
@@ -219,29 +269,96 @@ def test_a_renamed_column_is_found_by_its_field_id() -> None:
     assert RegionSpec.from_stored(stored(), {**NAMES, 1: "key"}) == RegionSpec.bucket("key", 16)
 
 
-@pytest.mark.parametrize("transform", ["truncate", "year", "multi_bucket", "BUCKET", ""])
+EVERY_SPEC = [
+    RegionSpec.bucket("id", 4),
+    RegionSpec.bucket("id", 4, immutable=True),
+    RegionSpec.identity("name"),
+    RegionSpec.multi_bucket(["id", "name"], 7),
+    RegionSpec.truncate("name", 3),
+    RegionSpec.truncate("id", 100, immutable=True),
+    RegionSpec.year("name"),
+    RegionSpec.month("name"),
+    RegionSpec.day("name"),
+    RegionSpec.hour("name"),
+    RegionSpec.unsharded(),
+    RegionSpec.expression("col0 % 3 + length(col1)", ["id", "name"], pa.int32()),
+    RegionSpec.combine(RegionSpec.identity("name"), RegionSpec.bucket("id", 4)),
+    RegionSpec.combine(*[RegionSpec.truncate("id", width) for width in (2, 3, 4)]),
+]
+
+
+@pytest.mark.parametrize("spec", EVERY_SPEC, ids=str)
+def test_what_is_stored_is_read_back(spec: RegionSpec) -> None:
+    for one in (spec, dataclasses.replace(spec, pending=True)):
+        bound = one.bind(FIELD_IDS, SCHEMA, spec_id=3)
+        found = RegionSpec.from_stored(bound, NAMES)
+        assert found == one
+        assert found.spec_id == 3
+        assert found.bind(FIELD_IDS, SCHEMA) == bound
+        assert len({field.field_id for field in bound.fields}) == len(bound.fields)
+
+
+@pytest.mark.parametrize("transform", ["void", "BUCKET", ""])
 def test_transforms_that_are_not_supported(transform: str) -> None:
     with pytest.raises(InvalidInputError, match=f"transform {transform!r} is not supported"):
         RegionSpec.from_stored(stored(transform=transform), NAMES)
 
 
-def test_expressions_are_not_supported() -> None:
-    spec = stored(transform=None, expression="col0 % 4")
-    with pytest.raises(InvalidInputError, match="expression 'col0 % 4' is not supported"):
+def test_a_field_that_computes_nothing() -> None:
+    with pytest.raises(CorruptDataError, match="neither a transform nor an expression"):
+        RegionSpec.from_stored(stored(transform=None, expression=None), NAMES)
+
+
+def test_a_stored_expression_is_checked() -> None:
+    for expression in ("now()", "(select 1)", "col1", "col0; drop table x"):
+        spec = stored(transform=None, expression=expression)
+        with pytest.raises(InvalidInputError, match="region expression"):
+            RegionSpec.from_stored(spec, NAMES)
+
+
+@pytest.mark.parametrize("name", ["int31", "", "utf-8", "float32", "decimal128(99, 2)"])
+def test_a_stored_result_type_that_is_none(name: str) -> None:
+    spec = stored(transform=None, expression="col0", result_type=name)
+    with pytest.raises(InvalidInputError, match="type"):
         RegionSpec.from_stored(spec, NAMES)
 
 
-@pytest.mark.parametrize("count", [0, 2])
-def test_specs_of_another_number_of_values(count: int) -> None:
-    fields: tuple[RegionFieldSpec, ...] = stored().fields * count
-    with pytest.raises(InvalidInputError, match=f"by {count} values"):
-        RegionSpec.from_stored(StoredRegionSpec(spec_id=3, fields=fields), NAMES)
+def test_a_spec_without_fields() -> None:
+    with pytest.raises(InvalidInputError, match="by nothing"):
+        RegionSpec.from_stored(StoredRegionSpec(spec_id=3, fields=()), NAMES)
 
 
-def test_a_source_column_that_is_gone() -> None:
+def test_a_source_column_that_is_gone_counts_as_null_but_takes_no_writes() -> None:
     for spec in (stored(source_ids=(9,)), stored(source_ids=(9,), transform="identity")):
-        with pytest.raises(TableSetupError, match="field id 9 is not at the top level"):
-            RegionSpec.from_stored(spec, NAMES)
+        found = RegionSpec.from_stored(spec, NAMES)
+        assert found.columns == ()
+        assert "<dropped>" in str(found)
+        with pytest.raises(TableSetupError, match="was dropped"):
+            found.check_keys(["id"])
+
+
+def test_a_pending_spec_takes_no_writes() -> None:
+    spec = dataclasses.replace(RegionSpec.unsharded(), pending=True)
+    with pytest.raises(TableSetupError, match="takes no writes"):
+        spec.check_keys(["id"])
+
+
+def test_columns_outside_the_key_have_to_be_promised() -> None:
+    spec = RegionSpec.combine(RegionSpec.bucket("id", 4), RegionSpec.year("at", immutable=True))
+    spec.check_keys(["id"])
+    assert spec.columns == ("id", "at")
+    assert spec.columns_beside_key == ("at",)
+    with pytest.raises(InvalidInputError, match="'at' is not part of the primary key"):
+        RegionSpec.year("at").check_keys(["id"])
+
+
+def test_numbers_of_regions() -> None:
+    bucket, identity = RegionSpec.bucket("id", 4), RegionSpec.identity("name")
+    assert RegionSpec.multi_bucket(["id", "name"], 9).num_regions == 9
+    assert RegionSpec.combine(bucket, RegionSpec.bucket("name", 8)).num_regions == 32
+    assert RegionSpec.combine(bucket, identity).num_regions == 0
+    assert RegionSpec.combine(bucket, RegionSpec.bucket("name", 1024)).num_regions == 0
+    assert RegionSpec.year("name").num_regions == 0
 
 
 @pytest.mark.parametrize("source_ids", [(), (1, 2)])

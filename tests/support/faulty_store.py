@@ -137,6 +137,7 @@ class FaultyStore(ObjectStore):
         self.calls: builtins.list[tuple[str, str]] = []
         self._rules: builtins.list[Rule] = []
         self._on_their_way: builtins.list[tuple[int, Callable[[], object]]] = []
+        self._count = 0
         self._lock = threading.Lock()
 
     # Rules
@@ -182,9 +183,9 @@ class FaultyStore(ObjectStore):
         """
         return self._add(Rule(operation, key, _nothing, False, skip, 1, delivery="late", by=by))
 
-    def slow(self, operation: str, key: str = "*", *, seconds: float, skip: int = 0) -> Rule:
-        """Let one call take its time before it has its effect."""
-        return self._add(Rule(operation, key, lambda: time.sleep(seconds), False, skip, 1))
+    def slow(self, operation: str, key: str = "*", *, seconds: float, times: int = 1) -> Rule:
+        """Let calls take their time before they have their effect."""
+        return self._add(Rule(operation, key, lambda: time.sleep(seconds), False, 0, times))
 
     def pause(self, operation: str, key: str = "*", *, after: bool = False, skip: int = 0) -> Pause:
         """Let one call stand still until it is released."""
@@ -200,11 +201,10 @@ class FaultyStore(ObjectStore):
             _deliver(run)
 
     def clear(self) -> None:
-        """Forget every rule and every call, and let what is on its way arrive."""
+        """Forget every rule and every call; what is on its way stays there."""
         with self._lock:
             self._rules.clear()
             self.calls.clear()
-        self.arrive()
 
     def count(self, operation: str, key: str = "*") -> int:
         """How many calls there were."""
@@ -220,7 +220,8 @@ class FaultyStore(ObjectStore):
         with self._lock:
             self.calls.append((operation, key))
             rule = next((rule for rule in self._rules if rule.takes(operation, key)), None)
-            now = len(self.calls)
+            self._count += 1
+            now = self._count
             arrived = [late for at, late in self._on_their_way if at <= now]
             self._on_their_way = [(at, late) for at, late in self._on_their_way if at > now]
             if rule is not None and rule.delivery == "late":

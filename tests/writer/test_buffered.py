@@ -323,3 +323,20 @@ class TestClose:
             pause.release()
             writer.flush(timeout=60)
             assert state(table) == {1: 1}
+
+
+def test_many_regions_wait_for_each_other_without_running_out_of_threads(
+    make_table: MakeTable,
+) -> None:
+    """More regions than threads that append: those that wait must not keep those that write."""
+    table = make_table(buckets=40)
+    with table.writer() as writer, ThreadPoolExecutor(4) as pool:
+        writer.claim()
+        writing = [
+            pool.submit(lambda n=n: writer.upsert(numbered(0, 200, n=n), wait=False).wait(120))
+            for n in range(20)
+        ]
+        waiting = [pool.submit(writer.flush_wal) for _ in range(20)]
+        for done in (*writing, *waiting):
+            done.result(timeout=120)
+        assert set(state(writer)) == set(range(200))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
@@ -16,19 +17,21 @@ from support.faulty_store import REGION_MANIFEST, WAL, FaultyStore, Killed
 from memwal.errors import (
     ConflictError,
     CorruptDataError,
+    InvalidInputError,
     MemWalError,
     OutcomeUnknownError,
     RegionFencedError,
     RegionSealedError,
     StoreAccessError,
 )
-from memwal.format.names import wal_key
+from memwal.format.names import manifest_key, wal_key
 from memwal.format.region_manifest import RegionManifest, RegionStatus
 from memwal.format.wal_entry import decode_entry
 from memwal.region.manifest_store import RegionManifestStore
+from memwal.storage.base import ObjectInfo
 from memwal.storage.open import open_store
 from memwal.writer.append import LogAppender
-from memwal.writer.claim import Claim, claim_region
+from memwal.writer.claim import Claim, claim_region, seal_claimed, seal_region
 from memwal.writer.log import read_log
 
 REGION = uuid4()
@@ -473,3 +476,268 @@ def test_a_claim_that_always_loses_gives_up(
         claim(store)
 
     assert isinstance(caught.value, ConflictError)
+
+
+class TestGap:
+    """Whoever has the region may still have in memory what is missing."""
+
+    @staticmethod
+    def log_with(store: FaultyStore, *missing: int) -> Appender:
+        writer = claim(store)
+        for number in range(1, 7):
+            writer.append(number)
+        for position in missing:
+            store.inner.delete(wal_key(REGION, position))
+        return writer
+
+    @pytest.mark.parametrize("missing", [(1,), (3,), (3, 4), (2, 5)])
+    def test_stops_a_claim_before_anything_is_changed(
+        self, store: FaultyStore, manifests: RegionManifestStore, missing: tuple[int, ...]
+    ) -> None:
+        writer = self.log_with(store, *missing)
+        before = manifests.read_latest()
+        store.clear()
+
+        with pytest.raises(CorruptDataError, match=f"entry {missing[0]} is missing") as caught:
+            claim_region(store, REGION)
+
+        assert "entry 6" in str(caught.value)
+        assert not store.count("create")
+        assert manifests.read_latest() == before
+        # It is not fenced, and may flush.
+        assert writer.append(7) == 7
+
+    def test_before_what_was_flushed_is_none(
+        self, store: FaultyStore, manifests: RegionManifestStore
+    ) -> None:
+        self.log_with(store, 1, 2, 4)
+        manifests.update(lambda latest: replace(latest, replay_after=4))
+
+        second = claim(store)
+
+        assert replayed(store, second.claim) == [5, 6]
+
+    def test_up_to_a_position_that_the_manifest_knows_is_one(
+        self, store: FaultyStore, manifests: RegionManifestStore
+    ) -> None:
+        """Nothing follows it, but it was there."""
+        self.log_with(store, 5, 6)
+        manifests.update(lambda latest: replace(latest, wal_last_seen=6))
+
+        with pytest.raises(CorruptDataError, match="entry 5 is missing"):
+            claim_region(store, REGION)
+
+    def test_is_no_hindrance_for_who_does_not_replay(self, store: FaultyStore) -> None:
+        writer = self.log_with(store, 3)
+
+        made = claim_region(store, REGION, replay=False)
+
+        assert made.next_position == 8
+        assert made.survey.missing == 3
+        with pytest.raises(RegionFencedError):
+            writer.append(7)
+
+    def test_that_a_flush_and_a_collection_make_during_a_claim_is_none(
+        self, store: FaultyStore, manifests: RegionManifestStore
+    ) -> None:
+        self.log_with(store)
+        pause = store.pause("list", "*/wal/")
+        with ThreadPoolExecutor(1) as pool:
+            claiming = pool.submit(claim, store)
+            pause.wait_until_reached()
+            manifests.update(lambda latest: replace(latest, replay_after=4))
+            for position in (1, 2, 3):
+                store.inner.delete(wal_key(REGION, position))
+            pause.release()
+
+        assert replayed(store, claiming.result().claim) == [5, 6]
+
+    def test_that_only_a_listing_has_is_none(
+        self, store: FaultyStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.log_with(store)
+        whole = store.inner.list
+
+        def some(prefix: str) -> list[ObjectInfo]:
+            left_out = {wal_key(REGION, position) for position in (2, 3, 6)}
+            return [info for info in whole(prefix) if info.key not in left_out]
+
+        monkeypatch.setattr(store.inner, "list", some)
+
+        assert replayed(store, claim(store).claim) == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_log_without_a_manifest_is_not_taken_for_a_new_region(store: FaultyStore) -> None:
+    claim(store).append(1)
+    store.inner.delete(manifest_key(REGION, 1))
+
+    for replay in (True, False):
+        with pytest.raises(CorruptDataError, match="no manifest"):
+            claim_region(store, REGION, replay=replay)
+
+    assert not store.exists(manifest_key(REGION, 1))
+
+
+def test_first_claims_at_the_same_time_do_not_take_the_log_for_a_strange_one(
+    store: FaultyStore,
+) -> None:
+    pause = store.pause("list", "*/wal/")
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(claim, store)
+        pause.wait_until_reached()
+        claim(store).append(1)
+        pause.release()
+
+    assert slow.result().claim.manifest.writer_epoch == 2
+    assert replayed(store, slow.result().claim) == [1]
+
+
+class TestVerifiedAt:
+    """From then on an append may rely on it, as on any other look at the epoch."""
+
+    @staticmethod
+    def clock_of(store: FaultyStore) -> Callable[[], float]:
+        return lambda: float(len(store.calls))
+
+    @pytest.mark.parametrize("earlier", [0, 1])
+    def test_is_before_the_last_manifest_was_written(
+        self, store: FaultyStore, earlier: int
+    ) -> None:
+        for _ in range(earlier):
+            claim(store)
+        store.clear()
+
+        made = claim_region(store, REGION, clock=self.clock_of(store))
+
+        last = max(
+            number
+            for number, (operation, key) in enumerate(store.calls)
+            if operation == "create" and "/manifest/" in key
+        )
+        assert made.verified_at <= last
+        assert RegionManifestStore(store, REGION).is_latest(made.manifest)
+
+    def test_is_the_epochs_when_the_tip_could_not_be_noted(self, store: FaultyStore) -> None:
+        claim(store)
+        store.clear()
+        store.fail("create", REGION_MANIFEST, StoreAccessError("no"), skip=1)
+
+        made = claim_region(store, REGION, clock=self.clock_of(store))
+
+        first = next(n for n, (operation, _) in enumerate(store.calls) if operation == "create")
+        assert made.verified_at <= first
+
+
+class TestSealRegion:
+    def test_takes_no_more_writers(
+        self, store: FaultyStore, manifests: RegionManifestStore
+    ) -> None:
+        writer = claim(store)
+        before = manifests.read_latest()
+        assert before is not None
+
+        sealed = seal_region(store, REGION)
+
+        assert sealed == manifests.read_latest()
+        assert sealed.status == RegionStatus.SEALED
+        assert sealed.writer_epoch == before.writer_epoch + 1
+        with pytest.raises(RegionFencedError):
+            writer.append(1)
+        with pytest.raises(RegionSealedError, match=str(REGION)):
+            claim_region(store, REGION)
+
+    def test_twice_is_once(self, store: FaultyStore) -> None:
+        claim(store)
+        first = seal_region(store, REGION)
+
+        assert seal_region(store, REGION) == first
+
+    def test_with_unflushed_rows_is_refused_and_fences_nobody(self, store: FaultyStore) -> None:
+        writer = claim(store)
+        writer.append(1)
+        store.clear()
+
+        with pytest.raises(InvalidInputError, match="entry 1"):
+            seal_region(store, REGION)
+
+        assert not store.count("create")
+        assert writer.append(2) == 2
+
+    def test_when_all_rows_are_flushed(
+        self, store: FaultyStore, manifests: RegionManifestStore
+    ) -> None:
+        claim(store).append(1)
+        manifests.update(lambda latest: replace(latest, replay_after=1, current_generation=2))
+
+        assert seal_region(store, REGION).status == RegionStatus.SEALED
+
+    def test_with_rows_that_came_while_it_claimed_is_refused(
+        self, store: FaultyStore, manifests: RegionManifestStore
+    ) -> None:
+        writer = claim(store)
+        store.clear()
+        pause = store.pause("create", WAL)
+        with ThreadPoolExecutor(1) as pool:
+            sealing = pool.submit(seal_region, store, REGION)
+            pause.wait_until_reached()
+            with pytest.raises(RegionFencedError):
+                # Its epoch is checked after the entry was stored.
+                writer.append(1)
+            pause.release()
+            error = sealing.exception()
+
+        assert isinstance(error, InvalidInputError)
+        latest = manifests.read_latest()
+        assert latest is not None
+        assert latest.status == RegionStatus.ACTIVE
+        assert replayed(store, claim(store).claim) == [1]
+
+    def test_of_a_region_that_somebody_else_claims_meanwhile_is_refused(
+        self, store: FaultyStore, manifests: RegionManifestStore
+    ) -> None:
+        first = claim(store).claim
+        claim(store)
+
+        with pytest.raises(RegionFencedError):
+            seal_claimed(store, REGION, epoch=first.manifest.writer_epoch)
+
+        latest = manifests.read_latest()
+        assert latest is not None
+        assert latest.status == RegionStatus.ACTIVE
+
+    def test_of_a_region_that_nobody_claimed_is_refused(self, store: FaultyStore) -> None:
+        with pytest.raises(InvalidInputError):
+            seal_region(store, REGION)
+
+    def test_of_a_status_that_is_not_known_is_refused(
+        self, store: FaultyStore, manifests: RegionManifestStore
+    ) -> None:
+        claim(store)
+        manifests.update(lambda latest: replace(latest, status=7))
+
+        with pytest.raises(RegionSealedError):
+            seal_region(store, REGION)
+
+    @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+    def test_that_dies_at_any_request_is_done_or_can_be_repeated(
+        self, tmp_path: Path, after: bool
+    ) -> None:
+        number, died = 0, True
+        while died:
+            store = FaultyStore(open_store(tmp_path / f"{number}", durable=False))
+            claim(store)
+            store.clear()
+            rule = store.kill("*", skip=number, after=after)
+            with suppress(Killed):
+                seal_region(store, REGION)
+            died = bool(rule.hits)
+            store.clear()
+            assert seal_region(store, REGION).status == RegionStatus.SEALED
+            number += 1
+        assert number > 8
+
+    def test_whose_answer_got_lost_is_sealed(self, store: FaultyStore) -> None:
+        claim(store)
+        store.fail("create", REGION_MANIFEST, after=True, skip=2)
+
+        assert seal_region(store, REGION).status == RegionStatus.SEALED

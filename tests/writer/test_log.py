@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
@@ -24,10 +25,13 @@ from memwal.errors import (
     StoreUnavailableError,
 )
 from memwal.format.names import wal_key
+from memwal.format.region_manifest import RegionManifest
 from memwal.format.wal_entry import WalEntry, decode_entry, encode_entry, encode_sentinel
+from memwal.region.manifest_store import RegionManifestStore
+from memwal.storage.base import ObjectInfo
 from memwal.storage.open import open_store
 from memwal.writer.append import LogAppender
-from memwal.writer.log import fence, find_tip, read_log
+from memwal.writer.log import fence, find_tip, needs_replay, read_log, survey_log
 
 REGION = uuid4()
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -120,6 +124,94 @@ class TestFindTip:
 
         assert find_tip(store, REGION, start=1) == 400
         assert len(store.calls) < 20
+
+
+class TestSurvey:
+    def test_tells_where_the_log_ends_and_how_large_its_entries_are(
+        self, store: FaultyStore
+    ) -> None:
+        data = {position: entry(*range(position), epoch=1) for position in range(1, 30)}
+        for position, content in data.items():
+            put(store, position, content)
+
+        survey = survey_log(store, REGION, after=20)
+
+        assert (survey.after, survey.tip, survey.missing) == (20, 30, None)
+        assert survey.entries["position"].tolist() == list(range(21, 30))
+        assert [survey.size(p) for p in range(21, 30)] == [len(data[p]) for p in range(21, 30)]
+
+    @pytest.mark.parametrize(("after", "hint"), [(0, 0), (7, 0), (7, 7), (7, 3)])
+    def test_of_an_empty_log_is_whole(self, store: FaultyStore, after: int, hint: int) -> None:
+        survey = survey_log(store, REGION, after=after, hint=hint)
+
+        assert (survey.tip, survey.missing) == (after + 1, None)
+
+    @given(taken=st.sets(st.integers(1, 40)), after=st.integers(0, 41), hint=st.integers(0, 41))
+    def test_finds_the_first_gap(self, taken: set[int], after: int, hint: int) -> None:
+        survey = survey_log(StubLog(taken), REGION, after=after, hint=hint)  # type: ignore[arg-type]
+
+        newest = max({after, hint} | taken)
+        assert survey.tip == newest + 1
+        absent = [p for p in range(after + 1, newest + 1) if p not in taken]
+        assert survey.missing == (absent[0] if absent else None)
+
+    @given(taken=st.integers(0, 40), listed=st.sets(st.integers(1, 40)), after=st.integers(0, 40))
+    def test_does_not_believe_that_a_listing_is_complete(
+        self, taken: int, listed: set[int], after: int
+    ) -> None:
+        log = StubLog(set(range(1, taken + 1)), listed & set(range(1, taken + 1)))
+
+        survey = survey_log(log, REGION, after=min(after, taken))  # type: ignore[arg-type]
+
+        assert (survey.tip, survey.missing) == (taken + 1, None)
+
+    def test_leaves_other_files_alone(self, store: FaultyStore) -> None:
+        put(store, 1, b"x")
+        store.put(wal_key(REGION, 2) + ".copy", b"x")
+        store.put(wal_key(REGION, 3).replace("wal/", "wal/old/"), b"x")
+
+        survey = survey_log(store, REGION, after=0)
+
+        assert (survey.tip, survey.missing) == (2, None)
+
+
+class StubLog:
+    """Which positions a log has, and which of them a listing shows."""
+
+    def __init__(self, taken: set[int], listed: set[int] | None = None) -> None:
+        self._taken = {wal_key(REGION, position) for position in taken}
+        self._listed = taken if listed is None else listed
+
+    def exists(self, key: str) -> bool:
+        return key in self._taken
+
+    def list(self, prefix: str) -> list[ObjectInfo]:
+        now = datetime.now(UTC)
+        return [ObjectInfo(wal_key(REGION, position), 1, now) for position in self._listed]
+
+
+@pytest.mark.parametrize(
+    ("content", "generation", "wanted"),
+    [
+        ([1], 3, True),
+        ([1], 4, True),
+        ([1], 2, False),
+        ([1], None, True),
+        ([], 3, False),
+        (None, None, False),
+    ],
+)
+def test_what_is_replayed(content: list[int] | None, generation: int | None, wanted: bool) -> None:
+    found = WalEntry(
+        writer_epoch=1,
+        generation=generation,
+        is_sentinel=content is None,
+        batches=() if content is None else (batch(*content),),
+        schema=SCHEMA,
+        writer_id=None,
+    )
+
+    assert needs_replay(found, current_generation=3) is wanted
 
 
 class TestAppend:
@@ -295,6 +387,25 @@ class TestTornEntries:
         assert store.get(wal_key(REGION, 1)) == b""
         assert not store.exists(wal_key(REGION, 3))
 
+    def test_with_only_sentinels_behind_them_are_replaced(self, store: FaultyStore) -> None:
+        put(store, 1, b"")
+        put(store, 2, encode_sentinel(writer_epoch=EPOCH - 1))
+        put(store, 3, b"")
+
+        assert appender(store).append([batch(1)], generation=1).position == 1
+
+    def test_with_the_sentinel_of_a_newer_writer_behind_them_fence(
+        self, store: FaultyStore
+    ) -> None:
+        """Whoever put it has read the log without the entry."""
+        put(store, 1, b"")
+        put(store, 2, encode_sentinel(writer_epoch=EPOCH + 1))
+
+        with pytest.raises(RegionFencedError):
+            appender(store).append([batch(1)], generation=1)
+
+        assert store.get(wal_key(REGION, 1)) == b""
+
     def test_that_somebody_else_replaced_first_are_looked_at_again(
         self, store: FaultyStore
     ) -> None:
@@ -419,15 +530,73 @@ class TestEpochCheck:
 
 
 class TestReadLog:
-    def test_starts_behind_a_position_and_ends_at_the_first_free_one(
-        self, store: FaultyStore
-    ) -> None:
-        for position in (1, 2, 3, 5):
+    def test_starts_behind_a_position_and_ends_at_the_tip(self, store: FaultyStore) -> None:
+        for position in (1, 2, 3):
             put(store, position, entry(position, epoch=1))
 
         found = list(read_log(store, REGION, after=1, epoch=1))
 
         assert [(position, ids(e)) for position, e in found] == [(2, [2]), (3, [3])]
+
+    def test_ends_before_a_position(self, store: FaultyStore) -> None:
+        for position in (1, 2, 3):
+            put(store, position, entry(position, epoch=1))
+
+        assert [p for p, _ in read_log(store, REGION, after=0, before=3, epoch=1)] == [1, 2]
+
+    def test_refuses_a_gap_and_names_it(self, store: FaultyStore) -> None:
+        for position in (1, 2, 5, 6):
+            put(store, position, entry(position, epoch=1))
+
+        with pytest.raises(CorruptDataError, match=r"entry 3 is missing .* entry 6") as caught:
+            list(read_log(store, REGION, after=0, epoch=1))
+
+        assert wal_key(REGION, 3) in str(caught.value)
+        assert "replay=False" in str(caught.value)
+
+    def test_does_not_care_for_what_is_missing_before_its_start(self, store: FaultyStore) -> None:
+        for position in (1, 4, 5):
+            put(store, position, entry(position, epoch=1))
+
+        assert [p for p, _ in read_log(store, REGION, after=3, epoch=1)] == [4, 5]
+
+    def test_of_a_region_that_was_claimed_meanwhile_is_fenced_not_damaged(
+        self, store: FaultyStore
+    ) -> None:
+        """Whoever has it flushed what was there, and a collector took it."""
+        for position in (1, 2):
+            put(store, position, entry(position, epoch=1))
+        survey = survey_log(store, REGION, after=0)
+        store.inner.delete(wal_key(REGION, 1))
+        RegionManifestStore(store, REGION).commit(
+            RegionManifest(region_id=REGION, version=1, writer_epoch=2, replay_after=2)
+        )
+
+        with pytest.raises(RegionFencedError):
+            list(read_log(store, REGION, after=0, epoch=1, survey=survey))
+
+    def test_takes_a_torn_entry_for_absent_when_only_sentinels_follow(
+        self, store: FaultyStore
+    ) -> None:
+        """Lance puts its sentinel behind a torn entry before it fails at it."""
+        put(store, 1, entry(1, epoch=1))
+        put(store, 2, b"")
+        put(store, 3, encode_sentinel(writer_epoch=2))
+        put(store, 4, entry(1, epoch=1)[:50])
+        put(store, 5, encode_sentinel(writer_epoch=3))
+
+        assert [p for p, _ in read_log(store, REGION, after=0, epoch=3)] == [1, 3, 5]
+
+    def test_names_the_torn_entry(self, store: FaultyStore) -> None:
+        put(store, 1, entry(1, epoch=1))
+        put(store, 2, b"")
+        put(store, 3, encode_sentinel(writer_epoch=2))
+        put(store, 4, entry(1, epoch=1))
+
+        with pytest.raises(CorruptDataError, match=r"entry 2 .* from 4 on") as caught:
+            list(read_log(store, REGION, after=0, epoch=3))
+
+        assert wal_key(REGION, 2) in str(caught.value)
 
     def test_stops_at_a_higher_epoch(self, store: FaultyStore) -> None:
         put(store, 1, entry(1, epoch=2))
@@ -487,3 +656,32 @@ def test_a_sentinel_steps_over_what_was_appended_meanwhile(store: FaultyStore) -
 
     assert positions == [3]
     assert [ids(e) for e in stored(store).values()] == [[1], [2], []]
+
+
+def test_a_sentinel_replaces_every_torn_entry_at_the_tip(store: FaultyStore) -> None:
+    put(store, 1, entry(1, epoch=1))
+    for position, data in enumerate((b"", entry(2, epoch=1)[:40], b""), start=2):
+        put(store, position, data)
+
+    assert fence(store, REGION, epoch=EPOCH, writer_id="me", after=0, hint=0) == 4
+
+    found = stored(store)
+    assert [e.is_sentinel for e in found.values()] == [False, True, True, True]
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_claim_that_dies_among_torn_entries_is_repeated(store: FaultyStore, number: int) -> None:
+    put(store, 1, entry(1, epoch=1))
+    for position in (2, 3, 4):
+        put(store, position, b"")
+    store.kill("replace", WAL, skip=number)
+    with pytest.raises(Killed):
+        fence(store, REGION, epoch=EPOCH, writer_id="me", after=0, hint=0)
+
+    assert fence(store, REGION, epoch=EPOCH + 1, writer_id="you", after=0, hint=0) == 4
+
+    assert [e.writer_epoch for e in stored(store).values()] == [
+        1,
+        *[EPOCH] * number,
+        *[EPOCH + 1] * (3 - number),
+    ]

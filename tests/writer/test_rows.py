@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
 
@@ -16,6 +18,9 @@ SCHEMA = pa.schema(
     ]
 )
 SHAPE = RowShape(SCHEMA, ["id"])
+ROWS = pa.record_batch(
+    {"id": pa.array([1, 2]), "n": pa.array([3, 4], pa.int32()), "text": ["x", None]}
+)
 
 
 def single(name: str, kind: pa.DataType) -> RowShape:
@@ -70,6 +75,10 @@ WIDENED = [
     (pa.null(), pa.string()),
     (pa.dictionary(pa.int8(), pa.string()), pa.string()),
     (pa.struct([("a", pa.int8())]), pa.struct([("a", pa.int64())])),
+    (pa.null(), pa.uuid()),
+    (pa.null(), pa.dictionary(pa.int8(), pa.string())),
+    (pa.uuid(), pa.binary(16)),
+    (pa.json_(), pa.large_string()),
 ]
 REFUSED = [
     (pa.int64(), pa.int32()),
@@ -87,6 +96,8 @@ REFUSED = [
     (pa.list_(pa.int64()), pa.list_(pa.int32())),
     (pa.list_(pa.float32(), 2), pa.list_(pa.float32(), 3)),
     (pa.struct([("a", pa.int8())]), pa.struct([("b", pa.int8())])),
+    (pa.string(), pa.json_()),
+    (pa.binary(), pa.uuid()),
 ]
 
 
@@ -156,3 +167,170 @@ class TestAdopt:
     def test_rows_that_cannot_be_the_tables_are_refused(self, batch: pa.RecordBatch) -> None:
         with pytest.raises(InvalidInputError):
             SHAPE.adopt(batch)
+
+
+class TestPartial:
+    """Rows that lack columns."""
+
+    def test_what_is_given_comes_in_the_tables_order_and_types(self) -> None:
+        (batch,) = SHAPE.partial(pa.table({"text": ["x"], "id": pa.array([1], pa.int8())}))
+        assert batch.schema.names == ["id", "text"]
+        assert batch.schema.field("id").type == pa.int64()
+        assert batch.to_pylist() == [{"id": 1, "text": "x"}]
+
+    def test_the_key_alone_will_do(self) -> None:
+        (batch,) = SHAPE.partial(pa.table({"id": [1, 2]}))
+        assert batch.to_pydict() == {"id": [1, 2]}
+
+    def test_all_columns_will_do(self) -> None:
+        (batch,) = SHAPE.partial(ROWS)
+        assert batch.to_pylist() == ROWS.to_pylist()
+
+    def test_nothing_is_no_batch(self) -> None:
+        assert SHAPE.partial(pa.table({"id": pa.array([], pa.int64())})) == []
+
+    @pytest.mark.parametrize(
+        ("data", "said"),
+        [
+            ({"text": ["x"]}, "key columns are missing: id"),
+            ({"id": [1], "other": [1]}, "unknown columns: other"),
+            ({"id": [1, None]}, "key column id has 1 null"),
+            ({"id": [1], "n": pa.array([None], pa.int32())}, "column n has 1 null"),
+            ({"id": [1], "n": ["x"]}, "column n is string"),
+            ({"id": [1], "_tombstone": [True]}, "unknown columns: _tombstone"),
+        ],
+    )
+    def test_what_does_not_fit_is_refused(self, data: dict[str, Any], said: str) -> None:
+        with pytest.raises(InvalidInputError, match=said):
+            SHAPE.partial(pa.table(data))
+
+
+class TestKnownSchemas:
+    """Rows like the ones before are not planned again, and are judged as strictly."""
+
+    def test_columns_of_the_tables_types_are_not_copied(self) -> None:
+        for _ in range(2):
+            (batch,) = SHAPE.upserts(ROWS)
+            for name in ROWS.schema.names:
+                given, made = ROWS.column(name), batch.column(name)
+                assert [b and b.address for b in made.buffers()] == [
+                    b and b.address for b in given.buffers()
+                ]
+
+    def test_each_form_of_rows_keeps_its_own_plan(self) -> None:
+        shape = RowShape(SCHEMA, ["id"])
+        reordered = ROWS.select(["text", "id", "n"])
+        narrow = ROWS.set_column(0, "id", ROWS.column("id").cast(pa.int8()))
+        unsigned = ROWS.set_column(1, "n", ROWS.column("n").cast(pa.uint8()))
+        empty = ROWS.set_column(2, "text", pa.nulls(2))
+        labels = ROWS.set_column(2, "text", ROWS.column("text").dictionary_encode())
+        for _ in range(3):
+            for given in (ROWS, reordered, narrow, unsigned, empty, labels):
+                (batch,) = shape.upserts(given)
+                assert batch.schema.equals(shape.schema, check_metadata=True)
+                wanted = [{**row, "_tombstone": False} for row in given.to_pylist()]
+                assert [dict(sorted(row.items())) for row in batch.to_pylist()] == [
+                    dict(sorted(row.items())) for row in wanted
+                ]
+            assert shape.deletes(ROWS)[0].to_pylist() == [
+                {"id": key, "n": None, "text": None, "_tombstone": True} for key in (1, 2)
+            ]
+            assert shape.partial(ROWS) == [ROWS.cast(shape.partial(ROWS)[0].schema)]
+
+    @pytest.mark.parametrize("make", ["upserts", "partial", "deletes"])
+    def test_nulls_are_looked_for_in_every_batch(self, make: str) -> None:
+        shape = RowShape(SCHEMA, ["id"])
+        good, bad = pa.table(ROWS), ROWS.set_column(0, "id", pa.array([None, 2], pa.int64()))
+        write = getattr(shape, make)
+        write(good)
+        with pytest.raises(InvalidInputError, match="key column id has 1 null"):
+            write(bad)
+        with pytest.raises(InvalidInputError, match="key column id has 2 null"):
+            write(pa.Table.from_batches([ROWS, bad, ROWS, bad]))
+        write(good)
+
+    def test_metadata_of_the_given_schema_does_not_matter(self) -> None:
+        shape = RowShape(SCHEMA, ["id"])
+        for metadata in (None, {"a": "1"}, {"a": "2"}):
+            (batch,) = shape.upserts(ROWS.replace_schema_metadata(metadata))
+            assert batch.schema.equals(shape.schema, check_metadata=True)
+
+    def test_refusals_are_not_remembered_as_anything(self) -> None:
+        shape = RowShape(SCHEMA, ["id"])
+        for _ in range(2):
+            with pytest.raises(InvalidInputError, match="columns are missing: text"):
+                shape.upserts(ROWS.drop_columns(["text"]))
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("data", "said"),
+        [
+            (ROWS.append_column("other", pa.nulls(2)), "unknown columns: other"),
+            (pa.table([[1], [1]], names=["id", "id"]), "given twice"),
+            (ROWS.drop_columns(["n"]), "columns are missing: n"),
+            ({"id": [1]}, "must be Arrow data"),
+            ([{"id": 1}], "must be Arrow data"),
+            (ROWS.set_column(1, "n", pa.array([1, None], pa.int32())), "column n has 1 null"),
+            (ROWS.set_column(1, "n", pa.nulls(2)), "column n has 2 null"),
+            (
+                SCHEMA.empty_table().append_column("other", pa.array([], pa.int64())),
+                "unknown columns: other",
+            ),
+        ],
+    )
+    def test_rows_that_do_not_fit(self, data: Any, said: str) -> None:
+        with pytest.raises(InvalidInputError, match=said):
+            SHAPE.upserts(data)
+
+    def test_a_null_in_a_dictionary_is_one(self) -> None:
+        kind = pa.dictionary(pa.int8(), pa.string())
+        shape = RowShape(pa.schema([pa.field("id", kind, nullable=False)]), ["id"])
+        values = pa.DictionaryArray.from_arrays(
+            pa.array([0, 1, 1], pa.int8()), pa.array(["a", None])
+        )
+        with pytest.raises(InvalidInputError, match="key column id has 2 null"):
+            shape.upserts(pa.table({"id": values}))
+
+    def test_a_value_that_cannot_be_cast_is_refused(self) -> None:
+        given = pa.array([{"a": None}], pa.struct([("a", pa.int64())]))
+        wanted = pa.struct([pa.field("a", pa.int64(), nullable=False)])
+        with pytest.raises(InvalidInputError, match="column x"):
+            single("x", wanted).upserts(pa.table({"id": [1], "x": given}))
+
+
+KINDS = {
+    "dictionary": pa.array(["a", None]).dictionary_encode(),
+    "large": pa.array(["a", None], pa.large_string()),
+    "vector": pa.array([[1, 2], None], pa.list_(pa.float32(), 2)),
+    "fixed binary": pa.array([b"ab", None], pa.binary(2)),
+    "nested": pa.array([{"a": [{"b": 1}]}, None]),
+    "map": pa.array([[("a", 1)], None], pa.map_(pa.string(), pa.int64())),
+    "json": pa.array(["{}", None]).cast(pa.json_()),
+    "uuid": pa.array([b"0123456789abcdef", None], pa.binary(16)).cast(pa.uuid()),
+    "blob": pa.array([b"x" * 2_000_000, None], pa.large_binary()),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_types_of_lance_go_through_unchanged(name: str) -> None:
+    column = KINDS[name]
+    field = pa.field("x", column.type, metadata={"lance-encoding:blob": "true"})
+    shape = RowShape(pa.schema([pa.field("id", pa.int64(), nullable=False), field]), ["id"])
+    rows = pa.table({"id": [1, 2], "x": column})
+
+    for given in (rows, rows.to_batches()[0], rows.to_reader(), pa.concat_tables([rows, rows])):
+        for batch in shape.upserts(given):
+            assert batch.schema.equals(shape.schema, check_metadata=True)
+            assert batch.column("x").equals(column)
+    (deleted,) = shape.deletes(rows)
+    assert deleted.column("x").null_count == 2
+    (partial,) = shape.partial(rows)
+    assert partial.column("x").equals(column)
+
+
+def test_many_rows_have_as_many_flags() -> None:
+    many = pa.table({"id": range(100_000), "x": pa.nulls(100_000, pa.int8())})
+    shape = single("x", pa.int8())
+    assert shape.upserts(many)[0].column("_tombstone").true_count == 0
+    assert shape.deletes(many)[0].column("_tombstone").true_count == 100_000

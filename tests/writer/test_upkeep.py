@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from uuid import UUID
 
 import pytest
+from support.tables import log, state
 
+import memwal
 from memwal.storage.location import TableLocation
 from memwal.writer.stats import WriterCounters
 from memwal.writer.upkeep import Upkeep, watch_for_loss
@@ -349,3 +351,34 @@ class TestLoss:
         )
         assert done.returncode == 0
         assert "5 buffered writes were not durable" in done.stderr
+
+
+def run_forgetful(table: memwal.Table, durable: bool) -> str:
+    """What a producer leaves on standard error that writes and never closes its writer."""
+    code = f"""
+import sys
+import pyarrow as pa, memwal
+table = memwal.open(sys.argv[1])
+options = memwal.WriterOptions(durable={durable}, buffer_interval=3600.0)
+writer = table.writer(options=options)
+for n in range(3):
+    data = {{"id": [n], "n": [n], "text": [f"{{n}}={{n}}"]}}
+    writer.upsert(pa.table(data, schema=table.schema))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, table.uri], timeout=LONG, capture_output=True, text=True
+    )
+    assert done.returncode == 0
+    return done.stderr
+
+
+class TestForgottenWriter:
+    def test_loses_what_was_buffered_and_says_so(self, table: memwal.Table) -> None:
+        assert "3 buffered writes were not durable" in run_forgetful(table, durable=False)
+        assert log(table) == {}
+
+    def test_loses_nothing_that_was_durable_and_says_nothing(self, table: memwal.Table) -> None:
+        assert "buffered" not in run_forgetful(table, durable=True)
+        with table.writer() as writer:
+            writer.claim()
+            assert state(writer) == {0: 0, 1: 1, 2: 2}

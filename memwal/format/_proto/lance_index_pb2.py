@@ -26,7 +26,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x11lance_index.proto\x12\x15memwal.lance_index.v1\"8\n\x06Tensor\x12\x11\n\tdata_type\x18\x01 \x01(\x05\x12\r\n\x05shape\x18\x02 \x03(\r\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"@\n\x0cInvertedFile\x12\x30\n\tcentroids\x18\x04 \x01(\x0b\x32\x1d.memwal.lance_index.v1.Tensor\"U\n\x10JsonIndexDetails\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x33\n\x06target\x18\x02 \x01(\x0b\x32#.memwal.lance_index.v1.TypedDetails\" \n\x0cTypedDetails\x12\x10\n\x08type_url\x18\x01 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x11lance_index.proto\x12\x15memwal.lance_index.v1\"8\n\x06Tensor\x12\x11\n\tdata_type\x18\x01 \x01(\x05\x12\r\n\x05shape\x18\x02 \x03(\r\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"@\n\x0cInvertedFile\x12\x30\n\tcentroids\x18\x04 \x01(\x0b\x32\x1d.memwal.lance_index.v1.Tensorb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,8 +37,4 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TENSOR']._serialized_end=100
   _globals['_INVERTEDFILE']._serialized_start=102
   _globals['_INVERTEDFILE']._serialized_end=166
-  _globals['_JSONINDEXDETAILS']._serialized_start=168
-  _globals['_JSONINDEXDETAILS']._serialized_end=253
-  _globals['_TYPEDDETAILS']._serialized_start=255
-  _globals['_TYPEDDETAILS']._serialized_end=287
 # @@protoc_insertion_point(module_scope)

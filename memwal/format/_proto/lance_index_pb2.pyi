@@ -23,17 +23,3 @@ class InvertedFile(_message.Message):
     CENTROIDS_FIELD_NUMBER: _ClassVar[int]
     centroids: Tensor
     def __init__(self, centroids: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
-
-class JsonIndexDetails(_message.Message):
-    __slots__ = ("path", "target")
-    PATH_FIELD_NUMBER: _ClassVar[int]
-    TARGET_FIELD_NUMBER: _ClassVar[int]
-    path: str
-    target: TypedDetails
-    def __init__(self, path: _Optional[str] = ..., target: _Optional[_Union[TypedDetails, _Mapping]] = ...) -> None: ...
-
-class TypedDetails(_message.Message):
-    __slots__ = ("type_url",)
-    TYPE_URL_FIELD_NUMBER: _ClassVar[int]
-    type_url: str
-    def __init__(self, type_url: _Optional[str] = ...) -> None: ...

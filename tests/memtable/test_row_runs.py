@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memwal.errors import InvalidInputError
-from memwal.writer.row_runs import LARGE_BYTES, LARGE_ROWS, RowRuns, RowView
+from memwal.memtable.row_runs import LARGE_BYTES, LARGE_ROWS, RowRuns, RowView
 
 SCHEMA = pa.schema(
     [

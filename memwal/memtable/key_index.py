@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from memwal.errors import InvalidInputError
-from memwal.writer.key_hash import Hashes, hash_rows
-from memwal.writer.row_runs import Mask, Rows, RowView
+from memwal.memtable.key_hash import Hashes, hash_rows
+from memwal.memtable.row_runs import Mask, Rows, RowView
 
 # An entry holds the upper bits of a key's hash and, below them, the number of its row. So the
 # newest row of a key among the first n is the entry before (hash, n), in one binary search.

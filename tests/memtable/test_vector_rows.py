@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from memwal.errors import InvalidInputError
-from memwal.writer.row_runs import RowRuns, RowView
-from memwal.writer.vector_rows import nearest_rows
+from memwal.memtable.row_runs import RowRuns, RowView
+from memwal.memtable.vector_rows import nearest_rows
 
 DIMENSION = 24
 FLOATS = [pa.float16(), pa.float32(), pa.float64()]

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from memwal.errors import InvalidInputError
-from memwal.writer.key_hash import Hashes, hash_rows
+from memwal.memtable.key_hash import Hashes, hash_rows
 
 _OPTIONS: Final = (
     "analyzer",

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from math import log1p
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,42 +12,11 @@ import numpy.typing as npt
 import pyarrow.types as pt
 
 from memwal.errors import InvalidInputError
-from memwal.writer.row_runs import Mask, Rows, RowView
-from memwal.writer.text_tokens import Tokenizer, hash_terms
+from memwal.memtable.row_runs import Mask, Rows, RowView
+from memwal.memtable.text_scores import TextStatistics, term_scores
+from memwal.memtable.text_tokens import Tokenizer, hash_terms
 
-_K1 = 1.2
-_B = 0.75
 _OPERATORS = ("or", "and")
-
-
-@dataclass(frozen=True, slots=True)
-class TextStatistics:
-    """What BM25 needs to know of a body of documents; bodies are added with ``+``.
-
-    Parameters
-    ----------
-    documents : int
-        Documents with at least one token.
-    tokens : int
-        Tokens of all documents.
-    frequencies : mapping of str to int
-        Per term, how many documents hold it.
-    """
-
-    documents: int = 0
-    tokens: int = 0
-    frequencies: Mapping[str, int] = field(default_factory=dict)
-
-    def __add__(self, other: TextStatistics) -> TextStatistics:
-        terms = self.frequencies.keys() | other.frequencies.keys()
-        return TextStatistics(
-            self.documents + other.documents,
-            self.tokens + other.tokens,
-            {
-                term: self.frequencies.get(term, 0) + other.frequencies.get(term, 0)
-                for term in terms
-            },
-        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -284,14 +252,11 @@ def _scores(
     scores = np.zeros(len(found.lengths))
     if not statistics.documents or not statistics.tokens:
         return scores
-    average = statistics.tokens / statistics.documents
     for term in terms:
         rows = np.flatnonzero(found.counts[term])
-        often = found.counts[term][rows]
-        frequency = statistics.frequencies[term]
-        weight = log1p((statistics.documents - frequency + 0.5) / (frequency + 0.5))
-        length = 1 - _B + _B * found.lengths[rows] / average
-        scores[rows] += weight * often * (_K1 + 1) / (often + _K1 * length)
+        scores[rows] += term_scores(
+            term, found.counts[term][rows], lengths=found.lengths[rows], statistics=statistics
+        )
     return scores
 
 

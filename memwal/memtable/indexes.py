@@ -11,10 +11,11 @@ import pyarrow as pa
 
 from memwal.errors import InvalidInputError
 from memwal.format.names import TOMBSTONE
-from memwal.writer.key_index import KeyIndex
-from memwal.writer.row_runs import Mask, RowRuns, Rows, RowView
-from memwal.writer.text_rows import Matches, TextRows, TextStatistics
-from memwal.writer.vector_rows import Neighbours, nearest_rows
+from memwal.memtable.key_index import KeyIndex
+from memwal.memtable.row_runs import Mask, RowRuns, Rows, RowView
+from memwal.memtable.text_rows import Matches, TextRows
+from memwal.memtable.text_scores import TextStatistics
+from memwal.memtable.vector_rows import Neighbours, nearest_rows
 
 
 class MemTableIndexes:

@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from memwal.errors import InvalidInputError
-from memwal.writer import key_index
-from memwal.writer.key_hash import hash_rows
-from memwal.writer.key_index import KeyIndex
-from memwal.writer.row_runs import RowRuns, RowView
+from memwal.memtable import key_index
+from memwal.memtable.key_hash import hash_rows
+from memwal.memtable.key_index import KeyIndex
+from memwal.memtable.row_runs import RowRuns, RowView
 
 KINDS = {
     "int64": (pa.int64(), lambda number: number - 3),

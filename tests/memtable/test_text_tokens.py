@@ -11,8 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from memwal.errors import InvalidInputError
-from memwal.writer import text_tokens
-from memwal.writer.text_tokens import Tokenizer, hash_terms
+from memwal.memtable import text_tokens
+from memwal.memtable.text_tokens import Tokenizer, hash_terms
 
 OPTIONS: list[dict[str, Any]] = [
     {},

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from memwal.errors import InvalidInputError
-from memwal.writer.row_runs import Mask, Rows, RowView
+from memwal.memtable.row_runs import Mask, Rows, RowView
 
 _Vectors = npt.NDArray[Any]
 _Distance = Callable[[_Vectors, _Vectors], _Vectors]

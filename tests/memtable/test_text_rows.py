@@ -13,8 +13,9 @@ import pytest
 from lance.query import FullTextOperator, MatchQuery
 
 from memwal.errors import InvalidInputError
-from memwal.writer.row_runs import RowRuns, RowView
-from memwal.writer.text_rows import TextRows, TextStatistics
+from memwal.memtable.row_runs import RowRuns, RowView
+from memwal.memtable.text_rows import TextRows
+from memwal.memtable.text_scores import TextStatistics
 
 WORDS = [
     *("run", "running", "runner", "walk", "walking", "café", "Cafe", "naïve", "river", "bank"),

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memwal.errors import InvalidInputError
-from memwal.writer.memtable_indexes import MemTableIndexes, MemTableSnapshot
+from memwal.memtable.indexes import MemTableIndexes, MemTableSnapshot
 
 SCHEMA = pa.schema(
     [

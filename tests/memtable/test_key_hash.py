@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from memwal.errors import InvalidInputError
 from memwal.format._rows import SLICE_ROWS
-from memwal.writer.key_hash import hash_rows
+from memwal.memtable.key_hash import hash_rows
 
 TYPES = [pa.binary(), pa.large_binary()]
 

@@ -1,0 +1,110 @@
+"""A namespace client that decides the next version of a table by put-if-absent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NoReturn
+from urllib.parse import urlsplit
+
+import lance_namespace
+
+from memwal.errors import ConflictError, MemWalError
+from memwal.format.names import table_manifest_keys
+from memwal.storage.base import ObjectStore
+from memwal.storage.location import TableLocation
+from memwal.storage.settled import create_settled
+from memwal.table_index.base_table import table_manifest_key
+
+_VERSIONS_FOLDER = "_versions/"
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of the commit: whether its version was created, or why not."""
+
+    created: bool = False
+    failure: MemWalError | None = None
+
+
+class PinnedNamespace(lance_namespace.LanceNamespace):  # type: ignore[misc]
+    """A namespace of one table whose latest version is the one that was read."""
+
+    def __init__(self, location: TableLocation, version: int) -> None:
+        self._location = location
+        self._store: ObjectStore = location.store
+        self._version = version
+        self._inverted = table_manifest_key(location, version) == table_manifest_keys(version)[0]
+        self._root = _object_path(location)
+        self.outcome = Outcome()
+
+    def namespace_id(self) -> str:
+        return f"memwal-{self._root}-{self._version}"
+
+    def describe_table(self, request: Any) -> lance_namespace.DescribeTableResponse:
+        return lance_namespace.DescribeTableResponse(
+            location=self._location.uri, managed_versioning=True
+        )
+
+    def list_table_versions(self, request: Any) -> lance_namespace.ListTableVersionsResponse:
+        version = self._version + 1 if self.outcome.created else self._version
+        return lance_namespace.ListTableVersionsResponse(versions=[self._table_version(version)])
+
+    def describe_table_version(self, request: Any) -> lance_namespace.DescribeTableVersionResponse:
+        version = _value(request, "version")
+        return lance_namespace.DescribeTableVersionResponse(version=self._table_version(version))
+
+    def create_table_version(self, request: Any) -> lance_namespace.CreateTableVersionResponse:
+        version = _value(request, "version")
+        staging = self._key_of(_value(request, "manifest_path"))
+        try:
+            if version != self._version + 1:
+                self._refuse()
+            try:
+                manifest = self._store.get(staging)
+                taken = create_settled(self._store, self._final_key(version), manifest)
+            except MemWalError as error:
+                self.outcome.failure = error
+                raise
+            if taken is not None:
+                self._refuse()
+            self.outcome.created = True
+        finally:
+            self._store.delete(staging)
+        return lance_namespace.CreateTableVersionResponse(version=self._table_version(version))
+
+    def _refuse(self) -> NoReturn:
+        self.outcome.failure = ConflictError(
+            f"version {self._version} of {self._location} is no longer the latest; read it again"
+        )
+        raise lance_namespace.ConcurrentModificationError(
+            f"version {self._version} is no longer the latest"
+        )
+
+    def _table_version(self, version: int) -> lance_namespace.TableVersion:
+        key = self._final_key(version)
+        info = self._store.head(key)
+        if info is None:
+            raise lance_namespace.TableVersionNotFoundError(str(version))
+        return lance_namespace.TableVersion(
+            version=version, manifest_path=self._root + key, manifest_size=info.size
+        )
+
+    def _final_key(self, version: int) -> str:
+        inverted, plain = table_manifest_keys(version)
+        return inverted if self._inverted else plain
+
+    @staticmethod
+    def _key_of(path: str) -> str:
+        return _VERSIONS_FOLDER + path.rpartition(_VERSIONS_FOLDER)[2]
+
+
+def _object_path(location: TableLocation) -> str:
+    """The table's folder as Lance names it inside its object store, with a slash at the end."""
+    local = location.local_path
+    path = str(local) if local is not None else urlsplit(location.uri).path
+    return path.strip("/") + "/"
+
+
+def _value(request: Any, name: str) -> Any:
+    """Requests arrive as models or as plain dictionaries, depending on the call."""
+    return request[name] if isinstance(request, dict) else getattr(request, name)

@@ -1,0 +1,254 @@
+"""A writer's whole life with a failure at each single request: every request times every kind.
+
+Whatever fails, an acknowledged write is there afterwards, a write without an answer is there as a
+whole or not at all, no row is there twice, and the caller hears of it in an error of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+from support import native
+from support.faulty_store import FaultyStore, FaultyStores, skip_waits
+from support.model import Change, Model
+from support.tables import MakeTable, base_state, keys, rows, state
+
+import memwal
+from memwal.errors import (
+    MemWalError,
+    OutcomeUnknownError,
+    RegionFencedError,
+    StoreAccessError,
+    StoreFullError,
+    StoreUnavailableError,
+    WriterClosedError,
+)
+from memwal.region.routing import Router
+from memwal.table import Writer
+
+WRITES = ("create", "put", "replace", "delete")
+READS = ("get", "get_range", "head", "list", "list_folders", "sync")
+
+REFUSED = StoreAccessError("the store said 403")
+FULL = StoreFullError("the store said 507")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of failure: at which requests, what it does, and what the caller may be told."""
+
+    operations: tuple[str, ...]
+    inject: Callable[[FaultyStore, int], object]
+    told: tuple[type[MemWalError], ...] = ()
+
+
+ANY = "*"
+AMBIGUOUS = (StoreUnavailableError, OutcomeUnknownError)
+KINDS = {
+    "error before the effect": Kind(
+        (*WRITES, *READS), lambda s, at: s.fail(ANY, skip=at), AMBIGUOUS
+    ),
+    "error after the effect": Kind(WRITES, lambda s, at: s.fail(ANY, skip=at, after=True), AMBIGUOUS),
+    "timeout, and the request arrives later": Kind(
+        WRITES, lambda s, at: s.deliver_late(ANY, skip=at, by=3), AMBIGUOUS
+    ),
+    "timeout, and the request arrives at the end": Kind(
+        WRITES, lambda s, at: s.deliver_late(ANY, skip=at, by=1 << 30), AMBIGUOUS
+    ),
+    "delivered twice": Kind(WRITES, lambda s, at: s.deliver_twice(ANY, skip=at)),
+    "access refused": Kind(
+        (*WRITES, *READS),
+        lambda s, at: s.fail(ANY, error=REFUSED, skip=at),
+        (StoreAccessError, OutcomeUnknownError),
+    ),
+    "no space": Kind(
+        ("create", "put", "replace"),
+        lambda s, at: s.fail(ANY, error=FULL, skip=at),
+        (StoreFullError, OutcomeUnknownError),
+    ),
+    "an outage from here on": Kind(
+        (*WRITES, *READS), lambda s, at: s.fail(ANY, skip=at, times=1 << 30), AMBIGUOUS
+    ),
+    "access refused from here on": Kind(
+        (*WRITES, *READS),
+        lambda s, at: s.fail(ANY, error=REFUSED, skip=at, times=1 << 30),
+        (StoreAccessError, OutcomeUnknownError),
+    ),
+}
+
+# What the life of a writer consists of.
+LIFE: tuple[tuple[str, Change[int]], ...] = (
+    ("claim", {}),
+    ("write", {0: 10, 1: 11, 2: 12}),
+    ("write", {0: None, 3: None}),
+    ("flush", {}),
+    ("write", {0: 20, 1: 21}),
+    ("write", {2: None}),
+    ("close", {}),
+    ("open", {}),
+    ("write", {1: 31, 4: 34}),
+    ("abort", {}),
+    ("open", {}),
+    ("write", {1: None}),
+    ("close", {}),
+)
+OPTIONS = memwal.WriterOptions(flush_attempts=3, backpressure_timeout=0.5)
+
+
+class Life:
+    """Lives through :data:`LIFE`; when a writer is finished, another one goes on."""
+
+    def __init__(self, table: memwal.Table) -> None:
+        self.table = table
+        self.errors: list[MemWalError] = []
+        _, spec = table.region_spec()
+        parts = Router(spec, table.schema).route(rows(dict.fromkeys(range(8), 0)).to_batches()[0])
+        regions = {k: a.region_id for a, batch in parts for k in batch.column("id").to_pylist()}
+        self.model: Model[int] = Model(regions.__getitem__)
+        self._writer: Writer | None = None
+
+    def live(self) -> None:
+        for step, change in LIFE:
+            self.step(step, change)
+
+    def step(self, step: str, change: Change[int]) -> None:
+        self.model.begin(change)
+        try:
+            self._act(step, change)
+        except FINISHED as error:
+            self.errors.append(error)
+            self.give_up()
+        except MemWalError as error:
+            self.errors.append(error)
+        else:
+            self.model.acknowledge()
+
+    def _act(self, step: str, change: Change[int]) -> None:
+        match step:
+            case "open":
+                self.give_up()
+                self._current().claim()
+            case "claim" | "flush" | "close" | "abort":
+                getattr(self._current(), step)()
+            case _:
+                upserts = {key: n for key, n in change.items() if n is not None}
+                if upserts:
+                    self._current().upsert(rows(upserts))
+                else:
+                    self._current().delete(keys(*change))
+
+    def _current(self) -> Writer:
+        if self._writer is None:
+            self._writer = self.table.writer(options=OPTIONS)
+        return self._writer
+
+    def give_up(self) -> None:
+        if self._writer is not None:
+            self._writer.abort()
+            self._writer = None
+
+    def recovered(self) -> dict[int, int | None]:
+        """What the next writer brings back, and what then everybody sees."""
+        self.give_up()
+        with self.table.writer() as writer:
+            writer.claim()
+            found = state(writer)
+        assert state(self.table) == found
+        return found
+
+
+FINISHED = (OutcomeUnknownError, RegionFencedError, WriterClosedError)
+
+
+def requests(stores: FaultyStores, make_table: MakeTable, buckets: int | None) -> list[str]:
+    """The operations of a life in which nothing fails."""
+    life = Life(make_table(buckets=buckets))
+    store = stores.of(life.table.location)
+    store.clear()
+    life.live()
+    assert not life.errors
+    made = [operation for operation, _ in store.calls]
+    life.model.settle(life.recovered())
+    assert life.model.values == {0: 20, 4: 34}
+    return made
+
+
+def check(
+    stores: FaultyStores, make_table: MakeTable, buckets: int | None, kind: Kind, at: int
+) -> str:
+    """Live with a failure at one request; returns what there was to tell."""
+    life = Life(make_table(buckets=buckets))
+    store = stores.of(life.table.location)
+    store.clear()
+    kind.inject(store, at)
+    life.live()
+    store.clear()
+    for error in life.errors:
+        assert isinstance(error, (*kind.told, *FINISHED)), f"a wrong error: {error!r}"
+    told = ", ".join(type(error).__name__ for error in life.errors)
+    found = life.recovered()
+    life.model.settle(found)
+    # Requests that were still on their way arrive when others have gone on.
+    store.arrive()
+    assert life.recovered() == found, "a late request changed what was there"
+    assert native.ordered(native.scan(life.table)) == native.ordered(life.table.scan().to_table())
+    life.table.merge()
+    assert base_state(life.table) == state(life.table) == found
+    return told
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda name: name.replace(" ", "-"))
+def test_a_failure_at_any_request(
+    quick_faults: FaultyStores,
+    make_table: MakeTable,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+) -> None:
+    go_through(quick_faults, make_table, monkeypatch, kind, buckets=None)
+
+
+def test_a_slow_store(
+    quick_faults: FaultyStores, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    skip_waits(monkeypatch)
+    slow = Kind((), lambda s, at: s.slow(ANY, seconds=0.003, times=1 << 30))
+
+    assert not check(quick_faults, make_table, 2, slow, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS, ids=lambda name: name.replace(" ", "-"))
+def test_a_failure_at_any_request_of_two_regions(
+    quick_faults: FaultyStores,
+    make_table: MakeTable,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+) -> None:
+    go_through(quick_faults, make_table, monkeypatch, kind, buckets=2)
+
+
+def go_through(
+    stores: FaultyStores,
+    make_table: MakeTable,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    *,
+    buckets: int | None,
+) -> None:
+    skip_waits(monkeypatch)
+    kind = KINDS[name]
+    made = requests(stores, make_table, buckets)
+    problems = []
+    for at, operation in enumerate(made):
+        if operation not in kind.operations:
+            continue
+        try:
+            told = check(stores, make_table, buckets, kind, at)
+        except (AssertionError, MemWalError) as error:
+            problems.append(f"request {at} ({operation}): {error!r}")
+        else:
+            if not kind.told:
+                assert not told, f"request {at} ({operation}) told of {told}"
+    assert not problems, f"{name}:\n" + "\n".join(problems)
