@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import _tables as tables
 import numpy as np
 import pyarrow as pa
 from _measure import Line, Target, constant, milliseconds, seconds
 
-import memwal
 from memwal.memtable.indexes import MemTableSnapshot
+from memwal.writer.memtable import MemTable
+from memwal.writer.rows import RowShape
 
 _BATCH = 1_000
 _READS = 50
@@ -22,27 +22,23 @@ _LIMIT_MS = 20.0
 
 
 def reads(folder: Path, rows: int) -> Iterator[Line]:
-    """Reads of unflushed rows, each after a few more were written that it has to see."""
+    """Reads of a MemTable's rows, each after a few more came that it has to see."""
     table = tables.create_wide(folder / "table", indexed=True)
+    shape = RowShape(table.base().identified_schema, table.primary_key)
+    memtable = MemTable(shape, 1, text={"text": {}})
     random = np.random.default_rng(0)
     queries = random.random((_READS, tables.DIMENSIONS), dtype=np.float32)
-    options = memwal.WriterOptions(
-        max_memtable_rows=rows + _READS * _WRITTEN_BETWEEN + 1, max_memtable_bytes=1 << 40
-    )
     vector: list[float] = []
     text: list[float] = []
-    with tables.open_ours(table, options) as writer:
-        for start in range(0, rows, _BATCH):
-            writer.upsert(tables.wide_rows(min(_BATCH, rows - start), start))
-        # The first reads index what was written so far.
-        _nearest(writer, queries[0])
-        _matching(writer, "word0")
-        for number, query in enumerate(queries):
-            written = tables.wide_rows(_WRITTEN_BETWEEN, rows + number * _WRITTEN_BETWEEN)
-            writer.upsert(written)
-            words = written["text"][0].as_py()
-            vector.append(seconds(lambda q=query: _nearest(writer, q)))
-            text.append(seconds(lambda w=words: _matching(writer, w)))
+    for start in range(0, rows, _BATCH):
+        _add(memtable, tables.wide_rows(min(_BATCH, rows - start), start))
+    memtable.catch_up()
+    for number, query in enumerate(queries):
+        written = tables.wide_rows(_WRITTEN_BETWEEN, rows + number * _WRITTEN_BETWEEN)
+        _add(memtable, written)
+        words = written["text"][0].as_py()
+        vector.append(seconds(lambda q=query: _nearest(memtable.unflushed().snapshot, q)))
+        text.append(seconds(lambda w=words: _matching(memtable.unflushed().snapshot, w)))
     for name, samples in (("vector", vector), ("text", text)):
         yield Line(
             name="reads",
@@ -56,18 +52,15 @@ def reads(folder: Path, rows: int) -> Iterator[Line]:
         )
 
 
-def _nearest(writer: Any, query: np.ndarray) -> pa.Table:
-    snapshot = _snapshot(writer)
+def _add(memtable: MemTable, rows: pa.Table) -> None:
+    batches = memtable.shape.upserts(rows)
+    memtable.add(batches, position=memtable.last_position + 1)
+
+
+def _nearest(snapshot: MemTableSnapshot, query: np.ndarray) -> pa.Table:
     return snapshot.take(snapshot.nearest("vector", query, k=_FOUND).rows)
 
 
-def _matching(writer: Any, words: str) -> pa.Table:
-    snapshot = _snapshot(writer)
+def _matching(snapshot: MemTableSnapshot, words: str) -> pa.Table:
     terms = snapshot.text_terms("text", words)
     return snapshot.take(snapshot.search_text("text", terms, k=_FOUND).rows)
-
-
-def _snapshot(writer: Any) -> MemTableSnapshot:
-    ((unflushed,),) = writer.memtables().values()
-    snapshot: MemTableSnapshot = unflushed.snapshot
-    return snapshot

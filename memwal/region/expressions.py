@@ -171,13 +171,18 @@ def _widened(column: pa.Array) -> pa.Array:
 def _check_result_type(expression: Expression, found: pa.DataType) -> None:
     """Requirement 6: the kind of the result is the kind of the declared type."""
     declared = expression.result_type
-    kinds = (pt.is_integer, pt.is_boolean, _is_text, _is_binary, pt.is_decimal)
+    kinds = (_is_whole, pt.is_boolean, _is_text, _is_binary, pt.is_decimal)
     alike = found == declared or any(kind(found) and kind(declared) for kind in kinds)
     if not alike and not pt.is_null(found):
         raise InvalidInputError(
             f"the region expression {expression.sql!r} gives {found}, which is no "
             f"{type_name(declared)}; declare the type it has, or cast in the expression"
         )
+
+
+def _is_whole(data_type: pa.DataType) -> bool:
+    # Unsigned and signed 64-bit integers meet in a decimal without places.
+    return bool(pt.is_integer(data_type) or (pt.is_decimal(data_type) and data_type.scale == 0))
 
 
 def _is_text(data_type: pa.DataType) -> bool:

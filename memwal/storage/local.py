@@ -206,7 +206,7 @@ class LocalStore(ObjectStore):
         return os.path.join(self._root, folder) if folder else self._root
 
     def _write(self, path: str, data: Data, write_once: Callable[[str, Data], None]) -> None:
-        folder = os.path.dirname(path)
+        folder = _folder_of(path)
         for _ in range(_ATTEMPTS):
             try:
                 self._folders.ensure(folder)
@@ -221,7 +221,7 @@ class LocalStore(ObjectStore):
         )
 
     def _create_once(self, path: str, data: Data) -> None:
-        folder = os.path.dirname(path)
+        folder = _folder_of(path)
         unnamed = self._unnamed.get(folder)
         if unnamed is None:
             unnamed = self._unnamed[folder] = keeps_unnamed_files(folder)
@@ -267,9 +267,14 @@ class LocalStore(ObjectStore):
         """Make the name of an object durable, unless it was deleted with its folder meanwhile."""
         if self._durable:
             try:
-                fsync_folder(os.path.dirname(path))
+                fsync_folder(_folder_of(path))
             except FileNotFoundError:
                 return
+
+
+def _folder_of(path: str) -> str:
+    """The folder of an absolute path without ``.`` or double ``/``: ``dirname``, at a tenth."""
+    return path.rpartition(os.sep)[0] or os.sep
 
 
 def _link(temporary: str, path: str) -> None:

@@ -16,6 +16,8 @@ from memwal.format.wal_encoder import EncodedEntry, EntryEncoder
 from memwal.storage.base import ObjectStore
 from memwal.writer.log import take
 
+Adopt = Callable[[pa.RecordBatch], list[pa.RecordBatch]]
+
 _CHECK_ATTEMPTS = 5
 
 
@@ -64,6 +66,10 @@ class LogAppender:
     ----------
     next_position : int
         First free position, as far as known.
+    schema : pyarrow.Schema
+        Of the rows.
+    adopt : callable
+        Makes stored rows of a foreign entry's batch.
     verify_epoch : callable
         Raises RegionFencedError when the region was claimed by somebody else.
     verified_at : float
@@ -72,8 +78,6 @@ class LogAppender:
         have paused on its way, too; the first append then looks.
     check_interval : float
         Seconds for which a successful ``verify_epoch`` is relied on.
-    adopt : callable
-        Makes stored rows of a foreign entry's batch.
     clock : callable
         Monotonic seconds.
     """
@@ -87,23 +91,29 @@ class LogAppender:
         writer_id: str,
         next_position: int,
         schema: pa.Schema,
+        adopt: Adopt,
         verify_epoch: Callable[[], None],
         check_interval: float,
-        adopt: Callable[[pa.RecordBatch], list[pa.RecordBatch]],
         verified_at: float = -math.inf,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._region_id = region_id
         self._epoch = epoch
-        self._encoder = EntryEncoder(schema, writer_epoch=epoch, writer_id=writer_id)
+        self._writer_id = writer_id
         self._verify_epoch = verify_epoch
         self._check_interval = check_interval
-        self._adopt = adopt
         self._clock = clock
         self._verified_at = verified_at
         self._foreign: list[pa.RecordBatch] = []
         self.next_position = next_position
+        self.use(schema, adopt)
+
+    def use(self, schema: pa.Schema, adopt: Adopt) -> None:
+        """Take rows of another schema from now on: the table's columns have changed."""
+        self._adopt = adopt
+        self._encoder = EntryEncoder(schema, writer_epoch=self._epoch, writer_id=self._writer_id)
+        self._foreign = [rows for batch in self._foreign for rows in adopt(batch)]
 
     def append(self, batches: Sequence[pa.RecordBatch], *, generation: int) -> Appended:
         """Make a group of writes durable as one entry.

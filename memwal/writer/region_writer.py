@@ -27,7 +27,7 @@ from memwal.memtable.unflushed import UnflushedRows
 from memwal.storage.base import ObjectStore
 from memwal.storage.location import TableLocation
 from memwal.table_index.base_table import open_base
-from memwal.writer.append import LogAppender
+from memwal.writer.append import LogAppender, joined
 from memwal.writer.claim import Claim, claim_region
 from memwal.writer.completion import PartialRows, stored_rows
 from memwal.writer.flush_queue import FlushQueue
@@ -323,7 +323,7 @@ class RegionWriter:
         batches = [batch for write in group for batch in write.batches]
         if batches:
             shape = next(write.shape for write in group if write.shape is not None)
-            batches = _joined(batches)
+            batches = joined(batches)
             if shape is not self._shape or not self._fits(batches):
                 self._seal(shape=shape)
             appended = self._log.append(batches, generation=self._active.generation)
@@ -452,7 +452,9 @@ class RegionWriter:
             if self._active.rows:
                 self._sealed.add(self._active)
                 generation += 1
-            self._shape = shape or self._shape
+            if shape is not None and shape is not self._shape:
+                self._shape = shape
+                self._log.use(shape.schema, shape.adopt)
             self._active = MemTable(
                 self._shape,
                 next_generation or generation,
@@ -633,9 +635,10 @@ class RegionWriter:
             writer_id=claim.writer_id,
             next_position=claim.next_position,
             schema=self._shape.schema,
+            adopt=self._shape.adopt,
             verify_epoch=self._tenure.verify,
             check_interval=interval,
-            adopt=self._shape.adopt,
+            verified_at=claim.verified_at,
         )
 
 
@@ -648,11 +651,3 @@ def _tables(batches: list[pa.RecordBatch]) -> list[pa.Table]:
         else:
             tables.append([batch])
     return [pa.Table.from_batches(part) for part in tables]
-
-
-def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """Many small batches as few: an entry's size and reading time go by its batches."""
-    if len(batches) == 1:
-        return batches
-    table = pa.Table.from_batches(batches).unify_dictionaries().combine_chunks()
-    return list(table.to_batches())

@@ -156,7 +156,8 @@ class RowShape:
         missing = [name for name in self.base_schema.names if name not in schema.names]
         if missing:
             raise InvalidInputError(
-                f"columns are missing: {', '.join(missing)}; an upsert gives whole rows"
+                f"columns are missing: {', '.join(missing)}; an upsert gives whole rows, "
+                "unless it is told partial=True to keep what the others have"
             )
         return self._plan(schema, list(self.base_schema))
 

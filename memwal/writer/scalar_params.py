@@ -63,7 +63,7 @@ class ScalarRecipe:
     commits: bool = False
 
     def build(self, dataset: LanceDataset, *, name: str, column: str) -> Index | None:
-        """Write the index of the data set's first fragment; the caller commits it.
+        """Write the index of a data set; the caller commits it.
 
         Returns
         -------
@@ -77,7 +77,7 @@ class ScalarRecipe:
             column,
             self.request,
             name=name,
-            fragment_ids=[0],
+            fragment_ids=[part.fragment_id for part in dataset.get_fragments()],
             **{"document_granularity": DocumentGranularity.ROW.value, **self.options},
         )
         if self.kind == "INVERTED":

@@ -112,6 +112,7 @@ class TableWriter:
             upkeep=self._upkeep,
             counters=self._counters,
         )
+        self._is_instant = not options.fsync and base.location.store.is_local
         self._allowed = frozenset(region_ids) if region_ids is not None else None
         self._lock = threading.Lock()
         self._claims: dict[UUID, threading.Lock] = {}
@@ -355,8 +356,9 @@ class TableWriter:
         self._claim_all(form, [assignment for assignment, _ in parts])
         written: list[Part] = []
         for number, (assignment, part) in enumerate(parts, start=1):
-            # The others are handed over; this thread writes the last one itself.
-            mine = wait and number == len(parts)
+            # The others are handed over, and this thread writes the last one itself. Where there
+            # is nothing to wait for, handing over costs more than it saves.
+            mine = wait and (self._is_instant or number == len(parts))
             try:
                 write = self._write_part(form, assignment, rows_of(form.shape, part), mine)
             except MemWalError as error:
@@ -490,7 +492,7 @@ class TableWriter:
         for region, barrier in started:
             try:
                 region.finish_barrier(barrier, deadline=deadline)
-            except (MemWalError, OSError) as error:
+            except Exception as error:
                 errors.append(error)
         if errors:
             raise errors[0]

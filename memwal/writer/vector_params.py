@@ -61,13 +61,13 @@ class VectorRecipe:
     options: Mapping[str, Any]
 
     def build(self, dataset: LanceDataset, *, name: str, column: str) -> Index:
-        """Write the index of the data set's first fragment; the caller commits it."""
+        """Write the index of a data set; the caller commits it."""
         return dataset.create_index_uncommitted(
             column,
             self.kind,
             name=name,
             metric=self.metric,
-            fragment_ids=[0],
+            fragment_ids=[part.fragment_id for part in dataset.get_fragments()],
             **self.options,
         )
 

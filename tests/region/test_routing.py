@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
+import math
 import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import lancedb
+import mmh3
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -17,9 +24,13 @@ from lance.schema import LanceSchema
 from lancedb import LsmWriteSpec
 
 from memwal.errors import InvalidInputError
+from memwal.region import routing
+from memwal.region.fields import RegionField
 from memwal.region.region_ids import UNSHARDED_ID, bucket_region_id
+from memwal.region.region_values import read_values
 from memwal.region.routing import RegionAssignment, Router
 from memwal.region.spec import RegionSpec
+from memwal.region.transforms import MultiBucket
 
 SCHEMA = pa.schema(
     [
@@ -328,3 +339,211 @@ def test_regions_of_null_is_bucket_zero() -> None:
     router = Router(RegionSpec.bucket("id", 8), SCHEMA)
     (region,) = router.regions_of(pa.array([None], pa.int64()))
     assert region.region_id == bucket_region_id(0)
+
+
+# Specs beyond what Lance knows
+
+TABLE = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        pa.field("tenant", pa.string()),
+        pa.field("at", pa.timestamp("us", "UTC")),
+        pa.field("price", pa.decimal128(8, 2)),
+        pa.field("blob", pa.binary()),
+    ]
+)
+ROWS = st.fixed_dictionaries(
+    {
+        "id": st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 3),
+        "tenant": st.none() | st.sampled_from(["", "a", "ab", "日本", "b"]),
+        "at": st.none() | st.datetimes(dt.datetime(2020, 1, 1), dt.datetime(2021, 1, 1)),
+        "price": st.none() | st.integers(-999, 999).map(lambda cents: Decimal(cents) / 100),
+        "blob": st.none() | st.binary(max_size=2),
+    }
+)
+
+
+def abs_mod(value: int | None, buckets: int) -> int | None:
+    return None if value is None else abs(value) % buckets
+
+
+def hash_of(*parts: bytes | None) -> int | None:
+    known = [part for part in parts if part is not None]
+    return mmh3.hash(b"".join(known)) if known else None
+
+
+def utf8(text: str | None) -> bytes | None:
+    return None if text is None else text.encode()
+
+
+ORACLES: dict[RegionSpec, Callable[[dict[str, Any]], tuple[Any, ...]]] = {
+    RegionSpec.multi_bucket(["id", "tenant"], 5): lambda row: (
+        abs_mod(hash_of(row["id"].to_bytes(8, "little", signed=True), utf8(row["tenant"])), 5),
+    ),
+    RegionSpec.multi_bucket(["tenant"], 3): lambda row: (abs_mod(hash_of(utf8(row["tenant"])), 3),),
+    RegionSpec.truncate("tenant", 1): lambda row: (row["tenant"] and row["tenant"][:1],),
+    RegionSpec.truncate("id", 10): lambda row: (
+        int(math.copysign(1, row["id"])) * (abs(row["id"]) // 10 * 10),
+    ),
+    RegionSpec.identity("blob"): lambda row: (row["blob"],),
+    RegionSpec.identity("price"): lambda row: (row["price"],),
+    RegionSpec.month("at"): lambda row: (row["at"] and row["at"].month,),
+    RegionSpec.combine(
+        RegionSpec.year("at"), RegionSpec.hour("at"), RegionSpec.truncate("tenant", 1)
+    ): lambda row: (
+        row["at"] and row["at"].year,
+        row["at"] and row["at"].hour,
+        row["tenant"] and row["tenant"][:1],
+    ),
+    RegionSpec.combine(
+        RegionSpec.multi_bucket(["id"], 3), RegionSpec.multi_bucket(["blob"], 4)
+    ): lambda row: (
+        abs_mod(hash_of(row["id"].to_bytes(8, "little", signed=True)), 3),
+        abs_mod(hash_of(row["blob"]), 4),
+    ),
+    RegionSpec.expression("abs(murmur3(col0)) % 4", ["tenant"], pa.int32()): lambda row: (
+        abs_mod(hash_of(utf8(row["tenant"])), 4),
+    ),
+}
+
+
+@pytest.mark.parametrize("spec", ORACLES, ids=str)
+@settings(deadline=None, max_examples=40)
+@given(rows=st.lists(ROWS, max_size=25))
+def test_any_rows_by_any_spec(spec: RegionSpec, rows: list[dict[str, Any]]) -> None:
+    batch = pa.RecordBatch.from_pylist(
+        [{**row, "at": row["at"] and row["at"].replace(tzinfo=dt.UTC)} for row in rows], TABLE
+    )
+    batch = batch.append_column("n", pa.array(range(len(rows)), pa.int64()))
+    router = Router(spec, TABLE)
+    want: dict[tuple[Any, ...], list[int]] = {}
+    for position, row in enumerate(rows):
+        want.setdefault(ORACLES[spec](row), []).append(position)
+    parts = router.route(batch)
+    assert sorted(part.column("n").to_pylist() for _, part in parts) == sorted(want.values())
+    assert len({region.region_id for region, _ in parts}) == len(want)
+    types = spec.value_types(TABLE)
+    for region, part in parts:
+        stored = dict(region.field_values)
+        found = tuple(
+            read_values([stored.get(field.field_id)], kind)[0].as_py()
+            for field, kind in zip(spec.fields, types, strict=True)
+        )
+        assert want[found] == part.column("n").to_pylist()
+        # Alone, every row goes to the same region.
+        for position in range(part.num_rows):
+            assert router.route(part.slice(position, 1)) == [(region, part.slice(position, 1))]
+    known = router.assignments()
+    if known is not None:
+        assert {region for region, _ in parts if len(region.field_values) == len(types)} <= set(
+            known
+        )
+    assert router.regions_of(batch) == sorted(
+        (region for region, _ in parts), key=[region for region, _ in parts].index
+    )
+
+
+def test_ids_of_our_own_are_pinned() -> None:
+    schema = pa.schema([("id", pa.int64()), ("t", pa.string())])
+    batch = pa.record_batch({"id": [7], "t": [None]}, schema=schema)
+    spec = RegionSpec.combine(RegionSpec.truncate("id", 5), RegionSpec.identity("t"))
+    ((region, _),) = Router(spec, schema).route(batch)
+    namespace = uuid.UUID("6d656d77-616c-5b72-a567-696f6e732031")
+    name = (
+        (1).to_bytes(4, "little")
+        + b"i\x10\x00\x00\x00"
+        + (5).to_bytes(16, "little")
+        + b"0\x00\x00\x00\x00"
+    )
+    digest = hashlib.sha1(namespace.bytes + name, usedforsecurity=False).digest()
+    assert region.region_id == uuid.UUID(bytes=digest[:16], version=5)
+    assert str(region.region_id) == "c3f84171-d33c-5338-bc16-8848f8d9c893"
+    assert region.field_values == (("id_truncate", (5).to_bytes(8, "little")),)
+
+
+def test_every_spec_of_a_table_has_regions_of_its_own() -> None:
+    batch = rows_of([1])
+    for spec in (
+        RegionSpec.bucket("id", 4),
+        RegionSpec.identity("id"),
+        RegionSpec.unsharded(),
+        RegionSpec.multi_bucket(["id"], 4),
+    ):
+        ids = set()
+        for spec_id in (1, 2, 3):
+            ((region, _),) = Router(replace(spec, spec_id=spec_id), SCHEMA).route(batch)
+            ids.add(region.region_id)
+        assert len(ids) == 3
+
+
+def test_a_wider_column_keeps_its_region() -> None:
+    for spec in (
+        RegionSpec.identity("c"),
+        RegionSpec.truncate("c", 10),
+        RegionSpec.multi_bucket(["c"], 100),
+        RegionSpec.expression("col0 * 2", ["c"], pa.int64()),
+    ):
+        spec = replace(spec, spec_id=2)
+        ids = set()
+        for kind in INTEGERS:
+            batch = pa.record_batch({"c": pa.array([27], kind)})
+            ((region, _),) = Router(spec, batch.schema).route(batch)
+            ids.add(region.region_id)
+        assert len(ids) == 1, spec
+
+
+def test_parts_are_slices_of_one_copy() -> None:
+    batch = rows_of(list(range(100)))
+    parts = Router(RegionSpec.bucket("id", 4), SCHEMA).route(batch)
+    assert len({part.column("id").buffers()[1].address for _, part in parts}) == 1
+
+
+def test_all_assignments_of_several_values() -> None:
+    spec = RegionSpec.combine(RegionSpec.bucket("id", 2), RegionSpec.multi_bucket(["name"], 3))
+    known = Router(spec, SCHEMA).assignments()
+    assert [[value[0] for _, value in region.field_values] for region in known] == [
+        [a, b] for a in range(2) for b in range(3)
+    ]
+    assert len({region.region_id for region in known}) == 6
+
+
+def test_a_dropped_column_counts_as_null() -> None:
+    spec = RegionSpec((RegionField("x", (None,), MultiBucket(4)),))
+    batch = rows_of([1, 2])
+    ((region, part),) = Router(spec, SCHEMA).route(batch)
+    assert part is batch
+    assert region.field_values == ()
+
+
+def test_a_delete_has_to_tell_columns_outside_of_the_key() -> None:
+    schema = pa.schema([("id", pa.int64()), ("at", pa.date32()), ("_tombstone", pa.bool_())])
+    router = Router(RegionSpec.year("at", immutable=True), schema)
+    day = pa.array([dt.date(2026, 1, 1), None])
+    upsert = pa.record_batch([pa.array([1, 2]), day, pa.array([False, False])], schema=schema)
+    regions = [region for region, _ in router.route(upsert)]
+    delete = pa.record_batch(
+        [pa.array([1, 2]), pa.nulls(2, pa.date32()), pa.array([True, True])], schema=schema
+    )
+    with pytest.raises(InvalidInputError, match="give these columns with the keys to delete"):
+        router.route(delete)
+    found = router.route(delete, by=pa.record_batch({"at": day}))
+    assert [region for region, _ in found] == regions
+    assert [part.column("id").to_pylist() for _, part in found] == [[1], [2]]
+    assert all(part.column("at").null_count == 1 for _, part in found)
+
+
+def test_a_region_made_by_hand() -> None:
+    region_id = uuid.uuid4()
+    router = Router.to_region(region_id)
+    batch = rows_of([1, 2, 3])
+    assert router.assignments() == [RegionAssignment(region_id)]
+    assert router.route(batch) == [(RegionAssignment(region_id, ()), batch)]
+    assert router.regions_of(batch.column("id")) == [RegionAssignment(region_id)]
+
+
+def test_many_values_do_not_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routing, "_CACHED_REGIONS", 10)
+    router = Router(RegionSpec.identity("id"), SCHEMA)
+    parts = router.route(rows_of(list(range(35))))
+    assert len({region.region_id for region, _ in parts}) == 35
+    assert len(router._cache) <= 10

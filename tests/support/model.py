@@ -84,6 +84,9 @@ class Model(Generic[Value]):
             for changed, sure in self._tail
         ]
 
+    def __repr__(self) -> str:
+        return f"Model({self.values}, in doubt: {self._tail})"
+
     def _keys(self) -> set[int]:
         return {*self.values, *(key for change, _ in self._tail for key in change)}
 

@@ -37,7 +37,10 @@ FULL = StoreFullError("the store said 507")
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of failure: at which requests, what it does, and what the caller may be told."""
+    """A kind of failure: at which requests, what it does, and what the caller may be told.
+
+    One that may be told of nothing is settled by the writer, unnoticed.
+    """
 
     operations: tuple[str, ...]
     inject: Callable[[FaultyStore, int], object]
@@ -50,12 +53,12 @@ KINDS = {
     "error before the effect": Kind(
         (*WRITES, *READS), lambda s, at: s.fail(ANY, skip=at), AMBIGUOUS
     ),
-    "error after the effect": Kind(WRITES, lambda s, at: s.fail(ANY, skip=at, after=True), AMBIGUOUS),
+    "error after the effect": Kind(WRITES, lambda s, at: s.fail(ANY, skip=at, after=True)),
     "timeout, and the request arrives later": Kind(
-        WRITES, lambda s, at: s.deliver_late(ANY, skip=at, by=3), AMBIGUOUS
+        WRITES, lambda s, at: s.deliver_late(ANY, skip=at, by=3)
     ),
     "timeout, and the request arrives at the end": Kind(
-        WRITES, lambda s, at: s.deliver_late(ANY, skip=at, by=1 << 30), AMBIGUOUS
+        WRITES, lambda s, at: s.deliver_late(ANY, skip=at, by=1 << 30)
     ),
     "delivered twice": Kind(WRITES, lambda s, at: s.deliver_twice(ANY, skip=at)),
     "access refused": Kind(

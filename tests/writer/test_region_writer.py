@@ -710,7 +710,7 @@ class TestFlush:
 
         writer = table.writer(options=WriterOptions(flush_attempts=1))
         writer.upsert(rows({1: 1}))
-        monkeypatch.setattr("memwal.writer.generation_data.lance.write_dataset", full)
+        monkeypatch.setattr("memwal.writer.generation_data.write_fragments", full)
 
         with pytest.raises(MemWalError):
             writer.flush()

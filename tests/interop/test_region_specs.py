@@ -1,0 +1,156 @@
+"""What LanceDB and pylance do with tables that are divided in ways they do not know."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import lance
+import lancedb
+import pyarrow as pa
+import pytest
+from support.native import everything, ordered
+from support.tables import SCHEMA, rows, state
+
+import memwal
+from memwal.errors import MemWalError
+from memwal.region.discovery import read_manifests
+from memwal.region.spec import RegionSpec
+from memwal.region_change import add_region_spec
+
+NAME = "shared"
+OURS = {
+    "multi_bucket": RegionSpec.multi_bucket(["id"], 4),
+    "truncate": RegionSpec.truncate("id", 10),
+    "year": RegionSpec.year("text", immutable=True),
+    "expression": RegionSpec.expression("col0 % 3", ["id"], pa.int64()),
+    "two fields": RegionSpec.combine(RegionSpec.identity("id"), RegionSpec.bucket("id", 2)),
+}
+SHARED = {
+    "bucket": RegionSpec.bucket("id", 4),
+    "identity": RegionSpec.identity("id"),
+    "unsharded": RegionSpec.unsharded(),
+}
+
+
+def create(folder: Path, spec: RegionSpec | None) -> memwal.Table:
+    return memwal.create(
+        str(folder / f"{NAME}.lance"), SCHEMA, primary_key=["id"], region_spec=spec
+    )
+
+
+def upsert(folder: Path, values: dict[int, int | None]) -> None:
+    """Upsert with a LanceDB that opens the table now."""
+    table = lancedb.connect(str(folder)).open_table(NAME)
+    builder = table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
+    builder.execute(rows(values))
+    table.close_lsm_writers()
+
+
+@pytest.mark.parametrize("spec", OURS.values(), ids=OURS)
+def test_lancedb_refuses_to_write(tmp_path: Path, spec: RegionSpec) -> None:
+    table = create(tmp_path, spec)
+    with pytest.raises(RuntimeError, match=r"unsupported sharding transform|expected exactly one"):
+        upsert(tmp_path, {1: 1})
+    assert read_manifests(table.location.store) == {}
+
+
+def test_lancedb_reads_what_ours_wrote_and_merged(tmp_path: Path) -> None:
+    table = create(tmp_path, OURS["two fields"])
+    with table.writer() as writer:
+        writer.upsert(rows({1: 1, 2: 2, 3: 3}))
+    wanted = {1: 1, 2: 2, 3: 3}
+    assert {row["id"]: row["n"] for row in everything(table)} == wanted
+    table.merge()
+    found = lancedb.connect(str(tmp_path)).open_table(NAME).search().limit(10).to_arrow()
+    assert ordered(found) == everything(table)
+
+
+@pytest.mark.parametrize("first", SHARED.values(), ids=SHARED)
+def test_lance_refuses_to_write_to_a_table_with_several_specs(
+    tmp_path: Path, first: RegionSpec
+) -> None:
+    table = create(tmp_path, first)
+    upsert(tmp_path, {1: 1})
+    (region_id,) = read_manifests(table.location.store)
+    add_region_spec(table.uri, RegionSpec.bucket("id", 8))
+    with pytest.raises(RuntimeError, match="at most one sharding spec"):
+        upsert(tmp_path, {1: 2})
+    for shard in (region_id, uuid.uuid4()):
+        with pytest.raises((OSError, RuntimeError), match="at most one sharding spec"):
+            lance.dataset(table.uri).mem_wal_writer(str(shard))
+    assert state(table) == {1: 1}
+
+
+def test_a_writer_of_lance_that_is_open_is_fenced(tmp_path: Path) -> None:
+    """What it acknowledged is there; what it writes after is refused."""
+    table = create(tmp_path, SHARED["unsharded"])
+    region_id = table.region_ids()[0]
+    native = lance.dataset(table.uri).mem_wal_writer(str(region_id))
+    native.put(rows({1: 1, 2: 2}))
+    add_region_spec(table.uri, RegionSpec.multi_bucket(["id"], 2))
+    assert state(table) == {1: 1, 2: 2}
+    with pytest.raises((OSError, RuntimeError), match=r"fenced|[Ss]ealed|epoch"):
+        native.put(rows({1: 9}))
+    with table.writer() as writer:
+        writer.upsert(rows({2: 3}))
+    with pytest.raises((OSError, RuntimeError)):
+        native.close()
+    assert state(table) == {1: 1, 2: 3}
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.binary(),
+        pa.large_binary(),
+        pa.binary(1),
+        pa.date32(),
+        pa.date64(),
+        pa.time32("s"),
+        pa.time64("us"),
+        pa.timestamp("us"),
+        pa.timestamp("us", "UTC"),
+        pa.decimal128(5, 2),
+        pa.decimal256(5, 2),
+    ],
+    ids=str,
+)
+def test_identity_of_a_type_that_lancedb_does_not_divide_by(
+    tmp_path: Path, kind: pa.DataType
+) -> None:
+    """It has ids of our own, and must therefore be refused by LanceDB."""
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("c", kind)])
+    table = memwal.create(
+        str(tmp_path / f"{NAME}.lance"),
+        schema,
+        primary_key=["id"],
+        region_spec=RegionSpec.identity("c", immutable=True),
+    )
+    data = pa.table([pa.array([1]), pa.nulls(1, kind)], schema=schema)
+    theirs = lancedb.connect(str(tmp_path)).open_table(NAME)
+    builder = theirs.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
+    with pytest.raises(ValueError, match="identity sharding does not support column dtype"):
+        builder.execute(data)
+    with table.writer() as writer:
+        writer.upsert(data)
+    table.merge()
+    assert table.scan().to_table().to_pylist() == data.to_pylist()
+
+
+def test_manual_regions_are_shared_with_pylance(tmp_path: Path) -> None:
+    table = create(tmp_path, None)
+    with pytest.raises(MemWalError, match="region"):
+        table.region_spec()
+    shard = uuid.uuid4()
+    with lance.dataset(table.uri).mem_wal_writer(str(shard)) as native:
+        native.put(rows({1: 1}))
+    assert read_manifests(table.location.store)[shard].spec_id == 0
+    assert state(table) == {1: 1}
+    add_region_spec(table.uri, RegionSpec.bucket("id", 2))
+    with table.writer() as writer:
+        writer.upsert(rows({1: 2, 2: 2}))
+    assert state(table) == {1: 2, 2: 2}
+    # The first spec of a table is one that LanceDB knows.
+    upsert(tmp_path, {2: 3})
+    assert state(table) == {1: 2, 2: 3}

@@ -1,0 +1,196 @@
+"""Columns that come, go and change their names while a writer is open."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+from support.tables import keys
+
+import memwal
+from memwal.errors import InvalidInputError
+
+
+def dataset(table: memwal.Table) -> lance.LanceDataset:
+    """The base table, to be changed by somebody else."""
+    return lance.dataset(table.uri)
+
+
+def some(**columns: list[Any]) -> pa.Table:
+    """Rows of the columns that are named."""
+    types = {"id": pa.int64(), "n": pa.int64()}
+    return pa.table(
+        {name: pa.array(values, types.get(name, pa.string())) for name, values in columns.items()}
+    )
+
+
+def content(found: Any) -> list[dict[str, Any]]:
+    """All rows, by key."""
+    return sorted(found.scan().to_table().to_pylist(), key=lambda row: row["id"])
+
+
+OLD = some(id=[1], n=[1], text=["one"])
+
+
+@pytest.fixture
+def writer(table: memwal.Table) -> Any:
+    """An open writer with a row in its MemTable."""
+    writer = table.writer()
+    writer.upsert(OLD)
+    yield writer
+    writer.abort()
+
+
+def check(table: memwal.Table, writer: Any, expected: list[dict[str, Any]]) -> None:
+    """Unflushed, flushed, replayed by another writer, and merged, the rows are the same."""
+    assert content(writer) == expected
+    other = table.writer()
+    other.claim()
+    assert content(other) == expected
+    other.flush()
+    assert content(table) == expected
+    other.close()
+    table.merge()
+    assert content(table) == expected
+    assert (
+        sorted(table.base().dataset.to_table().to_pylist(), key=lambda row: row["id"]) == expected
+    )
+
+
+class TestColumnAdded:
+    def test_a_producer_that_does_not_know_it_goes_on(
+        self, table: memwal.Table, writer: Any
+    ) -> None:
+        dataset(table).add_columns(pa.field("extra", pa.string()))
+        writer.upsert(some(id=[2], n=[2], text=["two"]))
+        writer.flush()
+        writer.upsert(some(id=[3], n=[3], text=["three"]))
+        writer.delete(keys(1))
+        check(
+            table,
+            writer,
+            [
+                {"id": 2, "n": 2, "text": "two", "extra": None},
+                {"id": 3, "n": 3, "text": "three", "extra": None},
+            ],
+        )
+
+    def test_rows_that_have_it_are_taken(self, table: memwal.Table, writer: Any) -> None:
+        dataset(table).add_columns(pa.field("extra", pa.string()))
+        writer.upsert(some(id=[2], n=[2], text=["two"], extra=["x"]))
+        check(
+            table,
+            writer,
+            [
+                {"id": 1, "n": 1, "text": "one", "extra": None},
+                {"id": 2, "n": 2, "text": "two", "extra": "x"},
+            ],
+        )
+
+    def test_afterwards_it_must_be_given_or_asked_to_keep(
+        self, table: memwal.Table, writer: Any
+    ) -> None:
+        dataset(table).add_columns(pa.field("extra", pa.string()))
+        writer.upsert(some(id=[2], n=[2], text=["two"], extra=["x"]))
+        with pytest.raises(InvalidInputError, match="columns are missing: extra"):
+            writer.upsert(some(id=[2], n=[3], text=["three"]))
+        writer.upsert(some(id=[2], n=[3], text=["three"]), partial=True)
+        writer.upsert(some(id=[1], extra=["y"]), partial=True)
+        check(
+            table,
+            writer,
+            [
+                {"id": 1, "n": 1, "text": "one", "extra": "y"},
+                {"id": 2, "n": 3, "text": "three", "extra": "x"},
+            ],
+        )
+
+    def test_twice(self, table: memwal.Table, writer: Any) -> None:
+        dataset(table).add_columns(pa.field("extra", pa.string()))
+        writer.upsert(some(id=[2], n=[2], text=["two"], extra=["x"]))
+        dataset(table).add_columns(pa.field("more", pa.string()))
+        writer.upsert(some(id=[3], n=[3], text=["three"], extra=["x"], more=["y"]))
+        check(
+            table,
+            writer,
+            [
+                {"id": 1, "n": 1, "text": "one", "extra": None, "more": None},
+                {"id": 2, "n": 2, "text": "two", "extra": "x", "more": None},
+                {"id": 3, "n": 3, "text": "three", "extra": "x", "more": "y"},
+            ],
+        )
+
+
+class TestColumnDropped:
+    def test_a_producer_that_still_gives_it_goes_on(self, table: memwal.Table, writer: Any) -> None:
+        dataset(table).drop_columns(["n"])
+        writer.upsert(some(id=[2], n=[2], text=["two"]))
+        check(table, writer, [{"id": 1, "text": "one"}, {"id": 2, "text": "two"}])
+
+    def test_rows_without_it_are_taken_and_then_it_is_unknown(
+        self, table: memwal.Table, writer: Any
+    ) -> None:
+        dataset(table).drop_columns(["n"])
+        writer.upsert(some(id=[2], text=["two"]))
+        with pytest.raises(InvalidInputError, match="unknown columns: n"):
+            writer.upsert(some(id=[3], n=[3], text=["three"]))
+        check(table, writer, [{"id": 1, "text": "one"}, {"id": 2, "text": "two"}])
+
+    def test_and_added_again_it_is_another_one(self, table: memwal.Table, writer: Any) -> None:
+        dataset(table).drop_columns(["n"])
+        dataset(table).add_columns(pa.field("n", pa.int64()))
+        check(table, writer, [{"id": 1, "text": "one", "n": None}])
+
+
+class TestColumnRenamed:
+    def test_values_go_by_the_column_not_by_its_name(
+        self, table: memwal.Table, writer: Any
+    ) -> None:
+        dataset(table).alter_columns({"path": "text", "name": "label"})
+        writer.upsert(some(id=[2], n=[2], text=["two"]))
+        writer.upsert(some(id=[3], n=[3], label=["three"]))
+        check(
+            table,
+            writer,
+            [
+                {"id": 1, "n": 1, "label": "one"},
+                {"id": 2, "n": 2, "label": "two"},
+                {"id": 3, "n": 3, "label": "three"},
+            ],
+        )
+
+    def test_names_that_were_exchanged(self, table: memwal.Table, writer: Any) -> None:
+        dataset(table).add_columns(pa.field("label", pa.string()))
+        writer.upsert(some(id=[2], n=[2], text=["a"], label=["b"]))
+        dataset(table).alter_columns({"path": "text", "name": "tmp"})
+        dataset(table).alter_columns({"path": "label", "name": "text"})
+        dataset(table).alter_columns({"path": "tmp", "name": "label"})
+        writer.flush()
+        assert content(table) == [
+            {"id": 1, "n": 1, "label": "one", "text": None},
+            {"id": 2, "n": 2, "label": "a", "text": "b"},
+        ]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda d: d.alter_columns({"path": "n", "data_type": pa.float64()}),
+        lambda d: d.add_columns({"computed": "n + 1"}),
+    ],
+    ids=["another type", "computed column"],
+)
+def test_what_unmerged_rows_could_not_follow_is_refused_by_lance(
+    table: memwal.Table, writer: Any, change: Any
+) -> None:
+    with pytest.raises(OSError, match="MemWAL"):
+        change(dataset(table))
+
+
+def test_what_does_not_fit_either_form_is_refused(table: memwal.Table, writer: Any) -> None:
+    dataset(table).add_columns(pa.field("extra", pa.string()))
+    with pytest.raises(InvalidInputError, match="unknown columns: other"):
+        writer.upsert(some(id=[2], n=[2], text=["two"], other=["x"]))
+    check(table, writer, [{"id": 1, "n": 1, "text": "one", "extra": None}])
