@@ -10,7 +10,10 @@ import pyarrow as pa
 
 from memwal.region.newest import key_column
 
+# What Lance has in hand at a time: few steps for narrow rows, little memory for wide ones.
+_FIRST_ROWS = 1_024
 _BATCH_ROWS = 65_536
+_BATCH_BYTES = 2 << 20
 
 
 class GenerationRows(Protocol):
@@ -63,12 +66,15 @@ class TableRows:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows of the table; a large batch is not copied."""
-        for start in range(0, self.table.num_rows, _BATCH_ROWS):
-            part = self.table.slice(start, _BATCH_ROWS)
+        start, step = 0, _FIRST_ROWS
+        while start < self.table.num_rows:
+            part = self.table.slice(start, step)
+            start += part.num_rows
             # The values of several dictionaries may be more than the type of their indices takes.
-            yield from (
-                part if has_dictionaries(part.schema) else part.combine_chunks()
-            ).to_batches()
+            if not has_dictionaries(part.schema):
+                part = part.combine_chunks()
+            step = min(_BATCH_ROWS, max(1, _BATCH_BYTES * part.num_rows // max(1, part.nbytes)))
+            yield from part.to_batches()
 
 
 def has_dictionaries(fields: Iterable[pa.Field]) -> bool:

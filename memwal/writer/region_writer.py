@@ -6,11 +6,12 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
+from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
@@ -66,6 +67,8 @@ class Workshop:
     log_store : ObjectStore
         The same for log entries, which may be told not to sync them.
     options : WriterOptions
+    text : mapping
+        Text columns that MemTables can search, with the options of their index.
     flushes, appends : Executor
         Run flushes, and appends that no caller waits for.
     upkeep : Upkeep
@@ -76,6 +79,7 @@ class Workshop:
     store: ObjectStore
     log_store: ObjectStore
     options: WriterOptions
+    text: Mapping[str, Mapping[str, Any]]
     flushes: Executor
     appends: Executor
     upkeep: Upkeep
@@ -136,7 +140,7 @@ class RegionWriter:
             self._state, workshop.flushes, self._flush, attempts=options.flush_attempts
         )
         self._shape = shape
-        self._active = MemTable(shape, claim.manifest.current_generation)
+        self._active = self._memtable(claim.manifest.current_generation, first_row=0)
         self._failure: MemWalError | None = None
         self._last_used = time.monotonic()
         self.released = False
@@ -455,11 +459,18 @@ class RegionWriter:
             if shape is not None and shape is not self._shape:
                 self._shape = shape
                 self._log.use(shape.schema, shape.adopt)
-            self._active = MemTable(
-                self._shape,
-                next_generation or generation,
-                first_row=self._active.end_row,
+            self._active = self._memtable(
+                next_generation or generation, first_row=self._active.end_row
             )
+
+    def _memtable(self, generation: int, *, first_row: int) -> MemTable:
+        names = self._shape.schema.names
+        text = {
+            path: options
+            for path, options in self._workshop.text.items()
+            if path.partition(".")[0] in names
+        }
+        return MemTable(self._shape, generation, first_row=first_row, text=text)
 
     def _flush(self, table: MemTable) -> None:
         """Write one generation and name it in the manifest, unless the region was claimed."""

@@ -34,6 +34,7 @@ from memwal.writer.options import WriterOptions
 from memwal.writer.region_writer import RegionWriter, WholeRows, Workshop
 from memwal.writer.rows import RowShape
 from memwal.writer.stats import WriterCounters, WriterStats
+from memwal.writer.text_columns import text_columns
 from memwal.writer.upkeep import Upkeep, watch_for_loss
 
 _FLUSH_THREADS = 2
@@ -107,6 +108,7 @@ class TableWriter:
             store=base.location.store,
             log_store=base.location.store if options.fsync else base.location.store_without_fsync,
             options=options,
+            text=text_columns(base, self._form.shape.schema),
             flushes=self._flushes,
             appends=self._appends,
             upkeep=self._upkeep,

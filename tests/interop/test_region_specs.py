@@ -127,7 +127,13 @@ def test_identity_of_a_type_that_lancedb_does_not_divide_by(
         primary_key=["id"],
         region_spec=RegionSpec.identity("c", immutable=True),
     )
-    data = pa.table([pa.array([1]), pa.nulls(1, kind)], schema=schema)
+    zeros = pa.Array.from_buffers(pa.binary(32), 1, [None, pa.py_buffer(bytes(32))])
+    value = (
+        pa.array([b"a"], kind)
+        if pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+        else pa.Array.from_buffers(kind, 1, zeros.buffers())
+    )
+    data = pa.table([pa.array([1]), value], schema=schema)
     theirs = lancedb.connect(str(tmp_path)).open_table(NAME)
     builder = theirs.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
     with pytest.raises(ValueError, match="identity sharding does not support column dtype"):

@@ -335,6 +335,7 @@ class FaultyStores:
         self._durable = durable
         self._remote = remote
         monkeypatch.setattr(location, "_shared_store", self.of)
+        monkeypatch.setattr(location, "_shared_store_without_fsync", self.of)
 
     def of(self, table: TableLocation) -> FaultyStore:
         """The store of a table."""

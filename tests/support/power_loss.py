@@ -106,7 +106,6 @@ class Recorder(Generic[Known]):
         self._dice = random.Random(17)
         self._seen: set[int] = set()
         self.crashes: list[Crash[Known]] = []
-        self.counts: dict[str, int] = {}
 
     def watch(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Record from now on, until the patches are undone."""
@@ -144,15 +143,15 @@ class Recorder(Generic[Known]):
 
     def _watched(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def watched(*args: Any, **kwargs: Any) -> Any:
-            path = self._path_of(args[0])
+            # Of a link the new name counts: the old one may be that of an open file.
+            path = self._path_of(args[1] if name == "link" else args[0])
             if path is None:
                 return call(*args, **kwargs)
             with self._lock:
-                self.counts[name] = self.counts.get(name, 0) + 1
                 self.lose_power(f"{name} {path}")
                 result = call(*args, **kwargs)
                 if name in ("fsync", "fdatasync"):
-                    self._fsynced(path)
+                    self._fsynced(path, args[0])
                 elif name == "syncfs":
                     self.sync()
                 return result
@@ -168,16 +167,14 @@ class Recorder(Generic[Known]):
             return None
         return os.path.relpath(full, self._root)
 
-    def _fsynced(self, path: str) -> None:
-        full = os.path.join(self._root, path)
-        try:
-            status = os.stat(full)
-        except FileNotFoundError:
-            return
+    def _fsynced(self, path: str, descriptor: int) -> None:
+        status = os.fstat(descriptor)
         if stat.S_ISDIR(status.st_mode):
             self._durable.names[path] = self._entries(self._tree(), path)
         else:
-            self._durable.content[(status.st_ino, status.st_mtime_ns)] = Path(full).read_bytes()
+            # By the descriptor, since the file may have no name yet.
+            content = Path(f"/proc/self/fd/{descriptor}").read_bytes()
+            self._durable.content[(status.st_ino, status.st_mtime_ns)] = content
 
     # The disk as it is
 
