@@ -1,9 +1,8 @@
 """A folder where creating a file costs what it should.
 
-ext4 passes over inodes that were freed in the last minutes, one by one, with every file that it
-creates in the same part of the disk: after a test run has deleted its thousands of small files,
-that can be a millisecond a file, twice what an fsync takes. Folders are spread over the disk here,
-and the one where it is quickest is taken.
+On ext4, creating a file is slow for some minutes where many files were deleted: after a test run
+with its thousands of small files up to a millisecond, twice what an fsync takes. Folders are spread
+over the disk here, and the one where it is quickest is taken.
 """
 
 from __future__ import annotations

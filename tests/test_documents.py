@@ -25,7 +25,23 @@ def test_the_readme_example_runs(
     assert "{'id': 1, 'city': 'EWR', 'delay': 0.5}" in printed
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "docs/benchmarks.md"])
+@pytest.mark.parametrize("name", ["writer.md"])
+def test_the_examples_of_a_guide_run_one_after_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "docs" / name).read_text()
+    examples = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    assert examples
+    names: dict[str, object] = {}
+    for number, example in enumerate(examples):
+        exec(compile(example, f"{name}, example {number}", "exec"), names)
+
+
+DOCUMENTS = ["README.md", "CONTRIBUTING.md", "docs/benchmarks.md", "docs/writer.md"]
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
 def test_targets_that_are_named_exist(name: str) -> None:
     targets = set(re.findall(r"^([a-z-]+):", MAKEFILE, flags=re.MULTILINE))
     named = set(re.findall(r"`?make ([a-z][a-z-]+)", (ROOT / name).read_text()))
@@ -33,9 +49,9 @@ def test_targets_that_are_named_exist(name: str) -> None:
     assert named - {"it"} <= targets
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "docs/benchmarks.md"])
+@pytest.mark.parametrize("name", DOCUMENTS)
 def test_links_lead_somewhere(name: str) -> None:
     links = re.findall(r"\]\(([^)#]+)\)", (ROOT / name).read_text())
 
     local = [link for link in links if "://" not in link]
-    assert [link for link in local if not (ROOT / link).exists()] == []
+    assert [link for link in local if not (ROOT / name).parent.joinpath(link).exists()] == []

@@ -20,8 +20,57 @@ from memwal.errors import (
     TableSetupError,
     UnsupportedStoreError,
 )
+from memwal.region.discovery import read_manifests
+from memwal.region_change import add_region_spec
 
 UNSHARDED = memwal.RegionSpec.unsharded()
+
+WIDE = pa.schema(
+    [
+        pa.field("part", pa.string(), nullable=False),
+        pa.field("id", pa.int64(), nullable=False),
+        pa.field("n", pa.int64()),
+        pa.field("at", pa.timestamp("us", "UTC")),
+    ]
+)
+EVERY_SPEC = [
+    memwal.RegionSpec.unsharded(),
+    memwal.RegionSpec.bucket("id", 3),
+    memwal.RegionSpec.identity("part"),
+    memwal.RegionSpec.identity("at", immutable=True),
+    memwal.RegionSpec.multi_bucket(["part", "id"], 3),
+    memwal.RegionSpec.truncate("id", 2),
+    memwal.RegionSpec.truncate("part", 3),
+    memwal.RegionSpec.year("part"),
+    memwal.RegionSpec.month("at", immutable=True),
+    memwal.RegionSpec.day("at", immutable=True),
+    memwal.RegionSpec.hour("at", immutable=True),
+    memwal.RegionSpec.expression("abs(murmur3_multi(col0, col1)) % 3", ["part", "id"], pa.int32()),
+    memwal.RegionSpec.combine(
+        memwal.RegionSpec.month("part"),
+        memwal.RegionSpec.hour("at", immutable=True),
+        memwal.RegionSpec.bucket("id", 2),
+    ),
+]
+
+
+def wide_rows(values: dict[int, int]) -> pa.Table:
+    """Rows of :data:`WIDE`, whose columns but ``n`` follow from the key."""
+    return pa.table(
+        {
+            "part": [f"2026-0{key % 3 + 1}-01" for key in values],
+            "id": list(values),
+            "n": list(values.values()),
+            "at": [key * 10**13 for key in values],
+        },
+        schema=WIDE,
+    )
+
+
+def wide_state(found: Any) -> dict[int, int]:
+    table = found.scan(columns=["id", "n"]).to_table()
+    assert len(set(table.column("id").to_pylist())) == table.num_rows
+    return dict(zip(table.column("id").to_pylist(), table.column("n").to_pylist(), strict=True))
 
 
 @pytest.fixture
@@ -80,6 +129,66 @@ class TestCreate:
         assert (spec_id, found) == (1, spec)
         assert len(memwal.open(uri).region_ids()) == regions
 
+    @pytest.mark.parametrize("spec", EVERY_SPEC, ids=str)
+    def test_divided_in_every_way(self, uri: str, spec: memwal.RegionSpec) -> None:
+        table = create(uri, schema=WIDE, primary_key=["part", "id"], region_spec=spec)
+
+        assert table.region_spec() == (1, spec)
+        base = table.base()
+        assert base.details.region_specs == (spec.bind(base.field_ids(), base.schema),)
+        with table.writer() as writer:
+            writer.upsert(wide_rows({1: 1, 2: 1, 3: 1}))
+            writer.flush()
+            writer.upsert(wide_rows({2: 2}))
+            assert wide_state(writer) == {1: 1, 2: 2, 3: 1}
+        manifests = read_manifests(table.location.store)
+        assert manifests
+        values = {field_id for m in manifests.values() for field_id, _ in m.region_fields}
+        assert values == {field.field_id for field in spec.fields} or spec == UNSHARDED
+        assert {m.spec_id for m in manifests.values()} == {1}
+        table.merge()
+        with memwal.open(uri).writer() as writer:
+            writer.upsert(wide_rows({3: 3}))
+        assert set(read_manifests(table.location.store)) == set(manifests)
+        assert wide_state(table) == {1: 1, 2: 2, 3: 3}
+
+    def test_with_manual_regions(self, uri: str) -> None:
+        table = create(uri, region_spec=None)
+        assert table.base().details.region_specs == ()
+        assert table.region_ids() == []
+        with pytest.raises(TableSetupError, match="no region spec"):
+            table.region_spec()
+        assert state(table) == {}
+
+    def test_a_renamed_region_column_is_followed(self, uri: str) -> None:
+        spec = memwal.RegionSpec.truncate("part", 1)
+        table = create(uri, schema=WIDE, primary_key=["part", "id"], region_spec=spec)
+        with table.writer() as writer:
+            writer.upsert(wide_rows({1: 1, 2: 1}))
+        regions = set(read_manifests(table.location.store))
+        table.base().dataset.alter_columns({"path": "part", "name": "folder"})
+        assert table.region_spec() == (1, memwal.RegionSpec.truncate("folder", 1))
+        with table.writer() as writer:
+            writer.upsert(wide_rows({1: 2, 2: 2}).rename_columns(["folder", "id", "n", "at"]))
+        assert set(read_manifests(table.location.store)) == regions
+        assert wide_state(table) == {1: 2, 2: 2}
+
+    def test_a_dropped_region_column_takes_no_writes(self, uri: str) -> None:
+        spec = memwal.RegionSpec.year("at", immutable=True)
+        table = create(uri, schema=WIDE, primary_key=["part", "id"], region_spec=spec)
+        with table.writer() as writer:
+            writer.upsert(wide_rows({1: 1}))
+        table.base().dataset.drop_columns(["at"])
+        with pytest.raises(TableSetupError, match="was dropped"):
+            table.writer()
+        assert table.region_ids()
+        table.merge()
+        assert wide_state(table) == {1: 1}
+        table = add_region_spec(uri, memwal.RegionSpec.identity("part"))
+        with table.writer() as writer:
+            writer.upsert(wide_rows({1: 2}).drop_columns(["at"]))
+        assert wide_state(table) == {1: 2}
+
     def test_keeps_metadata_of_the_schema(self, uri: str) -> None:
         schema = SCHEMA.set(1, SCHEMA.field(1).with_metadata({"unit": "m"})).with_metadata(
             {"owner": "me"}
@@ -121,6 +230,21 @@ class TestCreate:
             ),
             pytest.param(
                 {"region_spec": memwal.RegionSpec.bucket("nope", 4)}, id="divided by nothing"
+            ),
+            pytest.param(
+                {"region_spec": memwal.RegionSpec.year("id")}, id="divided by a type without years"
+            ),
+            pytest.param(
+                {"region_spec": memwal.RegionSpec.expression("col0", ["id"], pa.string())},
+                id="an expression of another type",
+            ),
+            pytest.param(
+                {
+                    "region_spec": memwal.RegionSpec.combine(
+                        memwal.RegionSpec.bucket("id", 2), memwal.RegionSpec.truncate("text", 2)
+                    )
+                },
+                id="divided by a key column and by another",
             ),
             pytest.param({"maintained_indexes": ["n"]}, id="index that names no column"),
             pytest.param({"maintained_indexes": ["nope_idx"]}, id="index on nothing"),
@@ -198,6 +322,19 @@ class TestEnable:
             writer.upsert(rows({2: 2}))
         table.merge()
         assert state(table) == {1: 1, 2: 2}
+
+    @pytest.mark.parametrize("spec", [*EVERY_SPEC, None], ids=str)
+    def test_divided_in_every_way(self, uri: str, spec: memwal.RegionSpec | None) -> None:
+        lance.write_dataset(wide_rows({1: 1}), uri)
+        table = memwal.enable(uri, region_spec=spec, primary_key=["part", "id"])
+        if spec is None:
+            assert table.base().details.region_specs == ()
+            return
+        assert table.region_spec() == (1, spec)
+        with table.writer() as writer:
+            writer.upsert(wide_rows({1: 2, 2: 2}))
+        table.merge()
+        assert wide_state(table) == {1: 2, 2: 2}
 
     def test_with_indexes_it_has(self, uri: str) -> None:
         plain(uri).create_scalar_index("n", "BTREE", name="mine")

@@ -194,20 +194,15 @@ def _read_runs(log: ClaimedLog, max_bytes: int) -> list[_Run]:
 
 
 def _run_of(runs: list[_Run], entry: WalEntry, position: int, log: ClaimedLog) -> _Run:
-    """The run that an entry goes into, after those before it were ended or joined for it."""
+    """The run that an entry goes into: the last one, joined with those before it or begun anew."""
     generation = entry.generation
     if generation is None:
         generation = runs[-1].generation if runs else log.claim.manifest.current_generation
-    while len(runs) > 1 and runs[-1].generation > generation:
+    while len(runs) > 1 and runs[-2].generation >= generation:
         later = runs.pop()
-        if runs[-1].generation < generation:
-            later.generation = generation
-            runs.append(later)
-            break
         runs[-1].join(later)
     if not runs or runs[-1].generation < generation:
         runs.append(_Run(generation, position - 1, _Held(log.shape.schema)))
-    runs[-1].generation = min(runs[-1].generation, generation)
     return runs[-1]
 
 

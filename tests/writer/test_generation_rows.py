@@ -225,3 +225,33 @@ class TestNewestKeys:
         assert newest.keys.equals(array.take(pa.array([last[v] for v in sorted(last)])))
         assert newest.rows.tolist() == [kept.index(last[value]) for value in sorted(last)]
         assert newest.rows.dtype == np.int64
+
+
+def test_memory_does_not_grow_with_the_rows(make_table: MakeTable) -> None:
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("x", pa.large_binary())])
+    table = make_table(schema)
+    value = pa.scalar(b"x" * 10_000, pa.large_binary())
+    count = 100
+
+    def part(number: int) -> pa.RecordBatch:
+        ids = pa.array(range(number * 100, number * 100 + 100))
+        (batch,) = stored(table, pa.table([ids, pa.repeat(value, 100)], schema=schema))
+        return batch
+
+    most = 0
+
+    class Watched(Stream):
+        def batches(self) -> Iterator[pa.RecordBatch]:
+            nonlocal most
+            for number in range(count):
+                most = max(most, pa.total_allocated_bytes() - before)
+                yield part(number)
+
+        def keys(self) -> pa.Array:
+            return pa.array(range(count * 100))
+
+    watched = Watched([part(0)], ("id",))
+    before = pa.total_allocated_bytes()
+    write(table, watched)
+    # A hundred batches of a megabyte were written, and a few at a time were in memory.
+    assert most < 30_000_000
