@@ -95,6 +95,6 @@ def _line(
 
 def _in_a_process(table: memwal.Table, task: Mapping[str, Any]) -> dict[str, Any]:
     command = [sys.executable, str(_CHILD), json.dumps({**task, "uri": table.uri})]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)  # noqa: S603
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     result: dict[str, Any] = json.loads(done.stdout)
     return result

@@ -161,15 +161,16 @@ class TestCreate:
         assert state(table) == {}
 
     def test_a_renamed_region_column_is_followed(self, uri: str) -> None:
-        spec = memwal.RegionSpec.truncate("part", 1)
+        """A column of the key cannot be renamed while MemWAL is on."""
+        spec = memwal.RegionSpec.hour("at", immutable=True)
         table = create(uri, schema=WIDE, primary_key=["part", "id"], region_spec=spec)
         with table.writer() as writer:
             writer.upsert(wide_rows({1: 1, 2: 1}))
         regions = set(read_manifests(table.location.store))
-        table.base().dataset.alter_columns({"path": "part", "name": "folder"})
-        assert table.region_spec() == (1, memwal.RegionSpec.truncate("folder", 1))
+        table.base().dataset.alter_columns({"path": "at", "name": "moment"})
+        assert table.region_spec() == (1, memwal.RegionSpec.hour("moment", immutable=True))
         with table.writer() as writer:
-            writer.upsert(wide_rows({1: 2, 2: 2}).rename_columns(["folder", "id", "n", "at"]))
+            writer.upsert(wide_rows({1: 2, 2: 2}).rename_columns(["part", "id", "n", "moment"]))
         assert set(read_manifests(table.location.store)) == regions
         assert wide_state(table) == {1: 2, 2: 2}
 

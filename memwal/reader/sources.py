@@ -37,12 +37,29 @@ class GenerationSource:
         Rows in stored form; within it a higher row address is newer.
     identity : str or None
         Names the content for ever; None for a MemTable, which changes.
+    unflushed : UnflushedRows or None
+        Of a MemTable: what else answers for the same rows, in the same order. None when they are
+        not in the table's present form.
     """
 
     region_id: UUID
     generation: int
     dataset: lance.LanceDataset
     identity: str | None
+    unflushed: UnflushedRows | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MergedGeneration:
+    """A flushed generation that the base table contains and that is still stored.
+
+    Until an index of the base table has caught up, the generation's own index answers for its
+    rows (spec: Indexed Read Plan).
+    """
+
+    region_id: UUID
+    generation: int
+    path: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +72,13 @@ class ReadSources:
         Pinned version of the base table.
     generations : tuple of GenerationSource
         What the base table does not contain, oldest first within each region.
+    merged : tuple of MergedGeneration
+        What the base table contains and the collector has left.
     """
 
     base: BaseTable
     generations: tuple[GenerationSource, ...]
+    merged: tuple[MergedGeneration, ...] = ()
 
 
 def collect_sources(
@@ -114,7 +134,14 @@ def collect_sources(
             and _is_unflushed(unflushed, manifests.get(region_id))
         ]
         return ReadSources(
-            base=base, generations=tuple(sorted(sources, key=lambda source: source.generation))
+            base=base,
+            generations=tuple(sorted(sources, key=lambda source: source.generation)),
+            merged=tuple(
+                MergedGeneration(region_id, flushed.generation, flushed.path)
+                for region_id, manifest in manifests.items()
+                for flushed in manifest.flushed
+                if flushed.generation <= merged.get(region_id, 0)
+            ),
         )
     raise ConflictError(
         f"generations of {location} were collected before they could be read, {_ATTEMPTS} times; "
@@ -149,11 +176,13 @@ def open_generation(
 
 def _open_memtable(base: BaseTable, region_id: UUID, unflushed: UnflushedRows) -> GenerationSource:
     """A MemTable as a data set in memory, so that filters mean the same everywhere."""
+    rows = unflushed.rows
     return GenerationSource(
         region_id=region_id,
         generation=unflushed.generation,
-        dataset=_in_memory(base, unflushed.rows),
+        dataset=_in_memory(base, rows),
         identity=None,
+        unflushed=unflushed if same_fields(rows.schema, _wanted(base)) else None,
     )
 
 

@@ -131,6 +131,10 @@ class PendingWrite:
         _safely(call)
 
 
+Part = tuple[UUID, PendingWrite]
+"""One region's part of a write."""
+
+
 class WriteHandle:
     """Tells when a write became durable.
 
@@ -148,8 +152,8 @@ class WriteHandle:
 
     def __init__(
         self,
-        parts: Sequence[tuple[UUID, PendingWrite]],
-        settle: Callable[[Sequence[tuple[UUID, PendingWrite]]], None],
+        parts: Sequence[Part],
+        settle: Callable[[Sequence[Part]], None],
     ) -> None:
         self._parts = parts
         self._settle = settle

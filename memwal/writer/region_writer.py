@@ -6,12 +6,10 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
@@ -25,8 +23,6 @@ from memwal.errors import (
     WriterClosedError,
 )
 from memwal.memtable.unflushed import UnflushedRows
-from memwal.storage.base import ObjectStore
-from memwal.storage.location import TableLocation
 from memwal.table_index.base_table import open_base
 from memwal.writer.append import LogAppender, joined
 from memwal.writer.claim import Claim, claim_region
@@ -39,11 +35,10 @@ from memwal.writer.log import read_log
 from memwal.writer.log_queue import LogQueue
 from memwal.writer.maintained import maintained_indexes
 from memwal.writer.memtable import MemTable
-from memwal.writer.options import WriterOptions
 from memwal.writer.rows import RowShape
-from memwal.writer.stats import RegionStats, WriterCounters
+from memwal.writer.stats import RegionStats
 from memwal.writer.tenure import Tenure
-from memwal.writer.upkeep import Upkeep
+from memwal.writer.workshop import Workshop
 
 logger = logging.getLogger(__name__)
 
@@ -53,37 +48,6 @@ _REMOTE_CHECK_INTERVAL = 10.0
 
 # After these the log is as it was, or holds at most an entry that nobody was told of.
 _NOT_FINAL = (StoreError, InvalidInputError)
-
-
-@dataclass(frozen=True, slots=True)
-class Workshop:
-    """What the writers of one table's regions share.
-
-    Attributes
-    ----------
-    location : TableLocation
-    store : ObjectStore
-        Of claims, manifests and generations.
-    log_store : ObjectStore
-        The same for log entries, which may be told not to sync them.
-    options : WriterOptions
-    text : mapping
-        Text columns that MemTables can search, with the options of their index.
-    flushes, appends : Executor
-        Run flushes, and appends that no caller waits for.
-    upkeep : Upkeep
-    counters : WriterCounters
-    """
-
-    location: TableLocation
-    store: ObjectStore
-    log_store: ObjectStore
-    options: WriterOptions
-    text: Mapping[str, Mapping[str, Any]]
-    flushes: Executor
-    appends: Executor
-    upkeep: Upkeep
-    counters: WriterCounters
 
 
 @dataclass(frozen=True, slots=True)

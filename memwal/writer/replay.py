@@ -38,12 +38,13 @@ class ReplayedGeneration:
         Its number.
     last_position : int
         Of the newest entry with its rows; what ``replay_after`` becomes with its flush.
-    row_count, log_batches : int
-        Rows and batches in the log, superseded rows included. In memory there are fewer batches.
+    rows, bytes, log_batches : int
+        Rows, superseded ones included, what they take in memory, and in how many batches the log
+        has them. In memory there are fewer.
     is_last : bool
         Whether none follows: the rows to come may join this one unless it has to be flushed.
-    rows : GenerationRows
-        To be flushed from.
+    contents : GenerationRows
+        The rows, to be flushed from.
     batches : tuple of pyarrow.RecordBatch or None
         The rows, where those of all generations together fit the budget. None: the generation has
         to be flushed, and named in the manifest, before the next one is asked for.
@@ -51,10 +52,11 @@ class ReplayedGeneration:
 
     generation: int
     last_position: int
-    row_count: int
+    rows: int
+    bytes: int
     log_batches: int
     is_last: bool
-    rows: GenerationRows
+    contents: GenerationRows
     batches: tuple[pa.RecordBatch, ...] | None
 
 
@@ -101,10 +103,11 @@ def replay(
         yield ReplayedGeneration(
             generation=run.generation,
             last_position=run.last_position,
-            row_count=run.rows,
+            rows=run.rows,
+            bytes=run.bytes,
             log_batches=run.batches,
             is_last=is_last,
-            rows=(
+            contents=(
                 LoggedRows(log, run.after, run.last_position)
                 if batches is None
                 else TableRows(pa.Table.from_batches(batches, shape.schema), shape.primary_key)

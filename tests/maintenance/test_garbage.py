@@ -332,7 +332,7 @@ class TestOrphans:
         writer = table.writer()
         writer.upsert(rows({9: 9}))
         faults.of(table.location).kill("create", REGION_MANIFEST)
-        region = writer._open_regions()[0]
+        region = writer._regions.all()[0]
         with pytest.raises(Killed):
             region._flush(region._active)
         writer.abort()

@@ -136,8 +136,7 @@ class Recorder(Generic[Known]):
             self._keep(when, "only what was fsynced", self._least(), known)
             for how, change in CONTENTS.items():
                 self._keep(when, f"{how} files", self._most(tree, contents, change), known)
-            for _ in range(2):
-                self._keep(when, "some of it", self._some(tree, contents), known)
+            self._keep(when, "some of it", self._some(tree, contents), known)
 
     # Watching
 

@@ -40,10 +40,10 @@ def main(folder: Path, rows: int, rows_per_entry: int, generations: int) -> None
     before = peak()
     seen = 0
     for found in replay(store, claim, shape=shape, max_bytes=BUDGET):
-        keys = found.rows.keys()
-        passed = sum(batch.num_rows for batch in found.rows.batches())
-        if not len(keys) == passed == found.row_count:
-            raise SystemExit(f"{len(keys)} keys, {passed} rows, {found.row_count} expected")
+        keys = found.contents.keys()
+        passed = sum(batch.num_rows for batch in found.contents.batches())
+        if not len(keys) == passed == found.rows:
+            raise SystemExit(f"{len(keys)} keys, {passed} rows, {found.rows} expected")
         seen += passed
         del keys, found
     print(peak() - before, seen)

@@ -200,9 +200,7 @@ class TestHandle:
         assert state(table) == {1: 3}
 
 
-def test_memory_is_bounded_while_the_log_is_slow(
-    faults: FaultyStores, table: memwal.Table
-) -> None:
+def test_memory_is_bounded_while_the_log_is_slow(faults: FaultyStores, table: memwal.Table) -> None:
     store = faults.of(table.location)
     options = WriterOptions(
         durable=False, buffer_interval=0, max_buffered_bytes=1, backpressure_timeout=0.1

@@ -148,7 +148,7 @@ class TestWriter:
             + """
 writer = table.writer()
 handle = writer.upsert(rows(1))
-(region,) = writer._regions.values()
+(region,) = writer._regions.all()
 held, leave = threading.Event(), threading.Event()
 def hold():
     with writer._lock, region._state, writer._upkeep._agenda._changed:

@@ -47,9 +47,7 @@ def table(tmp_path: Path) -> memwal.Table:
     dataset = lance.write_dataset(rows(0, 300), uri)
     dataset.create_scalar_index("id", "BTREE", name="id_idx")
     dataset.create_scalar_index("text", "INVERTED", name="text_idx", stem=True)
-    dataset.create_index(
-        "vector", "IVF_PQ", name="vector_idx", num_partitions=1, num_sub_vectors=4
-    )
+    dataset.create_index("vector", "IVF_PQ", name="vector_idx", num_partitions=1, num_sub_vectors=4)
     return memwal.enable(
         uri,
         primary_key=["id"],

@@ -286,9 +286,7 @@ class Machine(RuleBasedStateMachine):
         self.model.settle(self._read(self.writer.scan().to_table()), in_order=True)
 
     @rule(keys=some_keys, gone=some_keys, close=st.booleans(), end=st.booleans())
-    def takeover_by_lance(
-        self, keys: list[int], gone: list[int], close: bool, end: bool
-    ) -> None:
+    def takeover_by_lance(self, keys: list[int], gone: list[int], close: bool, end: bool) -> None:
         self._say(f"takeover by Lance: upsert {keys}, delete {gone}, {'close' if close else ''}")
         old, change = self.writer, self._new(keys)
         if end:

@@ -136,7 +136,9 @@ class TestRefused:
         with table.writer() as writer:
             writer.upsert(whole((1, 1, "one", None)).cast(schema))
             writer.upsert(some(id=[1], b=["uno"]), partial=True)
-            with pytest.raises(InvalidInputError, match="1 rows do not exist yet and lack column a"):
+            with pytest.raises(
+                InvalidInputError, match="1 rows do not exist yet and lack column a"
+            ):
                 writer.upsert(some(id=[1, 2], b=["x", "y"]), partial=True)
             assert content(writer) == {1: (1, "uno", None)}
 
@@ -169,7 +171,7 @@ class TestAtTheSameTime:
             first = pool.submit(writer.upsert, whole((1, 2, "two", None)))
             pause.wait_until_reached()
             second = pool.submit(writer.upsert, some(id=[1], b=["zwei"]), partial=True)
-            while len(writer._open_regions()[0]._log_queue) < 1:
+            while len(writer._regions.all()[0]._log_queue) < 1:
                 pass
             pause.release()
             first.result()
@@ -188,7 +190,7 @@ class TestAtTheSameTime:
             first = pool.submit(writer.upsert, whole((1, 2, "two", None)))
             pause.wait_until_reached()
             second = pool.submit(writer.upsert, some(id=[1], b=["zwei"]), partial=True)
-            while len(writer._open_regions()[0]._log_queue) < 1:
+            while len(writer._regions.all()[0]._log_queue) < 1:
                 pass
             pause.release()
             with pytest.raises(StoreFullError):

@@ -6,10 +6,12 @@ is absent, empty, torn, zeroed or whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from support import native
 from support.faulty_store import FaultyStores
@@ -94,14 +96,20 @@ def check_recovery(uri: str, crash: Crash[Numbers], *, by_lance: bool) -> None:
     assert found.pop(99) == 99
     crash.known.settle(found)
     # Nothing that was lost comes back over what is written now.
-    with table.writer() as writer:
-        for n in range(100, 104):
-            writer.upsert(rows({1: n}))
-            assert state(writer) == {**found, 99: 99, 1: n}
-    found[1] = 103
+    found |= write_on(table, found)
     native.everything(table)
     table.merge()
     assert base_state(table) == {**found, 99: 99}
+
+
+def write_on(table: memwal.Table, found: dict[int, int | None]) -> dict[int, int | None]:
+    """Write what earlier entries of the log may have had too, and then further entries."""
+    new = {1: 100, **{n: n for n in range(200, 205)}}
+    with table.writer() as writer:
+        for key, n in new.items():
+            writer.upsert(rows({key: n}))
+        assert state(writer) == {**found, 99: 99, **new}
+    return new
 
 
 def check_all(life: Life, live: Callable[[], object]) -> int:
@@ -134,7 +142,7 @@ def test_writes(life: Life) -> None:
         life.write(writer, {1: None})
         writer.abort()
 
-    assert check_all(life, live) > 20
+    assert check_all(life, live) > 10
 
 
 def test_flushes_and_closes(life: Life) -> None:
@@ -167,17 +175,43 @@ def test_takeovers(life: Life) -> None:
     assert check_all(life, live) > 30
 
 
-def test_the_first_write_of_a_new_table(life: Life) -> None:
-    """The table itself is there when a write into it was acknowledged."""
+def test_a_new_table(life: Life) -> None:
+    """A table that was created is there."""
 
     def live() -> None:
         table = life.create()
+        life.recorder.lose_power("after the creation")
         writer = table.writer()
         life.write(writer, {1: 1})
         writer.abort()
 
-    found = [crash for crash in crashes(life, live) if crash.known.values]
-    check_each(life, found)
+    check_each(life, since(crashes(life, live), "after the creation"))
+
+
+def test_a_new_column(life: Life) -> None:
+    """A column that was written to is there, though Lance does not sync the table it is in."""
+    table = life.create()
+
+    def live() -> None:
+        native.dataset(table).add_columns(pa.field("new", pa.int64()))
+        writer = table.writer()
+        writer.upsert(rows({1: 1}).append_column("new", pa.array([1000])))
+        life.recorder.lose_power("after a write")
+        writer.abort()
+
+    problems = []
+    for number, crash in enumerate(since(crashes(life, live), "after a write")):
+        try:
+            with memwal.open(restored(life, crash, number)).writer() as writer:
+                writer.claim()
+                assert writer.scan().to_table().column("new").to_pylist() == [1000]
+        except (AssertionError, KeyError, MemWalError) as error:
+            problems.append(f"{crash.how}: {error!r}"[:300])
+    assert not problems, "\n".join(problems)
+
+
+def since(found: Iterable[Crash[Numbers]], when: str) -> list[Crash[Numbers]]:
+    return list(itertools.dropwhile(lambda crash: crash.when != when, found))
 
 
 @pytest.mark.parametrize("durable", [True, False], ids=["one-by-one", "buffered"])
@@ -211,9 +245,8 @@ def test_without_fsync(life: Life, durable: bool) -> None:
             lost += recovered != crash.known.values
             check_plausible(recovered)
             with table.writer() as writer:
-                for n in range(100, 108):
-                    writer.upsert(rows({1: n}))
-                    assert state(writer) == {**recovered, 1: n}, f"before {crash.when}"
+                writer.upsert(rows({99: 99}))
+            write_on(table, recovered)
             native.everything(table)
     assert lost, "no acknowledged write was ever lost: then why fsync?"
     assert damaged < len(found)
@@ -229,22 +262,45 @@ def check_plausible(found: dict[int, int | None]) -> None:
         assert found.get(2 + n) in (None, n) or n == 0
 
 
-def test_merges_and_collections(life: Life) -> None:
-    table = life.create()
+@pytest.mark.parametrize("deletes", [False, True], ids=["upserts", "deletes"])
+def test_merges(life: Life, deletes: bool) -> None:
+    table = generations_of(life, {1: 1, 2: 2}, {2: None} if deletes else {2: 20})
+
+    check_all(life, table.merge)
+
+
+@pytest.mark.parametrize("deletes", [False, True], ids=["upserts", "deletes"])
+def test_merges_on_a_disk_that_keeps_only_what_was_synced(life: Life, deletes: bool) -> None:
+    """Names that nobody synced are gone, so that what Lance commits is whole or absent."""
+    life.recorder = Recorder(life.disk, life.model.copy, names=lambda path: False)
+    table = generations_of(life, {1: 1, 2: 2}, {2: None} if deletes else {2: 20})
+
+    check_all(life, table.merge)
+
+
+def test_collections(life: Life) -> None:
+    """Nothing is deleted before what replaced it is safe."""
+    table = generations_of(life, {1: 1, 2: 2}, {2: None})
 
     def live() -> None:
-        with table.writer() as writer:
-            life.write(writer, {1: 1, 2: 2})
-            writer.flush()
-            life.write(writer, {2: None})
         table.merge()
-        life.recorder.lose_power("after the merge")
         for _ in range(2):
-            table.collect_garbage(
-                dry_run=False, grace=timedelta(0), retention=timedelta(0)
-            )
+            table.collect_garbage(dry_run=False, grace=timedelta(0), retention=timedelta(0))
             life.recorder.lose_power("after a collection")
         with table.writer() as writer:
             life.write(writer, {3: 3})
 
-    check_all(life, live)
+    found = list(crashes(life, live))
+    barrier = next(n for n, crash in enumerate(found) if crash.when.startswith("syncfs"))
+    check_each(life, [crash for crash in found[barrier:] if not crash.when.startswith("syncfs")])
+
+
+def generations_of(life: Life, *changes: Change[int]) -> memwal.Table:
+    """A table with a flushed generation for each change, none of them merged."""
+    table = life.create()
+    with table.writer() as writer:
+        for change in changes:
+            life.write(writer, change)
+            writer.flush()
+    life.recorder.crashes.clear()
+    return table

@@ -147,7 +147,7 @@ class TestGroupCommit:
             running = [pool.submit(go, thread) for thread in range(threads)]
             pause.wait_until_reached()
             deadline = time.monotonic() + 30
-            region = writer._open_regions()[0]
+            region = writer._regions.all()[0]
             while len(region._log_queue) < threads - 1 and time.monotonic() < deadline:
                 time.sleep(0.001)
             pause.release()
@@ -188,7 +188,7 @@ class TestGroupCommit:
             first = pool.submit(writer.upsert, rows({1: 1}))
             pause.wait_until_reached()
             others = [pool.submit(writer.upsert, rows({n: n})) for n in (2, 3, 4)]
-            region = writer._open_regions()[0]
+            region = writer._regions.all()[0]
             while len(region._log_queue) < 3:
                 time.sleep(0.001)
             pause.release()
@@ -214,7 +214,7 @@ class TestGroupCommit:
             first = pool.submit(writer.upsert, rows({1: 1}))
             pause.wait_until_reached()
             others = [pool.submit(writer.upsert, rows({n: n})) for n in (2, 3)]
-            region = writer._open_regions()[0]
+            region = writer._regions.all()[0]
             while len(region._log_queue) < 2:
                 time.sleep(0.001)
             pause.release()
@@ -604,7 +604,7 @@ class TestReplay:
         writer.upsert(rows({1: 1}))
         store.kill("create", REGION_MANIFEST, after=True)
 
-        region = writer._open_regions()[0]
+        region = writer._regions.all()[0]
         with pytest.raises(Killed):
             region._flush(region._active)
         writer.abort()
@@ -764,7 +764,7 @@ class TestFlush:
             writer.upsert(rows({1: 1}))
             writer.flush()
             writer.upsert(rows({2: 2}))
-            region = writer._open_regions()[0]
+            region = writer._regions.all()[0]
             store = quick_faults.of(table.location)
             store.clear()
             return table, store, lambda: region._flush(region._active)

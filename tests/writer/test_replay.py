@@ -91,10 +91,10 @@ def without_generation(batches: Sequence[pa.RecordBatch], epoch: int) -> bytes:
 
 def rows_of(found: ReplayedGeneration) -> list[tuple[int, int]]:
     """Key and entry of each row; the ways to get at them must agree."""
-    table = pa.Table.from_batches(list(found.rows.batches()), found.rows.schema)
+    table = pa.Table.from_batches(list(found.contents.batches()), found.contents.schema)
     rows = list(zip(table["id"].to_pylist(), table["n"].to_pylist(), strict=True))
-    assert found.rows.keys().to_pylist() == [key for key, _ in rows]
-    assert len(rows) == found.row_count
+    assert found.contents.keys().to_pylist() == [key for key, _ in rows]
+    assert len(rows) == found.rows
     if found.batches is not None:
         held = pa.Table.from_batches(list(found.batches), SHAPE.schema)
         assert held.equals(table)
@@ -274,7 +274,7 @@ class TestRefusal:
         store.inner.delete(wal_key(REGION, 2))
 
         with pytest.raises(CorruptDataError, match="entry 2 is missing"):
-            list(found.rows.batches())
+            list(found.contents.batches())
 
     def test_when_what_cannot_be_read_is_reported(self, store: FaultyStore) -> None:
         Log(store).put(1)
@@ -313,7 +313,7 @@ class TestRows:
         )
         for max_bytes in (LARGE, 1):
             (found,) = replay(store, claim_region(store, REGION), shape=SHAPE, max_bytes=max_bytes)
-            (batch,) = found.rows.batches()
+            (batch,) = found.contents.batches()
             assert batch.schema.equals(SHAPE.schema, check_metadata=True)
             assert batch.to_pylist() == [{"id": 1, "n": 7, "_tombstone": False}]
 
@@ -328,7 +328,7 @@ class TestRows:
         (found,) = replay(store, claim_region(store, REGION), shape=SHAPE, max_bytes=max_bytes)
 
         assert found.log_batches == 300
-        assert len(list(found.rows.batches())) == 1
+        assert len(list(found.contents.batches())) == 1
         assert [key for key, _ in rows_of(found)] == list(range(300))
 
     def test_with_dictionaries_are_not_joined(self, store: FaultyStore) -> None:
@@ -354,7 +354,7 @@ class TestRows:
         for max_bytes in (LARGE, 1):
             claim = claim_region(store, REGION)
             (found,) = replay(store, claim, shape=shape, max_bytes=max_bytes)
-            words = [value for b in found.rows.batches() for value in b["word"].to_pylist()]
+            words = [value for b in found.contents.batches() for value in b["word"].to_pylist()]
             assert words == [f"{number}" for number in range(300)]
 
     def test_have_keys_of_several_columns(self, store: FaultyStore) -> None:
@@ -385,7 +385,7 @@ class TestRows:
         for max_bytes in (LARGE, 1):
             claim = claim_region(store, REGION)
             (found,) = replay(store, claim, shape=shape, max_bytes=max_bytes)
-            keys.append(found.rows.keys())
+            keys.append(found.contents.keys())
 
         assert keys[0].equals(keys[1])
         assert keys[0][0] == keys[0][2] != keys[0][1]

@@ -1,0 +1,192 @@
+"""Which of the base table's rows an index covers, and what answers for the others.
+
+Rows that were merged after an index was built are in no segment of it. As long as the generations
+that brought them are stored, their own indexes find these rows (spec: Indexed Read Plan).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from memwal.errors import ObjectNotFoundError
+from memwal.reader.newest import find_newest
+from memwal.reader.row_set import RowIds
+from memwal.reader.sources import (
+    GenerationSource,
+    MergedGeneration,
+    ReadSources,
+    open_generation,
+)
+from memwal.region.newest import key_column
+from memwal.table_index.base_table import BaseTable
+
+if TYPE_CHECKING:
+    from lance.lance.indices import IndexDescription
+
+_KNOWN_GAPS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Bridge:
+    """Rows of the base table that a generation's indexes answer for.
+
+    Attributes
+    ----------
+    source : GenerationSource
+        The generation that brought them.
+    addresses : numpy.ndarray of uint64
+        Their rows there, ascending.
+    rows : numpy.ndarray of uint64
+        The same rows in the base table.
+    keys : pyarrow.Array
+        Their keys.
+    """
+
+    source: GenerationSource
+    addresses: RowIds
+    rows: RowIds
+    keys: pa.Array
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """The base table's rows that an index does not cover.
+
+    Attributes
+    ----------
+    fragments : tuple of int
+        Where they are.
+    bridges : tuple of Bridge
+        Those that came from generations that are still stored.
+    rest : numpy.ndarray of uint64
+        Row ids of the others, ascending: they have to be looked at one by one.
+    rest_keys : pyarrow.Array
+        Their keys.
+    """
+
+    fragments: tuple[int, ...]
+    bridges: tuple[Bridge, ...]
+    rest: RowIds
+    rest_keys: pa.Array
+
+
+def find_index(
+    descriptions: Sequence[IndexDescription], column: str, kind: Callable[[str], bool]
+) -> IndexDescription | None:
+    """The index over exactly one column whose kind is wanted, if there is one."""
+    for description in descriptions:
+        if list(description.field_names) == [column] and kind(description.index_type):
+            return description
+    return None
+
+
+def covered_fragments(index: IndexDescription) -> set[int]:
+    """Fragments that the segments of an index cover."""
+    return {fragment for segment in index.segments for fragment in segment.fragment_ids}
+
+
+def find_gap(sources: ReadSources, index: IndexDescription) -> Gap | None:
+    """Rows of the base table that an index does not cover, None when it covers all.
+
+    A row belongs to the newest of the stored generations that has its key: the one that brought
+    it, as long as only merges write to the table. Rows that somebody appended beside are in
+    ``rest``. The answer is kept for later calls, since it never changes for a version.
+    """
+    base = sources.base
+    covered = covered_fragments(index)
+    fragments = tuple(sorted(set(base.dataset.fragment_ids()) - covered))
+    if not fragments:
+        return None
+    wanted = _catching_up(base, sources.merged, index.name)
+    segments = tuple(segment.uuid for segment in index.segments)
+    return _gaps.get(
+        (base.location.uri, base.version, segments, wanted),
+        lambda: _find_gap(base, wanted, fragments),
+    )
+
+
+def _catching_up(
+    base: BaseTable, merged: Sequence[MergedGeneration], index: str
+) -> tuple[MergedGeneration, ...]:
+    caught_up = base.details.catchup.get(index, {})
+    return tuple(
+        sorted(
+            (m for m in merged if m.generation > caught_up.get(m.region_id, 0)),
+            key=lambda m: m.generation,
+        )
+    )
+
+
+def _find_gap(
+    base: BaseTable, merged: Sequence[MergedGeneration], fragments: tuple[int, ...]
+) -> Gap:
+    rows = base.dataset.scanner(
+        columns=list(base.primary_key),
+        with_row_id=True,
+        fragments=[base.dataset.get_fragment(fragment) for fragment in fragments],
+    ).to_table()
+    keys = key_column(rows, base.primary_key)
+    row_ids = rows.column("_rowid").to_numpy()
+    opened = _open(base, merged)
+    newest = find_newest(opened, base.primary_key, keys.type)
+    at = pc.index_in(keys, value_set=newest.keys)
+    known = at.is_valid().to_numpy(zero_copy_only=False)
+    where = pc.fill_null(at, 0).to_numpy()
+    if len(newest.keys):
+        known &= ~newest.deleted[where]
+    bridges = []
+    for number, source in enumerate(opened):
+        mine = np.flatnonzero(known & (newest.source[where] == number)) if known.any() else []
+        if not len(mine):
+            continue
+        addresses = newest.addresses[where[mine]]
+        order = np.argsort(addresses)
+        mine = np.asarray(mine)[order]
+        bridges.append(Bridge(source, addresses[order], row_ids[mine], keys.take(pa.array(mine))))
+    rest = np.flatnonzero(~known)
+    rest = rest[np.argsort(row_ids[rest])]
+    return Gap(fragments, tuple(bridges), row_ids[rest], keys.take(pa.array(rest)))
+
+
+def _open(base: BaseTable, merged: Sequence[MergedGeneration]) -> list[GenerationSource]:
+    found = []
+    for generation in merged:
+        try:
+            found.append(
+                open_generation(base, generation.region_id, generation.generation, generation.path)
+            )
+        except ObjectNotFoundError:
+            # Collected meanwhile; its rows are looked at one by one.
+            continue
+    return found
+
+
+class _Gaps:
+    """The gaps that were asked for last."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: OrderedDict[Any, Gap] = OrderedDict()
+
+    def get(self, key: Any, find: Callable[[], Gap]) -> Gap:
+        with self._lock:
+            if key in self._known:
+                self._known.move_to_end(key)
+                return self._known[key]
+        found = find()
+        with self._lock:
+            self._known[key] = found
+            while len(self._known) > _KNOWN_GAPS:
+                self._known.popitem(last=False)
+        return found
+
+
+_gaps = _Gaps()

@@ -1,0 +1,126 @@
+"""What a search found: rows of sources with a number each, best first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from memwal.reader.row_set import RowIds, encode_row_set
+from memwal.reader.sources import ReadSources
+
+BASE = -1
+"""Number of the base table among the sources; generations count from 0."""
+
+_Numbers = np.ndarray[Any, np.dtype[np.int64]]
+_Values = np.ndarray[Any, np.dtype[np.float64]]
+
+
+@dataclass(frozen=True, slots=True)
+class Hits:
+    """Rows that a search found.
+
+    Attributes
+    ----------
+    source : numpy.ndarray of int64
+        Which source each row is in: :data:`BASE`, or a position among the generations.
+    rows : numpy.ndarray of uint64
+        Row ids there.
+    values : numpy.ndarray of float64
+        Distance or score of each.
+    """
+
+    source: _Numbers
+    rows: RowIds
+    values: _Values
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @classmethod
+    def of(cls, source: int, rows: RowIds, values: np.ndarray[Any, Any]) -> Hits:
+        """Rows of one source."""
+        return cls(
+            np.full(len(rows), source, np.int64),
+            np.asarray(rows, np.uint64),
+            np.asarray(values, np.float64),
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence[Hits]) -> Hits:
+        """Hits of several searches, one after the other."""
+        if not parts:
+            return cls.of(BASE, np.empty(0, np.uint64), np.empty(0))
+        return cls(
+            np.concatenate([part.source for part in parts]),
+            np.concatenate([part.rows for part in parts]),
+            np.concatenate([part.values for part in parts]),
+        )
+
+    def take(self, positions: np.ndarray[Any, Any]) -> Hits:
+        """Some of the hits, by position or mask."""
+        return Hits(self.source[positions], self.rows[positions], self.values[positions])
+
+    def best(self, k: int | None, *, smallest: bool) -> Hits:
+        """The ``k`` best, best first; of equal ones those of the base table, then by row."""
+        values = np.asarray(self.values, np.float32)
+        order = np.lexsort((self.rows, self.source, values if smallest else -values))
+        return self.take(order[:k])
+
+
+def fetch(
+    sources: ReadSources, hits: Hits, schema: pa.Schema, extra: Sequence[tuple[str, Any]]
+) -> pa.Table:
+    """Rows of hits in their order.
+
+    Parameters
+    ----------
+    schema : pyarrow.Schema
+        Columns wanted, in the types of the base table.
+    extra : sequence of (str, array)
+        Further columns of float32, one value per hit.
+
+    Returns
+    -------
+    pyarrow.Table
+    """
+    base = sources.base
+    names = list(schema.names) or [base.primary_key[0]]
+    parts, positions = [], []
+    for number in np.unique(hits.source):
+        mine = np.flatnonzero(hits.source == number)
+        dataset = base.dataset if number == BASE else sources.generations[number].dataset
+        rows = dataset._take_rows(hits.rows[mine].tolist(), columns=names)
+        parts.append(
+            pa.Table.from_arrays(
+                rows.columns, schema=pa.schema([base.schema.field(name) for name in names])
+            )
+        )
+        positions.append(mine)
+    wanted = pa.schema([*schema, *(pa.field(name, pa.float32()) for name, _ in extra)])
+    if not parts:
+        return wanted.empty_table()
+    order = np.argsort(np.concatenate(positions))
+    found = pa.concat_tables(parts).take(pa.array(order)).combine_chunks()
+    columns = [found.column(name) for name in schema.names]
+    columns += [pa.array(np.asarray(values, np.float32)) for _, values in extra]
+    return pa.Table.from_arrays(columns, schema=wanted)
+
+
+def matching(sources: ReadSources, hits: Hits, predicate: str) -> np.ndarray[Any, Any]:
+    """Which of the hits a SQL predicate lets through; only their rows are read."""
+    kept = np.zeros(len(hits), np.bool_)
+    for number in np.unique(hits.source):
+        mine = np.flatnonzero(hits.source == number)
+        dataset = sources.base.dataset if number == BASE else sources.generations[number].dataset
+        found = dataset.scanner(
+            columns=[],
+            filter=predicate,
+            with_row_id=True,
+            row_addr_allowlist=encode_row_set(hits.rows[mine]),
+        ).to_table()
+        kept[mine] = np.isin(hits.rows[mine], found.column("_rowid").to_numpy())
+    return kept

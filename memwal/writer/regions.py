@@ -1,0 +1,185 @@
+"""The regions that a table's writer holds: claimed with their first row, released when idle."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection, Sequence
+from uuid import UUID
+
+from memwal.errors import InvalidInputError, MemWalError, WriterClosedError
+from memwal.region.routing import RegionAssignment
+from memwal.writer.completion import PartialRows
+from memwal.writer.form import Form
+from memwal.writer.handle import PendingWrite
+from memwal.writer.region_writer import RegionWriter, WholeRows
+from memwal.writer.workshop import Workshop
+
+
+class HeldRegions:
+    """Writers of regions, by region. Safe to use from many threads.
+
+    Parameters
+    ----------
+    workshop : Workshop
+    allowed : collection of UUID, optional
+        The only regions that may be claimed.
+    """
+
+    def __init__(self, workshop: Workshop, *, allowed: Collection[UUID] | None) -> None:
+        self._workshop = workshop
+        self._allowed = frozenset(allowed) if allowed is not None else None
+        self._lock = threading.Lock()
+        self._claims: dict[UUID, threading.Lock] = {}
+        self._writers: dict[UUID, RegionWriter] = {}
+        self._idle_task = workshop.upkeep.task(self._release_idle)
+        self.closed = False
+
+    def check_open(self) -> None:
+        """Raise WriterClosedError once the writer is closed."""
+        if self.closed:
+            raise WriterClosedError("the writer of this table is closed; open a new one")
+
+    def may_claim(self, region_id: UUID) -> bool:
+        """Whether a region is one of those allowed."""
+        return self._allowed is None or region_id in self._allowed
+
+    def check_allowed(self, region_ids: Collection[UUID]) -> None:
+        """Refuse regions that may not be claimed."""
+        if self._allowed is None or self._allowed.issuperset(region_ids):
+            return
+        foreign = [str(region_id) for region_id in region_ids if region_id not in self._allowed]
+        raise InvalidInputError(
+            "rows belong to regions that this writer may not claim: "
+            f"{', '.join(foreign)}; nothing was written"
+        )
+
+    def all(self) -> list[RegionWriter]:
+        """Those that are held now."""
+        with self._lock:
+            return list(self._writers.values())
+
+    def claim(self, form: Form, assignments: Sequence[RegionAssignment]) -> list[BaseException]:
+        """Claim those of the regions that are not held, side by side; what failed is returned."""
+        missing = [a for a in assignments if a.region_id not in self._writers]
+        if not missing:
+            return []
+        with self._lock:
+            self.check_open()
+            claims = [self._workshop.appends.submit(self._get, form, a) for a in missing]
+        return [error for claim in claims if (error := claim.exception()) is not None]
+
+    def write(
+        self,
+        form: Form,
+        assignment: RegionAssignment,
+        rows: WholeRows | PartialRows,
+        *,
+        wait: bool,
+    ) -> PendingWrite:
+        """Write rows of one region, which is claimed if it is not held.
+
+        Raises
+        ------
+        MemWalError
+            The rows were not accepted: see :meth:`RegionWriter.write`.
+        """
+        while True:
+            writer = self._get(form, assignment)
+            try:
+                return writer.write(rows, wait=wait)
+            except WriterClosedError:
+                if not writer.released:
+                    raise
+                # Given up when idle, while this write was on its way to it.
+                self._forget(writer)
+
+    def barrier(self, *, seals: bool, deadline: float) -> None:
+        """Have everything written so far be durable, and flushed if it ``seals``.
+
+        Raises
+        ------
+        MemWalError, OSError
+            The first of what regions failed with, after all have ended.
+        """
+        started: list[tuple[RegionWriter, PendingWrite]] = []
+        errors: list[Exception] = []
+        self.check_open()
+        for writer in self.all():
+            try:
+                started.append((writer, writer.start_barrier(seals=seals)))
+            except MemWalError as error:
+                if not writer.released:
+                    errors.append(error)
+        for writer, barrier in started:
+            try:
+                writer.finish_barrier(barrier, deadline=deadline)
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def close(self) -> None:
+        """Take no more writes, without a flush."""
+        with self._lock:
+            self.closed = True
+            writers = list(self._writers.values())
+        for writer in writers:
+            writer.abort()
+
+    def _get(self, form: Form, assignment: RegionAssignment) -> RegionWriter:
+        region_id = assignment.region_id
+        with self._lock:
+            self.check_open()
+            writer = self._writers.get(region_id)
+            if writer is not None:
+                return writer
+            claiming = self._claims.setdefault(region_id, threading.Lock())
+        with claiming:
+            with self._lock:
+                writer = self._writers.get(region_id)
+            if writer is not None:
+                return writer
+            writer = RegionWriter(
+                self._workshop,
+                region_id,
+                form.shape,
+                spec_id=form.spec_id,
+                region_fields=assignment.field_values,
+            )
+            with self._lock:
+                if not self.closed:
+                    self._writers[region_id] = writer
+            if self.closed:
+                writer.abort()
+                self.check_open()
+            idle = self._workshop.options.release_idle_after
+            if idle is not None:
+                self._idle_task.schedule(time.monotonic() + idle)
+            return writer
+
+    def _forget(self, writer: RegionWriter) -> None:
+        with self._lock:
+            if self._writers.get(writer.region_id) is writer:
+                del self._writers[writer.region_id]
+
+    def _release_idle(self) -> None:
+        """Have regions given up that were not written to for long."""
+        longest = self._workshop.options.release_idle_after
+        if longest is None:
+            return
+        now = time.monotonic()
+        used = {writer: writer.used_at() for writer in self.all()}
+        with self._lock:
+            if self.closed:
+                return
+            for writer, at in used.items():
+                if at <= now - longest:
+                    self._workshop.releases.submit(self._release, writer, now - longest)
+        if used:
+            recent = [at for at in used.values() if at > now - longest]
+            self._idle_task.schedule(min([*recent, now]) + longest)
+
+    def _release(self, writer: RegionWriter, since: float) -> None:
+        if writer.release(since):
+            self._forget(writer)

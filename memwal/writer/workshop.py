@@ -1,0 +1,85 @@
+"""What the writers of one table's regions share: threads, stores, counters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from memwal.storage.base import ObjectStore
+from memwal.storage.location import TableLocation
+from memwal.table_index.base_table import BaseTable
+from memwal.writer.options import WriterOptions
+from memwal.writer.stats import Durations, WriterCounters
+from memwal.writer.text_columns import text_columns
+from memwal.writer.upkeep import Upkeep
+
+_FLUSH_THREADS = 2
+_APPEND_THREADS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Workshop:
+    """Shared by all regions of a writer.
+
+    Attributes
+    ----------
+    location : TableLocation
+    store : ObjectStore
+        Of claims, manifests and generations.
+    log_store : ObjectStore
+        The same for log entries, which may be told not to sync them.
+    options : WriterOptions
+    text : mapping
+        Text columns that MemTables can search, with the options of their index.
+    flushes, appends : Executor
+        Run flushes; and appends that no caller waits for, which wait for nothing but the store.
+    releases : Executor
+        Runs what waits for appends and flushes, one by one.
+    upkeep : Upkeep
+    counters : WriterCounters
+    """
+
+    location: TableLocation
+    store: ObjectStore
+    log_store: ObjectStore
+    options: WriterOptions
+    text: Mapping[str, Mapping[str, Any]]
+    flushes: Executor
+    appends: Executor
+    releases: Executor
+    upkeep: Upkeep
+    counters: WriterCounters
+
+    @classmethod
+    def open(
+        cls, base: BaseTable, schema: pa.Schema, options: WriterOptions, durations: Durations
+    ) -> Workshop:
+        """Set everything up for a table; threads start when they are needed."""
+        location = base.location
+        return cls(
+            location=location,
+            store=location.store,
+            log_store=location.store if options.fsync else location.store_without_fsync,
+            options=options,
+            text=text_columns(base, schema),
+            flushes=ThreadPoolExecutor(_FLUSH_THREADS, thread_name_prefix="memwal-flush"),
+            appends=ThreadPoolExecutor(_APPEND_THREADS, thread_name_prefix="memwal-append"),
+            releases=ThreadPoolExecutor(1, thread_name_prefix="memwal-release"),
+            upkeep=Upkeep(),
+            counters=WriterCounters(location, durations=durations),
+        )
+
+    @property
+    def is_instant(self) -> bool:
+        """Whether an append takes no time to speak of, so that nothing is won by a thread."""
+        return not self.options.fsync and self.store.is_local
+
+    def close(self, *, wait: bool) -> None:
+        """End the threads; ``wait`` for what they do."""
+        self.upkeep.close(timeout=None if wait else 0)
+        for pool in (self.appends, self.releases, self.flushes):
+            pool.shutdown(wait=wait)
