@@ -7,9 +7,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from memwal import errors
+    from memwal import aio, errors
     from memwal.errors import MemWalError
     from memwal.region.spec import RegionSpec
+    from memwal.region_change import add_region_spec
     from memwal.setup import create, enable
     from memwal.table import Table, open
     from memwal.writer.options import WriterOptions
@@ -19,6 +20,7 @@ __all__ = [
     "RegionSpec",
     "Table",
     "WriterOptions",
+    "add_region_spec",
     "aio",
     "create",
     "enable",
@@ -31,6 +33,7 @@ _MODULES = {
     "RegionSpec": "memwal.region.spec",
     "Table": "memwal.table",
     "WriterOptions": "memwal.writer.options",
+    "add_region_spec": "memwal.region_change",
     "create": "memwal.setup",
     "enable": "memwal.setup",
     "open": "memwal.table",

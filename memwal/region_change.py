@@ -169,7 +169,7 @@ def _seal_all(location: TableLocation, spec_id: int) -> None:
             return
         for start in range(0, len(active), _EMPTIED_AT_ONCE):
             try:
-                _seal(base, active[start : start + _EMPTIED_AT_ONCE])
+                _seal(base, active[start : start + _EMPTIED_AT_ONCE], spec_id)
             except (RegionFencedError, RegionSealedError, InvalidInputError) as error:
                 logger.info("regions of %s are emptied again: %s", location, error)
                 problem = error
@@ -213,10 +213,10 @@ def _is_active(manifest: RegionManifest, spec_id: int) -> bool:
     return manifest.spec_id != spec_id and manifest.status == RegionStatus.ACTIVE
 
 
-def _seal(base: BaseTable, regions: Sequence[UUID]) -> None:
+def _seal(base: BaseTable, regions: Sequence[UUID], spec_id: int) -> None:
     """Claim regions, which fences their writers, replay and flush them, and seal them."""
     # The writer is given its regions; the spec that it would route rows by is of no account.
-    unsharded = RegionSpec.unsharded().bind({}, base.schema)
+    unsharded = RegionSpec.unsharded().bind({}, base.schema, spec_id=spec_id)
     details = replace(base.details, region_specs=(unsharded,))
     with TableWriter(replace(base, details=details), options=WriterOptions()) as writer:
         writer.claim([RegionAssignment(region_id) for region_id in regions])

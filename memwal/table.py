@@ -164,6 +164,7 @@ class Table(Reads):
         *,
         options: WriterOptions | None = None,
         region_ids: Collection[UUID] | None = None,
+        region: UUID | None = None,
     ) -> Writer:
         """Open a writer. It claims a region with the first row that belongs there.
 
@@ -172,6 +173,9 @@ class Table(Reads):
         options : WriterOptions, optional
         region_ids : collection of UUID, optional
             The only regions that the writer may claim; rows of others are refused.
+        region : UUID, optional
+            The region that all rows go to, in a table without a region spec. A key must always be
+            written to the same one: regions are merged in any order.
 
         Raises
         ------
@@ -180,7 +184,9 @@ class Table(Reads):
         """
         base = self.base()
         base.require_mem_wal()
-        return Writer(base, options=options or WriterOptions(), region_ids=region_ids)
+        return Writer(
+            base, options=options or WriterOptions(), region_ids=region_ids, region=region
+        )
 
     def status(self, *, regions: Collection[UUID] | None = None) -> TableStatus:
         """Backlog, log and catch-up lag per region. See :func:`memwal.maintenance.backlog`."""

@@ -51,6 +51,7 @@ def memwal(
 
 app.command()(setup.create)
 app.command()(setup.enable)
+app.command()(setup.add_region_spec)
 app.command()(status.status)
 app.command()(jobs.merge)
 app.command()(jobs.index)

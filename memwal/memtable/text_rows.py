@@ -97,6 +97,15 @@ class TextRows:
         """What the tokenizer of the index makes of a query."""
         return self._tokenizer.query_terms(query)
 
+    def occurrences(self, terms: Sequence[str], view: RowView) -> tuple[Rows, dict[str, Rows]]:
+        """Per row of a view its number of tokens, and of each term."""
+        found = self._found(terms, view)
+        return found.lengths, found.counts
+
+    def vocabulary(self, view: RowView, rows: Rows) -> list[str]:
+        """Distinct tokens of some rows, in the order of their bytes; nothing of it is kept."""
+        return self._tokenizer.vocabulary(view.take_column(self.column, rows))
+
     def check(self, view: RowView) -> None:
         """Refuse a view in which the column is not text, whether or not it has rows.
 

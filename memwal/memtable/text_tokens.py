@@ -113,6 +113,20 @@ class Tokenizer:
         self._counts_once = base == "ngram"
         self._marker = marker[0] if splits and len(marker) == 1 else None
 
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """The options that touch tokens, as ``create_scalar_index`` takes them."""
+        return self._options
+
+    def vocabulary(self, texts: pa.Array) -> list[str]:
+        """Distinct tokens of a column as :meth:`tokens` takes it, in the order of their bytes."""
+        while pt.is_list(texts.type) or pt.is_large_list(texts.type):
+            texts = texts.flatten()
+        found: set[str] = set()
+        for text in texts.drop_null().unique().to_pylist():
+            found.update(self.terms(text))
+        return sorted(found, key=str.encode)
+
     def terms(self, text: str) -> list[str]:
         """Tokens of one text, in order, repeated ones too.
 

@@ -6,11 +6,9 @@ that brought them are stored, their own indexes find these rows (spec: Indexed R
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +16,7 @@ import pyarrow.compute as pc
 
 from memwal.errors import ObjectNotFoundError
 from memwal.reader.newest import find_newest
+from memwal.reader.recent import Recent
 from memwal.reader.row_set import RowIds
 from memwal.reader.sources import (
     GenerationSource,
@@ -169,24 +168,4 @@ def _open(base: BaseTable, merged: Sequence[MergedGeneration]) -> list[Generatio
     return found
 
 
-class _Gaps:
-    """The gaps that were asked for last."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._known: OrderedDict[Any, Gap] = OrderedDict()
-
-    def get(self, key: Any, find: Callable[[], Gap]) -> Gap:
-        with self._lock:
-            if key in self._known:
-                self._known.move_to_end(key)
-                return self._known[key]
-        found = find()
-        with self._lock:
-            self._known[key] = found
-            while len(self._known) > _KNOWN_GAPS:
-                self._known.popitem(last=False)
-        return found
-
-
-_gaps = _Gaps()
+_gaps: Recent[Gap] = Recent(_KNOWN_GAPS)

@@ -34,7 +34,9 @@ logger = logging.getLogger(__name__)
 
 _PARALLEL = 8
 _FLAT_METRIC = "l2"
-# A search that met only stale rows asks for so many times more in its next round.
+# So many times the rows wanted are asked for where some may be stale, and so many times more in
+# each further round.
+_SPARE = 2
 _GROWTH = 4
 
 
@@ -282,7 +284,8 @@ def _unreplaced(
     round asks for more.
     """
     blocked = np.empty(0, np.uint64)
-    asked = k
+    # Where nothing can be stale, no more than what is wanted; else enough for one round mostly.
+    asked = _SPARE * k if len(newest.keys) else k
     while True:
         rows, distances = search(asked, blocked)
         if not len(newest.keys) or not len(rows):
@@ -292,8 +295,7 @@ def _unreplaced(
         if len(left) >= k or len(rows) < asked:
             return Hits.of(BASE, rows[left[:k]], distances[left[:k]])
         blocked = np.concatenate([blocked, rows[replaced]])
-        # Where many are stale, more will be: a few rounds must be enough.
-        asked = k if np.count_nonzero(replaced) * 2 < len(rows) else asked * _GROWTH
+        asked *= _GROWTH
 
 
 def _replaced(newest: NewestRows, keys: pa.Array) -> npt.NDArray[np.bool_]:
@@ -385,8 +387,9 @@ def _vector_column(base: BaseTable) -> str:
 
 
 def _is_vector(kind: pa.DataType) -> bool:
-    return pt.is_fixed_size_list(kind) and (
-        pt.is_floating(kind.value_type) or kind.value_type == pa.uint8()
+    return bool(
+        pt.is_fixed_size_list(kind)
+        and (pt.is_floating(kind.value_type) or kind.value_type == pa.uint8())
     )
 
 

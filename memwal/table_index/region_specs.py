@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from memwal.errors import TableSetupError
+from memwal.errors import RegionSealedError, TableSetupError
 from memwal.region.spec import RegionSpec
-from memwal.table_index.base_table import BaseTable
+from memwal.storage.location import TableLocation
+from memwal.table_index.base_table import BaseTable, open_base
 
 
 def current_spec(base: BaseTable) -> tuple[int, RegionSpec]:
@@ -22,3 +23,43 @@ def current_spec(base: BaseTable) -> tuple[int, RegionSpec]:
     stored = max(base.details.region_specs, key=lambda spec: spec.spec_id)
     names = {field_id: name for name, field_id in base.field_ids().items()}
     return stored.spec_id, RegionSpec.from_stored(stored, names)
+
+
+def check_by_hand(base: BaseTable) -> None:
+    """Make sure that a table's regions are written by hand.
+
+    Raises
+    ------
+    TableSetupError
+        It has a region spec, which says where each row belongs.
+    """
+    if base.details.region_specs:
+        raise TableSetupError(
+            f"{base.location} has a region spec that says where each row belongs; "
+            "open its writer without a region"
+        )
+
+
+def check_in_force(location: TableLocation, spec_id: int) -> None:
+    """Make sure that a spec is the one that new rows are routed by.
+
+    To be called after a region was claimed and before it is written to: whoever divides the table
+    anew stores the new spec first, and seals all regions that there are then.
+
+    Parameters
+    ----------
+    spec_id : int
+        0 for regions that are written by hand, which a table without specs has.
+
+    Raises
+    ------
+    RegionSealedError
+        The table is divided in another way by now.
+    """
+    details = open_base(location).details
+    newest = max((spec.spec_id for spec in details.region_specs), default=0)
+    if newest != spec_id:
+        raise RegionSealedError(
+            f"{location} is divided into regions in another way by now (region spec {newest}, not "
+            f"{spec_id}); open a new writer"
+        )

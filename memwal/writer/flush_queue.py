@@ -18,6 +18,7 @@ from memwal.errors import (
     StoreError,
     WriterClosedError,
 )
+from memwal.writer.memory import release_free_memory
 from memwal.writer.memtable import MemTable
 from memwal.writer.shown import shown_error
 
@@ -155,6 +156,8 @@ class FlushQueue:
             with self._state:
                 self._tables.popleft()
                 self._state.notify_all()
+            del table
+            release_free_memory()
 
     def _stop(self, error: Exception | None) -> None:
         self._running = False

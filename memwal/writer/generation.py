@@ -24,10 +24,8 @@ from memwal.table_index.base_table import BaseTable, translate_lance_error
 from memwal.writer.generation_data import write_data
 from memwal.writer.generation_rows import GenerationRows, TableRows
 from memwal.writer.key_sidecar import NewestKeys, write_key_index
-from memwal.writer.maintained import MaintainedIndex, build_indexes, maintained_indexes
+from memwal.writer.maintained import MaintainedIndex, build_indexes
 from memwal.writer.newest_batches import NewestBatches
-
-__all__ = ["MaintainedIndex", "maintained_indexes", "write_generation"]
 
 
 def write_generation(

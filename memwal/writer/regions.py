@@ -9,6 +9,7 @@ from uuid import UUID
 
 from memwal.errors import InvalidInputError, MemWalError, WriterClosedError
 from memwal.region.routing import RegionAssignment
+from memwal.table_index.region_specs import check_in_force
 from memwal.writer.completion import PartialRows
 from memwal.writer.form import Form
 from memwal.writer.handle import PendingWrite
@@ -147,6 +148,11 @@ class HeldRegions:
                 spec_id=form.spec_id,
                 region_fields=assignment.field_values,
             )
+            try:
+                check_in_force(self._workshop.location, form.spec_id)
+            except BaseException:
+                writer.abort()
+                raise
             with self._lock:
                 if not self.closed:
                     self._writers[region_id] = writer

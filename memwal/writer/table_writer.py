@@ -29,7 +29,7 @@ from memwal.writer.rows import RowShape
 from memwal.writer.stats import WriterStats
 from memwal.writer.upkeep import watch_for_loss
 from memwal.writer.workshop import Workshop
-from memwal.writer.write_failures import settle, settle_one
+from memwal.writer.write_failures import Route, settle, settle_one
 
 
 class TableWriter:
@@ -47,6 +47,8 @@ class TableWriter:
     region_ids : collection of UUID, optional
         The only regions that this writer may claim. A row of another one is refused before
         anything is written.
+    region : UUID, optional
+        The one region of a table whose regions are written by hand.
     """
 
     def __init__(
@@ -55,8 +57,10 @@ class TableWriter:
         *,
         options: WriterOptions,
         region_ids: Collection[UUID] | None = None,
+        region: UUID | None = None,
     ) -> None:
-        self._form = Form.of(base)
+        self._region = region
+        self._form = Form.of(base, region)
         self._options = options
         self._guard = ForkGuard(f"the writer of {base.location}")
         metrics = process_metrics()
@@ -117,7 +121,8 @@ class TableWriter:
         Parameters
         ----------
         keys : anything Arrow
-            The key columns, or an array where the key has one column.
+            The key columns, or an array where the key has one column; with them the columns by
+            which the table is divided into regions, where these are not part of the key.
         wait : bool, optional
             As for :meth:`upsert`.
 
@@ -128,7 +133,10 @@ class TableWriter:
         """
         self._guard.check()
         form, batches = self._shaped(keys, RowShape.deletes)
-        return self._write(form, batches, WholeRows, wait)
+        if not form.columns_beside_key or not batches:
+            return self._write(form, batches, WholeRows, wait)
+        by = _one_batch(form.shape.partial(keys))
+        return self._write(form, [_one_batch(batches)], WholeRows, wait, by=by)
 
     def flush_wal(self) -> None:
         """Wait until every buffered write is durable.
@@ -253,7 +261,7 @@ class TableWriter:
             if not base.identified_schema.equals(
                 self._form.base.identified_schema, check_metadata=True
             ):
-                self._form = Form.of(base)
+                self._form = Form.of(base, self._region)
             return self._form
 
     def _write(
@@ -262,24 +270,29 @@ class TableWriter:
         batches: list[pa.RecordBatch],
         rows_of: Callable[[RowShape, list[pa.RecordBatch]], WholeRows | PartialRows],
         wait: bool | None,
+        *,
+        by: pa.RecordBatch | None = None,
     ) -> WriteHandle:
         if wait is None:
             wait = self._options.durable
-        parts = self._routed(form, batches)
+        route = form.router.route if by is None else functools.partial(form.router.route, by=by)
+        parts = self._routed(route, batches)
         if len(parts) == 1:
             assignment, part = parts[0]
             write = self._regions.write(form, assignment, rows_of(form.shape, part), wait=wait)
             if wait and write.error is not None:
                 raise as_error(write.error)
             return WriteHandle(((assignment.region_id, write),), settle_one)
-        return self._write_parts(form, batches, parts, rows_of, wait)
+        return self._write_parts(
+            form, parts, rows_of, wait, functools.partial(settle, route, batches)
+        )
 
     def _routed(
-        self, form: Form, batches: Sequence[pa.RecordBatch]
+        self, route: Route, batches: Sequence[pa.RecordBatch]
     ) -> list[tuple[RegionAssignment, list[pa.RecordBatch]]]:
         parts: dict[UUID, tuple[RegionAssignment, list[pa.RecordBatch]]] = {}
         for batch in batches:
-            for assignment, rows in form.router.route(batch):
+            for assignment, rows in route(batch):
                 part = parts.get(assignment.region_id)
                 if part is None:
                     parts[assignment.region_id] = (assignment, [rows])
@@ -291,10 +304,10 @@ class TableWriter:
     def _write_parts(
         self,
         form: Form,
-        batches: list[pa.RecordBatch],
         parts: Sequence[tuple[RegionAssignment, list[pa.RecordBatch]]],
         rows_of: Callable[[RowShape, list[pa.RecordBatch]], WholeRows | PartialRows],
         wait: bool,
+        settle_parts: Callable[[Sequence[Part]], None],
     ) -> WriteHandle:
         """One write per region, side by side, acknowledged as one."""
         # What a claim fails with, the write of its region fails with again.
@@ -310,7 +323,7 @@ class TableWriter:
                 write = PendingWrite([])
                 write.finish(error)
             written.append((assignment.region_id, write))
-        handle = WriteHandle(written, functools.partial(settle, form.router, batches))
+        handle = WriteHandle(written, settle_parts)
         if wait:
             handle.wait()
         return handle
@@ -320,6 +333,10 @@ class TableWriter:
         self._workshop.close(wait=wait)
         self._unwatch()
         self._loss.detach()
+
+
+def _one_batch(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
 def _deadline(timeout: float | None) -> float:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from uuid import UUID
 
 import pyarrow as pa
 
 from memwal.errors import PartialWriteError, RegionFailure
-from memwal.region.routing import Router
+from memwal.region.routing import RegionAssignment
 from memwal.writer.handle import Part, as_error
+
+Route = Callable[[pa.RecordBatch], list[tuple[RegionAssignment, pa.RecordBatch]]]
+"""Splits rows by region."""
 
 
 def settle_one(parts: Sequence[Part]) -> None:
@@ -19,7 +22,7 @@ def settle_one(parts: Sequence[Part]) -> None:
             raise as_error(part.error)
 
 
-def settle(router: Router, batches: Iterable[pa.RecordBatch], parts: Sequence[Part]) -> None:
+def settle(route: Route, batches: Iterable[pa.RecordBatch], parts: Sequence[Part]) -> None:
     """Raise what the failures of some regions mean for the whole write."""
     errors = {region_id: as_error(w.error) for region_id, w in parts if w.error is not None}
     if not errors:
@@ -27,7 +30,7 @@ def settle(router: Router, batches: Iterable[pa.RecordBatch], parts: Sequence[Pa
     kinds = {type(error) for error in errors.values()}
     if len(errors) == len(parts) and len(kinds) == 1:
         raise next(iter(errors.values()))
-    positions = _positions(router, batches)
+    positions = _positions(route, batches)
     failures = [RegionFailure(i, error, positions[i]) for i, error in errors.items()]
     raise PartialWriteError(
         f"{len(errors)} of {len(parts)} regions did not take their rows "
@@ -37,7 +40,7 @@ def settle(router: Router, batches: Iterable[pa.RecordBatch], parts: Sequence[Pa
     )
 
 
-def _positions(router: Router, batches: Iterable[pa.RecordBatch]) -> dict[UUID, pa.Array]:
+def _positions(route: Route, batches: Iterable[pa.RecordBatch]) -> dict[UUID, pa.Array]:
     """Which rows belong to each region."""
     found: dict[UUID, list[pa.Array]] = {}
     start = 0
@@ -45,6 +48,6 @@ def _positions(router: Router, batches: Iterable[pa.RecordBatch]) -> dict[UUID, 
         numbers = pa.array(range(start, start + batch.num_rows), pa.int64())
         start += batch.num_rows
         numbered = batch.append_column("", numbers)
-        for assignment, rows in router.route(numbered):
+        for assignment, rows in route(numbered):
             found.setdefault(assignment.region_id, []).append(rows.column(rows.num_columns - 1))
     return {region_id: pa.concat_arrays(parts) for region_id, parts in found.items()}

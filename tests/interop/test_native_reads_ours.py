@@ -220,7 +220,7 @@ def test_a_panic_in_lance_during_a_flush(
         writer.upsert(rows({1: 1}))
         with monkeypatch.context() as patched:
             patched.setattr(region_writer, "write_generation", panic)
-            with pytest.raises(memwal.MemWalError, match="not aligned"):
+            with pytest.raises(memwal.MemWalError, match="PanicException"):
                 writer.flush()
         writer.flush()
         assert state(table) == {1: 1}

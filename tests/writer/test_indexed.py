@@ -68,8 +68,10 @@ def test_answers_are_those_of_all_rows_written(table: memwal.Table, indexed: boo
         snapshot = unflushed.snapshot
         alive = {
             row["id"]: row
-            for row in [*rows(1000, 10, seed=5).to_pylist()]
-            + [r for s in range(0, 100, 20) for r in rows(1000 + s, 20).to_pylist()][10:]
+            for row in [
+                *rows(1000, 10, seed=5).to_pylist(),
+                *[r for s in range(0, 100, 20) for r in rows(1000 + s, 20).to_pylist()][10:],
+            ]
             if row["id"] not in (1050, 1051)
         }
         query = rows(1003, 1, seed=9).to_pylist()[0]["vector"]

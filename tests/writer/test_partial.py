@@ -157,8 +157,8 @@ class TestAtTheSameTime:
 
             with ThreadPoolExecutor(2) as pool:
                 list(pool.map(go, range(2)))
-            assert content(writer) == {n: (24, "24", None) for n in range(4)}
-        assert content(table) == {n: (24, "24", None) for n in range(4)}
+            assert content(writer) == dict.fromkeys(range(4), (24, "24", None))
+        assert content(table) == dict.fromkeys(range(4), (24, "24", None))
 
     def test_a_whole_row_written_meanwhile_counts(
         self, faults: FaultyStores, table: memwal.Table

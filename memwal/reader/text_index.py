@@ -1,0 +1,181 @@
+"""The files of text indexes: which documents there are, how long, and which tokens they hold."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from lance.file import LanceFileReader
+
+from memwal.errors import CorruptDataError, ObjectNotFoundError
+from memwal.reader.posting_lists import BLOCK, Numbers, decode_postings
+from memwal.reader.recent import Recent
+from memwal.reader.row_set import RowIds
+from memwal.reader.token_map import TokenMap
+from memwal.storage.location import TableLocation
+from memwal.table_index.base_table import translate_lance_error
+
+_FORMATS: Final = ("1", "2")
+_PART_BYTES = 512 << 20
+_POSTING_BYTES = 256 << 20
+
+
+class TextPart:
+    """One partition of a segment of a text index; its files never change.
+
+    Documents without a token are in none of the arrays.
+
+    Attributes
+    ----------
+    rows : numpy.ndarray of uint64, shape (documents,)
+        Row id of each document, in the order of the index.
+    lengths : numpy.ndarray of uint32, shape (documents,)
+        Number of tokens of each.
+    """
+
+    def __init__(self, uri: str, options: Mapping[str, str] | None, metadata: Any) -> None:
+        self._uri = uri
+        documents = _open(f"{uri}_docs.lance", options).read_all().to_table()
+        self.rows: RowIds = documents.column("_rowid").to_numpy()
+        self.lengths = documents.column("_num_tokens").to_numpy()
+        tokens = _open(f"{uri}_tokens.lance", options).read_all().to_table()
+        name = f"{uri}_tokens.lance"
+        if tokens.schema.names[0] != "_token_fst_bytes" or tokens.num_rows != 1:
+            raise CorruptDataError(f"{name} holds no map of tokens; build the index again")
+        self._tokens = TokenMap(tokens.column(0)[0].as_py(), name=name)
+        self._lists = _open(f"{uri}_invert.lance", options, columns=["_posting", "_length"])
+        self._varint = metadata.get("posting_tail_codec") == "varint_delta_v1"
+        self._lock = threading.Lock()
+        self._order: Numbers | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Memory, in bytes; posting lists are kept elsewhere."""
+        return int(self.rows.nbytes + self.lengths.nbytes)
+
+    def postings(self, term: str) -> tuple[Numbers, Numbers]:
+        """Documents that hold a term, and how often.
+
+        Returns
+        -------
+        numpy.ndarray of int64
+            Positions in :attr:`rows`, ascending.
+        numpy.ndarray of int64
+        """
+        return _postings.get((self._uri, term), lambda: self._read(term))
+
+    def near(self, term: str, *, distance: int, prefix: int) -> Iterator[str]:
+        """Terms within some edits of one, in the order of their bytes."""
+        for token, _ in self._tokens.near(term, distance=distance, prefix=prefix):
+            yield token
+
+    def find(self, rows: RowIds) -> Numbers:
+        """Positions of those of some rows that are documents here."""
+        if not len(self.rows) or not len(rows):
+            return np.empty(0, np.int64)
+        order = self._sorted()
+        at = np.searchsorted(self.rows, rows, sorter=order)
+        slots = order[np.minimum(at, len(self.rows) - 1)]
+        found: Numbers = slots[self.rows[slots] == rows]
+        return found
+
+    def _sorted(self) -> Numbers:
+        if self._order is None:
+            self._order = np.argsort(self.rows, kind="stable")
+        return self._order
+
+    def _read(self, term: str) -> tuple[Numbers, Numbers]:
+        number = self._tokens.get(term)
+        if number is None:
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        with self._lock:
+            rows = self._lists.take_rows([number]).to_table()
+        blocks, length = rows.column("_posting")[0].as_py(), rows.column("_length")[0].as_py()
+        return decode_postings(
+            blocks, length, varint_tail=self._varint, name=f"the list of {term!r} in {self._uri}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TextSegment:
+    """A segment of a text index.
+
+    Attributes
+    ----------
+    parameters : mapping of str to Any
+        Of its tokenizer, and what else it was built with.
+    parts : tuple of TextPart or None
+        None when the files have a form that is not known here.
+    """
+
+    parameters: Mapping[str, Any]
+    parts: tuple[TextPart, ...] | None
+
+    @property
+    def nbytes(self) -> int:
+        """Memory, in bytes."""
+        return sum(part.nbytes for part in self.parts or ())
+
+
+def open_segment(location: TableLocation, root: str, segment: str) -> TextSegment:
+    """Open a segment, and keep it for later calls.
+
+    Parameters
+    ----------
+    location : TableLocation
+        Of the base table, for its storage options.
+    root : str
+        URI of the data set that has the index.
+    segment : str
+        UUID of the segment.
+
+    Raises
+    ------
+    ObjectNotFoundError
+        Its files are gone.
+    CorruptDataError
+        They are not those of a text index.
+    """
+    uri = f"{root}/_indices/{segment}"
+    return _segments.get(uri, lambda: _open_segment(location, uri))
+
+
+def _open_segment(location: TableLocation, uri: str) -> TextSegment:
+    options = dict(location.storage_options) or None
+    try:
+        reader = _open(f"{uri}/metadata.lance", options)
+        raw = reader.metadata().schema.metadata or {}
+        metadata = {key.decode(): value.decode() for key, value in raw.items()}
+        parameters = json.loads(metadata["params"])
+        if (
+            metadata.get("format_version") not in _FORMATS
+            or metadata.get("token_set_format") != "fst"
+            or parameters.get("block_size", BLOCK) != BLOCK
+        ):
+            return TextSegment(parameters, None)
+        parts = json.loads(metadata["partitions"])
+        return TextSegment(
+            parameters, tuple(TextPart(f"{uri}/part_{n}", options, metadata) for n in parts)
+        )
+    except (KeyError, json.JSONDecodeError) as error:
+        raise CorruptDataError(f"{uri} is no text index: {error}; build it again") from error
+    except (OSError, ValueError) as error:
+        if isinstance(error, CorruptDataError | ObjectNotFoundError):
+            raise
+        raise translate_lance_error(error, f"reading {uri}") from error
+
+
+def _open(
+    uri: str, options: Mapping[str, str] | None, *, columns: list[str] | None = None
+) -> LanceFileReader:
+    return LanceFileReader(uri, storage_options=dict(options) if options else None, columns=columns)
+
+
+_segments: Recent[TextSegment] = Recent(_PART_BYTES, lambda segment: segment.nbytes)
+_postings: Recent[tuple[Numbers, Numbers]] = Recent(
+    _POSTING_BYTES, lambda found: found[0].nbytes + found[1].nbytes
+)

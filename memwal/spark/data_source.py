@@ -1,0 +1,130 @@
+"""Tables as Spark data frames: ``spark.read.format("memwal").load(uri)``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, MutableMapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
+
+import pyarrow as pa
+from pyspark.sql.datasource import (  # noqa: TID253 - what is defined here is a subclass
+    DataSource,
+    DataSourceReader,
+    InputPartition,
+)
+
+from memwal.errors import InvalidInputError
+from memwal.spark.arrow_types import check_schema, spark_schema, to_spark
+from memwal.spark.read_options import parse_options
+from memwal.spark.read_plan import ReadPlan, plan_read
+from memwal.spark.read_rows import read_share
+from memwal.storage.location import TableLocation
+from memwal.storage.open import check_options
+from memwal.storage.options_file import read_options_file
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+FORMAT = "memwal"
+
+
+def register(spark: SparkSession, *, storage_options: Mapping[str, str] | None = None) -> None:
+    """Make ``spark.read.format("memwal")`` known to a session.
+
+    Executors need memwal installed, as they do for the maintenance jobs.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        Also one of Spark Connect.
+    storage_options : mapping, optional
+        As Lance takes them, for every load of the session that names no file of its own. They
+        travel inside the tasks and stand neither in Spark's configuration nor in a plan.
+    """
+    source: type[MemWalDataSource] = MemWalDataSource
+    if storage_options:
+        # A class of its own is sent to the driver's Python workers as a whole, options and all.
+        source = type(
+            "MemWalDataSourceWithOptions",
+            (MemWalDataSource,),
+            {"_storage_options": check_options(storage_options)},
+        )
+    spark.dataSource.register(source)
+
+
+class MemWalDataSource(DataSource):  # type: ignore[misc]
+    """The newest row of every key, as :meth:`memwal.table.Table.scan` gives it.
+
+    A load reads the table at one moment: that of ``load()``, or with a ``schema(...)`` of the
+    caller's that of its first query. Every query of the data frame sees that moment, so that a
+    table can be joined with itself; load again to see what was written since. Options are the
+    attributes of :class:`memwal.spark.read_options.ReadOptions`.
+    """
+
+    # Of a registration; see register().
+    _storage_options: ClassVar[Mapping[str, str]] = {}
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        # Here, so that an option that is a secret is refused before there is a plan to show it.
+        self._options = parse_options(options)
+        super().__init__(options)
+        self._plan: ReadPlan | None = None
+
+    @classmethod
+    def name(cls) -> str:
+        """Name of the format."""
+        return FORMAT
+
+    def schema(self) -> StructType:
+        """Return the schema, of the moment that will be read."""
+        plan = self._make_plan(self._options.columns)
+        found = spark_schema(plan.schema, omit_unsupported=self._options.omit_unsupported)
+        # Spark keeps this object, and asks its copies for readers.
+        self._plan = _with_columns(plan, found)
+        return found
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return a reader of the columns of a schema, which is ours or the caller's own."""
+        plan = self._plan
+        if plan is None:
+            if self._options.columns is not None:
+                raise InvalidInputError("choose columns by a schema or by the option, not by both")
+            plan = self._make_plan(tuple(schema.names))
+            check_schema(schema, spark_schema(plan.schema))
+        return MemWalReader(plan, schema)
+
+    def _make_plan(self, columns: tuple[str, ...] | None) -> ReadPlan:
+        file = self._options.storage_options_file
+        storage_options = read_options_file(file) if file is not None else self._storage_options
+        location = TableLocation(self._options.uri, storage_options)
+        return plan_read(location, self._options, columns=columns)
+
+
+class MemWalReader(DataSourceReader):  # type: ignore[misc]
+    """Reads a plan, one share per partition.
+
+    It has no ``pushFilters``. Spark 4.3 keeps the filters that were pushed last with the load and
+    not with the query: any other query of the same data frame, and any other branch of a union,
+    would be answered with them.
+    """
+
+    def __init__(self, plan: ReadPlan, schema: StructType) -> None:
+        self._plan = plan
+        self._schema = schema
+
+    def partitions(self) -> list[InputPartition]:
+        """Return one partition per share."""
+        return [InputPartition(share) for share in self._plan.shares]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read a share in Spark's types; runs in an executor."""
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        schema = to_arrow_schema(self._schema, timezone="UTC")
+        for batch in read_share(self._plan, partition.value):
+            yield to_spark(batch, schema, truncate=self._plan.truncate)
+
+
+def _with_columns(plan: ReadPlan, schema: StructType) -> ReadPlan:
+    return replace(plan, schema=pa.schema([plan.schema.field(name) for name in schema.names]))

@@ -1,0 +1,260 @@
+"""What a load reads, decided once in the driver, and how executors share it."""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+import pyarrow as pa
+
+from memwal.errors import InvalidInputError, TableSetupError
+from memwal.format.names import generation_dir
+from memwal.format.region_manifest import RegionManifest
+from memwal.reader.scan import output_schema
+from memwal.region.discovery import read_manifests
+from memwal.region.spec import RegionSpec
+from memwal.region.stored_fields import is_pending
+from memwal.spark.read_options import ReadOptions
+from memwal.storage.location import TableLocation
+from memwal.table_index.base_table import (
+    BaseTable,
+    open_base,
+    open_dataset,
+    translate_lance_error,
+)
+
+if TYPE_CHECKING:
+    from lance.fragment import LanceFragment
+
+logger = logging.getLogger(__name__)
+
+# Of what nobody recorded a size for.
+_GUESSED_ROW_BYTES: Final = 256
+_GUESSED_GENERATION_BYTES: Final = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedGeneration:
+    """A flushed generation that the base table does not contain.
+
+    Attributes
+    ----------
+    path : str
+        Name of its folder in that of the region.
+    """
+
+    region_id: UUID
+    number: int
+    path: str
+
+    def __str__(self) -> str:
+        return generation_dir(self.region_id, self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One state of a table: a version of the base table, and what that version does not contain.
+
+    Attributes
+    ----------
+    generations : tuple of PlannedGeneration
+        Oldest first within each region.
+    """
+
+    location: TableLocation
+    version: int
+    generations: tuple[PlannedGeneration, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one Spark partition reads.
+
+    Attributes
+    ----------
+    fragments : tuple of int
+        Ids of fragments of the base table.
+    generations : tuple of int
+        Positions in :attr:`Moment.generations`.
+    """
+
+    fragments: tuple[int, ...] = ()
+    generations: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadPlan:
+    """All that driver and executors need for one load. It holds no rows and no keys.
+
+    Attributes
+    ----------
+    moment : Moment
+    schema : pyarrow.Schema
+        Columns to return, in the types of the table.
+    filter : str or None
+    regions : frozenset of UUID or None
+        Only rows of these, as the newest region spec that is in force has it.
+    shares : tuple of Share
+        At least one; every fragment and generation is in exactly one.
+    truncate : bool
+        Cut times to microseconds.
+    """
+
+    moment: Moment
+    schema: pa.Schema
+    filter: str | None
+    regions: frozenset[UUID] | None
+    shares: tuple[Share, ...]
+    truncate: bool
+
+
+def plan_read(
+    location: TableLocation, options: ReadOptions, *, columns: Collection[str] | None
+) -> ReadPlan:
+    """Plan a read of the table as it is now, or as it was at a version or a tag.
+
+    Manifests are read before the base table, as every reader does: what is merged in between is
+    then in the base table.
+
+    Raises
+    ------
+    InvalidInputError
+        A column, the filter or the tag does not exist.
+    TableSetupError
+        There is no such table or version, or MemWAL is not enabled.
+    """
+    manifests = read_manifests(location.store, options.regions)
+    past = _past_version(location, options)
+    base = open_base(location, version=past)
+    base.require_mem_wal()
+    schema = output_schema(base, list(columns) if columns is not None else None)
+    # In parentheses, Lance reads all of it; without, it ignores what follows a whole predicate.
+    predicate = f"({options.filter})" if options.filter is not None else None
+    _check_filter(base, predicate)
+    if options.regions is not None:
+        spec_in_force(base)
+    pending = _pending(base, manifests)
+    if past is not None:
+        if pending:
+            logger.warning(
+                "version %s of %s is read without the %s flushed generations that are not in it",
+                past,
+                location,
+                len(pending),
+            )
+        pending = {}
+    generations = tuple(pending)
+    return ReadPlan(
+        moment=Moment(location, base.version, generations),
+        schema=schema,
+        filter=predicate,
+        regions=options.regions,
+        shares=_divide(
+            [
+                *((size, True, number) for number, size in _fragment_bytes(base).items()),
+                *((size, False, at) for at, size in enumerate(pending.values())),
+            ],
+            partitions=options.partitions,
+            target_bytes=options.target_partition_bytes,
+        ),
+        truncate=options.truncate_nanoseconds,
+    )
+
+
+def spec_in_force(base: BaseTable) -> RegionSpec:
+    """Return the newest region spec that rows are routed by.
+
+    Raises
+    ------
+    TableSetupError
+        There is none.
+    """
+    stored = [spec for spec in base.details.region_specs if not is_pending(spec)]
+    if not stored:
+        raise TableSetupError(
+            f"{base.location} has no region spec that tells which rows a region has; leave the "
+            "option regions out"
+        )
+    names = {field_id: name for name, field_id in base.field_ids().items()}
+    return RegionSpec.from_stored(max(stored, key=lambda spec: spec.spec_id), names)
+
+
+def _past_version(location: TableLocation, options: ReadOptions) -> int | None:
+    if options.tag is None:
+        return options.version
+    dataset = open_dataset(location)
+    tags = dataset.tags.list()
+    tag = tags.get(options.tag)
+    if tag is None or tag["branch"]:
+        known = ", ".join(sorted(name for name, other in tags.items() if not other["branch"]))
+        raise InvalidInputError(f"{location} has no tag {options.tag!r}; it has {known or 'none'}")
+    return int(tag["version"])
+
+
+def _check_filter(base: BaseTable, predicate: str | None) -> None:
+    if predicate is None:
+        return
+    try:
+        base.dataset.scanner(columns=[], with_row_id=True, filter=predicate).explain_plan()
+    except (OSError, ValueError) as error:
+        translated = translate_lance_error(error, "reading the option filter")
+        if isinstance(translated, InvalidInputError):
+            raise translated from error
+        raise InvalidInputError(
+            f"the option filter is not a predicate over {base.location}: {error}"
+        ) from error
+
+
+def _pending(
+    base: BaseTable, manifests: Mapping[UUID, RegionManifest]
+) -> dict[PlannedGeneration, int]:
+    """Generations that the base table does not contain, and their sizes in bytes."""
+    return {
+        PlannedGeneration(region_id, flushed.generation, flushed.path): (
+            flushed.memory_bytes
+            or (flushed.rows or 0) * _GUESSED_ROW_BYTES
+            or _GUESSED_GENERATION_BYTES
+        )
+        for region_id, manifest in manifests.items()
+        for flushed in sorted(manifest.flushed, key=lambda flushed: flushed.generation)
+        if flushed.generation > base.details.merged.get(region_id, 0)
+    }
+
+
+def _fragment_bytes(base: BaseTable) -> dict[int, int]:
+    return {
+        int(fragment.fragment_id): _stored_bytes(fragment)
+        for fragment in base.dataset.get_fragments()
+    }
+
+
+def _stored_bytes(fragment: LanceFragment) -> int:
+    sizes = [file.file_size_bytes for file in fragment.data_files()]
+    if all(sizes):
+        return sum(sizes)
+    return int(fragment.physical_rows) * _GUESSED_ROW_BYTES
+
+
+def _divide(
+    items: list[tuple[int, bool, int]], *, partitions: int | None, target_bytes: int
+) -> tuple[Share, ...]:
+    """Spread fragments and generations evenly: the largest first, each to the emptiest share."""
+    total = sum(size for size, _, _ in items)
+    wanted = partitions or math.ceil(total / target_bytes)
+    count = max(1, min(wanted, len(items)))
+    shares: list[tuple[list[int], list[int]]] = [([], []) for _ in range(count)]
+    loads = [(0, at) for at in range(count)]
+    for size, is_fragment, number in sorted(items, reverse=True):
+        load, at = heapq.heappop(loads)
+        fragments, generations = shares[at]
+        (fragments if is_fragment else generations).append(number)
+        heapq.heappush(loads, (load + size, at))
+    return tuple(
+        Share(tuple(sorted(fragments)), tuple(sorted(generations)))
+        for fragments, generations in shares
+    )

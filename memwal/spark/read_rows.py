@@ -1,0 +1,214 @@
+"""Reading one share of a load, in an executor.
+
+Which rows count is found out here, from the keys of the generations, and not in the driver: a plan
+stays small however many rows were changed. A Python worker keeps these keys, and what it opened,
+for its next partitions.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from memwal.errors import ConflictError, MemWalError, ObjectNotFoundError, TableSetupError
+from memwal.format.names import TOMBSTONE
+from memwal.reader.newest import ROW_ADDRESS, NewestRows, find_newest
+from memwal.reader.scan import project
+from memwal.reader.sources import GenerationSource, open_generation
+from memwal.region.newest import key_column
+from memwal.region.routing import Router
+from memwal.spark.read_plan import Moment, PlannedGeneration, ReadPlan, Share, spec_in_force
+from memwal.table_index.base_table import BaseTable, open_base, translate_lance_error
+
+_OPEN_MOMENTS: Final = 4
+_REGIONS_AT_ONCE: Final = 4
+# Base rows are compared with the fresh keys this many at a time, or as many as there are fresh
+# keys: each comparison hashes all of these. Wide rows are compared sooner, to bound memory.
+_COMPARED_ROWS: Final = 65_536
+_COMPARED_BYTES: Final = 64 << 20
+# Batches of a count hold no values; Spark counts their rows in 32 bits.
+_COUNTED_ROWS: Final = 1 << 20
+
+
+def read_share(plan: ReadPlan, share: Share) -> Iterator[pa.RecordBatch]:
+    """Read the rows of a share that count, with the columns of the plan.
+
+    Raises
+    ------
+    ConflictError
+        What the plan names is no longer stored: it is older than the collector's retention.
+    """
+    moment = plan.moment
+    try:
+        opened = _opened(moment)
+        for position in share.generations:
+            yield from _generation_rows(plan, opened, moment.generations[position])
+        if share.fragments:
+            yield from _base_rows(plan, opened, share.fragments)
+    except (ObjectNotFoundError, TableSetupError) as error:
+        raise _outdated(moment, error) from error
+    except (OSError, ValueError) as error:
+        if isinstance(error, MemWalError):
+            raise
+        translated = translate_lance_error(error, f"reading {moment.location}")
+        if isinstance(translated, ObjectNotFoundError):
+            raise _outdated(moment, translated) from error
+        raise translated from error
+
+
+class _Opened:
+    """What this process has open of a moment."""
+
+    def __init__(self, moment: Moment) -> None:
+        self._moment = moment
+        self._lock = threading.Lock()
+        self._newest: dict[UUID, tuple[list[GenerationSource], NewestRows]] = {}
+        self._fresh_keys: pa.Array | None = None
+        self.base: BaseTable = open_base(moment.location, version=moment.version)
+        key = self.base.schema.empty_table().select(list(self.base.primary_key))
+        self._key_type = key_column(key, self.base.primary_key).type
+
+    def region(self, region_id: UUID) -> tuple[list[GenerationSource], NewestRows]:
+        """Generations of a region, and the newest row of each key among them.
+
+        A key belongs to one region, so that no other one can have a newer row of it.
+        """
+        with self._lock:
+            found = self._newest.get(region_id)
+        if found is None:
+            sources = [
+                open_generation(self.base, region_id, planned.number, planned.path)
+                for planned in self._moment.generations
+                if planned.region_id == region_id
+            ]
+            found = sources, find_newest(sources, self.base.primary_key, self._key_type)
+            with self._lock:
+                self._newest[region_id] = found
+        return found
+
+    def fresh_keys(self) -> pa.Array:
+        """Keys of all generations: base rows with one of these are outdated."""
+        if self._fresh_keys is None:
+            regions = list(dict.fromkeys(p.region_id for p in self._moment.generations))
+            with ThreadPoolExecutor(_REGIONS_AT_ONCE) as pool:
+                keys = [newest.keys for _, newest in pool.map(self.region, regions)]
+            self._fresh_keys = pa.concat_arrays(keys)
+        return self._fresh_keys
+
+
+@functools.lru_cache(maxsize=_OPEN_MOMENTS)
+def _opened(moment: Moment) -> _Opened:
+    return _Opened(moment)
+
+
+def _generation_rows(
+    plan: ReadPlan, opened: _Opened, planned: PlannedGeneration
+) -> Iterator[pa.RecordBatch]:
+    sources, newest = opened.region(planned.region_id)
+    position = next(at for at, s in enumerate(sources) if s.generation == planned.number)
+    live = newest.live_addresses(position)
+    if not len(live):
+        return
+    alive = f"not {TOMBSTONE}"
+    scanner = sources[position].dataset.scanner(
+        columns=plan.schema.names,
+        filter=f"{plan.filter} and {alive}" if plan.filter else alive,
+        with_row_address=True,
+    )
+    for batch in scanner.to_batches():
+        kept = _are_among(batch.column(ROW_ADDRESS).to_numpy(), live)
+        rows = project(batch if kept.all() else batch.filter(pa.array(kept)), plan.schema)
+        if rows.num_rows:
+            yield rows
+
+
+def _are_among(
+    addresses: np.ndarray[Any, np.dtype[np.uint64]], live: np.ndarray[Any, np.dtype[np.uint64]]
+) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    at = np.minimum(np.searchsorted(live, addresses), len(live) - 1)
+    return np.asarray(live[at] == addresses)
+
+
+def _base_rows(
+    plan: ReadPlan, opened: _Opened, fragments: tuple[int, ...]
+) -> Iterator[pa.RecordBatch]:
+    base = opened.base
+    router = None if plan.regions is None else Router(spec_in_force(base), base.schema)
+    region_columns = () if router is None else spec_in_force(base).columns
+    compared = bool(plan.moment.generations)
+    chosen = [base.dataset.get_fragment(number) for number in fragments]
+    if not plan.schema.names and not compared and router is None:
+        count = sum(fragment.count_rows(plan.filter) for fragment in chosen)
+        yield from _empty_rows(count)
+        return
+    needed = [*plan.schema.names, *region_columns, *(base.primary_key if compared else ())]
+    names = list(dict.fromkeys(needed))
+    scanner = base.dataset.scanner(
+        columns=names,
+        filter=plan.filter,
+        fragments=chosen,
+        with_row_address=not names,
+    )
+    for piece in _gathered(scanner.to_batches(), opened if compared else None):
+        table = piece
+        if compared:
+            keys = key_column(table, base.primary_key)
+            table = table.filter(pc.invert(pc.is_in(keys, value_set=opened.fresh_keys())))
+        for batch in table.to_batches():
+            for rows in _of_regions(batch, router, plan.regions):
+                if rows.num_rows:
+                    yield project(rows, plan.schema)
+
+
+def _gathered(batches: Iterator[pa.RecordBatch], opened: _Opened | None) -> Iterator[pa.Table]:
+    """Batches as they come or, where they are compared, joined to larger pieces."""
+    held: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        held.append(batch)
+        rows += batch.num_rows
+        size += batch.nbytes
+        # Only now: where the filter lets no row through, no keys are read.
+        wanted = 1 if opened is None else max(_COMPARED_ROWS, len(opened.fresh_keys()))
+        if rows >= wanted or size >= _COMPARED_BYTES:
+            yield pa.Table.from_batches(held)
+            held, rows, size = [], 0, 0
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+def _of_regions(
+    batch: pa.RecordBatch, router: Router | None, regions: frozenset[UUID] | None
+) -> Iterator[pa.RecordBatch]:
+    if router is None or regions is None:
+        yield batch
+        return
+    for assignment, rows in router.route(batch):
+        if assignment.region_id in regions:
+            yield rows
+
+
+def _empty_rows(count: int) -> Iterator[pa.RecordBatch]:
+    """Rows without columns."""
+    for start in range(0, count, _COUNTED_ROWS):
+        rows = pa.nulls(min(_COUNTED_ROWS, count - start))
+        yield pa.record_batch([rows], names=["rows"]).select([])
+
+
+def _outdated(moment: Moment, error: Exception) -> ConflictError:
+    return ConflictError(
+        f"version {moment.version} of {moment.location}, or a flushed generation that it does not "
+        f"contain, is no longer stored ({error}): the data frame is older than what the garbage "
+        "collector keeps. Load the table again; if this happens to young data frames, give the "
+        "collector a longer retention"
+    )
