@@ -165,6 +165,7 @@ class Table(Reads):
         options: WriterOptions | None = None,
         region_ids: Collection[UUID] | None = None,
         region: UUID | None = None,
+        replay: bool = True,
     ) -> Writer:
         """Open a writer. It claims a region with the first row that belongs there.
 
@@ -176,6 +177,10 @@ class Table(Reads):
         region : UUID, optional
             The region that all rows go to, in a table without a region spec. A key must always be
             written to the same one: regions are merged in any order.
+        replay : bool, default True
+            Whether a region's first claim takes over the rows of its log that were acknowledged
+            and never flushed. False abandons them for good, records what was abandoned, and
+            starts over: for a log that is damaged, or holds what must not come into the table.
 
         Raises
         ------
@@ -185,7 +190,11 @@ class Table(Reads):
         base = self.base()
         base.require_mem_wal()
         return Writer(
-            base, options=options or WriterOptions(), region_ids=region_ids, region=region
+            base,
+            options=options or WriterOptions(),
+            region_ids=region_ids,
+            region=region,
+            replay=replay,
         )
 
     def status(self, *, regions: Collection[UUID] | None = None) -> TableStatus:

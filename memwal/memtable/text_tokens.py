@@ -135,10 +135,16 @@ class Tokenizer:
         InvalidInputError
             When the options do not fit one another.
         """
-        try:
-            return [token.text for token in lance.tokenize(text, **self._options)]
-        except (ValueError, OSError, TypeError) as error:
-            raise InvalidInputError(f"Lance refuses to tokenize so: {error}") from error
+        return [token.text for token in self._tokens(text)]
+
+    def phrase_terms(self, query: str) -> list[tuple[str, ...]]:
+        """Tokens of a phrase by position; n-grams all stand at one, where each of them will do."""
+        found: dict[int, list[str]] = {}
+        for token in self._tokens(query):
+            found.setdefault(token.position, []).append(token.text)
+        if self._counts_once:
+            return [tuple(dict.fromkeys(terms)) for terms in found.values()]
+        return [tuple(terms) for terms in found.values()]
 
     def query_terms(self, query: str) -> list[str]:
         """Tokens that Lance searches for: repeated ones count each time, but not n-grams."""
@@ -159,6 +165,12 @@ class Tokenizer:
             np.concatenate([part.hashes for part in parts]),
             np.concatenate([part.counts for part in parts]),
         )
+
+    def _tokens(self, text: str) -> list[lance.FtsToken]:
+        try:
+            return lance.tokenize(text, **self._options)
+        except (ValueError, OSError, TypeError) as error:
+            raise InvalidInputError(f"Lance refuses to tokenize so: {error}") from error
 
     def _block(self, texts: pa.Array) -> Tokens:
         if pt.is_list(texts.type) or pt.is_large_list(texts.type):

@@ -143,12 +143,13 @@ def _find_gap(
         known &= ~newest.deleted[where]
     bridges = []
     for number, source in enumerate(opened):
-        mine = np.flatnonzero(known & (newest.source[where] == number)) if known.any() else []
+        mine = np.flatnonzero(known)
+        mine = mine[newest.source[where[mine]] == number]
         if not len(mine):
             continue
         addresses = newest.addresses[where[mine]]
         order = np.argsort(addresses)
-        mine = np.asarray(mine)[order]
+        mine = mine[order]
         bridges.append(Bridge(source, addresses[order], row_ids[mine], keys.take(pa.array(mine))))
     rest = np.flatnonzero(~known)
     rest = rest[np.argsort(row_ids[rest])]

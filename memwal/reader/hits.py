@@ -64,11 +64,20 @@ class Hits:
         """Some of the hits, by position or mask."""
         return Hits(self.source[positions], self.rows[positions], self.values[positions])
 
-    def best(self, k: int | None, *, smallest: bool) -> Hits:
-        """The ``k`` best, best first; of equal ones those of the base table, then by row."""
+    def order(self, k: int | None, *, smallest: bool) -> _Numbers:
+        """Positions of the ``k`` best, best first; of equal ones the base table's, then by row."""
         values = np.asarray(self.values, np.float32)
-        order = np.lexsort((self.rows, self.source, values if smallest else -values))
-        return self.take(order[:k])
+        values = values if smallest else -values
+        near = np.arange(len(values))
+        if k is not None and k < len(values):
+            # Of all that are as good as the last one, so that the order decides.
+            near = np.flatnonzero(values <= np.partition(values, k - 1)[k - 1])
+        order = np.lexsort((self.rows[near], self.source[near], values[near]))
+        return near[order[:k]]
+
+    def best(self, k: int | None, *, smallest: bool) -> Hits:
+        """The ``k`` best; see :meth:`order`."""
+        return self.take(self.order(k, smallest=smallest))
 
 
 def fetch(

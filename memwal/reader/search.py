@@ -5,18 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from memwal.errors import MemWalError
-from memwal.reader.hits import fetch
+from memwal.errors import InvalidInputError, MemWalError
+from memwal.reader.hits import Hits, fetch
 from memwal.reader.newest import NewestRows
 from memwal.reader.scan import output_schema
 from memwal.reader.sources import ReadSources
+from memwal.reader.text_query import TextQuery
+from memwal.reader.text_search import best_texts
 from memwal.reader.vector_search import nearest
 from memwal.table_index.base_table import translate_lance_error
 
 DISTANCE = "_distance"
+SCORE = "_score"
+RELEVANCE = "_relevance_score"
+
+_RANK_CONSTANT = 60
+_CANDIDATES = 50
 
 
 def search(
@@ -57,6 +65,116 @@ def search(
             prefilter=prefilter,
         )
         return fetch(sources, hits, schema, [(DISTANCE, hits.values)])
+
+
+def search_text(
+    sources: ReadSources,
+    newest: NewestRows,
+    query: str | TextQuery,
+    *,
+    column: str | Sequence[str] | None = None,
+    k: int | None = 10,
+    filter: str | None = None,
+    columns: Sequence[str] | None = None,
+) -> pa.Table:
+    """Rows whose texts match best; see :func:`memwal.reader.text_search.best_texts`.
+
+    Returns
+    -------
+    pyarrow.Table
+        The columns and ``_score``, best first.
+    """
+    schema = output_schema(sources.base, columns)
+    with _translated(sources, "searching"):
+        hits = best_texts(sources, newest, query, columns=column, k=k, filter=filter)
+        return fetch(sources, hits, schema, [(SCORE, hits.values)])
+
+
+def search_hybrid(
+    sources: ReadSources,
+    newest: NewestRows,
+    vector: npt.ArrayLike | pa.Array,
+    query: str | TextQuery,
+    *,
+    vector_column: str | None = None,
+    text_column: str | Sequence[str] | None = None,
+    k: int = 10,
+    filter: str | None = None,
+    columns: Sequence[str] | None = None,
+    weight: float = 0.5,
+    candidates: int | None = None,
+    metric: str | None = None,
+    nprobes: int | None = None,
+    refine_factor: int | None = None,
+    ef: int | None = None,
+) -> pa.Table:
+    """Rows that are near in vectors, in texts, or in both, by reciprocal rank fusion.
+
+    A row's relevance is ``weight / (60 + rank)`` among the nearest vectors plus ``(1 - weight) /
+    (60 + rank)`` among the best texts, times two, ranks counted from 1: with the default weight
+    what plain reciprocal rank fusion gives (Cormack, Clarke and Buettcher, 2009).
+
+    Parameters
+    ----------
+    weight : float, default 0.5
+        Share of the vectors, from 0 to 1.
+    candidates : int, optional
+        How many rows of each search are ranked; ``max(k, 50)`` by default.
+
+    Returns
+    -------
+    pyarrow.Table
+        The columns, ``_distance``, ``_score`` and ``_relevance_score``, most relevant first. A
+        distance or a score is null where the search did not find the row.
+    """
+    if not 0 <= weight <= 1:
+        raise InvalidInputError(f"weight is {weight}; it is a share from 0 to 1")
+    if k < 1:
+        raise InvalidInputError(f"k is {k}; ask for at least one row")
+    depth = max(k, _CANDIDATES if candidates is None else candidates)
+    schema = output_schema(sources.base, columns)
+    with _translated(sources, "searching"):
+        near = nearest(
+            sources,
+            newest,
+            vector,
+            column=vector_column,
+            k=depth,
+            filter=filter,
+            metric=metric,
+            nprobes=nprobes,
+            refine_factor=refine_factor,
+            ef=ef,
+        )
+        texts = best_texts(sources, newest, query, columns=text_column, k=depth, filter=filter)
+        hits, extra = _fused(near, texts, weight)
+        positions = hits.order(k, smallest=False)
+        rows = fetch(sources, hits.take(positions), schema, [])
+    for name, values in (*extra, (RELEVANCE, hits.values)):
+        chosen = values[positions].astype("float32")
+        rows = rows.append_column(name, pa.array(chosen, from_pandas=True))
+    return rows
+
+
+def _fused(
+    near: Hits, texts: Hits, weight: float
+) -> tuple[Hits, list[tuple[str, npt.NDArray[np.float64]]]]:
+    """Every row of both searches once, with its relevance; and its distance and score or NaN."""
+    both = Hits.joined([near, texts])
+    pairs = np.rec.fromarrays([both.source, both.rows])
+    _, first, which = np.unique(pairs, return_index=True, return_inverse=True)
+    extra = []
+    relevance = np.zeros(len(first))
+    for name, part, start, share in (
+        (DISTANCE, near, 0, weight),
+        (SCORE, texts, len(near), 1 - weight),
+    ):
+        at = which[start : start + len(part)]
+        values = np.full(len(first), np.nan)
+        values[at] = part.values
+        extra.append((name, values))
+        relevance[at] += 2 * share / (_RANK_CONSTANT + 1 + np.arange(len(part)))
+    return Hits(both.source[first], both.rows[first], relevance), extra
 
 
 @contextmanager

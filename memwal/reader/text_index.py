@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 from lance.file import LanceFileReader
 
-from memwal.errors import CorruptDataError, ObjectNotFoundError
+from memwal.errors import CorruptDataError
 from memwal.reader.posting_lists import BLOCK, Numbers, decode_postings
 from memwal.reader.recent import Recent
 from memwal.reader.row_set import RowIds
@@ -164,8 +164,6 @@ def _open_segment(location: TableLocation, uri: str) -> TextSegment:
     except (KeyError, json.JSONDecodeError) as error:
         raise CorruptDataError(f"{uri} is no text index: {error}; build it again") from error
     except (OSError, ValueError) as error:
-        if isinstance(error, CorruptDataError | ObjectNotFoundError):
-            raise
         raise translate_lance_error(error, f"reading {uri}") from error
 
 

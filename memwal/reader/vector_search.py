@@ -377,7 +377,7 @@ _warned_lock = threading.Lock()
 
 
 def _vector_column(base: BaseTable) -> str:
-    found = [field.name for field in base.schema if _is_vector(field.type)]
+    found: list[str] = [field.name for field in base.schema if _is_vector(field.type)]
     if len(found) != 1:
         raise InvalidInputError(
             f"the table has {len(found)} columns of vectors"

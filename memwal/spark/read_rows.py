@@ -28,7 +28,7 @@ from memwal.region.routing import Router
 from memwal.spark.read_plan import Moment, PlannedGeneration, ReadPlan, Share, spec_in_force
 from memwal.table_index.base_table import BaseTable, open_base, translate_lance_error
 
-_OPEN_MOMENTS: Final = 4
+_OPEN_MOMENTS: Final = 2
 _REGIONS_AT_ONCE: Final = 4
 # Base rows are compared with the fresh keys this many at a time, or as many as there are fresh
 # keys: each comparison hashes all of these. Wide rows are compared sooner, to bound memory.

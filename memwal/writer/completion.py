@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from memwal.errors import InvalidInputError
 from memwal.format.names import TOMBSTONE
+from memwal.memtable.unflushed import UnflushedRows
 from memwal.reader.lookup import lookup
 from memwal.reader.scan import collect_newest
 from memwal.reader.sources import collect_sources
@@ -86,6 +87,44 @@ class PartialRows:
         columns.append(pa.repeat(pa.scalar(False), self.keys.num_rows))
         rows = pa.Table.from_arrays(columns, schema=self.shape.schema)
         return list(rows.combine_chunks().to_batches())
+
+
+def known_rows(
+    location: TableLocation,
+    region_id: UUID,
+    rows: PartialRows,
+    unflushed: Sequence[UnflushedRows],
+) -> list[pa.Table]:
+    """Stored rows of those keys that exist, from memory and, for the rest, from storage.
+
+    Parameters
+    ----------
+    unflushed : sequence of UnflushedRows
+        What the region's writer holds, oldest first.
+    """
+    known: list[pa.Table] = []
+    missing = rows.keys
+    for table in reversed(unflushed):
+        if not missing.num_rows:
+            return known
+        snapshot = table.snapshot
+        at = snapshot.lookup([column.combine_chunks() for column in missing.columns])
+        known.append(snapshot.take(at[at >= 0]))
+        missing = missing.filter(pa.array(at < 0))
+    if missing.num_rows:
+        known.append(stored_rows(location, region_id, rows.shape, missing))
+    return known
+
+
+def as_tables(batches: Sequence[pa.RecordBatch]) -> list[pa.Table]:
+    """Batches as tables, in order; neighbours of one schema share one."""
+    tables: list[list[pa.RecordBatch]] = []
+    for batch in batches:
+        if tables and tables[-1][0].schema == batch.schema:
+            tables[-1].append(batch)
+        else:
+            tables.append([batch])
+    return [pa.Table.from_batches(part) for part in tables]
 
 
 def stored_rows(

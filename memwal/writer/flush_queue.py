@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
+from functools import partial
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
@@ -143,7 +144,7 @@ class FlushQueue:
                     return
                 table = self._tables[0]
             try:
-                self._flush_with_retries(table)
+                self.flush_now(partial(self._flush, table))
             except BaseException as error:
                 logger.warning(
                     "flush of generation %d failed: %s", table.generation, shown_error(error)
@@ -164,14 +165,15 @@ class FlushQueue:
         self._error = error
         self._state.notify_all()
 
-    def _flush_with_retries(self, table: MemTable) -> None:
+    def flush_now(self, flush: Callable[[], None]) -> None:
+        """Flush in this thread what no MemTable holds, tried as often as the queued ones."""
         retrying = Retrying(
             retry=retry_if_exception_type((StoreError, OutcomeUnknownError, OSError)),
             stop=stop_after_attempt(self._attempts),
             wait=wait_random_exponential(multiplier=0.1, max=5),
             reraise=True,
         )
-        retrying(self._flush, table)
+        retrying(flush)
 
 
 def _panic(table: MemTable, error: BaseException) -> MemWalError:

@@ -23,18 +23,17 @@ from memwal.errors import (
     WriterClosedError,
 )
 from memwal.memtable.unflushed import UnflushedRows
-from memwal.table_index.base_table import open_base
+from memwal.writer.abandon import abandon_log
 from memwal.writer.append import LogAppender, joined
 from memwal.writer.claim import Claim, claim_region
-from memwal.writer.completion import PartialRows, stored_rows
-from memwal.writer.flush_queue import FlushQueue
-from memwal.writer.generation import write_generation
+from memwal.writer.completion import PartialRows, as_tables, known_rows
 from memwal.writer.generation_rows import TableRows
 from memwal.writer.handle import PendingWrite, as_error
-from memwal.writer.log import read_log
 from memwal.writer.log_queue import LogQueue
-from memwal.writer.maintained import maintained_indexes
 from memwal.writer.memtable import MemTable
+from memwal.writer.memtables import MemTables
+from memwal.writer.naming import GenerationMaker
+from memwal.writer.replay import replay
 from memwal.writer.rows import RowShape
 from memwal.writer.stats import RegionStats
 from memwal.writer.tenure import Tenure
@@ -73,26 +72,32 @@ class RegionWriter:
         *,
         spec_id: int = 0,
         region_fields: tuple[tuple[str, bytes], ...] = (),
+        keep: bool = True,
     ) -> None:
-        """Claim the region and replay its log.
+        """Claim the region and replay its log, or abandon the log unless it is to be kept.
 
         Raises
         ------
         RegionSealedError, RegionFencedError, CorruptDataError
-            See :func:`memwal.writer.claim.claim_region` and :func:`memwal.writer.log.read_log`.
+            See :func:`memwal.writer.claim.claim_region`, :func:`memwal.writer.replay.replay` and
+            :func:`memwal.writer.abandon.abandon_log`.
         """
         self.region_id = region_id
         self._workshop = workshop
         self._options = options = workshop.options
         self._counters = workshop.counters.region(region_id)
         claim = claim_region(
-            workshop.store, region_id, spec_id=spec_id, region_fields=region_fields
+            workshop.store, region_id, spec_id=spec_id, region_fields=region_fields, replay=keep
         )
+        if not keep:
+            claim = abandon_log(workshop.store, claim)
         self.epoch = claim.manifest.writer_epoch
-        self._tenure = Tenure(workshop.store, claim.manifest)
-        # Guards everything below. The active MemTable is changed only by whoever holds the log,
-        # and with the state held.
+        # Guards everything below.
         self._state = threading.Condition()
+        tenure = Tenure(workshop.store, claim.manifest)
+        self._maker = GenerationMaker(
+            workshop, tenure, self._counters, state=self._state, failed=self._flush_failed
+        )
         self._log_queue = LogQueue(
             self._state,
             workshop.appends,
@@ -100,18 +105,20 @@ class RegionWriter:
             max_bytes=options.max_entry_bytes,
             max_rows=options.max_memtable_rows,
         )
-        self._sealed = FlushQueue(
-            self._state, workshop.flushes, self._flush, attempts=options.flush_attempts
+        self._tables = MemTables(
+            workshop,
+            shape,
+            generation=claim.manifest.current_generation,
+            state=self._state,
+            flush=self._flush,
         )
-        self._shape = shape
-        self._active = self._memtable(claim.manifest.current_generation, first_row=0)
         self._failure: MemWalError | None = None
         self._last_used = time.monotonic()
         self.released = False
         self._buffer_task = workshop.upkeep.task(self._write_buffered)
         self._age_task = workshop.upkeep.task(self._seal_aged)
-        self._replay(claim)
-        self._log = self._appender(claim)
+        self._take_over(claim)
+        self._log = self._appender(claim, tenure)
 
     # Writes
 
@@ -146,57 +153,30 @@ class RegionWriter:
         return write
 
     def _write_partial(self, rows: PartialRows, *, wait: bool) -> PendingWrite:
-        known, mark = self._known_rows(rows)
         while True:
             with self._state:
+                mark = self._tables.active.end_row
+                unflushed = self._tables.unflushed()
+            known = known_rows(self._workshop.location, self.region_id, rows, unflushed)
+            with self._state:
                 self._admit()
-                since = self._since(mark)
-                if since is not None:
-                    logged, pending = since
-                    whole = rows.completed([*known, *logged, *_tables(pending)])
+                logged = self._tables.since(mark)
+                if logged is not None:
+                    pending = as_tables(
+                        [batch for w in self._log_queue.pending() for batch in w.batches]
+                    )
                     write = PendingWrite(
-                        whole,
+                        rows.completed([*known, *logged, *pending]),
                         rows.shape,
                         buffered=not (wait or self._options.durable),
                         derived=bool(pending),
                     )
                     self._put(write)
                     break
-            # So much was written meanwhile that it has left memory already.
-            known, mark = self._known_rows(rows)
+            # So much was written meanwhile that some of it has left memory: look again.
         if wait:
             write.wait()
         return write
-
-    def _known_rows(self, rows: PartialRows) -> tuple[list[pa.Table], int]:
-        """Stored rows of some keys as of a row number of this writer."""
-        with self._state:
-            mark = self._active.end_row
-            tables = [table.unflushed() for table in (*self._sealed.tables(), self._active)]
-        known: list[pa.Table] = []
-        missing = rows.keys
-        for table in reversed(tables):
-            if not missing.num_rows:
-                return known, mark
-            snapshot = table.snapshot
-            at = snapshot.lookup([column.combine_chunks() for column in missing.columns])
-            known.append(snapshot.take(at[at >= 0]))
-            missing = missing.filter(pa.array(at < 0))
-        if missing.num_rows:
-            known.append(stored_rows(self._workshop.location, self.region_id, rows.shape, missing))
-        return known, mark
-
-    def _since(self, mark: int) -> tuple[list[pa.Table], list[pa.RecordBatch]] | None:
-        """What was logged since a row number, and what is about to be. The caller holds the state.
-
-        None if some of it has left memory.
-        """
-        tables = [*self._sealed.tables(), self._active]
-        if tables[0].first_row > mark:
-            return None
-        logged = [table.since(mark) for table in tables if table.end_row > mark]
-        pending = [batch for write in self._log_queue.pending() for batch in write.batches]
-        return logged, pending
 
     def _put(self, write: PendingWrite) -> None:
         """Queue a write that this thread does not lead. The caller holds the state."""
@@ -224,7 +204,7 @@ class RegionWriter:
         options = self._options
         self._last_used = time.monotonic()
         if (
-            len(self._sealed) < options.max_sealed_memtables
+            len(self._tables.sealed) < options.max_sealed_memtables
             and self._log_queue.bytes < options.max_buffered_bytes
         ):
             self._check_usable()
@@ -232,7 +212,7 @@ class RegionWriter:
         started = self._last_used
         deadline = started + options.backpressure_timeout
         try:
-            self._sealed.wait_for_room(
+            self._tables.sealed.wait_for_room(
                 options.max_sealed_memtables, deadline=deadline, check=self._check_usable
             )
             while self._log_queue.bytes >= options.max_buffered_bytes:
@@ -292,22 +272,25 @@ class RegionWriter:
         if batches:
             shape = next(write.shape for write in group if write.shape is not None)
             batches = joined(batches)
-            if shape is not self._shape or not self._fits(batches):
+            if shape is not self._tables.shape or not self._tables.fits(batches):
                 self._seal(shape=shape)
-            appended = self._log.append(batches, generation=self._active.generation)
+            appended = self._log.append(batches, generation=self._tables.active.generation)
             with self._state:
                 self._log_queue.settle()
                 self._add(appended.batches, position=appended.position)
             if self._options.indexed:
-                self._active.catch_up()
-        if self._is_full() or group[-1].seals:
+                self._tables.active.catch_up()
+        if self._tables.is_full() or group[-1].seals:
             self._seal()
 
-    def _add(self, batches: Sequence[pa.RecordBatch], *, position: int) -> None:
+    def _add(
+        self, batches: Sequence[pa.RecordBatch], *, position: int, log_batches: int | None = None
+    ) -> None:
         """Take rows into the active MemTable. The caller holds the state."""
-        self._active.add(batches, position=position)
+        self._tables.active.add(batches, position=position, log_batches=log_batches)
         if self._options.max_memtable_age is not None:
-            self._age_task.schedule(self._active.born_at + self._options.max_memtable_age)
+            born_at = self._tables.active.born_at
+            self._age_task.schedule(born_at + self._options.max_memtable_age)
 
     def _also_failed(self, error: BaseException) -> list[PendingWrite]:
         """Queued writes that fail with a group. The caller holds the state."""
@@ -317,21 +300,6 @@ class RegionWriter:
             return self._log_queue.clear()
         return self._log_queue.remove_derived()
 
-    def _fits(self, batches: Sequence[pa.RecordBatch]) -> bool:
-        """Whether Lance's own writer could still replay the generation with these in it."""
-        return (
-            self._active.rows + sum(batch.num_rows for batch in batches)
-            <= self._options.max_memtable_rows
-            and self._active.batches + len(batches) <= self._options.max_memtable_batches
-        )
-
-    def _is_full(self) -> bool:
-        return (
-            self._active.rows >= self._options.max_memtable_rows
-            or self._active.batches >= self._options.max_memtable_batches
-            or self._active.bytes >= self._options.max_memtable_bytes
-        )
-
     def _write_buffered(self) -> None:
         with self._state:
             self._log_queue.hasten()
@@ -339,9 +307,9 @@ class RegionWriter:
     def _seal_aged(self) -> None:
         age = self._options.max_memtable_age
         with self._state:
-            if age is None or self._failure is not None or not self._active.rows:
+            if age is None or self._failure is not None or not self._tables.active.rows:
                 return
-            due = self._active.born_at + age
+            due = self._tables.active.born_at + age
             if due > time.monotonic():
                 self._age_task.schedule(due)
             else:
@@ -406,59 +374,25 @@ class RegionWriter:
             raise as_error(barrier.error)
         if barrier.seals:
             with self._state:
-                self._sealed.wait_until_flushed(
-                    self._active.generation - 1, deadline=deadline, check=self._check_usable
+                self._tables.sealed.wait_until_flushed(
+                    self._tables.active.generation - 1, deadline=deadline, check=self._check_usable
                 )
 
-    def _seal(self, *, shape: RowShape | None = None, next_generation: int | None = None) -> None:
+    def _seal(self, *, shape: RowShape | None = None, generation: int | None = None) -> None:
         """Hand the MemTable to the flush and start a new one. The caller holds the log."""
         with self._state:
-            if self._failure is not None:
-                # Closed or fenced: the log keeps the rows for the next claim.
-                return
-            generation = self._active.generation
-            if self._active.rows:
-                self._sealed.add(self._active)
-                generation += 1
-            if shape is not None and shape is not self._shape:
-                self._shape = shape
-                self._log.use(shape.schema, shape.adopt)
-            self._active = self._memtable(
-                next_generation or generation, first_row=self._active.end_row
-            )
-
-    def _memtable(self, generation: int, *, first_row: int) -> MemTable:
-        names = self._shape.schema.names
-        text = {
-            path: options
-            for path, options in self._workshop.text.items()
-            if path.partition(".")[0] in names
-        }
-        return MemTable(self._shape, generation, first_row=first_row, text=text)
+            # Closed or fenced, the log keeps the rows for the next claim.
+            if self._failure is None:
+                if shape is not None and shape is not self._tables.shape:
+                    self._log.use(shape.schema, shape.adopt)
+                self._tables.seal(shape=shape, generation=generation)
 
     def _flush(self, table: MemTable) -> None:
-        """Write one generation and name it in the manifest, unless the region was claimed."""
-        started = time.perf_counter()
-        try:
-            # Columns may have come and gone since the rows were written.
-            base = open_base(self._workshop.location)
-            write = partial(
-                write_generation,
-                base,
-                self.region_id,
-                table.generation,
-                TableRows(table.contents(), table.shape.primary_key),
-                maintained_indexes(base),
-            )
-            self._tenure.name_generation(table, write)
-        except BaseException as error:
-            with self._state:
-                if isinstance(error, RegionFencedError):
-                    self._failure = self._failure or error
-                self._counters.flush_failed(error)
-            raise
-        with self._state:
-            self._counters.flushed(table.rows, table.bytes, time.perf_counter() - started)
+        self._maker.flush(table, TableRows(table.contents(), table.shape.primary_key))
+
+    def _flush_failed(self, error: BaseException) -> None:
+        if isinstance(error, RegionFencedError):
+            self._failure = self._failure or error
 
     # End
 
@@ -515,30 +449,26 @@ class RegionWriter:
     def memtables(self) -> list[UnflushedRows]:
         """What is not flushed yet, oldest generation first; buffered rows included."""
         with self._state:
-            tables = [*self._sealed.tables(), self._active]
-            found = [table.unflushed() for table in tables if table.rows]
             buffered = [
                 batch
                 for write in self._log_queue.pending()
                 if write.buffered
                 for batch in write.batches
             ]
-            found += [
-                UnflushedRows.of(
-                    self._active.generation + 1,
-                    rows.schema,
-                    self._shape.primary_key,
-                    rows.to_batches(),
-                )
-                for rows in _tables(buffered)
+            following = self._tables.active.generation + 1
+            primary_key = self._tables.shape.primary_key
+            return [
+                *self._tables.unflushed(),
+                *(
+                    UnflushedRows.of(following, rows.schema, primary_key, rows.to_batches())
+                    for rows in as_tables(buffered)
+                ),
             ]
-            return found
 
     def stats(self) -> RegionStats:
         """What this writer did and holds."""
         with self._state:
-            sealed = self._sealed.tables()
-            active = self._active
+            *sealed, active = self._tables.all()
             now = time.monotonic()
             oldest = min(table.born_at for table in (*sealed, active))
             return self._counters.stats(
@@ -571,34 +501,31 @@ class RegionWriter:
 
     # Recovery
 
-    def _replay(self, claim: Claim) -> None:
-        """Take what is in the log and not flushed, one MemTable per generation.
+    def _take_over(self, claim: Claim) -> None:
+        """Bring back what the log holds and no generation does.
 
-        A generation number above that of the active MemTable tells that the writer before us had
-        sealed the lower one. Within one generation nothing is sealed, however large it grows:
-        entries behind the seal would still carry the sealed generation's number, and the next
-        replay would skip them.
+        What does not fit into memory is flushed here, before the writer opens.
         """
-        for position, entry in read_log(
+        for found in replay(
             self._workshop.store,
-            self.region_id,
-            after=claim.manifest.replay_after,
-            epoch=self.epoch,
+            claim,
+            shape=self._tables.shape,
+            max_bytes=self._options.max_memtable_bytes,
         ):
-            if position >= claim.next_position:
-                break
-            if entry.is_sentinel:
+            if found.batches is None:
+                flush = partial(self._maker.flush, found, found.contents)
+                self._tables.sealed.flush_now(flush)
+                self._seal(generation=found.generation + 1)
                 continue
-            if entry.generation is not None:
-                if entry.generation < claim.manifest.current_generation:
-                    continue
-                if entry.generation > self._active.generation:
-                    self._seal(next_generation=entry.generation)
-            adopted = [row for batch in entry.batches for row in self._shape.adopt(batch)]
+            self._seal(generation=found.generation)
             with self._state:
-                self._add(adopted, position=position)
+                self._add(
+                    found.batches, position=found.last_position, log_batches=found.log_batches
+                )
+        if self._tables.is_full():
+            self._seal()
 
-    def _appender(self, claim: Claim) -> LogAppender:
+    def _appender(self, claim: Claim, tenure: Tenure) -> LogAppender:
         interval = self._options.epoch_check_interval
         if interval is None:
             is_local = self._workshop.store.is_local
@@ -609,20 +536,9 @@ class RegionWriter:
             epoch=self.epoch,
             writer_id=claim.writer_id,
             next_position=claim.next_position,
-            schema=self._shape.schema,
-            adopt=self._shape.adopt,
-            verify_epoch=self._tenure.verify,
+            schema=self._tables.shape.schema,
+            adopt=self._tables.shape.adopt,
+            verify_epoch=tenure.verify,
             check_interval=interval,
             verified_at=claim.verified_at,
         )
-
-
-def _tables(batches: list[pa.RecordBatch]) -> list[pa.Table]:
-    """Batches as tables, in order; neighbours of one schema share one."""
-    tables: list[list[pa.RecordBatch]] = []
-    for batch in batches:
-        if tables and tables[-1][0].schema == batch.schema:
-            tables[-1].append(batch)
-        else:
-            tables.append([batch])
-    return [pa.Table.from_batches(part) for part in tables]

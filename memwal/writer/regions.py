@@ -25,11 +25,18 @@ class HeldRegions:
     workshop : Workshop
     allowed : collection of UUID, optional
         The only regions that may be claimed.
+    keep : bool, default True
+        Whether the first claim of a region takes over what its log holds; without, that is
+        abandoned. Later claims always take over.
     """
 
-    def __init__(self, workshop: Workshop, *, allowed: Collection[UUID] | None) -> None:
+    def __init__(
+        self, workshop: Workshop, *, allowed: Collection[UUID] | None, keep: bool = True
+    ) -> None:
         self._workshop = workshop
         self._allowed = frozenset(allowed) if allowed is not None else None
+        self._keep = keep
+        self._started_over: set[UUID] = set()
         self._lock = threading.Lock()
         self._claims: dict[UUID, threading.Lock] = {}
         self._writers: dict[UUID, RegionWriter] = {}
@@ -147,7 +154,9 @@ class HeldRegions:
                 form.shape,
                 spec_id=form.spec_id,
                 region_fields=assignment.field_values,
+                keep=self._keep or region_id in self._started_over,
             )
+            self._started_over.add(region_id)
             try:
                 check_in_force(self._workshop.location, form.spec_id)
             except BaseException:

@@ -49,6 +49,8 @@ class TableWriter:
         anything is written.
     region : UUID, optional
         The one region of a table whose regions are written by hand.
+    replay : bool, default True
+        Whether a region's first claim takes over the rows of its log that were never flushed.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class TableWriter:
         options: WriterOptions,
         region_ids: Collection[UUID] | None = None,
         region: UUID | None = None,
+        replay: bool = True,
     ) -> None:
         self._region = region
         self._form = Form.of(base, region)
@@ -68,7 +71,7 @@ class TableWriter:
             base, self._form.shape.schema, options, metrics.durations(base.location)
         )
         self._counters = self._workshop.counters
-        self._regions = HeldRegions(self._workshop, allowed=region_ids)
+        self._regions = HeldRegions(self._workshop, allowed=region_ids, keep=replay)
         self._refreshing = threading.Lock()
         self._unwatch = metrics.watch(self, self._counters, per_region=options.metrics_per_region)
         self._loss = watch_for_loss(self, self._counters)

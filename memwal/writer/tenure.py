@@ -6,13 +6,23 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Protocol
 
 from memwal.errors import RegionFencedError, StoreUnavailableError
 from memwal.format.names import BLOOM_FILTER_NAME, generation_dir
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.base import ObjectStore
-from memwal.writer.memtable import MemTable
+
+
+class Nameable(Protocol):
+    """What becomes a generation: its number, and the last position of the log that it covers."""
+
+    @property
+    def generation(self) -> int: ...
+
+    @property
+    def last_position(self) -> int: ...
 
 
 class Tenure:
@@ -52,7 +62,7 @@ class Tenure:
         self._check(latest)
         self._learn(latest)
 
-    def name_generation(self, table: MemTable, write: Callable[[], FlushedGeneration]) -> None:
+    def name_generation(self, table: Nameable, write: Callable[[], FlushedGeneration]) -> None:
         """Write a MemTable as a generation and name it in the manifest.
 
         Parameters
@@ -80,7 +90,7 @@ class Tenure:
         self,
         latest: RegionManifest,
         *,
-        table: MemTable,
+        table: Nameable,
         flushed: FlushedGeneration,
         lost: FlushedGeneration | None,
     ) -> RegionManifest | None:

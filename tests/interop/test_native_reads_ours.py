@@ -16,7 +16,7 @@ from support.native import Rows, collect_all, everything, ordered
 from support.tables import MakeTable, region_folders, rows, state
 
 import memwal
-from memwal.writer import region_writer
+from memwal.writer import naming
 
 COUNT = 20
 """Keys of each shape."""
@@ -219,7 +219,7 @@ def test_a_panic_in_lance_during_a_flush(
     with table.writer() as writer:
         writer.upsert(rows({1: 1}))
         with monkeypatch.context() as patched:
-            patched.setattr(region_writer, "write_generation", panic)
+            patched.setattr(naming, "write_generation", panic)
             with pytest.raises(memwal.MemWalError, match="PanicException"):
                 writer.flush()
         writer.flush()

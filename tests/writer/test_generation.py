@@ -14,7 +14,7 @@ from support.tables import REGION, MakeTable, folder, keys, manifest, numbered, 
 import memwal
 from memwal.format.bloom import BloomFilter
 from memwal.format.names import generation_dir
-from memwal.writer.generation import maintained_indexes
+from memwal.writer.maintained import maintained_indexes
 
 
 def flushed(table: memwal.Table, *parts: Any) -> lance.LanceDataset:

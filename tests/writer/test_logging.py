@@ -13,7 +13,7 @@ from support.secrecy import Secrecy
 
 import memwal
 from memwal.errors import InvalidInputError, MemWalError, RegionFencedError, StoreFullError
-from memwal.writer import region_writer
+from memwal.writer import naming
 
 SCHEMA = pa.schema(
     [
@@ -114,7 +114,7 @@ def test_a_failed_flush_is_logged_without_what_it_quotes(
     with secret.writer(options=OPTIONS) as writer:
         writer.upsert(rows(secrecy))
         with monkeypatch.context() as patched:
-            patched.setattr(region_writer, "write_generation", fail)
+            patched.setattr(naming, "write_generation", fail)
             with pytest.raises(Exception, match=r"full|marker"):
                 writer.flush()
         shown = writer.stats().to_dict()

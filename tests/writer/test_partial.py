@@ -205,12 +205,12 @@ class TestAtTheSameTime:
         self, faults: FaultyStores, table: memwal.Table, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """What was written since the lookup may have left memory: then it is looked up again."""
-        from memwal.writer import region_writer
+        from memwal.writer import completion
 
         with table.writer() as writer:
             writer.upsert(whole((1, 1, "one", None)))
             writer.flush()
-            found = region_writer.stored_rows
+            found = completion.stored_rows
             calls = 0
 
             def slow(*args: Any) -> pa.Table:
@@ -222,7 +222,7 @@ class TestAtTheSameTime:
                     writer.flush()
                 return rows
 
-            monkeypatch.setattr(region_writer, "stored_rows", slow)
+            monkeypatch.setattr(completion, "stored_rows", slow)
             writer.upsert(some(id=[1], b=["zwei"]), partial=True)
             assert calls == 2
             assert content(writer) == {1: (2, "zwei", None)}

@@ -606,7 +606,7 @@ class TestReplay:
 
         region = writer._regions.all()[0]
         with pytest.raises(Killed):
-            region._flush(region._active)
+            region._flush(region._tables.active)
         writer.abort()
 
         assert generations(table) == [1]
@@ -767,7 +767,7 @@ class TestFlush:
             region = writer._regions.all()[0]
             store = quick_faults.of(table.location)
             store.clear()
-            return table, store, lambda: region._flush(region._active)
+            return table, store, lambda: region._flush(region._tables.active)
 
         table, store, flush = prepared()
         flush()

@@ -1,0 +1,251 @@
+"""Bodies of documents in which terms are counted: indexed ones, and ones tokenized for a search.
+
+A body belongs to one source. It knows which of its documents exist at this moment, so that counts
+over several bodies add up to those of one merged table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import lance
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from memwal.errors import InvalidInputError
+from memwal.memtable.row_runs import RowView
+from memwal.memtable.text_rows import TextRows
+from memwal.memtable.text_tokens import Tokenizer
+from memwal.reader.row_set import RowIds
+from memwal.reader.text_index import TextPart
+from memwal.reader.text_query import PhraseQuery
+
+Numbers = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Postings:
+    """Documents that hold a term.
+
+    Attributes
+    ----------
+    documents : numpy.ndarray of int64
+        Numbers within the body, ascending.
+    counts : numpy.ndarray of int64
+        How often each holds the term.
+    lengths : numpy.ndarray of int64
+        How many tokens each has.
+    """
+
+    documents: Numbers
+    counts: Numbers
+    lengths: Numbers
+
+
+class Body(Protocol):
+    """Documents of one column in one source."""
+
+    @property
+    def source(self) -> int:
+        """Number of the source, as hits have it."""
+
+    @property
+    def rows(self) -> RowIds:
+        """Row id of each document, living or not."""
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Living documents that hold tokens, and how many tokens those have."""
+
+    def postings(self, terms: Sequence[str]) -> dict[str, Postings]:
+        """Living documents that hold each of some distinct terms."""
+
+    def near(self, term: str, *, distance: int, prefix: int, limit: int) -> list[str]:
+        """The first terms, in the order of their bytes, within some edits of one."""
+
+    def phrase(self, query: PhraseQuery, documents: Numbers) -> Mask:
+        """Which of some documents, which hold all terms of a phrase, hold the phrase."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IndexedBody:
+    """Documents of a partition of a text index.
+
+    Attributes
+    ----------
+    source : int
+    part : TextPart
+    rows : numpy.ndarray of uint64
+        Row ids of the documents in the source; others than those in the index when that is a
+        generation's that answers for the base table.
+    alive : numpy.ndarray of bool
+        Which documents exist.
+    size : tuple of int
+        Living documents, and their tokens.
+    phrases : callable
+        Row ids, as the index has them, of the rows that hold a phrase.
+    """
+
+    source: int
+    part: TextPart
+    rows: RowIds
+    alive: Mask
+    size: tuple[int, int]
+    phrases: Callable[[PhraseQuery], RowIds]
+
+    def postings(self, terms: Sequence[str]) -> dict[str, Postings]:
+        """Living documents that hold each of some distinct terms."""
+        return {term: self._postings(term) for term in terms}
+
+    def _postings(self, term: str) -> Postings:
+        documents, counts = self.part.postings(term)
+        alive = self.alive[documents]
+        if not alive.all():
+            documents, counts = documents[alive], counts[alive]
+        return Postings(documents, counts, self.part.lengths[documents].astype(np.int64))
+
+    def near(self, term: str, *, distance: int, prefix: int, limit: int) -> list[str]:
+        """The first terms of living documents within some edits of one."""
+        found: list[str] = []
+        for other in self.part.near(term, distance=distance, prefix=prefix):
+            if len(found) == limit:
+                break
+            if self.alive[self.part.postings(other)[0]].any():
+                found.append(other)
+        return found
+
+    def phrase(self, query: PhraseQuery, documents: Numbers) -> Mask:
+        """Which of some documents hold a phrase."""
+        return np.isin(self.part.rows[documents], self.phrases(query))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenizedBody:
+    """Rows whose texts are tokenized here: those of MemTables, and others that no index has.
+
+    Attributes
+    ----------
+    source : int
+    text : TextRows
+        Tokens of the rows.
+    view : RowView
+        The rows.
+    rows : numpy.ndarray of uint64, shape (view.rows,)
+        Their row ids in the source.
+    alive : numpy.ndarray of bool, shape (view.rows,)
+        Which exist.
+    tokenizer : Tokenizer
+    """
+
+    source: int
+    text: TextRows
+    view: RowView
+    rows: RowIds
+    alive: Mask
+    tokenizer: Tokenizer
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Living documents that hold tokens, and how many tokens those have."""
+        counted = self.text.statistics([], self.view, alive=self.alive)
+        return counted.documents, counted.tokens
+
+    def postings(self, terms: Sequence[str]) -> dict[str, Postings]:
+        """Living documents that hold each of some distinct terms."""
+        lengths, counts = self.text.occurrences(terms, self.view)
+        found = {}
+        for term in terms:
+            documents = np.flatnonzero((counts[term] > 0) & self.alive)
+            found[term] = Postings(documents, counts[term][documents], lengths[documents])
+        return found
+
+    def near(self, term: str, *, distance: int, prefix: int, limit: int) -> list[str]:
+        """The first terms of living documents within some edits of one."""
+        start = term.encode()[:prefix]
+        found: list[str] = []
+        for other in self.text.vocabulary(self.view, np.flatnonzero(self.alive)):
+            if len(found) == limit:
+                break
+            if other.encode().startswith(start) and edits(term, other, distance) <= distance:
+                found.append(other)
+        return found
+
+    def phrase(self, query: PhraseQuery, documents: Numbers) -> Mask:
+        """Which of some documents hold a phrase.
+
+        Only Lance's index knows at which positions its tokenizer leaves words out, so that one is
+        made of these documents.
+        """
+        if not len(documents):
+            return np.zeros(0, np.bool_)
+        texts = self.view.take_column(self.text.column, documents)
+        dataset = lance.write_dataset(pa.table({"text": texts}), "memory://")
+        dataset.create_scalar_index(
+            "text", "INVERTED", with_position=True, **self.tokenizer.options
+        )
+        held = phrase_rows(dataset, PhraseQuery(query.query, "text", slop=query.slop))
+        return np.isin(np.arange(len(documents)), held)
+
+
+def phrase_rows(dataset: lance.LanceDataset, query: PhraseQuery, *, fast: bool = False) -> RowIds:
+    """Row ids of the rows of a data set that hold a phrase.
+
+    Parameters
+    ----------
+    fast : bool, default False
+        Whether to leave out rows that the index does not cover.
+
+    Raises
+    ------
+    InvalidInputError
+        The index has no positions.
+    """
+    try:
+        found = dataset.scanner(
+            columns=[],
+            full_text_query=lance.query.PhraseQuery(query.query, query.column, slop=query.slop),
+            with_row_id=True,
+            fast_search=fast,
+            disable_scoring_autoprojection=True,
+        ).to_table()
+    except ValueError as error:
+        if "position is not found" not in str(error):
+            raise
+        raise InvalidInputError(
+            f"the text index of column {query.column} has no positions, which phrases need; build "
+            "it again with_position=True"
+        ) from error
+    rows: RowIds = found.column("_rowid").to_numpy()
+    return rows
+
+
+def edits(one: str, other: str, limit: int) -> int:
+    """Characters to insert, delete or replace; more than ``limit`` is only known to be more."""
+    if abs(len(one) - len(other)) > limit:
+        return limit + 1
+    row = list(range(len(other) + 1))
+    for count, mine in enumerate(one, 1):
+        further = [count]
+        for position, theirs in enumerate(other):
+            further.append(
+                min(row[position] + (mine != theirs), row[position + 1] + 1, further[-1] + 1)
+            )
+        row = further
+        if min(row) > limit:
+            return limit + 1
+    return row[-1]
+
+
+def total_size(bodies: Sequence[Body]) -> tuple[int, int]:
+    """Documents and tokens of several bodies."""
+    sizes: list[tuple[int, int]] = [body.size for body in bodies]
+    return sum(documents for documents, _ in sizes), sum(tokens for _, tokens in sizes)
+
+
+def counted(lengths: npt.NDArray[Any], alive: Mask) -> tuple[int, int]:
+    """Living documents and their tokens."""
+    return int(np.count_nonzero(alive)), int(lengths[alive].sum(dtype=np.int64))

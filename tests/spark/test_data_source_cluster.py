@@ -1,0 +1,71 @@
+"""Tables as data frames where driver and executors are processes of their own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parents[1]
+
+PRELUDE = """
+import os, sys
+import memwal, memwal.spark
+from memwal.spark.java import ensure_java
+from memwal.spark.session import spark_session
+from support.tables import SCHEMA, keys, rows, state
+
+table = memwal.create(
+    sys.argv[1], SCHEMA, primary_key=["id"], region_spec=memwal.RegionSpec.bucket("id", 4)
+)
+with table.writer() as writer:
+    writer.upsert(rows(dict.fromkeys(range(1000), 1)))
+    writer.flush()
+    table.merge()
+    writer.upsert(rows(dict.fromkeys(range(0, 1000, 2), 2)))
+    writer.delete(keys(1, 3))
+"""
+
+CLUSTER = """
+spark = spark_session(
+    "cluster", master="local-cluster[2,1,512]", conf={"spark.executor.memory": "512m"}
+)
+memwal.spark.register(spark)
+frame = spark.read.format("memwal").option("partitions", 5).load(table.uri)
+assert state(frame.toArrow()) == state(table)
+print("partitions", frame.rdd.getNumPartitions())
+spark.stop()
+"""
+
+CONNECT = """
+from pyspark.sql import SparkSession
+
+ensure_java()
+os.environ |= {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+spark = SparkSession.builder.remote("local[2]").getOrCreate()
+assert "connect" in type(spark).__module__
+memwal.spark.register(spark, storage_options={"aws_region": "eu-central-1"})
+frame = spark.read.format("memwal").option("partitions", 5).load(table.uri)
+assert state(frame.toArrow()) == state(table)
+print("changed", frame.filter("n = 2").count())
+spark.stop()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("program", "printed"), [(CLUSTER, "partitions 5"), (CONNECT, "changed 500")]
+)
+def test_the_whole_table(tmp_path: Path, program: str, printed: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PRELUDE + program, str(tmp_path / "table")],
+        cwd=TESTS,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert printed in done.stdout
