@@ -197,6 +197,8 @@ def _initialize(
     if stored is not None and not options:
         # Until this commit the table is one whose regions are made by hand, and has none.
         update_details(base.location, lambda now: replace(now.details, region_specs=(stored,)))
+    # What is acknowledged later needs the table that it belongs to, and Lance syncs nothing.
+    base.location.store.barrier()
     return Table(base.location)
 
 

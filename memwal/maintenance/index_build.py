@@ -94,6 +94,9 @@ def run_index_task(task: IndexTask) -> IndexOutcome:
             time.sleep(random.uniform(0, _CONFLICT_WAIT_SECONDS * min(attempt, 20)))  # noqa: S311
         base = open_base(task.location)
         if covers(base, task.index, task.target):
+            if commits:
+                # Lance syncs nothing of what it committed.
+                task.location.store.barrier()
             return IndexOutcome(commits)
         if base.dataset.count_rows() == 0:
             # Lance records nothing for an index that has nothing to cover.

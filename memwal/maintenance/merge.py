@@ -187,6 +187,9 @@ def run_merge_task(task: MergeTask) -> MergeOutcome:
         )
         stopped = {region_id for region_id, _ in done.unreadable}
         left = [batch for batch in left if batch.region_id not in stopped]
+    if outcome.commits:
+        # Lance syncs nothing: without this, a machine that crashes soon after has a torn version.
+        task.location.store.barrier()
     return outcome
 
 

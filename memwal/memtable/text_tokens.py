@@ -137,8 +137,11 @@ class Tokenizer:
         """
         return [token.text for token in self._tokens(text)]
 
-    def phrase_terms(self, query: str) -> list[tuple[str, ...]]:
-        """Tokens of a phrase by position; n-grams all stand at one, where each of them will do."""
+    def query_groups(self, query: str) -> list[tuple[str, ...]]:
+        """The terms of :meth:`query_terms` by position.
+
+        Where all terms are asked for, one of each position will do: n-grams all stand at one.
+        """
         found: dict[int, list[str]] = {}
         for token in self._tokens(query):
             found.setdefault(token.position, []).append(token.text)
@@ -168,9 +171,10 @@ class Tokenizer:
 
     def _tokens(self, text: str) -> list[lance.FtsToken]:
         try:
-            return lance.tokenize(text, **self._options)
+            tokens: list[lance.FtsToken] = lance.tokenize(text, **self._options)
         except (ValueError, OSError, TypeError) as error:
             raise InvalidInputError(f"Lance refuses to tokenize so: {error}") from error
+        return tokens
 
     def _block(self, texts: pa.Array) -> Tokens:
         if pt.is_list(texts.type) or pt.is_large_list(texts.type):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -16,17 +18,49 @@ from memwal.region.newest import key_column
 from memwal.table_index.base_table import BaseTable
 
 _CACHE_BYTES = 128 << 20
+_TOGETHER = 8
 
 
-def replaced_rows(sources: ReadSources) -> RowIds:
-    """Row ids of the base table, ascending, whose keys a generation has.
+@dataclass(frozen=True, slots=True, eq=False)
+class ReplacedRows:
+    """Rows of the base table that do not count.
+
+    Attributes
+    ----------
+    rows : numpy.ndarray of uint64
+        Their row ids, ascending.
+    digest : bytes
+        The same for the same rows.
+    """
+
+    rows: RowIds
+    digest: bytes
+
+    @classmethod
+    def of(cls, parts: Sequence[RowIds]) -> ReplacedRows:
+        """The rows of several arrays."""
+        rows = np.unique(np.concatenate([np.empty(0, np.uint64), *parts]))
+        return cls(rows, hashlib.blake2b(rows.tobytes()).digest())
+
+
+def replaced_rows(sources: ReadSources) -> ReplacedRows:
+    """Rows of the base table whose keys a generation has.
 
     One pass over the base table's key columns, for all generations that were not seen with this
     version of it before; those of flushed ones are kept.
     """
+    flushed = [source.identity for source in sources.generations if source.identity is not None]
+    if len(flushed) == len(sources.generations):
+        base = sources.base
+        key = (base.location.uri, base.version, *flushed)
+        return _together.get(key, lambda: ReplacedRows.of(_parts(sources)))
+    return ReplacedRows.of(_parts(sources))
+
+
+def _parts(sources: ReadSources) -> list[RowIds]:
     base = sources.base
     if not base.dataset.fragment_ids():
-        return np.empty(0, np.uint64)
+        return []
     found, missing = [], []
     for source in sources.generations:
         known = _known.peek(_key(base, source)) if source.identity is not None else None
@@ -36,7 +70,7 @@ def replaced_rows(sources: ReadSources) -> RowIds:
             found.append(known)
     if missing:
         found += _find(base, missing)
-    return np.unique(np.concatenate(found)) if found else np.empty(0, np.uint64)
+    return found
 
 
 def _key(base: BaseTable, source: GenerationSource) -> tuple[str, int, str | None]:
@@ -63,4 +97,5 @@ def _find(base: BaseTable, sources: Sequence[GenerationSource]) -> list[RowIds]:
     return found
 
 
+_together: Recent[ReplacedRows] = Recent(_TOGETHER)
 _known: Recent[RowIds] = Recent(_CACHE_BYTES, lambda rows: rows.nbytes)

@@ -30,9 +30,9 @@ def encode_row_set(rows: RowIds) -> bytes:
     """
     ordered = np.unique(np.asarray(rows, np.uint64))
     upper = (ordered >> np.uint64(32)).astype(np.uint32)
-    starts = np.flatnonzero(np.diff(upper, prepend=~upper[:1] if len(upper) else upper))
-    parts = [struct.pack("<I", len(starts))]
-    for start, stop in zip(starts, [*starts[1:], len(ordered)], strict=True):
+    runs = _runs(upper)
+    parts = [struct.pack("<I", len(runs))]
+    for start, stop in runs:
         bitmap = _bitmap((ordered[start:stop] & np.uint64(0xFFFFFFFF)).astype(np.uint32))
         parts += [struct.pack("<II", int(upper[start]), len(bitmap)), bitmap]
     return b"".join(parts)
@@ -40,16 +40,23 @@ def encode_row_set(rows: RowIds) -> bytes:
 
 def _bitmap(values: np.ndarray[Any, np.dtype[np.uint32]]) -> bytes:
     chunk = values >> 16
-    starts = np.flatnonzero(np.diff(chunk, prepend=~chunk[:1]))
-    stops = [*starts[1:], len(values)]
+    runs = _runs(chunk)
     headers, bodies = [], []
-    for start, stop in zip(starts, stops, strict=True):
-        headers.append(struct.pack("<HH", int(chunk[start]), int(stop - start - 1)))
+    for start, stop in runs:
+        headers.append(struct.pack("<HH", int(chunk[start]), stop - start - 1))
         bodies.append(_container((values[start:stop] & 0xFFFF).astype("<u2")))
-    first = 8 + 8 * len(starts)
+    first = 8 + 8 * len(runs)
     offsets = np.cumsum([first, *(len(body) for body in bodies[:-1])]).astype("<u4")
-    head = struct.pack("<II", _COOKIE, len(starts))
+    head = struct.pack("<II", _COOKIE, len(runs))
     return b"".join([head, *headers, offsets.tobytes(), *bodies])
+
+
+def _runs(ordered: np.ndarray[Any, np.dtype[np.uint32]]) -> list[tuple[int, int]]:
+    """Where each stretch of equal values begins and ends."""
+    if not len(ordered):
+        return []
+    starts = [0, *(np.flatnonzero(np.diff(ordered)) + 1).tolist()]
+    return list(zip(starts, [*starts[1:], len(ordered)], strict=True))
 
 
 def _container(values: np.ndarray[Any, np.dtype[np.uint16]]) -> bytes:

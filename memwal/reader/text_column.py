@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from memwal.reader.base_indexes import Bridge, covered_fragments, find_gap, find
 from memwal.reader.hits import BASE
 from memwal.reader.newest import NewestRows
 from memwal.reader.recent import Recent
-from memwal.reader.replaced_rows import replaced_rows
+from memwal.reader.replaced_rows import ReplacedRows, replaced_rows
 from memwal.reader.row_set import RowIds, contains
 from memwal.reader.sources import GenerationSource, ReadSources
 from memwal.reader.text_bodies import (
@@ -32,6 +31,7 @@ from memwal.reader.text_bodies import (
 )
 from memwal.reader.text_index import TextPart, TextSegment, open_segment
 from memwal.reader.text_query import PhraseQuery
+from memwal.reader.warn_once import warn_once
 from memwal.table_index.base_table import BaseTable
 
 if TYPE_CHECKING:
@@ -160,11 +160,12 @@ class _Opener:
             or any(segment.parts is None for segment in self.segments)
             or any(index.name == _REMAPPED for index in base.dataset.describe_indices())
         ):
-            logger.warning(
+            warn_once(
+                logger,
                 "the text index on %s of %s has a form that is not known here: all texts are "
                 "tokenized, which takes long",
                 self.column,
-                base.location,
+                str(base.location),
             )
             return [self._rest(tuple(sorted(base.dataset.fragment_ids())), None, replaced)]
         bodies: list[Body] = []
@@ -179,7 +180,7 @@ class _Opener:
             return bodies
         rest = gap.rest
         for bridge in gap.bridges:
-            addresses = bridge.addresses[~contains(replaced, bridge.rows)]
+            addresses = bridge.addresses[~contains(replaced.rows, bridge.rows)]
             answered = self._indexed(bridge.source, BASE, addresses, bridge)
             bodies += answered
             if not answered:
@@ -226,12 +227,14 @@ class _Opener:
             number, found.text, found.view, found.rows, contains(live, found.rows), self.tokenizer
         )
 
-    def _rest(self, fragments: tuple[int, ...], wanted: RowIds | None, replaced: RowIds) -> Body:
+    def _rest(
+        self, fragments: tuple[int, ...], wanted: RowIds | None, replaced: ReplacedRows
+    ) -> Body:
         """Rows of the base table that no index has."""
         base = self.sources.base
         key = (base.location.uri, base.version, fragments)
         found = self._read(key, base.dataset, fragments)
-        alive = ~contains(replaced, found.rows)
+        alive = ~contains(replaced.rows, found.rows)
         if wanted is not None:
             alive &= contains(wanted, found.rows)
         return TokenizedBody(BASE, found.text, found.view, found.rows, alive, self.tokenizer)
@@ -262,17 +265,15 @@ def _base_body(
     part: TextPart,
     key: tuple[Any, ...],
     fragments: frozenset[int],
-    replaced: RowIds,
+    replaced: ReplacedRows,
     held: Callable[[PhraseQuery], RowIds],
 ) -> Body:
-    stale = hashlib.blake2b(replaced.tobytes()).digest()
-
     def make() -> tuple[Mask, tuple[int, int]]:
         alive = _alive(base, part.rows, fragments)
-        alive[part.find(replaced)] = False
+        alive[part.find(replaced.rows)] = False
         return alive, counted(part.lengths, alive)
 
-    alive, size = _masks.get((*key, stale), make)
+    alive, size = _masks.get((*key, replaced.digest), make)
     return IndexedBody(BASE, part, part.rows, alive, size, held)
 
 

@@ -9,7 +9,6 @@ exactly those of a table that has everything merged and a fresh index.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +19,7 @@ from memwal.memtable.text_scores import TextStatistics, term_scores
 from memwal.memtable.text_tokens import Tokenizer
 from memwal.reader.hits import Hits, matching
 from memwal.reader.newest import NewestRows
+from memwal.reader.parallel import run_all
 from memwal.reader.row_set import RowIds
 from memwal.reader.sources import ReadSources
 from memwal.reader.text_bodies import Body, Postings, total_size
@@ -35,7 +35,6 @@ from memwal.reader.text_query import (
     leaves,
 )
 
-_PARALLEL = 8
 # So many of the best rows are given to a filter at first, and so many times more each time.
 _FILTERED = 64
 _GROWTH = 8
@@ -164,16 +163,12 @@ def _prepare(leaf: Leaf, column: TextColumn) -> _Prepared:
     groups: list[tuple[str, ...]]
     if isinstance(leaf, MatchQuery) and leaf.fuzziness:
         groups = _expanded(leaf, _plain.terms(leaf.query), column.bodies)
-    elif isinstance(leaf, PhraseQuery):
-        groups = column.tokenizer.phrase_terms(leaf.query)
     else:
-        groups = [(term,) for term in column.tokenizer.query_terms(leaf.query)]
+        groups = column.tokenizer.query_groups(leaf.query)
     wanted = list(dict.fromkeys(term for group in groups for term in group))
-    if len(column.bodies) > 1:
-        with ThreadPoolExecutor(min(_PARALLEL, len(column.bodies))) as pool:
-            postings = list(pool.map(lambda body: body.postings(wanted), column.bodies))
-    else:
-        postings = [body.postings(wanted) for body in column.bodies]
+    postings = run_all(
+        [lambda body=body: body.postings(wanted) for body in column.bodies]  # type: ignore[misc]
+    )
     documents, tokens = total_size(column.bodies)
     frequencies = {term: sum(len(found[term].documents) for found in postings) for term in wanted}
     return _Prepared(

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +15,15 @@ import pyarrow.types as pt
 
 from memwal.errors import InvalidInputError
 from memwal.memtable.row_runs import RowView
-from memwal.memtable.vector_rows import nearest_rows
+from memwal.memtable.unflushed import UnflushedRows
+from memwal.memtable.vector_rows import Neighbours, nearest_rows
 from memwal.reader.base_indexes import Bridge, Gap, find_gap, find_index
 from memwal.reader.hits import BASE, Hits, matching
 from memwal.reader.newest import NewestRows
+from memwal.reader.parallel import run_all
 from memwal.reader.row_set import RowIds, contains, encode_row_set
 from memwal.reader.sources import GenerationSource, ReadSources
+from memwal.reader.warn_once import warn_once
 from memwal.region.newest import key_column
 from memwal.table_index.base_table import BaseTable
 
@@ -32,8 +33,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_PARALLEL = 8
 _FLAT_METRIC = "l2"
+_METRICS = {"l2": "l2", "euclidean": "l2", "cosine": "cosine", "dot": "dot", "hamming": "hamming"}
+_REFINE = 2
 # So many times the rows wanted are asked for where some may be stale, and so many times more in
 # each further round.
 _SPARE = 2
@@ -49,9 +51,10 @@ class VectorQuery:
     column : str
     vector : array of numbers
     k : int
+        Candidates wanted of each source.
     metric : str
     options : mapping of str to Any
-        For Lance: ``nprobes``, ``ef``, ``refine_factor``.
+        For Lance: ``nprobes``, ``ef``.
     filter : str or None
         Applied before ranking.
     """
@@ -62,6 +65,14 @@ class VectorQuery:
     metric: str
     options: dict[str, Any]
     filter: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidates:
+    """Rows of one source, and whether their distances are exact."""
+
+    hits: Hits
+    exact: bool
 
 
 def nearest(
@@ -80,10 +91,10 @@ def nearest(
 ) -> Hits:
     """Find the rows with the nearest vectors (spec: LSM Tree Merging Read, Indexed Read Plan).
 
-    Every source is searched through its own index and gives as many rows as are asked for, after
-    all rows were dropped that a newer source replaced. Distances are exact, so that those of
-    different sources can be compared: candidates of a quantizing index are ranked again by their
-    vectors.
+    Every source is searched through its own index and gives as many candidates as are asked for,
+    after all rows were dropped that a newer source replaced. The best candidates of all sources
+    are ranked again by their vectors where an index had only estimated how near they are, so that
+    distances are exact and those of different sources can be compared.
 
     Parameters
     ----------
@@ -100,9 +111,9 @@ def nearest(
         without the index.
     nprobes : int, optional
         Partitions to look at in each source; Lance decides by default.
-    refine_factor : int, default 1
-        How many candidates per row that is asked for are ranked again by their vectors. 1 costs
-        one read of ``k`` vectors per source; more finds more of the nearest rows.
+    refine_factor : int, default 2
+        How many candidates per row that is asked for are ranked again by their vectors. More
+        finds more of the nearest rows, and costs reading so many more vectors.
     ef : int, optional
         Candidates that a graph index keeps.
     prefilter : bool, default True
@@ -120,42 +131,83 @@ def nearest(
     """
     if k < 1:
         raise InvalidInputError(f"k is {k}; ask for at least one row")
+    factor = _REFINE if refine_factor is None else refine_factor
+    if factor < 1:
+        raise InvalidInputError(f"refine_factor is {factor}; it is at least 1")
     base = sources.base
     column = column or _vector_column(base)
-    descriptions = base.dataset.describe_indices()
-    index = find_index(descriptions, column, is_vector_index)
+    index = find_index(base.dataset.describe_indices(), column, is_vector_index)
     query = VectorQuery(
         column=column,
         vector=_vector(base, column, vector),
-        k=k,
-        metric=(metric or _metric(index)).lower(),
+        k=k * factor,
+        metric=_known_metric(metric or _metric(index)),
         options={
-            name: value
-            for name, value in (
-                ("nprobes", nprobes),
-                ("ef", ef),
-                ("refine_factor", 1 if refine_factor is None else refine_factor),
-            )
-            if value is not None
+            name: value for name, value in (("nprobes", nprobes), ("ef", ef)) if value is not None
         },
         filter=filter if prefilter else None,
     )
-    tasks: list[Callable[[], Hits]] = [
+    tasks: list[Callable[[], _Candidates]] = [
         lambda position=position: _generation_hits(  # type: ignore[misc]
             sources, newest, position, query, expects_index=index is not None
         )
         for position in range(len(sources.generations))
     ]
     tasks += _base_tasks(sources, newest, index, query)
-    if len(tasks) == 1:
-        found = [tasks[0]()]
-    else:
-        with ThreadPoolExecutor(min(_PARALLEL, len(tasks))) as pool:
-            found = list(pool.map(lambda task: task(), tasks))
-    hits = Hits.joined(found).best(k, smallest=True)
+    hits = _ranked_again(sources, query, run_all(tasks)).best(k, smallest=True)
     if filter is not None and not prefilter and len(hits):
         hits = hits.take(matching(sources, hits, filter))
     return hits
+
+
+def _ranked_again(
+    sources: ReadSources, query: VectorQuery, candidates: Sequence[_Candidates]
+) -> Hits:
+    """The best candidates with exact distances."""
+    hits = Hits.joined([found.hits for found in candidates])
+    exact = np.repeat(
+        np.array([found.exact for found in candidates], np.bool_),
+        [len(found.hits) for found in candidates],
+    )
+    chosen = hits.order(query.k, smallest=True)
+    hits, exact = hits.take(chosen), exact[chosen]
+    numbers = np.unique(hits.source[~exact])
+    mine = [np.flatnonzero((hits.source == number) & ~exact) for number in numbers]
+    values = hits.values.copy()
+    for at, distances in zip(
+        mine,
+        run_all(
+            [
+                lambda number=number, at=at: _distances(  # type: ignore[misc]
+                    sources, int(number), hits.rows[at], query
+                )
+                for number, at in zip(numbers, mine, strict=True)
+            ]
+        ),
+        strict=True,
+    ):
+        values[at] = distances
+    return Hits(hits.source, hits.rows, values)
+
+
+def _distances(
+    sources: ReadSources, number: int, rows: RowIds, query: VectorQuery
+) -> npt.NDArray[np.float64]:
+    dataset = sources.base.dataset if number == BASE else sources.generations[number].dataset
+    found = dataset._take_rows(rows.tolist(), columns=[query.column])
+    near = _nearest_of(found, query, k=len(rows))
+    distances = np.full(len(rows), np.inf)
+    distances[near.rows] = near.distances
+    return distances
+
+
+def _nearest_of(
+    rows: pa.Table, query: VectorQuery, *, k: int, allowed: npt.NDArray[np.bool_] | None = None
+) -> Neighbours:
+    """The nearest of rows that were read, whose first column has the vectors."""
+    vectors = rows.select([0]).rename_columns(["vector"])
+    view = RowView.of(vectors.schema, vectors.to_batches())
+    return nearest_rows(view, "vector", query.vector, k=k, metric=query.metric, allowed=allowed)
 
 
 def is_vector_index(kind: str) -> bool:
@@ -163,8 +215,20 @@ def is_vector_index(kind: str) -> bool:
     return kind.upper().startswith("IVF_")
 
 
+def _known_metric(name: str) -> str:
+    metric = _METRICS.get(name.lower())
+    if metric is None:
+        raise InvalidInputError(f"there is no metric {name}; choose one of {', '.join(_METRICS)}")
+    return metric
+
+
 def _metric(index: IndexDescription | None) -> str:
     return str(index.details.get("metric_type", _FLAT_METRIC)) if index else _FLAT_METRIC
+
+
+def _is_exact(index: IndexDescription | None) -> bool:
+    """Whether distances are those of the vectors, and not of what an index made of them."""
+    return index is None or index.index_type.upper().endswith("FLAT")
 
 
 def _generation_hits(
@@ -174,31 +238,30 @@ def _generation_hits(
     query: VectorQuery,
     *,
     expects_index: bool,
-) -> Hits:
+) -> _Candidates:
     source = sources.generations[position]
     live = newest.live_addresses(position)
     if not len(live):
-        return Hits.joined([])
+        return _Candidates(Hits.joined([]), exact=True)
     if source.unflushed is not None:
-        rows, distances = _in_memtable(source, live, query)
-    else:
-        if expects_index:
-            _check_index(source, query.column)
-        rows, distances = _in_dataset(source.dataset, query, k=query.k, allowed=live)
-    return Hits.of(position, rows, distances)
+        rows, distances = _in_memtable(source.unflushed, source.dataset, live, query)
+        return _Candidates(Hits.of(position, rows, distances), exact=True)
+    index = find_index(source.dataset.describe_indices(), query.column, is_vector_index)
+    if index is None and expects_index:
+        _warn(source, query.column)
+    rows, distances = _in_dataset(source.dataset, query, k=query.k, allowed=live)
+    return _Candidates(Hits.of(position, rows, distances), exact=_is_exact(index))
 
 
 def _in_memtable(
-    source: GenerationSource, live: RowIds, query: VectorQuery
+    unflushed: UnflushedRows, dataset: lance.LanceDataset, live: RowIds, query: VectorQuery
 ) -> tuple[RowIds, npt.NDArray[Any]]:
-    if source.unflushed is None:
-        raise InvalidInputError("the generation is flushed")
-    view = source.unflushed.snapshot.view
+    view = unflushed.snapshot.view
     allowed = np.zeros(view.rows, np.bool_)
     allowed[live.astype(np.int64)] = True
     if query.filter is not None:
         passing = np.zeros(view.rows, np.bool_)
-        found = source.dataset.scanner(columns=[], filter=query.filter, with_row_id=True)
+        found = dataset.scanner(columns=[], filter=query.filter, with_row_id=True)
         passing[found.to_table().column("_rowid").to_numpy().astype(np.int64)] = True
         allowed &= passing
     near = nearest_rows(
@@ -245,24 +308,25 @@ def _base_tasks(
     newest: NewestRows,
     index: IndexDescription | None,
     query: VectorQuery,
-) -> list[Callable[[], Hits]]:
+) -> list[Callable[[], _Candidates]]:
     base = sources.base
     if not base.dataset.fragment_ids():
         return []
     gap = None
-    if index is not None and query.metric == _metric(index).lower():
+    if index is not None and query.metric == _known_metric(_metric(index)):
         gap = find_gap(sources, index)
     bridged = gap is not None and bool(gap.bridges)
 
-    def in_base() -> Hits:
+    def in_base() -> _Candidates:
         def search(k: int, blocked: RowIds) -> tuple[RowIds, npt.NDArray[Any]]:
             return _in_dataset(base.dataset, query, k=k, blocked=blocked, fast=bridged)
 
-        return _unreplaced(newest, query.k, search, lambda rows: _keys_of(base, rows))
+        hits = _unreplaced(newest, query.k, search, lambda rows: _keys_of(base, rows))
+        return _Candidates(hits, exact=_is_exact(index))
 
     if gap is None or not bridged:
         return [in_base]
-    tasks: list[Callable[[], Hits]] = [in_base]
+    tasks: list[Callable[[], _Candidates]] = [in_base]
     tasks += [
         lambda bridge=bridge: _bridge_hits(newest, bridge, query)  # type: ignore[misc]
         for bridge in gap.bridges
@@ -311,8 +375,8 @@ def _keys_of(base: BaseTable, rows: RowIds) -> pa.Array:
     return key_column(found, base.primary_key)
 
 
-def _bridge_hits(newest: NewestRows, bridge: Bridge, query: VectorQuery) -> Hits:
-    _check_index(bridge.source, query.column)
+def _bridge_hits(newest: NewestRows, bridge: Bridge, query: VectorQuery) -> _Candidates:
+    index = find_index(bridge.source.dataset.describe_indices(), query.column, is_vector_index)
 
     def search(k: int, blocked: RowIds) -> tuple[RowIds, npt.NDArray[Any]]:
         allowed = bridge.addresses
@@ -326,10 +390,11 @@ def _bridge_hits(newest: NewestRows, bridge: Bridge, query: VectorQuery) -> Hits
     def keys_of(rows: RowIds) -> pa.Array:
         return bridge.keys.take(pa.array(order[np.searchsorted(bridge.rows, rows, sorter=order)]))
 
-    return _unreplaced(newest, query.k, search, keys_of)
+    hits = _unreplaced(newest, query.k, search, keys_of)
+    return _Candidates(hits, exact=_is_exact(index))
 
 
-def _rest_hits(base: BaseTable, newest: NewestRows, gap: Gap, query: VectorQuery) -> Hits:
+def _rest_hits(base: BaseTable, newest: NewestRows, gap: Gap, query: VectorQuery) -> _Candidates:
     """Rows that came into the base table some other way, looked at one by one."""
     rows = base.dataset.scanner(
         columns=[query.column],
@@ -339,41 +404,22 @@ def _rest_hits(base: BaseTable, newest: NewestRows, gap: Gap, query: VectorQuery
     ).to_table()
     replaced = pc.is_in(gap.rest_keys, value_set=newest.keys).to_numpy(zero_copy_only=False)
     row_ids = rows.column("_rowid").to_numpy()
-    vectors = rows.select([0]).rename_columns(["vector"])
-    near = nearest_rows(
-        RowView.of(vectors.schema, vectors.to_batches()),
-        "vector",
-        query.vector,
-        k=query.k,
-        metric=query.metric,
-        allowed=contains(gap.rest[~replaced], row_ids),
-    )
-    return Hits.of(BASE, row_ids[near.rows], near.distances)
+    allowed = contains(gap.rest[~replaced], row_ids)
+    near = _nearest_of(rows, query, k=query.k, allowed=allowed)
+    return _Candidates(Hits.of(BASE, row_ids[near.rows], near.distances), exact=True)
 
 
-def _check_index(source: GenerationSource, column: str) -> None:
-    """Warn once of a flushed generation that has to be searched row by row."""
+def _warn(source: GenerationSource, column: str) -> None:
+    """Tell of a flushed generation that has to be searched row by row."""
     if source.identity is None:
         return
-    if find_index(source.dataset.describe_indices(), column, is_vector_index) is not None:
-        return
-    with _warned_lock:
-        if source.identity in _warned:
-            return
-        if len(_warned) >= _MAX_WARNED:
-            _warned.clear()
-        _warned.add(source.identity)
-    logger.warning(
+    warn_once(
+        logger,
         "generation %s has no vector index on %s: its rows are searched one by one, and Lance's "
         "own search does not see them; merge it, or name the index among the maintained ones",
         source.identity,
         column,
     )
-
-
-_MAX_WARNED = 10_000
-_warned: set[str] = set()
-_warned_lock = threading.Lock()
 
 
 def _vector_column(base: BaseTable) -> str:

@@ -61,6 +61,8 @@ class PinnedNamespace(lance_namespace.LanceNamespace):  # type: ignore[misc]
                 self._refuse()
             try:
                 manifest = self._store.get(staging)
+                # Before the version, what it consists of: on a local disk Lance syncs nothing.
+                self._store.barrier()
                 taken = create_settled(self._store, self._final_key(version), manifest)
             except MemWalError as error:
                 self.outcome.failure = error

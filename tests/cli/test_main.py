@@ -13,7 +13,17 @@ from typer.main import get_command
 import memwal.errors
 from memwal.cli.main import app
 
-COMMANDS = ["create", "enable", "status", "merge", "index", "snapshot", "gc", "checkpoint"]
+COMMANDS = [
+    "create",
+    "enable",
+    "status",
+    "merge",
+    "index",
+    "snapshot",
+    "gc",
+    "checkpoint",
+    "add-region-spec",
+]
 INSPECTIONS = [["inspect", "manifest"], ["inspect", "wal"], ["inspect", "details"]]
 
 

@@ -14,23 +14,29 @@ import memwal
 
 pytestmark = pytest.mark.usefixtures("quick_faults")
 
-# Lance's scanner shows what is not merged of them as it is stored, as bytes, whoever flushed it.
+# Lance's scanner shows them as the bytes they are stored as, whoever wrote them.
 SHOWN_AS_BYTES = ("json",)
 COLUMNS = [column for column in STORED if column.name not in SHOWN_AS_BYTES]
+FORMS = [
+    pytest.param(column, nullable, id=f"{column}{'' if nullable else '-required'}")
+    for column in COLUMNS
+    for nullable in (True, False)
+    if nullable or column.may_be_required
+]
 
 
 def changed(data: pa.Table) -> tuple[pa.Table, dict[int, str]]:
     """The first row with the last row's value, and what is there when the second is deleted."""
-    again = data.slice(data.num_rows - 1).set_column(0, data.schema.field(0), pa.array([0]))
+    # Taken, since Lance's own writer panics at some slices of nested columns.
+    again = data.take([data.num_rows - 1]).set_column(0, data.schema.field(0), pa.array([0]))
     wanted = shown(data)
-    return again, {k: wanted[data.num_rows - 1] if k == 0 else v for k, v in wanted.items() if k != 1}
+    return again, {
+        k: wanted[data.num_rows - 1] if k == 0 else v for k, v in wanted.items() if k != 1
+    }
 
 
-@pytest.mark.parametrize("column", COLUMNS, ids=str)
-@pytest.mark.parametrize("nullable", [True, False], ids=["nullable", "required"])
+@pytest.mark.parametrize(("column", "nullable"), FORMS)
 def test_lance_reads_ours(make_table: MakeTable, column: Column, nullable: bool) -> None:
-    if pa.types.is_null(column.field.type) and not nullable:
-        return
     data = column.rows(nullable=nullable)
     table = make_table(column.schema(nullable=nullable))
     again, wanted = changed(data)
@@ -48,13 +54,8 @@ def test_lance_reads_ours(make_table: MakeTable, column: Column, nullable: bool)
     assert shown(native.dataset(table).to_table()) == wanted
 
 
-@pytest.mark.parametrize("column", COLUMNS, ids=str)
-@pytest.mark.parametrize("nullable", [True, False], ids=["nullable", "required"])
-def test_ours_reads_what_lance_wrote(
-    make_table: MakeTable, column: Column, nullable: bool
-) -> None:
-    if pa.types.is_null(column.field.type) and not nullable:
-        return
+@pytest.mark.parametrize(("column", "nullable"), FORMS)
+def test_ours_reads_what_lance_wrote(make_table: MakeTable, column: Column, nullable: bool) -> None:
     data = column.rows(nullable=nullable)
     table = make_table(column.schema(nullable=nullable))
     again, wanted = changed(data)
@@ -89,16 +90,14 @@ def test_lance_replays_ours(make_table: MakeTable, column: Column) -> None:
 
 
 def test_json(make_table: MakeTable) -> None:
-    """Lance's scanner shows what is not merged as the bytes it is stored as; merged, it is text."""
     column = next(column for column in STORED if column.name == "json")
     table = make_table(column.schema())
     with table.writer() as writer:
         writer.upsert(column.rows())
-    assert native.scan(table).num_rows == table.scan().to_table().num_rows
+    as_bytes = shown(native.scan(table))
     table.merge()
-    assert shown(table.scan().to_table()) == shown(column.rows())
     assert shown(native.dataset(table).to_table()) == shown(column.rows())
-    assert shown(native.scan(table)) == shown(table.scan().to_table())
+    assert shown(native.scan(table)) == as_bytes
 
 
 KEYS: dict[str, pa.Array] = {
@@ -116,15 +115,25 @@ KEYS: dict[str, pa.Array] = {
         for bits in (8, 16, 32, 64)
     },
 }
-COMPOSITE = [("text", "int64"), ("binary", "text"), ("uint8", "large-text"), ("bool", "int16"),
-             ("large-binary", "uint64"), ("int32", "bool"), ("int8", "uint32")]
+COMPOSITE = [
+    ("text", "int64"),
+    ("binary", "text"),
+    ("uint8", "large-text"),
+    ("bool", "int16"),
+    ("large-binary", "uint64"),
+    ("int32", "bool"),
+    ("int8", "uint32"),
+]
 
 
 def check_keys(make_table: MakeTable, keys: dict[str, pa.Array], who: str) -> None:
     count = min(len(values) for values in keys.values())
     keys = {name: values.slice(0, count) for name, values in keys.items()}
     schema = pa.schema(
-        [*(pa.field(n, values.type, nullable=False) for n, values in keys.items()), ("n", pa.int64())]
+        [
+            *(pa.field(n, values.type, nullable=False) for n, values in keys.items()),
+            ("n", pa.int64()),
+        ]
     )
     table = make_table(schema, primary_key=list(keys))
     data = pa.table({**keys, "n": pa.array(range(count))}, schema=schema)

@@ -334,7 +334,7 @@ class TestOrphans:
         faults.of(table.location).kill("create", REGION_MANIFEST)
         region = writer._regions.all()[0]
         with pytest.raises(Killed):
-            region._flush(region._active)
+            region._flush(region._tables.active)
         writer.abort()
         (orphan,) = region_folders(table) - before
         return orphan

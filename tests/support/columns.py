@@ -38,13 +38,21 @@ class Column:
         return pa.schema([pa.field("id", pa.int64(), nullable=False), field])
 
     def rows(self, *, nullable: bool = True) -> pa.Table:
-        """A row for each value, with keys from 0."""
-        values = self.values if nullable else self.values.slice(0, len(self.values) - 1)
+        """A row for each value, or twice for each that is not null, with keys from 0."""
+        values = self.values
+        if not nullable:
+            some = values.slice(0, len(values) - 1)
+            values = pa.concat_arrays([some, some])
         ids = pa.array(range(len(values)), pa.int64())
         return pa.table([ids, values], schema=self.schema(nullable=nullable))
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def may_be_required(self) -> bool:
+        """Whether the type has values that are not null."""
+        return not pa.types.is_null(self.field.type)
 
 
 def shown(rows: pa.Table) -> dict[int, str]:
@@ -94,7 +102,9 @@ def _times() -> list[Column]:
         found += [
             _column(f"timestamp-{unit}", pa.timestamp(unit), past),
             *(
-                _column(f"timestamp-{unit}-{zone}", pa.timestamp(unit, zone), past.replace(tzinfo=UTC))
+                _column(
+                    f"timestamp-{unit}-{zone}", pa.timestamp(unit, zone), past.replace(tzinfo=UTC)
+                )
                 for zone in ("UTC", "Europe/Berlin", "+05:30")
             ),
             _column(f"duration-{unit}", pa.duration(unit), timedelta(days=-3), timedelta(0)),
@@ -112,7 +122,9 @@ def _nested() -> list[Column]:
         _column("list-of-lists", pa.list_(pa.list_(pa.int32())), [[1], None, []], []),
         _column("list-of-vectors", pa.list_(vector), [[1.0, 2.0]], []),
         _column("list-of-structs", pa.list_(pair), [{"a": 1, "b": "x"}, None], []),
-        _column("list-of-dictionaries", pa.list_(pa.dictionary(pa.int8(), pa.string())), ["a", None]),
+        _column(
+            "list-of-dictionaries", pa.list_(pa.dictionary(pa.int8(), pa.string())), ["a", None]
+        ),
         _column("vector", vector, [1.0, -0.0], [NAN, INFINITE]),
         _column("vector-with-nulls", vector, [1.0, None]),
         _column("vector-of-bytes", pa.list_(pa.int8(), 3), [1, 2, 3]),

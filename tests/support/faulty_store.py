@@ -174,9 +174,7 @@ class FaultyStore(ObjectStore):
         """Let one request reach the store twice; the caller hears the second answer."""
         return self._add(Rule(operation, key, _nothing, False, skip, 1, delivery="twice"))
 
-    def deliver_late(
-        self, operation: str, key: str = "*", *, by: int = 1, skip: int = 0
-    ) -> Rule:
+    def deliver_late(self, operation: str, key: str = "*", *, by: int = 1, skip: int = 0) -> Rule:
         """Time out while the request is still on its way: it arrives ``by`` calls later.
 
         What the store answers it then is heard by nobody.

@@ -63,9 +63,8 @@ class Model(Generic[Value]):
         for region in {self._region_of(key) for key in (*found, *self._keys())}:
             here = self._in_region(found, region)
             possible = self._possible(region, in_order=in_order)
-            assert here in possible, (
-                f"region {region} shows {here}; possible is\n"
-                + "\n".join(f"  {state}" for state in possible)
+            assert here in possible, f"region {region} shows {here}; possible is\n" + "\n".join(
+                f"  {state}" for state in possible
             )
         self.values = dict(found)
         self._tail.clear()

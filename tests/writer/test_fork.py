@@ -151,7 +151,7 @@ handle = writer.upsert(rows(1))
 (region,) = writer._regions.all()
 held, leave = threading.Event(), threading.Event()
 def hold():
-    with writer._lock, region._state, writer._upkeep._agenda._changed:
+    with writer._regions._lock, region._state, writer._workshop.upkeep._agenda._changed:
         held.set()
         leave.wait()
 holder = threading.Thread(target=hold)

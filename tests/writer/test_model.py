@@ -27,9 +27,9 @@ from support.tables import later
 
 import memwal
 from memwal.errors import (
-    InvalidInputError,
     MemWalError,
     OutcomeUnknownError,
+    PartialWriteError,
     RegionFencedError,
     StoreError,
     WriterClosedError,
@@ -37,6 +37,7 @@ from memwal.errors import (
 from memwal.maintenance.garbage import collect_garbage
 from memwal.region.region_ids import UNSHARDED_ID, bucket_region_id
 from memwal.region.routing import Router
+from memwal.writer.handle import WriteHandle
 
 Row = dict[str, Any]
 
@@ -67,6 +68,7 @@ class Machine(RuleBasedStateMachine):
         self.folder = TemporaryDirectory()
         self.stores = FaultyStores(self.patches, durable=False)
         self.number = 0
+        self.handles: list[WriteHandle] = []
         self.evolved = False
 
     @initialize(
@@ -76,6 +78,9 @@ class Machine(RuleBasedStateMachine):
                 {},
                 {"max_memtable_rows": 6},
                 {"max_memtable_bytes": 1, "max_sealed_memtables": 1, "backpressure_timeout": 10},
+                {"durable": False, "buffer_interval": 10},
+                {"durable": False, "buffer_writes": 2, "max_memtable_rows": 6},
+                {"indexed": True},
             )
         ),
     )
@@ -129,6 +134,17 @@ class Machine(RuleBasedStateMachine):
         change = self._new(keys, nulls=nulls)
         self._write(change, lambda: self.writer.upsert(self._rows(change)))
 
+    @rule(keys=some_keys, position=st.integers(0, 4))
+    def upsert_some_columns(self, keys: list[int], position: int) -> None:
+        name = sorted(self.columns)[position % len(self.columns)]
+        known, given = self.model.expected(), self._new(keys)
+        change = {
+            key: {**(known.get(key) or dict.fromkeys(self.columns)), name: given[key][name]}
+            for key in keys
+        }
+        part = self._rows(given).select(["id", name])
+        self._write(change, lambda: self.writer.upsert(part, partial=True))
+
     @rule(keys=some_keys)
     def upsert_keys_twice_in_one_batch(self, keys: list[int]) -> None:
         older, change = self._new(keys), self._new(keys[:2])
@@ -146,17 +162,24 @@ class Machine(RuleBasedStateMachine):
         changes = [self._new([key]) for key in keys]
         whole: Change[Row] = {key: row for change in changes for key, row in change.items()}
 
-        def write() -> None:
-            # The first finds out alone whether the writer still knows the schema.
-            self.writer.upsert(self._rows(changes[0]))
-            with ThreadPoolExecutor(len(changes)) as pool:
-                list(pool.map(self.writer.upsert, map(self._rows, changes[1:])))
-
-        self._write(whole, write)
+        self._say(f"write from threads {whole}")
+        with ThreadPoolExecutor(len(changes)) as pool:
+            handles = list(pool.map(self.writer.upsert, map(self._rows, changes)))
+        for handle in handles:
+            handle.wait()
+        self.model.begin(whole)
+        self.model.acknowledge_all()
+        self._note_written(whole)
 
     @rule()
     def upsert_nothing(self) -> None:
         self._write({}, lambda: self.writer.upsert(self._rows({})))
+
+    @rule()
+    def flush_the_log(self) -> None:
+        self._say("flush the log")
+        self.writer.flush_wal()
+        self._all_is_durable()
 
     # Jobs
 
@@ -199,6 +222,7 @@ class Machine(RuleBasedStateMachine):
     def close_and_open(self) -> None:
         self._say("close, open")
         self.writer.close()
+        self._all_is_durable()
         self._saw_everything()
         self._open()
 
@@ -244,34 +268,58 @@ class Machine(RuleBasedStateMachine):
             self._job(job)
         except MemWalError as error:
             note(f"  {type(error).__name__}: {error}")
-            assert isinstance(error, (StoreError, OutcomeUnknownError)), repr(error)
+            assert isinstance(error, (StoreError, OutcomeUnknownError, PartialWriteError))
         self.store.clear()
         self._settle()
         self.store.arrive()
+
+    @rule(step=st.none() | st.integers(0, 25), after=st.booleans())
+    def start_over(self, step: int | None, after: bool) -> None:
+        """Give up what is not flushed, and perhaps die on the way: then it is given up or not."""
+        self.writer.flush_wal()
+        self._all_is_durable()
+        self.writer.abort()
+        flushed = self._read(self.table.scan().to_table())
+        self._say(f"start over with {flushed}" + (f", crash at request {step}" if step else ""))
+        if step is not None:
+            self.store.kill("*", skip=step, after=after, times=1 << 30)
+        with suppress(Killed, MemWalError):
+            self.writer = self.table.writer(options=self.options, replay=False)
+            self.writer.claim()
+            if step is None:
+                assert self._read(self.writer.scan().to_table()) == flushed
+        before, given_up = self.model.values, {key: flushed.get(key) for key in KEYS}
+        self.model.begin({k: row for k, row in given_up.items() if row != before.get(k)})
+        if step is None:
+            self.model.acknowledge()
+        self._note_written(given_up)
+        self._crash()
 
     # Takeovers
 
     @rule(key=st.sampled_from(KEYS))
     def takeover(self, key: int) -> None:
         self._say("takeover by another writer")
+        self.writer.flush_wal()
+        self._all_is_durable()
         old = self.writer
         self._open()
         with pytest.raises(RegionFencedError):
-            # A delete, since the old writer may not know the columns of today.
-            old.delete(pa.array([key], pa.int64()))
+            old.upsert(self._rows(self._new([key])), wait=True)
         old.abort()
 
     @rule(keys=some_keys, after=st.booleans())
     def takeover_in_the_middle_of_a_write(self, keys: list[int], after: bool) -> None:
         self._say(f"takeover while {keys} are written, {'after' if after else 'before'} the append")
         keys = [key for key in keys if self.region_of[key] == self.region_of[keys[0]]]
-        self._renew()
+        self.writer.flush_wal()
+        self._all_is_durable()
         old, change = self.writer, self._new(keys)
         rows = self._rows(change)
         pause = self.store.pause("create", WAL, after=after)
         self.model.begin(change)
         with ThreadPoolExecutor(1) as pool:
-            writing = pool.submit(old.upsert, rows)
+            writing = pool.submit(old.upsert, rows, wait=True)
             try:
                 reached = pause.wait_until_reached(writing)
                 self._open()
@@ -288,6 +336,8 @@ class Machine(RuleBasedStateMachine):
     @rule(keys=some_keys, gone=some_keys, close=st.booleans(), end=st.booleans())
     def takeover_by_lance(self, keys: list[int], gone: list[int], close: bool, end: bool) -> None:
         self._say(f"takeover by Lance: upsert {keys}, delete {gone}, {'close' if close else ''}")
+        self.writer.flush_wal()
+        self._all_is_durable()
         old, change = self.writer, self._new(keys)
         if end:
             old.abort()
@@ -304,7 +354,7 @@ class Machine(RuleBasedStateMachine):
         self._note_written(whole)
         if not end:
             with pytest.raises(RegionFencedError):
-                old.delete(pa.array(keys[:1], pa.int64()))
+                old.delete(pa.array(keys[:1], pa.int64()), wait=True)
             old.abort()
         self._open()
 
@@ -375,6 +425,7 @@ class Machine(RuleBasedStateMachine):
     def _finish(self) -> None:
         self._say("the end: close, and compare with Lance")
         self.writer.close()
+        self._all_is_durable()
         self._saw_everything()
         self._compare_with_lance()
         assert self.table.merge().problems == ()
@@ -397,8 +448,17 @@ class Machine(RuleBasedStateMachine):
         self.writer = self.table.writer(options=self.options)
         self.writer.claim()
 
+    def _all_is_durable(self) -> None:
+        """Every write has returned, and whoever still holds a handle hears that it is done."""
+        self.model.acknowledge_all()
+        for handle in self.handles:
+            assert handle.done()
+            handle.wait()
+        self.handles.clear()
+
     def _flush(self) -> None:
         self.writer.flush()
+        self._all_is_durable()
         self._saw_everything()
 
     def _collect(self) -> None:
@@ -422,16 +482,25 @@ class Machine(RuleBasedStateMachine):
             case "snapshot":
                 self.table.build_snapshot()
             case "reopen":
+                self.writer.flush_wal()
+                self._all_is_durable()
                 self.writer.abort()
                 self._open()
 
     def _crash(self) -> None:
         """End this process's writer in the middle of whatever it does, and open another one."""
+        self._note_done()
         with suppress(Killed):
             self.writer.abort()
+        self.handles.clear()
         self.store.clear()
         self._open()
         self.model.settle(self._read(self.writer.scan().to_table()), in_order=True)
+
+    def _note_done(self) -> None:
+        """What a handle calls durable must be there, and with it all that was written before."""
+        if self.handles and all(one.done() and not one.exception() for one in self.handles):
+            self.model.acknowledge_all()
 
     def _settle(self) -> None:
         """Find out what a write did that failed, with the writer if that goes on."""
@@ -453,26 +522,21 @@ class Machine(RuleBasedStateMachine):
             case "late":
                 self.store.deliver_late("[cpr][rue][ep]*", skip=step, by=1 + step % 30)
 
-    def _renew(self) -> None:
-        """Open a writer that knows the schema of today."""
-        self.writer.abort()
-        self._open()
-
-    def _write(self, change: Change[Row], write: Callable[[], object]) -> None:
+    def _write(self, change: Change[Row], write: Callable[[], WriteHandle]) -> None:
         self._say(f"write {change}")
         self.model.begin(change)
-        try:
-            write()
-        except InvalidInputError as error:
-            # The schema changed under the writer: it may say so, but then nothing is written.
-            note(f"  refused: {error}")
-            self.model.refuse()
-            self.strong_reads_show_everything()
-            self._renew()
-            self.model.begin(change)
-            write()
-        self.model.acknowledge()
         self._note_written(change)
+        self._accepted(write())
+
+    def _accepted(self, handle: WriteHandle) -> None:
+        """A write returned: it is durable, or will be unless there is a crash."""
+        if self.options.durable:
+            assert handle.done()
+            self.model.acknowledge()
+        else:
+            self.handles.append(handle)
+            if all(one.done() for one in self.handles):
+                self._all_is_durable()
 
     def _doubtful_write(self, keys: list[int], deletes: bool) -> None:
         change: Change[Row] = dict.fromkeys(keys) if deletes else self._new(keys)
@@ -481,17 +545,14 @@ class Machine(RuleBasedStateMachine):
         self._note_written(change)
         try:
             if deletes:
-                self.writer.delete(pa.array(keys, pa.int64()))
+                handle = self.writer.delete(pa.array(keys, pa.int64()))
             else:
-                self.writer.upsert(self._rows(change))
-        except InvalidInputError as error:
-            note(f"  refused: {error}")
-            self.model.refuse()
+                handle = self.writer.upsert(self._rows(change))
         except (Killed, MemWalError) as error:
             note(f"  {type(error).__name__}: {error}")
         else:
-            note("  acknowledged")
-            self.model.acknowledge()
+            note("  acknowledged" if handle.done() else "  buffered")
+            self._accepted(handle)
 
     def _note_written(self, change: Change[Row]) -> None:
         for key, row in change.items():
@@ -512,7 +573,7 @@ class Machine(RuleBasedStateMachine):
 
     # Rows
 
-    def _new(self, keys: Iterable[int], *, nulls: bool = False) -> dict[int, Row | None]:
+    def _new(self, keys: Iterable[int], *, nulls: bool = False) -> dict[int, Row]:
         """Rows whose values no other write has."""
         self.number += 1
         return {key: self._row(key, self.number, nulls=nulls) for key in keys}
@@ -554,7 +615,7 @@ CHECKS = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_t
 class TestAnyHistory(Machine.TestCase):
     # Without shrinking, which takes minutes: the history that is printed is short as it is.
     settings = settings(
-        max_examples=20,
+        max_examples=15,
         stateful_step_count=25,
         suppress_health_check=CHECKS,
         phases=[phase for phase in Phase if phase not in (Phase.shrink, Phase.explain)],

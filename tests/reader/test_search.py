@@ -1,0 +1,92 @@
+"""Searches by vectors and texts together, and the form of every search's result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from support.searched import DIMENSION, SCHEMA, Searched
+
+from memwal.errors import InvalidInputError
+from memwal.reader.search import search, search_hybrid, search_text
+from memwal.reader.text_query import MatchQuery
+
+VECTOR = np.linspace(-1, 1, DIMENSION)
+QUERY = MatchQuery("apple quick fox", "t")
+
+
+@pytest.fixture
+def searched(tmp_path: Path) -> Searched:
+    """Return a table with rows in every kind of place but a MemTable."""
+    searched = Searched(tmp_path)
+    with searched.table.writer() as writer:
+        writer.upsert(searched.rows(range(100, 200)))
+        searched.delete(writer, range(10))
+        writer.flush()
+        writer.upsert(searched.rows(range(50, 60)))
+    return searched
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.3, 0.5, 1.0])
+@pytest.mark.parametrize("filter", [None, "n < 4"])
+def test_fusion_of_ranks(searched: Searched, weight: float, filter: str | None) -> None:
+    sources, newest = searched.sources(searched.table)
+    near = search(sources, newest, VECTOR, k=30, filter=filter)
+    texts = search_text(sources, newest, QUERY, k=30, filter=filter)
+    wanted: dict[int, float] = {}
+    for rows, share in ((near, weight), (texts, 1 - weight)):
+        for rank, key in enumerate(rows["id"].to_pylist(), 1):
+            wanted[key] = wanted.get(key, 0) + 2 * share / (60 + rank)
+    found = search_hybrid(
+        sources,
+        newest,
+        VECTOR,
+        QUERY,
+        k=20,
+        candidates=30,
+        filter=filter,
+        weight=weight,
+        columns=["id", "t"],
+    )
+    assert found.column_names == ["id", "t", "_distance", "_score", "_relevance_score"]
+    relevance = found["_relevance_score"].to_pylist()
+    best = sorted(wanted.values(), reverse=True)[: found.num_rows]
+    assert found.num_rows == min(20, len(wanted))
+    np.testing.assert_allclose(relevance, best, rtol=1e-5)
+    for row in found.to_pylist():
+        assert row["_relevance_score"] == pytest.approx(wanted[row["id"]], rel=1e-5)
+        assert row["t"] == searched.model[row["id"]]["t"]
+    for rows, name in ((near, "_distance"), (texts, "_score")):
+        values = dict(zip(rows["id"].to_pylist(), rows[name].to_pylist(), strict=True))
+        for row in found.to_pylist():
+            assert row[name] == values.get(row["id"])
+
+
+def test_fewer_candidates_than_rows_wanted(searched: Searched) -> None:
+    sources, newest = searched.sources(searched.table)
+    assert search_hybrid(sources, newest, VECTOR, "apple", k=70, candidates=1).num_rows >= 70
+
+
+@pytest.mark.parametrize(("options", "words"), [({"weight": 1.1}, "share"), ({"k": 0}, "one row")])
+def test_mistakes_are_told(searched: Searched, options: dict[str, int], words: str) -> None:
+    with pytest.raises(InvalidInputError, match=words):
+        search_hybrid(*searched.sources(searched.table), VECTOR, "apple", **options)
+
+
+def test_columns_have_the_types_of_the_table(searched: Searched) -> None:
+    sources, newest = searched.sources(searched.table)
+    schema = sources.base.schema
+    for found, score in (
+        (search(sources, newest, VECTOR), "_distance"),
+        (search_text(sources, newest, QUERY), "_score"),
+        (search(sources, newest, VECTOR, filter="n > 100"), "_distance"),
+        (search_text(sources, newest, "nothing"), "_score"),
+    ):
+        assert found.schema.names == [*SCHEMA.names, score]
+        assert found.schema.field(score).type == pa.float32()
+        assert found.drop_columns([score]).schema == schema
+    assert search(sources, newest, VECTOR, columns=[]).column_names == ["_distance"]
+    order = ["t", "id"]
+    assert search_text(sources, newest, QUERY, columns=order).column_names == [*order, "_score"]
