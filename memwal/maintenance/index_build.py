@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from uuid import UUID
 
+import lance
+
 from memwal.errors import ConflictError
 from memwal.format.index_details import IndexDetails
 from memwal.format.names import MEM_WAL_INDEX_NAME
@@ -21,6 +23,7 @@ from memwal.maintenance.results import JobResult, TaskRunner, run_in_process
 from memwal.storage.location import TableLocation
 from memwal.table_index.base_table import BaseTable, open_base, translate_lance_error
 from memwal.table_index.details import update_details
+from memwal.table_index.strict_commit import commit_strictly
 
 logger = logging.getLogger(__name__)
 
@@ -88,15 +91,16 @@ def run_index_task(task: IndexTask) -> IndexOutcome:
     Centroids and codebook of a vector index stay as they are: distances from generations and base
     table must stay comparable while MemWAL is enabled.
     """
+
+    def extend(dataset: lance.LanceDataset) -> None:
+        dataset.optimize.optimize_indices(index_names=[task.index])
+
     commits = 0
     for attempt in range(_ATTEMPTS):
         if attempt:
             time.sleep(random.uniform(0, _CONFLICT_WAIT_SECONDS * min(attempt, 20)))  # noqa: S311
         base = open_base(task.location)
         if covers(base, task.index, task.target):
-            if commits:
-                # Lance syncs nothing of what it committed.
-                task.location.store.barrier()
             return IndexOutcome(commits)
         if base.dataset.count_rows() == 0:
             # Lance records nothing for an index that has nothing to cover.
@@ -104,7 +108,14 @@ def run_index_task(task: IndexTask) -> IndexOutcome:
             commits += 1
             continue
         try:
-            base.dataset.optimize.optimize_indices(index_names=[task.index])
+            if base.location.store.is_local:
+                # Lance syncs nothing there, and a torn version would keep the table from opening.
+                commit_strictly(base, extend)
+            else:
+                extend(base.dataset)
+        except ConflictError as error:
+            logger.info("index %s met another commit, trying again: %s", task.index, error)
+            continue
         except (OSError, RuntimeError, ValueError) as error:
             text = str(error).lower()
             if "conflict" in text or "concurrent" in text:

@@ -187,9 +187,6 @@ def run_merge_task(task: MergeTask) -> MergeOutcome:
         )
         stopped = {region_id for region_id, _ in done.unreadable}
         left = [batch for batch in left if batch.region_id not in stopped]
-    if outcome.commits:
-        # Lance syncs nothing: without this, a machine that crashes soon after has a torn version.
-        task.location.store.barrier()
     return outcome
 
 
@@ -317,7 +314,9 @@ def _commit(
 ) -> Mapping[str, int]:
     """Commit on top of ``base``; strictly: only if nothing at all was committed since."""
     try:
-        if not strictly:
+        # On a local disk Lance syncs nothing, and a machine that crashes can be left with a torn
+        # version that keeps the table from opening; the strict way writes it like everything else.
+        if not strictly and not base.location.store.is_local:
             return execute(base.dataset)
         return commit_strictly(base, execute) or _NO_FIGURES
     except ConflictError as error:

@@ -71,6 +71,7 @@ class TableWriter:
             base, self._form.shape.schema, options, metrics.durations(base.location)
         )
         self._counters = self._workshop.counters
+        self._sync_table()
         self._regions = HeldRegions(self._workshop, allowed=region_ids, keep=replay)
         self._refreshing = threading.Lock()
         self._unwatch = metrics.watch(self, self._counters, per_region=options.metrics_per_region)
@@ -264,8 +265,14 @@ class TableWriter:
             if not base.identified_schema.equals(
                 self._form.base.identified_schema, check_metadata=True
             ):
+                self._sync_table()
                 self._form = Form.of(base, self._region)
             return self._form
+
+    def _sync_table(self) -> None:
+        """Make durable what acknowledged rows will need: Lance syncs neither tables nor columns."""
+        if self._options.fsync:
+            self._workshop.store.barrier()
 
     def _write(
         self,

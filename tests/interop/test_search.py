@@ -52,7 +52,7 @@ def test_recall_is_that_of_the_merged_table(tmp_path: Path) -> None:
     right = [set(ids[np.argsort(((vectors - q) ** 2).sum(axis=1))[:10]].tolist()) for q in queries]
     sources, newest = searched.sources(searched.table)
     ours = [
-        search(sources, newest, q, k=10, columns=["id"], refine_factor=2, nprobes=1)["id"]
+        search(sources, newest, q, k=10, columns=["id"], refine_factor=2, nprobes=100)["id"]
         for q in queries
     ]
     searched.table.checkpoint()
@@ -60,7 +60,7 @@ def test_recall_is_that_of_the_merged_table(tmp_path: Path) -> None:
     theirs = [
         merged.scanner(
             columns=["id"],
-            nearest={"column": "v", "q": q, "k": 10, "refine_factor": 2, "nprobes": 1},
+            nearest={"column": "v", "q": q, "k": 10, "refine_factor": 2, "nprobes": 100},
             disable_scoring_autoprojection=True,
         ).to_table()["id"]
         for q in queries

@@ -225,3 +225,13 @@ def test_refuses(options: dict[str, Any], problem: str) -> None:
 def test_refuses_columns_without_text() -> None:
     with pytest.raises(InvalidInputError, match="int64"):
         TextRows("text").catch_up(view_of([1], 1, pa.int64()))
+
+
+def test_occurrences_and_vocabulary() -> None:
+    text = TextRows("text")
+    view = view_of(["a fox", None, "fox and foxes", "cats"], 2)
+    lengths, counts = text.occurrences(["fox", "dog"], view)
+    assert lengths.tolist() == [1, 0, 2, 1]
+    assert counts["fox"].tolist() == [1, 0, 2, 0]
+    assert counts["dog"].tolist() == [0, 0, 0, 0]
+    assert text.vocabulary(view, np.array([0, 1, 3])) == ["cat", "fox"]

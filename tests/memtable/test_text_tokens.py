@@ -111,3 +111,29 @@ def test_takes_the_parameters_that_an_index_records() -> None:
 def test_refuses_options(options: dict[str, Any], problem: str) -> None:
     with pytest.raises(InvalidInputError, match=problem):
         Tokenizer(options)
+
+
+@pytest.mark.parametrize(
+    ("options", "query", "groups"),
+    [
+        ({}, "running the cats running", [("run",), ("cat",), ("run",)]),
+        ({"base_tokenizer": "ngram"}, "abcabc", [("abc", "bca", "cab")]),
+        ({}, "the", []),
+    ],
+)
+def test_terms_of_a_query_by_position(
+    options: dict[str, Any], query: str, groups: list[tuple[str, ...]]
+) -> None:
+    tokenizer = Tokenizer(options)
+    assert tokenizer.query_groups(query) == groups
+    assert [term for group in groups for term in group] == tokenizer.query_terms(query)
+
+
+def test_vocabulary() -> None:
+    texts = pa.array([["Cats run", None], None, ["é a cat"]])
+    assert Tokenizer({"ascii_folding": False}).vocabulary(texts) == ["cat", "run", "é"]
+
+
+def test_options_are_those_that_touch_tokens() -> None:
+    tokenizer = Tokenizer({"stem": False, "with_position": True, "block_size": 128})
+    assert tokenizer.options == {"stem": False}

@@ -266,9 +266,8 @@ class Machine(RuleBasedStateMachine):
         self._disturb(kind, step)
         try:
             self._job(job)
-        except MemWalError as error:
+        except (StoreError, OutcomeUnknownError, PartialWriteError) as error:
             note(f"  {type(error).__name__}: {error}")
-            assert isinstance(error, (StoreError, OutcomeUnknownError, PartialWriteError))
         self.store.clear()
         self._settle()
         self.store.arrive()
