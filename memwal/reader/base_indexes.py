@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from memwal.errors import ObjectNotFoundError
 from memwal.reader.newest import find_newest
-from memwal.reader.recent import Recent
+from memwal.reader.recent import Recent, version_key
 from memwal.reader.row_set import RowIds
 from memwal.reader.sources import (
     GenerationSource,
@@ -107,7 +107,7 @@ def find_gap(sources: ReadSources, index: IndexDescription) -> Gap | None:
     wanted = _catching_up(base, sources.merged, index.name)
     segments = tuple(segment.uuid for segment in index.segments)
     return _gaps.get(
-        (base.location.uri, base.version, segments, wanted),
+        (*version_key(base), segments, wanted),
         lambda: _find_gap(base, wanted, fragments),
     )
 

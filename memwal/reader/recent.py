@@ -7,6 +7,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
+from memwal.table_index.base_table import BaseTable
+
 Value = TypeVar("Value")
 
 
@@ -53,3 +55,9 @@ class Recent(Generic[Value]):
         with self._lock:
             found = self._values.get(key)
         return None if found is None else found[0]
+
+
+def version_key(base: BaseTable) -> tuple[Hashable, ...]:
+    """What names the rows of a version for ever, also when the table is made anew in its place."""
+    made = base.index.uuid if base.index is not None else None
+    return base.location.uri, base.version, made

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from memwal.reader.newest import read_keys
-from memwal.reader.recent import Recent
+from memwal.reader.recent import Recent, version_key
 from memwal.reader.row_set import RowIds
 from memwal.reader.sources import GenerationSource, ReadSources
 from memwal.region.newest import key_column
@@ -51,8 +51,7 @@ def replaced_rows(sources: ReadSources) -> ReplacedRows:
     """
     flushed = [source.identity for source in sources.generations if source.identity is not None]
     if len(flushed) == len(sources.generations):
-        base = sources.base
-        key = (base.location.uri, base.version, *flushed)
+        key = (*version_key(sources.base), *flushed)
         return _together.get(key, lambda: ReplacedRows.of(_parts(sources)))
     return ReplacedRows.of(_parts(sources))
 
@@ -73,8 +72,8 @@ def _parts(sources: ReadSources) -> list[RowIds]:
     return found
 
 
-def _key(base: BaseTable, source: GenerationSource) -> tuple[str, int, str | None]:
-    return base.location.uri, base.version, source.identity
+def _key(base: BaseTable, source: GenerationSource) -> tuple[Hashable, ...]:
+    return *version_key(base), source.identity
 
 
 def _find(base: BaseTable, sources: Sequence[GenerationSource]) -> list[RowIds]:

@@ -51,7 +51,7 @@ def _bitmap(values: np.ndarray[Any, np.dtype[np.uint32]]) -> bytes:
     return b"".join([head, *headers, offsets.tobytes(), *bodies])
 
 
-def _runs(ordered: np.ndarray[Any, np.dtype[np.uint32]]) -> list[tuple[int, int]]:
+def _runs(ordered: np.ndarray[Any, np.dtype[np.integer[Any]]]) -> list[tuple[int, int]]:
     """Where each stretch of equal values begins and ends."""
     if not len(ordered):
         return []

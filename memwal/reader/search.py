@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
-from memwal.errors import InvalidInputError, MemWalError
+from memwal.errors import InvalidInputError, MemWalError, ObjectNotFoundError
 from memwal.reader.hits import Hits, fetch
 from memwal.reader.newest import NewestRows
-from memwal.reader.scan import output_schema
+from memwal.reader.scan import collect_newest, output_schema
 from memwal.reader.sources import ReadSources
 from memwal.reader.text_query import TextQuery
 from memwal.reader.text_search import best_texts
@@ -23,8 +24,32 @@ DISTANCE = "_distance"
 SCORE = "_score"
 RELEVANCE = "_relevance_score"
 
+_ATTEMPTS = 5
 _RANK_CONSTANT = 60
 _CANDIDATES = 50
+
+
+def answer(
+    collect: Callable[[], ReadSources], run: Callable[[ReadSources, NewestRows], pa.Table]
+) -> pa.Table:
+    """Run a search on the state at this moment.
+
+    It runs again when a generation, or the version of the base table, was collected meanwhile.
+
+    Parameters
+    ----------
+    collect : callable
+        Collects the sources.
+    run : callable
+        Searches them.
+    """
+    retrying = Retrying(
+        retry=retry_if_exception_type(ObjectNotFoundError),
+        stop=stop_after_attempt(_ATTEMPTS),
+        reraise=True,
+    )
+    result: pa.Table = retrying(lambda: run(*collect_newest(collect)))
+    return result
 
 
 def search(

@@ -17,7 +17,7 @@ from memwal.memtable.text_tokens import Tokenizer
 from memwal.reader.base_indexes import Bridge, covered_fragments, find_gap, find_index
 from memwal.reader.hits import BASE
 from memwal.reader.newest import NewestRows
-from memwal.reader.recent import Recent
+from memwal.reader.recent import Recent, version_key
 from memwal.reader.replaced_rows import ReplacedRows, replaced_rows
 from memwal.reader.row_set import RowIds, contains
 from memwal.reader.sources import GenerationSource, ReadSources
@@ -173,7 +173,7 @@ class _Opener:
         for description, segment in zip(self.index.segments, self.segments, strict=True):
             fragments = frozenset(description.fragment_ids)
             for number, part in enumerate(segment.parts or ()):
-                key = (base.location.uri, base.version, description.uuid, number)
+                key = (*version_key(base), description.uuid, number)
                 bodies.append(_base_body(base, part, key, fragments, replaced, held))
         gap = find_gap(self.sources, self.index)
         if gap is None:
@@ -232,7 +232,7 @@ class _Opener:
     ) -> Body:
         """Rows of the base table that no index has."""
         base = self.sources.base
-        key = (base.location.uri, base.version, fragments)
+        key = (*version_key(base), fragments)
         found = self._read(key, base.dataset, fragments)
         alive = ~contains(replaced.rows, found.rows)
         if wanted is not None:

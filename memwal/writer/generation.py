@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from uuid import UUID
 
 import pyarrow as pa
@@ -72,16 +71,14 @@ def write_generation(
     newest = NewestKeys.of(contents.keys())
     rows = NewestBatches(contents, newest.kept, base)
     uri = location.child(folder)
-    with ThreadPoolExecutor(len(indexes) + 1, thread_name_prefix="memwal-generation") as threads:
-        try:
-            sidecar = threads.submit(write_key_index, location, f"{folder}/{PK_INDEX_DIR}", newest)
-            dataset = write_data(base, uri, rows)
-            build_indexes(location, folder, dataset, indexes, threads=threads)
-            sidecar.result()
-        except (OSError, ValueError) as error:
-            if rows.error is not None:
-                raise rows.error from error
-            raise translate_lance_error(error, f"writing {uri}") from error
+    try:
+        dataset = write_data(base, uri, rows)
+        write_key_index(location, f"{folder}/{PK_INDEX_DIR}", newest)
+        build_indexes(location, folder, dataset, indexes)
+    except (OSError, ValueError) as error:
+        if rows.error is not None:
+            raise rows.error from error
+        raise translate_lance_error(error, f"writing {uri}") from error
     store.put(f"{folder}/{BLOOM_FILTER_NAME}", rows.bloom_filter())
     store.sync(folder)
     return FlushedGeneration(

@@ -10,7 +10,6 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,6 +23,7 @@ from memwal.errors import (
 )
 from memwal.format.names import MEM_WAL_INDEX_NAME
 from memwal.table_index.base_table import BaseTable, open_dataset, translate_lance_error
+from memwal.writer.memory import release_free_memory
 from memwal.writer.scalar_params import SCALAR_KINDS, ScalarRecipe, read_scalar_recipe
 from memwal.writer.vector_params import VECTOR_KINDS, VectorRecipe, read_vector_recipe
 
@@ -102,17 +102,16 @@ def build_indexes(
     folder: str,
     dataset: LanceDataset,
     indexes: Iterable[MaintainedIndex],
-    *,
-    threads: Executor,
 ) -> None:
-    """Build indexes of a data set that was just written, at once, and commit them together.
+    """Build indexes of a data set that was just written, and commit them together.
+
+    One after the other: side by side they are hardly faster, as each uses all cores by itself for
+    a part of its time, and take the memory of all.
 
     Parameters
     ----------
     folder : str
         Where the data set is in the table.
-    threads : Executor
-        Builds them.
 
     Raises
     ------
@@ -122,11 +121,11 @@ def build_indexes(
     """
     paths = _paths(dataset)
     builds = [
-        threads.submit(_build, location, folder, int(dataset.version), index, paths[index.field_id])
+        _build(location, folder, int(dataset.version), index, paths[index.field_id])
         for index in indexes
         if index.field_id in paths
     ]
-    segments = [segment for build in builds if (segment := build.result()) is not None]
+    segments = [segment for segment in builds if segment is not None]
     if not segments:
         return
     try:
@@ -143,10 +142,11 @@ def build_indexes(
 def _build(
     location: TableLocation, folder: str, version: int, index: MaintainedIndex, column: str
 ) -> Index | None:
-    # A data set cannot build two indexes at a time.
     dataset = open_dataset(location, folder, version=version)
     try:
-        return index.recipe.build(dataset, name=index.name, column=column)
+        built = index.recipe.build(dataset, name=index.name, column=column)
+        release_free_memory()
+        return built
     except (TypeError, KeyError, NotImplementedError) as error:
         problem: Exception = error
     except (OSError, RuntimeError, ValueError) as error:

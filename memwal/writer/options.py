@@ -70,9 +70,9 @@ class WriterOptions:
         Seconds for which an append may rely on an earlier look at the region's epoch before it
         looks again, after the entry is stored and before it is acknowledged. It is what stops a
         writer that was paused for long from acknowledging a write into a log that another writer
-        has taken over and a collector has trimmed. None: at each append on a local disk (some
-        microseconds), every 10 s elsewhere (a request). It must stay well below the grace period
-        of the garbage collector.
+        has taken over and a collector has trimmed. None: 1 s on a local disk, where a look takes
+        microseconds, and 10 s elsewhere, where it is a request. It must stay well below the grace
+        period of the garbage collector.
     flush_attempts : int, default 5
         How often a failing flush is tried, each time into a new folder, before ``flush`` and
         ``close`` report it. The rows stay in memory and in the log.

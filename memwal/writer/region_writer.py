@@ -41,8 +41,9 @@ from memwal.writer.workshop import Workshop
 
 logger = logging.getLogger(__name__)
 
-# On a local disk a look at the epoch costs microseconds, elsewhere a request.
-_LOCAL_CHECK_INTERVAL = 0.0
+# A look at the epoch costs microseconds on a local disk, elsewhere a request. Both stay far below
+# the grace period of the collector.
+_LOCAL_CHECK_INTERVAL = 1.0
 _REMOTE_CHECK_INTERVAL = 10.0
 
 # After these the log is as it was, or holds at most an entry that nobody was told of.

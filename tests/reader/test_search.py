@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from support import native
 from support.searched import DIMENSION, SCHEMA, Searched
 
 from memwal.errors import InvalidInputError
-from memwal.reader.search import search, search_hybrid, search_text
+from memwal.reader.newest import NewestRows
+from memwal.reader.search import answer, search, search_hybrid, search_text
+from memwal.reader.sources import ReadSources
 from memwal.reader.text_query import MatchQuery
 
 VECTOR = np.linspace(-1, 1, DIMENSION)
@@ -90,3 +94,39 @@ def test_columns_have_the_types_of_the_table(searched: Searched) -> None:
     assert search(sources, newest, VECTOR, columns=[]).column_names == ["_distance"]
     order = ["t", "id"]
     assert search_text(sources, newest, QUERY, columns=order).column_names == [*order, "_score"]
+
+
+@pytest.mark.parametrize("text", [False, True])
+def test_what_was_collected_meanwhile_is_found_in_the_base_table(
+    searched: Searched, text: bool
+) -> None:
+    stale, _ = searched.sources(searched.table)
+    searched.table.checkpoint()
+    native.collect_all(searched.table)
+    plans = [stale]
+
+    def collect() -> ReadSources:
+        return plans.pop() if plans else searched.sources(searched.table)[0]
+
+    def run(sources: ReadSources, newest: NewestRows) -> pa.Table:
+        if text:
+            return search_text(sources, newest, QUERY, k=None)
+        return search(sources, newest, VECTOR, k=1000)
+
+    found = answer(collect, run)
+    assert not plans
+    assert found.num_rows > 20
+    for row in found.to_pylist():
+        assert row["t"] == searched.model[row["id"]]["t"]
+
+
+def test_a_table_that_is_made_anew_in_the_same_place(tmp_path: Path) -> None:
+    for seed in range(2):
+        searched = Searched(tmp_path, seed=seed, maintained=[])
+        with searched.table.writer() as writer:
+            writer.upsert(searched.rows(range(100, 200)))
+        searched.check_text(searched.table, QUERY)
+        searched.table.merge()
+        searched.check_text(searched.table, QUERY)
+        searched.check_nearest(searched.table, least=10, refine_factor=40)
+        shutil.rmtree(searched.uri)

@@ -18,7 +18,7 @@ from memwal.reader.base_indexes import find_gap, find_index
 from memwal.reader.scan import collect_newest
 from memwal.reader.search import search
 from memwal.reader.sources import collect_sources
-from memwal.reader.vector_search import is_vector_index
+from memwal.reader.vector_candidates import is_vector_index
 
 
 @pytest.mark.parametrize("seed", range(4))

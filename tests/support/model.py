@@ -1,4 +1,4 @@
-"""What a table must show: a dictionary, and the writes of which nobody knows whether they happened."""
+"""What a table must show: a dictionary, and writes of which nobody knows whether they happened."""
 
 from __future__ import annotations
 

@@ -6,19 +6,23 @@ whole or not at all, no row is there twice, and the caller hears of it in an err
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from support import native
 from support.faulty_store import FaultyStore, FaultyStores, skip_waits
 from support.model import Change, Model
-from support.tables import MakeTable, base_state, keys, rows, state
+from support.s3_emulator import running_emulator
+from support.tables import SCHEMA, MakeTable, base_state, keys, log, rows, state
 
 import memwal
 from memwal.errors import (
     MemWalError,
     OutcomeUnknownError,
+    PartialWriteError,
+    RegionFailure,
     RegionFencedError,
     StoreAccessError,
     StoreFullError,
@@ -120,6 +124,8 @@ class Life:
         self.model.begin(change)
         try:
             self._act(step, change)
+        except PartialWriteError as error:
+            self._written_in_part(change, error.failures)
         except FINISHED as error:
             self.errors.append(error)
             self.give_up()
@@ -127,6 +133,19 @@ class Life:
             self.errors.append(error)
         else:
             self.model.acknowledge()
+
+    def _written_in_part(self, change: Change[int], failures: Sequence[RegionFailure]) -> None:
+        """Rows that the error does not speak of are durable."""
+        keys = list(change)
+        failed = {keys[row] for failure in failures for row in failure.rows.to_pylist()}
+        assert failed, "no row failed"
+        self.model.refuse()
+        self.model.begin({key: n for key, n in change.items() if key not in failed})
+        self.model.acknowledge()
+        self.model.begin({key: n for key, n in change.items() if key in failed})
+        self.errors += [failure.error for failure in failures]
+        if any(isinstance(failure.error, FINISHED) for failure in failures):
+            self.give_up()
 
     def _act(self, step: str, change: Change[int]) -> None:
         match step:
@@ -219,6 +238,30 @@ def test_a_slow_store(
     slow = Kind((), lambda s, at: s.slow(ANY, seconds=0.003, times=1 << 30))
 
     assert not check(quick_faults, make_table, 2, slow, 0)
+
+
+@pytest.mark.slow
+def test_a_log_of_more_than_a_page_of_a_listing(tmp_path: Path) -> None:
+    """S3 lists 1,000 objects a request; none of the others may be missed."""
+    count = 1_100
+    with running_emulator(tmp_path) as s3:
+        table = memwal.create(
+            f"s3://{s3.create_bucket()}/table",
+            SCHEMA,
+            primary_key=["id"],
+            region_spec=memwal.RegionSpec.unsharded(),
+            storage_options=s3.storage_options,
+        )
+        writer = table.writer()
+        for n in range(count):
+            writer.upsert(rows({n: n}))
+        writer.abort()
+
+        assert len(log(table)) == count
+        with table.writer() as writer:
+            writer.claim()
+            assert state(writer) == {n: n for n in range(count)}
+        assert state(table) == {n: n for n in range(count)}
 
 
 @pytest.mark.slow
