@@ -68,9 +68,9 @@ class MemTableIndexes:
         text = sum(index.nbytes for index in self._text.values())
         return self._runs.nbytes + self._keys.nbytes + text
 
-    def append(self, batch: pa.RecordBatch) -> None:
-        """Take further rows; one thread at a time."""
-        self._runs.append(batch)
+    def append(self, batch: pa.RecordBatch, *, nbytes: int | None = None) -> None:
+        """Take further rows, of so many bytes if that is known; one thread at a time."""
+        self._runs.append(batch, nbytes=nbytes)
 
     def catch_up(self) -> None:
         """Index all rows appended so far, so that no read has to.

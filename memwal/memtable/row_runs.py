@@ -142,20 +142,33 @@ class RowRuns:
         self.rows = 0
         self.nbytes = 0
 
-    def append(self, batch: pa.RecordBatch) -> None:
-        """Take further rows."""
-        if not batch.num_rows:
+    def append(self, batch: pa.RecordBatch, *, nbytes: int | None = None) -> None:
+        """Take further rows.
+
+        Parameters
+        ----------
+        nbytes : int, optional
+            Their memory, if it is known: to ask Arrow takes longer than all the rest.
+        """
+        rows = batch.num_rows
+        if not rows:
             return
-        nbytes = batch.nbytes
-        rank = _rank(batch.num_rows, nbytes)
-        keep = len(self._ranks)
+        if nbytes is None:
+            nbytes = batch.nbytes
+        rank = _rank(rows, nbytes)
+        ranks = self._ranks
+        keep = len(ranks)
         if rank < _LARGE:
-            while keep and self._ranks[keep - 1] < rank:
+            while keep and ranks[keep - 1] < rank:
                 keep -= 1
-        self._join(keep, batch, rank)
-        while self._ranks[-1] < _LARGE and self._ranks[-_FAN_IN:] == [self._ranks[-1]] * _FAN_IN:
-            self._join(len(self._ranks) - _FAN_IN, None, self._ranks[-1] + 1)
-        self.rows += batch.num_rows
+        if keep < len(ranks):
+            self._join(keep, batch, rank)
+        else:
+            self._batches.append(batch)
+            ranks.append(rank)
+        while ranks[-1] < _LARGE and ranks[-_FAN_IN:] == [ranks[-1]] * _FAN_IN:
+            self._join(len(ranks) - _FAN_IN, None, ranks[-1] + 1)
+        self.rows += rows
         self.nbytes += nbytes
 
     def view(self) -> RowView:

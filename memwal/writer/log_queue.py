@@ -30,7 +30,7 @@ class LogQueue:
     write : callable
         Writes a group as one entry and finishes its members, whatever happens. Only one call runs
         at a time, without the state. It calls :meth:`settle` with the state held, in the same
-        breath in which the rows appear elsewhere.
+        breath in which the rows appear elsewhere or the group fails.
     max_bytes, max_rows : int
         Size of a group, unless a single write is larger.
     """
@@ -182,14 +182,10 @@ class LogQueue:
     def _write_next(self) -> None:
         with self._state:
             self._in_flight = group = self._next_group()
-        try:
-            if group:
-                self._write(group)
-        finally:
-            with self._state:
-                self.settle()
-                if self.bytes < self._max_bytes:
-                    self._state.notify_all()
+            # Somebody may wait for the queue to become shorter.
+            self._state.notify_all()
+        if group:
+            self._write(group)
 
     def _next_group(self) -> list[PendingWrite]:
         group: list[PendingWrite] = []

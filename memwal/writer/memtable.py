@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -73,7 +73,12 @@ class MemTable:
         return self.first_row + self.rows
 
     def add(
-        self, batches: Iterable[pa.RecordBatch], *, position: int, log_batches: int | None = None
+        self,
+        batches: Sequence[pa.RecordBatch],
+        *,
+        position: int,
+        log_batches: int | None = None,
+        nbytes: int | None = None,
     ) -> None:
         """Take the rows of the log up to ``position``.
 
@@ -81,14 +86,14 @@ class MemTable:
         ----------
         log_batches : int, optional
             In how many batches the log has them, if not in these.
+        nbytes : int, optional
+            Memory of a single batch, if it is known.
         """
-        if not self.rows:
+        if not self._indexes.rows:
             self.born_at = self._clock()
-        count = 0
         for batch in batches:
-            self._indexes.append(batch)
-            count += 1
-        self.batches += count if log_batches is None else log_batches
+            self._indexes.append(batch, nbytes=nbytes if len(batches) == 1 else None)
+        self.batches += len(batches) if log_batches is None else log_batches
         self.last_position = position
 
     def catch_up(self) -> None:

@@ -75,9 +75,9 @@ class MemTables:
 
     def fits(self, batches: Sequence[pa.RecordBatch]) -> bool:
         """Whether Lance's own writer could still replay the generation with these in it."""
+        rows = batches[0].num_rows if len(batches) == 1 else sum(b.num_rows for b in batches)
         return (
-            self.active.rows + sum(batch.num_rows for batch in batches)
-            <= self._options.max_memtable_rows
+            self.active.rows + rows <= self._options.max_memtable_rows
             and self.active.batches + len(batches) <= self._options.max_memtable_batches
         )
 

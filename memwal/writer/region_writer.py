@@ -239,36 +239,26 @@ class RegionWriter:
 
     def _write_group(self, group: list[PendingWrite]) -> None:
         """Write a group as one entry. Only whoever holds the log calls this."""
-        started = time.perf_counter()
         error: BaseException | None = None
         try:
             self._append(group)
         except BaseException as raised:
             # The group's other writers wait for an answer, whatever went wrong.
             error = raised
-        writes, rows, nbytes = 0, 0, 0
-        with self._state:
-            self._log_queue.settle()
-            for write in group:
-                if write.buffered:
-                    self._counters.unbuffered(1, write.bytes)
-                if write.rows:
-                    writes, rows, nbytes = writes + 1, rows + write.rows, nbytes + write.bytes
-            if error is None:
-                self._counters.acknowledged(writes, rows, nbytes)
-                if writes:
-                    self._counters.appended(nbytes, time.perf_counter() - started)
-            else:
+            with self._state:
+                self._log_queue.settle()
                 self._counters.failed(error)
                 group = [*group, *self._also_failed(error)]
+                for write in group:
+                    self._no_longer_buffered(write)
         for write in group:
             write.finish(error)
         if error is not None and not isinstance(error, Exception):
             raise error
 
     def _append(self, group: list[PendingWrite]) -> None:
-        with self._state:
-            self._check_usable()
+        started = time.perf_counter()
+        self._check_usable()
         batches = [batch for write in group for batch in write.batches]
         if batches:
             shape = next(write.shape for write in group if write.shape is not None)
@@ -278,20 +268,54 @@ class RegionWriter:
             appended = self._log.append(batches, generation=self._tables.active.generation)
             with self._state:
                 self._log_queue.settle()
-                self._add(appended.batches, position=appended.position)
+                nbytes = self._count(group, time.perf_counter() - started)
+                self._add(appended.batches, position=appended.position, nbytes=nbytes)
             if self._options.indexed:
-                self._tables.active.catch_up()
+                self._index()
+        else:
+            with self._state:
+                self._log_queue.settle()
         if self._tables.is_full() or group[-1].seals:
             self._seal()
 
     def _add(
-        self, batches: Sequence[pa.RecordBatch], *, position: int, log_batches: int | None = None
+        self,
+        batches: Sequence[pa.RecordBatch],
+        *,
+        position: int,
+        log_batches: int | None = None,
+        nbytes: int | None = None,
     ) -> None:
         """Take rows into the active MemTable. The caller holds the state."""
-        self._tables.active.add(batches, position=position, log_batches=log_batches)
+        self._tables.active.add(batches, position=position, log_batches=log_batches, nbytes=nbytes)
         if self._options.max_memtable_age is not None:
             born_at = self._tables.active.born_at
             self._age_task.schedule(born_at + self._options.max_memtable_age)
+
+    def _index(self) -> None:
+        """Index what is durable by now: whatever goes wrong, the write has not failed."""
+        try:
+            self._tables.active.catch_up()
+        except MemWalError as error:
+            logger.warning("rows of region %s are not indexed yet: %s", self.region_id, error)
+
+    def _count(self, group: list[PendingWrite], seconds: float) -> int:
+        """Count a group that is in the log; returns its bytes. The caller holds the state."""
+        writes = rows = nbytes = 0
+        for write in group:
+            if write.rows:
+                writes += 1
+                rows += write.rows
+                nbytes += write.bytes
+            self._no_longer_buffered(write)
+        self._counters.acknowledged(writes, rows, nbytes)
+        self._counters.appended(nbytes, seconds)
+        return nbytes
+
+    def _no_longer_buffered(self, write: PendingWrite) -> None:
+        if write.buffered:
+            write.buffered = False
+            self._counters.unbuffered(1, write.bytes)
 
     def _also_failed(self, error: BaseException) -> list[PendingWrite]:
         """Queued writes that fail with a group. The caller holds the state."""
