@@ -131,6 +131,13 @@ class PendingWrite:
         _safely(call)
 
 
+def failed(error: BaseException) -> PendingWrite:
+    """A write that was not accepted."""
+    write = PendingWrite([])
+    write.finish(error)
+    return write
+
+
 Part = tuple[UUID, PendingWrite]
 """One region's part of a write."""
 

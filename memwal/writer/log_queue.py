@@ -111,6 +111,20 @@ class LogQueue:
         if not write.done:
             self._lead(write)
 
+    def take(self, write: PendingWrite) -> bool:
+        """Give the log to a write if nobody has or wants it; the caller then leads until it calls
+        :meth:`give_back`. The caller holds the state."""
+        if self._led or self._waiting:
+            return False
+        self._led = True
+        self._in_flight = [write]
+        return True
+
+    def give_back(self) -> None:
+        """End what :meth:`take` began."""
+        with self._state:
+            self._pass_on()
+
     def put(self, write: PendingWrite, *, due: bool) -> None:
         """Queue a write that nobody waits for here. The caller holds the state.
 

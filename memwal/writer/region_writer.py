@@ -24,7 +24,7 @@ from memwal.errors import (
 )
 from memwal.memtable.unflushed import UnflushedRows
 from memwal.writer.abandon import abandon_log
-from memwal.writer.append import LogAppender, joined
+from memwal.writer.append import LogAppender, PreparedEntry, joined
 from memwal.writer.claim import Claim, claim_region
 from memwal.writer.completion import PartialRows, as_tables, known_rows
 from memwal.writer.generation_rows import TableRows
@@ -56,6 +56,77 @@ class WholeRows:
 
     shape: RowShape
     batches: list[pa.RecordBatch]
+
+
+class _Entry:
+    """A group of writes on its way into the log, in steps of which only one waits for the store.
+
+    Whoever makes one holds the log of the region.
+    """
+
+    __slots__ = ("_group", "_prepared", "_region", "_started", "error")
+
+    def __init__(self, region: RegionWriter, group: list[PendingWrite]) -> None:
+        self._region = region
+        self._group = group
+        self._started = time.perf_counter()
+        self._prepared: PreparedEntry | None = None
+        self.error: BaseException | None = None
+        try:
+            self._prepared = region._prepare(group)
+        except BaseException as error:
+            # The group's writers wait for an answer, whatever went wrong.
+            self.error = error
+
+    def store(self) -> None:
+        """Put the entry into the log; what fails is kept in ``error``."""
+        if self._prepared is not None:
+            try:
+                self._prepared = self._region._log.put(self._prepared)
+            except BaseException as error:
+                self.error = error
+
+    def end(self) -> None:
+        """Acknowledge the writes, or tell them what went wrong."""
+        if self.error is None:
+            try:
+                self._region._take_in(self._group, self._prepared, self._started)
+            except BaseException as error:
+                self.error = error
+        group = self._group
+        if self.error is not None:
+            group = self._region._give_up(group, self.error)
+        for write in group:
+            write.finish(self.error)
+
+
+    def check(self) -> None:
+        """Raise what is no error, such as an interrupt."""
+        if self.error is not None and not isinstance(self.error, Exception):
+            raise self.error
+
+
+class HeldLog:
+    """A region's log that was idle, held for one write; see :meth:`RegionWriter.begin`."""
+
+    def __init__(self, region: RegionWriter, write: PendingWrite) -> None:
+        self._region = region
+        self._entry = _Entry(region, [write])
+
+    def store(self) -> None:
+        """Wait for the store, and for nothing else; from any thread."""
+        self._entry.store()
+
+    def end(self) -> None:
+        """Acknowledge the write, or tell what went wrong, and give the log back.
+
+        What is no error, such as an interrupt, is raised.
+        """
+        try:
+            self._entry.end()
+        finally:
+            self._region._log_queue.give_back()
+        self._entry.check()
 
 
 class RegionWriter:
@@ -153,6 +224,29 @@ class RegionWriter:
                 self._put(write)
         return write
 
+    def begin(self, rows: WholeRows) -> tuple[PendingWrite, HeldLog | None]:
+        """Start a durable write that the caller takes to its end, together with those of others.
+
+        Returns
+        -------
+        PendingWrite
+        HeldLog or None
+            To be stored and ended by the caller. None if the log is busy: then the write is queued
+            like any other.
+
+        Raises
+        ------
+        BackPressureError, RegionFencedError, WriterClosedError
+            The rows were not accepted.
+        """
+        write = PendingWrite(rows.batches, rows.shape)
+        with self._state:
+            self._admit()
+            if not self._log_queue.take(write):
+                self._put(write)
+                return write, None
+        return write, HeldLog(self, write)
+
     def _write_partial(self, rows: PartialRows, *, wait: bool) -> PendingWrite:
         while True:
             with self._state:
@@ -239,44 +333,47 @@ class RegionWriter:
 
     def _write_group(self, group: list[PendingWrite]) -> None:
         """Write a group as one entry. Only whoever holds the log calls this."""
-        error: BaseException | None = None
-        try:
-            self._append(group)
-        except BaseException as raised:
-            # The group's other writers wait for an answer, whatever went wrong.
-            error = raised
-            with self._state:
-                self._log_queue.settle()
-                self._counters.failed(error)
-                group = [*group, *self._also_failed(error)]
-                for write in group:
-                    self._no_longer_buffered(write)
-        for write in group:
-            write.finish(error)
-        if error is not None and not isinstance(error, Exception):
-            raise error
+        entry = _Entry(self, group)
+        entry.store()
+        entry.end()
+        entry.check()
 
-    def _append(self, group: list[PendingWrite]) -> None:
-        started = time.perf_counter()
+    def _prepare(self, group: list[PendingWrite]) -> PreparedEntry | None:
+        """Encode a group; None if it has no rows."""
         self._check_usable()
         batches = [batch for write in group for batch in write.batches]
-        if batches:
-            shape = next(write.shape for write in group if write.shape is not None)
-            batches = joined(batches)
-            if shape is not self._tables.shape or not self._tables.fits(batches):
-                self._seal(shape=shape)
-            appended = self._log.append(batches, generation=self._tables.active.generation)
-            with self._state:
-                self._log_queue.settle()
+        if not batches:
+            return None
+        shape = next(write.shape for write in group if write.shape is not None)
+        batches = joined(batches)
+        if shape is not self._tables.shape or not self._tables.fits(batches):
+            self._seal(shape=shape)
+        return self._log.prepare(batches, generation=self._tables.active.generation)
+
+    def _take_in(
+        self, group: list[PendingWrite], stored: PreparedEntry | None, started: float
+    ) -> None:
+        """Take up what the log has by now."""
+        appended = None if stored is None else self._log.acknowledge(stored)
+        with self._state:
+            self._log_queue.settle()
+            if appended is not None:
                 nbytes = self._count(group, time.perf_counter() - started)
                 self._add(appended.batches, position=appended.position, nbytes=nbytes)
-            if self._options.indexed:
-                self._index()
-        else:
-            with self._state:
-                self._log_queue.settle()
+        if self._options.indexed:
+            self._index()
         if self._tables.is_full() or group[-1].seals:
             self._seal()
+
+    def _give_up(self, group: list[PendingWrite], error: BaseException) -> list[PendingWrite]:
+        """Tell what fails when a group does."""
+        with self._state:
+            self._log_queue.settle()
+            self._counters.failed(error)
+            group = [*group, *self._also_failed(error)]
+            for write in group:
+                self._no_longer_buffered(write)
+        return group
 
     def _add(
         self,

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import wait
+from contextlib import ExitStack
+from functools import partial
+from typing import TypeVar
 from uuid import UUID
 
 from memwal.errors import InvalidInputError, MemWalError, WriterClosedError
@@ -12,9 +16,11 @@ from memwal.region.routing import RegionAssignment
 from memwal.table_index.region_specs import check_in_force
 from memwal.writer.completion import PartialRows
 from memwal.writer.form import Form
-from memwal.writer.handle import PendingWrite
-from memwal.writer.region_writer import RegionWriter, WholeRows
+from memwal.writer.handle import PendingWrite, failed
+from memwal.writer.region_writer import HeldLog, RegionWriter, WholeRows
 from memwal.writer.workshop import Workshop
+
+Answer = TypeVar("Answer")
 
 
 class HeldRegions:
@@ -92,10 +98,56 @@ class HeldRegions:
         MemWalError
             The rows were not accepted: see :meth:`RegionWriter.write`.
         """
+        return self._with_writer(form, assignment, lambda writer: writer.write(rows, wait=wait))
+
+    def write_all(
+        self, form: Form, parts: Sequence[tuple[RegionAssignment, WholeRows]]
+    ) -> list[PendingWrite]:
+        """Write rows of several regions durably, and wait for all.
+
+        This thread does all the work, and others only wait for the store in its place: a thread
+        that works would keep this one from it.
+        """
+        writes: list[PendingWrite] = []
+        held: list[HeldLog] = []
+        try:
+            for assignment, rows in parts:
+                try:
+                    begin = partial(RegionWriter.begin, rows=rows)
+                    write, log = self._with_writer(form, assignment, begin)
+                except MemWalError as error:
+                    write, log = failed(error), None
+                writes.append(write)
+                if log is not None:
+                    held.append(log)
+            self._store(held)
+        finally:
+            with ExitStack() as ends:
+                for log in held:
+                    ends.callback(log.end)
+        for write in writes:
+            write.wait()
+        return writes
+
+    def _store(self, held: Sequence[HeldLog]) -> None:
+        if self._workshop.is_instant:
+            for log in held:
+                log.store()
+            return
+        with self._lock:
+            self.check_open()
+            stores = [self._workshop.appends.submit(log.store) for log in held[1:]]
+        for log in held[:1]:
+            log.store()
+        wait(stores)
+
+    def _with_writer(
+        self, form: Form, assignment: RegionAssignment, call: Callable[[RegionWriter], Answer]
+    ) -> Answer:
         while True:
             writer = self._get(form, assignment)
             try:
-                return writer.write(rows, wait=wait)
+                return call(writer)
             except WriterClosedError:
                 if not writer.released:
                     raise

@@ -20,7 +20,7 @@ from memwal.table_index.base_table import BaseTable, open_base
 from memwal.writer.completion import PartialRows
 from memwal.writer.fork import ForkGuard
 from memwal.writer.form import Form
-from memwal.writer.handle import Part, PendingWrite, WriteHandle, as_error
+from memwal.writer.handle import Part, PendingWrite, WriteHandle, as_error, failed
 from memwal.writer.metrics import process_metrics
 from memwal.writer.options import WriterOptions
 from memwal.writer.region_writer import WholeRows
@@ -322,21 +322,26 @@ class TableWriter:
         """One write per region, side by side, acknowledged as one."""
         # What a claim fails with, the write of its region fails with again.
         self._regions.claim(form, [assignment for assignment, _ in parts])
-        written: list[Part] = []
-        for number, (assignment, part) in enumerate(parts, start=1):
-            # The others are handed over, and this thread writes the last one itself. Where there
-            # is nothing to wait for, handing over costs more than it saves.
-            mine = wait and (self._workshop.is_instant or number == len(parts))
-            try:
-                write = self._regions.write(form, assignment, rows_of(form.shape, part), wait=mine)
-            except MemWalError as error:
-                write = PendingWrite([])
-                write.finish(error)
-            written.append((assignment.region_id, write))
-        handle = WriteHandle(written, settle_parts)
+        ids = [assignment.region_id for assignment, _ in parts]
+        rows = [(assignment, rows_of(form.shape, part)) for assignment, part in parts]
+        if wait and rows_of is WholeRows:
+            whole = [(a, r) for a, r in rows if isinstance(r, WholeRows)]
+            writes = self._regions.write_all(form, whole)
+        else:
+            writes = [self._accepted(form, assignment, part) for assignment, part in rows]
+        handle = WriteHandle(list(zip(ids, writes, strict=True)), settle_parts)
         if wait:
             handle.wait()
         return handle
+
+    def _accepted(
+        self, form: Form, assignment: RegionAssignment, rows: WholeRows | PartialRows
+    ) -> PendingWrite:
+        """A part that is handed over, or that is done because it was refused."""
+        try:
+            return self._regions.write(form, assignment, rows, wait=False)
+        except MemWalError as error:
+            return failed(error)
 
     def _end(self, *, wait: bool) -> None:
         self._regions.close()

@@ -281,7 +281,7 @@ class TestAmbiguousAppends:
         old = table.writer()
         old.upsert(rows({1: 1}))
         entry = table.location.store.get(wal_key(REGION, 1))
-        writer = table.writer()
+        writer = table.writer(options=WriterOptions(epoch_check_interval=0))
         writer.upsert(rows({2: 2}))
         position = max(log(table)) + 1
         # What a client without this project's care leaves: an older epoch's entry at the tip.

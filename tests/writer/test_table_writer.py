@@ -415,3 +415,69 @@ class TestClosed:
         with table.writer() as again:
             again.claim()
         assert state(table) == dict.fromkeys(range(20), 0)
+
+
+class TestSeveralRegionsAtOnce:
+    """One thread takes the logs of all regions that are idle; busy ones get their part queued."""
+
+    def test_a_busy_log_is_waited_for_and_the_others_are_not(
+        self, faults: FaultyStores, make_table: MakeTable
+    ) -> None:
+        table = make_table(buckets=2)
+        store = faults.of(table.location)
+        with table.writer() as writer, ThreadPoolExecutor(2) as pool:
+            writer.upsert(numbered(0, 20))
+            region = str(bucket_region_id(1))
+            pause = store.pause("create", WAL.replace("*", region, 1))
+            key = next(
+                key
+                for key in range(20)
+                if writer._form.router.route(numbered(key, 1))[0][0].region_id
+                == bucket_region_id(1)
+            )
+            slow = pool.submit(writer.upsert, rows({key: 7}))
+            pause.wait_until_reached()
+            both = pool.submit(writer.upsert, numbered(0, 20, n=8))
+            other = list(log(table, bucket_region_id(0)))
+            while len(other) < 2:
+                other = list(log(table, bucket_region_id(0)))
+            assert not both.done()
+            pause.release()
+            slow.result()
+            both.result()
+            assert state(writer) == dict.fromkeys(range(20), 8)
+        assert state(table) == dict.fromkeys(range(20), 8)
+
+    def test_many_threads_with_all_regions_each(self, make_table: MakeTable) -> None:
+        table = make_table(buckets=6)
+        with table.writer() as writer:
+
+            def go(thread: int) -> None:
+                for step in range(15):
+                    writer.upsert(numbered(0, 30, n=100 * thread + step))
+
+            with ThreadPoolExecutor(6) as pool:
+                list(pool.map(go, range(6)))
+            found = state(writer)
+            # Each write is one per region: within a region all rows are of the same, last write.
+            assert set(found) == set(range(30))
+            assert {n % 100 for n in found.values() if n is not None} == {14}
+            assert writer.stats().totals.rows == 6 * 15 * 30
+        assert state(table) == found
+
+    def test_an_interrupt_gives_the_logs_back(
+        self, faults: FaultyStores, make_table: MakeTable
+    ) -> None:
+        table = make_table(buckets=2)
+        store = faults.of(table.location)
+        writer = table.writer()
+        writer.upsert(numbered(0, 20))
+        store.fail("create", WAL, KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            writer.upsert(numbered(0, 20, n=1))
+        with pytest.raises(MemWalError):
+            writer.upsert(numbered(0, 20, n=2))
+        writer.abort()
+        with table.writer() as again:
+            again.upsert(numbered(0, 20, n=3))
+        assert state(table) == dict.fromkeys(range(20), 3)
