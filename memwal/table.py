@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+import numpy.typing as npt
 import pyarrow as pa
 
 from memwal.maintenance.backlog import read_status
@@ -19,7 +20,9 @@ from memwal.maintenance.snapshot_build import build_snapshot
 from memwal.maintenance.status import TableStatus
 from memwal.reader.lookup import lookup
 from memwal.reader.scan import Scan, collect_newest
+from memwal.reader.search import answer, search, search_hybrid, search_text
 from memwal.reader.sources import MemTables, collect_sources
+from memwal.reader.text_query import TextQuery
 from memwal.region.discovery import discover_regions
 from memwal.region.routing import Router
 from memwal.region.spec import RegionSpec
@@ -99,6 +102,106 @@ class Reads:
         shape = RowShape(sources.base.identified_schema, sources.base.primary_key)
         rows = pa.Table.from_batches(shape.deletes(keys), shape.schema)
         return lookup(sources, newest, rows.select(shape.primary_key), columns=columns)
+
+    def search(
+        self,
+        vector: npt.ArrayLike | pa.Array,
+        *,
+        column: str | None = None,
+        k: int = 10,
+        filter: str | None = None,
+        columns: Sequence[str] | None = None,
+        metric: str | None = None,
+        nprobes: int | None = None,
+        refine_factor: int | None = None,
+        ef: int | None = None,
+        prefilter: bool = True,
+    ) -> pa.Table:
+        """Find the rows with the nearest vectors; arguments as in ``vector_search.nearest``.
+
+        Returns
+        -------
+        pyarrow.Table
+            The columns and ``_distance``, nearest first.
+        """
+        return self._answer(
+            search,
+            vector,
+            column=column,
+            k=k,
+            filter=filter,
+            columns=columns,
+            metric=metric,
+            nprobes=nprobes,
+            refine_factor=refine_factor,
+            ef=ef,
+            prefilter=prefilter,
+        )
+
+    def search_text(
+        self,
+        query: str | TextQuery,
+        *,
+        column: str | Sequence[str] | None = None,
+        k: int | None = 10,
+        filter: str | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> pa.Table:
+        """Find the rows whose texts match best; arguments as in ``text_search.best_texts``.
+
+        Returns
+        -------
+        pyarrow.Table
+            The columns and ``_score``, best first.
+        """
+        return self._answer(search_text, query, column=column, k=k, filter=filter, columns=columns)
+
+    def search_hybrid(
+        self,
+        vector: npt.ArrayLike | pa.Array,
+        query: str | TextQuery,
+        *,
+        vector_column: str | None = None,
+        text_column: str | Sequence[str] | None = None,
+        k: int = 10,
+        filter: str | None = None,
+        columns: Sequence[str] | None = None,
+        weight: float = 0.5,
+        candidates: int | None = None,
+        metric: str | None = None,
+        nprobes: int | None = None,
+        refine_factor: int | None = None,
+        ef: int | None = None,
+    ) -> pa.Table:
+        """Find rows by vectors and texts together; arguments as in ``reader.search``.
+
+        Returns
+        -------
+        pyarrow.Table
+            The columns, ``_distance``, ``_score`` and ``_relevance_score``, most relevant first.
+        """
+        return self._answer(
+            search_hybrid,
+            vector,
+            query,
+            vector_column=vector_column,
+            text_column=text_column,
+            k=k,
+            filter=filter,
+            columns=columns,
+            weight=weight,
+            candidates=candidates,
+            metric=metric,
+            nprobes=nprobes,
+            refine_factor=refine_factor,
+            ef=ef,
+        )
+
+    def _answer(self, run: Callable[..., pa.Table], *args: Any, **options: Any) -> pa.Table:
+        return answer(
+            lambda: collect_sources(self.location, self._memtables()),
+            lambda sources, newest: run(sources, newest, *args, **options),
+        )
 
     def _memtables(self) -> MemTables | None:
         return None

@@ -9,6 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
+DOCS = sorted((ROOT / "docs").glob("*.md"))
 MAKEFILE = (ROOT / "Makefile").read_text()
 
 
@@ -25,7 +26,7 @@ def test_the_readme_example_runs(
     assert "{'id': 1, 'city': 'EWR', 'delay': 0.5}" in printed
 
 
-@pytest.mark.parametrize("name", ["writer.md"])
+@pytest.mark.parametrize("name", ["writer.md", "search.md"])
 def test_the_examples_of_a_guide_run_one_after_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -38,13 +39,20 @@ def test_the_examples_of_a_guide_run_one_after_another(
         exec(compile(example, f"{name}, example {number}", "exec"), names)
 
 
-DOCUMENTS = ["README.md", "CONTRIBUTING.md", "docs/benchmarks.md", "docs/writer.md"]
+DOCUMENTS = [
+    "README.md",
+    "CONTRIBUTING.md",
+    "docs/benchmarks.md",
+    "docs/writer.md",
+    "docs/search.md",
+    "docs/spark.md",
+]
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_targets_that_are_named_exist(name: str) -> None:
     targets = set(re.findall(r"^([a-z-]+):", MAKEFILE, flags=re.MULTILINE))
-    named = set(re.findall(r"`?make ([a-z][a-z-]+)", (ROOT / name).read_text()))
+    named = set(re.findall(r"(?:`|^)make ([a-z-]+)", (ROOT / name).read_text(), flags=re.MULTILINE))
 
     assert named - {"it"} <= targets
 

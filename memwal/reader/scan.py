@@ -13,6 +13,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 from memwal.errors import InvalidInputError, MemWalError, ObjectNotFoundError
 from memwal.format.names import TOMBSTONE
 from memwal.reader.newest import ROW_ADDRESS, NewestRows, find_newest
+from memwal.reader.predicate import whole_predicate
 from memwal.reader.sources import GenerationSource, ReadSources
 from memwal.region.newest import key_column
 from memwal.table_index.base_table import BaseTable, translate_lance_error
@@ -54,7 +55,7 @@ class Scan:
             raise InvalidInputError(f"limit must not be negative, it is {limit}")
         self._collect = collect
         self._columns = list(columns) if columns is not None else None
-        self._filter = filter
+        self._filter = whole_predicate(filter)
         self._limit = limit
 
     def to_reader(self) -> pa.RecordBatchReader:
@@ -118,7 +119,7 @@ class Scan:
         alive = f"not {TOMBSTONE}"
         scanner = source.dataset.scanner(
             columns=schema.names,
-            filter=f"({self._filter}) and {alive}" if self._filter else alive,
+            filter=f"{self._filter} and {alive}" if self._filter else alive,
             with_row_address=True,
         )
         for batch in scanner.to_batches():

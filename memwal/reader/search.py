@@ -13,6 +13,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 from memwal.errors import InvalidInputError, MemWalError, ObjectNotFoundError
 from memwal.reader.hits import Hits, fetch
 from memwal.reader.newest import NewestRows
+from memwal.reader.predicate import whole_predicate
 from memwal.reader.scan import collect_newest, output_schema
 from memwal.reader.sources import ReadSources
 from memwal.reader.text_query import TextQuery
@@ -75,6 +76,7 @@ def search(
         The columns and ``_distance``, nearest first.
     """
     schema = output_schema(sources.base, columns)
+    filter = whole_predicate(filter)
     with _translated(sources, "searching"):
         hits = nearest(
             sources,
@@ -110,8 +112,11 @@ def search_text(
         The columns and ``_score``, best first.
     """
     schema = output_schema(sources.base, columns)
+    filter = whole_predicate(filter)
     with _translated(sources, "searching"):
-        hits = best_texts(sources, newest, query, columns=column, k=k, filter=filter)
+        hits = best_texts(
+            sources, newest, query, columns=column, k=k, filter=filter
+        )
         return fetch(sources, hits, schema, [(SCORE, hits.values)])
 
 
@@ -158,6 +163,7 @@ def search_hybrid(
         raise InvalidInputError(f"k is {k}; ask for at least one row")
     depth = max(k, _CANDIDATES if candidates is None else candidates)
     schema = output_schema(sources.base, columns)
+    filter = whole_predicate(filter)
     with _translated(sources, "searching"):
         near = nearest(
             sources,
@@ -171,7 +177,9 @@ def search_hybrid(
             refine_factor=refine_factor,
             ef=ef,
         )
-        texts = best_texts(sources, newest, query, columns=text_column, k=depth, filter=filter)
+        texts = best_texts(
+            sources, newest, query, columns=text_column, k=depth, filter=filter
+        )
         hits, extra = _fused(near, texts, weight)
         positions = hits.order(k, smallest=False)
         rows = fetch(sources, hits.take(positions), schema, [])

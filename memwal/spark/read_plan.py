@@ -15,6 +15,7 @@ import pyarrow as pa
 from memwal.errors import InvalidInputError, TableSetupError
 from memwal.format.names import generation_dir
 from memwal.format.region_manifest import RegionManifest
+from memwal.reader.predicate import whole_predicate
 from memwal.reader.scan import output_schema
 from memwal.region.discovery import read_manifests
 from memwal.region.spec import RegionSpec
@@ -134,7 +135,7 @@ def plan_read(
     base.require_mem_wal()
     schema = output_schema(base, list(columns) if columns is not None else None)
     # In parentheses, Lance reads all of it; without, it ignores what follows a whole predicate.
-    predicate = f"({options.filter})" if options.filter is not None else None
+    predicate = whole_predicate(options.filter)
     _check_filter(base, predicate)
     if options.regions is not None:
         spec_in_force(base)

@@ -99,7 +99,6 @@ class _Entry:
         for write in group:
             write.finish(self.error)
 
-
     def check(self) -> None:
         """Raise what is no error, such as an interrupt."""
         if self.error is not None and not isinstance(self.error, Exception):

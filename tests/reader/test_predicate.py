@@ -1,0 +1,48 @@
+"""Predicates that are given as text."""
+
+from __future__ import annotations
+
+import pytest
+from support.tables import MakeTable, rows, state
+
+import memwal
+from memwal.errors import InvalidInputError, MemWalError
+from memwal.reader.predicate import whole_predicate
+
+
+@pytest.mark.parametrize(
+    "filter",
+    ["n = 1", "(n = 1) or (n = 2)", "text = ')'", "text = 'it''s )('", '"a)b" = 1', "`a(b` = 1"],
+)
+def test_whole_ones(filter: str) -> None:
+    assert whole_predicate(filter) == f"({filter})"
+
+
+def test_none() -> None:
+    assert whole_predicate(None) is None
+
+
+@pytest.mark.parametrize("filter", ["n = 1)", "(n = 1", "n = 1) or (n = 2", ")("])
+def test_others(filter: str) -> None:
+    with pytest.raises(InvalidInputError, match="parentheses"):
+        whole_predicate(filter)
+
+
+@pytest.mark.parametrize("filter", ["n = 1 n = 2", "n = 1) or (n = 2", "n = 1 --"])
+@pytest.mark.parametrize("merged", [True, False])
+def test_are_refused_whether_or_not_there_is_something_to_merge(
+    make_table: MakeTable, filter: str, merged: bool
+) -> None:
+    table = make_table()
+    with table.writer() as writer:
+        writer.upsert(rows({1: 1, 2: 2}))
+    if merged:
+        table.merge()
+    with pytest.raises(MemWalError):
+        table.scan(filter=filter).to_table()
+    assert state(table.scan(filter="n = 1 or n = 3").to_table()) == {1: 1}
+
+
+def test_a_search_refuses_them_too(table: memwal.Table) -> None:
+    with pytest.raises(MemWalError):
+        table.search_text("x", filter="n = 1) or (n = 2")
