@@ -13,6 +13,7 @@ from memwal.errors import InvalidInputError, TableSetupError
 from memwal.format.index_details import StoredRegionSpec
 from memwal.format.keys import check_key_type
 from memwal.format.names import TOMBSTONE
+from memwal.format.storable import check_storable
 from memwal.region.spec import RegionSpec
 from memwal.region.transforms import NUM_BUCKETS
 from memwal.storage.location import TableLocation
@@ -134,6 +135,7 @@ def enable(
             f"the primary key of {location} is {', '.join(base.primary_key)} and cannot be changed"
         )
     marked = _with_primary_key(base.schema, key)
+    check_storable(base.schema, base.dataset.data_storage_version)
     nullable = [name for name in key if base.schema.field(name).nullable]
     if nullable:
         raise TableSetupError(
@@ -175,6 +177,17 @@ def _rehearse(
     reserved = [name for name in schema.names if name in _RESERVED]
     if reserved:
         raise InvalidInputError(f"the column name {reserved[0]} is reserved; choose another")
+    try:
+        plain = lance.write_dataset(
+            pa.schema([("any", pa.bool_())]).empty_table(),
+            "memory://",
+            data_storage_version=data_storage_version,
+        )
+    except (OSError, ValueError) as error:
+        raise InvalidInputError(
+            f"Lance has no file version {data_storage_version}: {str(error).splitlines()[0]}"
+        ) from error
+    check_storable(schema, plain.data_storage_version)
     try:
         dataset = lance.write_dataset(
             schema.empty_table(), "memory://", data_storage_version=data_storage_version

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from uuid import UUID
 
+from memwal.format.storable import OLD_VERSIONS
 from memwal.region.routing import Router
 from memwal.table_index.base_table import BaseTable
 from memwal.table_index.region_specs import check_by_hand, current_spec
@@ -45,7 +46,11 @@ class Form:
         InvalidInputError
             The table's rows are routed by a column that is not part of the key.
         """
-        shape = RowShape(base.identified_schema, base.primary_key)
+        shape = RowShape(
+            base.identified_schema,
+            base.primary_key,
+            null_structs=base.dataset.data_storage_version not in OLD_VERSIONS,
+        )
         if region_id is not None:
             check_by_hand(base)
             return cls(base, shape, 0, Router.to_region(region_id))

@@ -14,6 +14,7 @@ from lance.schema import LanceSchema
 
 from memwal.format.lance_schema import made_nullable, with_id
 from memwal.format.names import TOMBSTONE
+from memwal.format.storable import OLD_VERSIONS
 from memwal.table_index.base_table import BaseTable
 from memwal.writer.newest_batches import NewestBatches
 
@@ -26,7 +27,6 @@ _NO_LIMIT = 1 << 62
 
 # Earlier ones cannot hold a struct that is null, which is what a deleted row has.
 _OLDEST_VERSION: Final = "2.1"
-_TOO_OLD: Final = frozenset({"0.1", "legacy", "2.0"})
 
 
 def write_data(base: BaseTable, uri: str, rows: NewestBatches) -> lance.LanceDataset:
@@ -43,7 +43,7 @@ def write_data(base: BaseTable, uri: str, rows: NewestBatches) -> lance.LanceDat
         rows.reader(),
         uri,
         mode="create",
-        data_storage_version=_OLDEST_VERSION if version in _TOO_OLD else version,
+        data_storage_version=_OLDEST_VERSION if version in OLD_VERSIONS else version,
         max_rows_per_file=_NO_LIMIT,
         max_bytes_per_file=_NO_LIMIT,
         storage_options=options,

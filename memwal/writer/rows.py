@@ -13,6 +13,7 @@ from memwal.errors import InvalidInputError
 from memwal.format.names import TOMBSTONE
 from memwal.region.field_ids import aligned
 from memwal.region.row_schema import stored_schema
+from memwal.writer.value_checks import Check, check_values, checks_of
 from memwal.writer.widening import widened, widens
 
 
@@ -28,10 +29,15 @@ class RowShape:
         Schema of the base table, with field ids.
     primary_key : sequence of str
         Key columns.
+    null_structs : bool, default True
+        Whether the table's files can hold structs that are null.
     """
 
-    def __init__(self, schema: pa.Schema, primary_key: Sequence[str]) -> None:
+    def __init__(
+        self, schema: pa.Schema, primary_key: Sequence[str], *, null_structs: bool = True
+    ) -> None:
         self.base_schema = schema
+        self._null_structs = null_structs
         self.primary_key = tuple(primary_key)
         self.schema = stored_schema(schema, primary_key)
         # What to do with rows of the schemas that were given last, by what they are for.
@@ -181,6 +187,11 @@ class RowShape:
                 for number, field in enumerate(fields)
                 if field.name in self.primary_key or not field.nullable
             ),
+            checks=tuple(
+                (number, found)
+                for number, field in enumerate(fields)
+                if (found := checks_of(field, null_structs=self._null_structs))
+            ),
             is_identity=sources == list(range(len(schema))) and not any(casts),
         )
 
@@ -198,6 +209,9 @@ class RowShape:
                     f"{what} {name} has {nulls} null values and may have none; "
                     "drop those rows or fill them in"
                 )
+        for number, checks in plan.checks:
+            for _, columns in made:
+                check_values(plan.given.field(number).name, columns[number], checks)
         return made
 
     def _check_names(self, names: Sequence[str]) -> None:
@@ -230,6 +244,8 @@ class _Plan:
         What each is to become; None for one that is in the table's type.
     required : tuple of int
         Those that may have no null.
+    checks : tuple of (int, checks)
+        Those whose values must be looked through.
     is_identity : bool
         Whether the rows have just these columns, in this order and these types.
     """
@@ -238,6 +254,7 @@ class _Plan:
     sources: tuple[int, ...]
     casts: tuple[pa.DataType | None, ...]
     required: tuple[int, ...]
+    checks: tuple[tuple[int, tuple[Check, ...]], ...]
     is_identity: bool
 
     def columns_of(self, batch: pa.RecordBatch) -> list[pa.Array]:

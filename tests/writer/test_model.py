@@ -168,6 +168,7 @@ class Machine(RuleBasedStateMachine):
         self._say(f"write from threads {whole}")
         with ThreadPoolExecutor(len(changes)) as pool:
             handles = list(pool.map(self.writer.upsert, map(self._rows, changes)))
+        self.writer.flush_wal()
         for handle in handles:
             handle.wait()
         self.model.begin(whole)
