@@ -27,7 +27,7 @@ demo: setup ## Run the main job on a year of real flights (ROWS=n bounds the fli
 	$(BIN)/python examples/flights/demo.py $(if $(ROWS),--rows $(ROWS))
 
 test: setup ## Run the tests that CI runs
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n 2
 
 test-slow: setup ## Run the slow tests: a real Airflow scheduler, clusters, long races
 	$(BIN)/python -m pytest -q -m slow
