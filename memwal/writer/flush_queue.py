@@ -25,6 +25,9 @@ from memwal.writer.shown import shown_error
 
 logger = logging.getLogger(__name__)
 
+# Between a flush that failed for good and its next try, while writes wait for it.
+_PAUSE_SECONDS = 0.2
+
 
 class FlushQueue:
     """Flushes MemTables one after another, oldest first, while the next one takes writes.
@@ -57,6 +60,7 @@ class FlushQueue:
         self._tables: deque[MemTable] = deque()
         self._running = False
         self._error: Exception | None = None
+        self._not_before = 0.0
 
     def __len__(self) -> int:
         return len(self._tables)
@@ -92,7 +96,7 @@ class FlushQueue:
                     f"{len(self._tables)} MemTables wait for their flush; "
                     "the write was not accepted, try again later"
                 ) from self._error
-            self._state.wait(remaining)
+            self._state.wait(min(remaining, _PAUSE_SECONDS) if self._error else remaining)
 
     def wait_until_flushed(
         self, generation: int, *, deadline: float, check: Callable[[], None]
@@ -113,6 +117,7 @@ class FlushQueue:
             What the oldest MemTable failed with; it stays queued.
         """
         self._error = None
+        self._not_before = 0.0
         while self._tables and self._tables[0].generation <= generation:
             check()
             if self._error is not None:
@@ -127,7 +132,7 @@ class FlushQueue:
             self._state.wait(min(remaining, threading.TIMEOUT_MAX))
 
     def _start(self) -> None:
-        if self._tables and not self._running:
+        if self._tables and not self._running and time.monotonic() >= self._not_before:
             try:
                 self._executor.submit(self._drain)
             except RuntimeError:
@@ -163,6 +168,8 @@ class FlushQueue:
     def _stop(self, error: Exception | None) -> None:
         self._running = False
         self._error = error
+        if error is not None:
+            self._not_before = time.monotonic() + _PAUSE_SECONDS
         self._state.notify_all()
 
     def flush_now(self, flush: Callable[[], None]) -> None:

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 
 from memwal.reader import newest
-from memwal.reader.lazy import Lazy
 from memwal.reader.newest import GenerationKeys, find_newest, read_keys
 from memwal.reader.sources import GenerationSource
 
@@ -29,7 +28,7 @@ def source(
     return GenerationSource(
         region_id=uuid4(),
         generation=generation,
-        opened=Lazy.of(lance.write_dataset(table, "memory://")),
+        dataset=lance.write_dataset(table, "memory://"),
         identity=identity,
     )
 
