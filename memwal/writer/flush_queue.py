@@ -26,7 +26,7 @@ from memwal.writer.shown import shown_error
 logger = logging.getLogger(__name__)
 
 # Between a flush that failed for good and its next try, while writes wait for it.
-_PAUSE_SECONDS = 0.2
+_PAUSE_SECONDS = 0.05
 
 
 class FlushQueue:
