@@ -114,9 +114,7 @@ def search_text(
     schema = output_schema(sources.base, columns)
     filter = whole_predicate(filter)
     with _translated(sources, "searching"):
-        hits = best_texts(
-            sources, newest, query, columns=column, k=k, filter=filter
-        )
+        hits = best_texts(sources, newest, query, columns=column, k=k, filter=filter)
         return fetch(sources, hits, schema, [(SCORE, hits.values)])
 
 
@@ -177,9 +175,7 @@ def search_hybrid(
             refine_factor=refine_factor,
             ef=ef,
         )
-        texts = best_texts(
-            sources, newest, query, columns=text_column, k=depth, filter=filter
-        )
+        texts = best_texts(sources, newest, query, columns=text_column, k=depth, filter=filter)
         hits, extra = _fused(near, texts, weight)
         positions = hits.order(k, smallest=False)
         rows = fetch(sources, hits.take(positions), schema, [])
