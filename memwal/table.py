@@ -18,10 +18,12 @@ from memwal.maintenance.merge import DEFAULT_COMMIT_BYTES, merge
 from memwal.maintenance.results import JobResult, TaskRunner, run_in_process
 from memwal.maintenance.snapshot_build import build_snapshot
 from memwal.maintenance.status import TableStatus
-from memwal.reader.lookup import lookup
-from memwal.reader.scan import Scan, collect_newest
+from memwal.reader.explain import ReadPlan
+from memwal.reader.lookup import look_up
+from memwal.reader.retry import while_collected
+from memwal.reader.scan import Scan
 from memwal.reader.search import answer, search, search_hybrid, search_text
-from memwal.reader.sources import MemTables, collect_sources
+from memwal.reader.sources import MemTables, ReadSources, collect_sources, collect_version
 from memwal.reader.text_query import TextQuery
 from memwal.region.discovery import discover_regions
 from memwal.region.routing import Router
@@ -59,6 +61,10 @@ class Reads:
         columns: Sequence[str] | None = None,
         filter: str | None = None,
         limit: int | None = None,
+        offset: int = 0,
+        with_generation: bool = False,
+        with_row_address: bool = False,
+        max_staleness: timedelta | None = None,
     ) -> Scan:
         """Scan the newest row of every key.
 
@@ -70,20 +76,42 @@ class Reads:
             SQL predicate over any columns.
         limit : int, optional
             At most this many rows.
+        offset : int, default 0
+            So many rows are left out first.
+        with_generation, with_row_address : bool, default False
+            Whether to add ``_gen`` (0 for the base table) and ``_rowaddr``.
+        max_staleness : timedelta, optional
+            How old a snapshot of the regions may be that the read makes do with.
 
         Returns
         -------
         Scan
-            Lazy; ``to_table()``, ``to_batches()``, ``to_reader()``, ``to_pandas()`` run it.
+            Lazy; ``to_table()``, ``to_batches()``, ``to_reader()``, ``to_pandas()`` run it,
+            ``count_rows()`` counts, ``explain()`` tells what would be read.
         """
         return Scan(
-            lambda: collect_sources(self.location, self._memtables()),
+            lambda: self._collect(filter=filter, max_staleness=max_staleness),
             columns=columns,
             filter=filter,
             limit=limit,
+            offset=offset,
+            with_generation=with_generation,
+            with_row_address=with_row_address,
         )
 
-    def lookup(self, keys: Any, *, columns: Sequence[str] | None = None) -> pa.Table:
+    def explain(
+        self, *, filter: str | None = None, columns: Sequence[str] | None = None
+    ) -> ReadPlan:
+        """What a scan would read now, and what it would leave out and why."""
+        return self.scan(columns=columns, filter=filter).explain()
+
+    def lookup(
+        self,
+        keys: Any,
+        *,
+        columns: Sequence[str] | None = None,
+        max_staleness: timedelta | None = None,
+    ) -> pa.Table:
         """Look rows up by key.
 
         Parameters
@@ -98,10 +126,14 @@ class Reads:
         pyarrow.Table
             One row per key that exists, in the order of ``keys``.
         """
-        sources, newest = collect_newest(lambda: collect_sources(self.location, self._memtables()))
-        shape = RowShape(sources.base.identified_schema, sources.base.primary_key)
-        rows = pa.Table.from_batches(shape.deletes(keys), shape.schema)
-        return lookup(sources, newest, rows.select(shape.primary_key), columns=columns)
+
+        def found() -> pa.Table:
+            sources = self._collect(max_staleness=max_staleness)
+            shape = RowShape(sources.base.identified_schema, sources.base.primary_key)
+            rows = pa.Table.from_batches(shape.deletes(keys), shape.schema)
+            return look_up(sources, rows.select(shape.primary_key), columns=columns)
+
+        return while_collected(found)
 
     def search(
         self,
@@ -199,12 +231,32 @@ class Reads:
 
     def _answer(self, run: Callable[..., pa.Table], *args: Any, **options: Any) -> pa.Table:
         return answer(
-            lambda: collect_sources(self.location, self._memtables()),
+            self._collect,
             lambda sources, newest: run(sources, newest, *args, **options),
+        )
+
+    def _collect(
+        self, *, filter: str | None = None, max_staleness: timedelta | None = None
+    ) -> ReadSources:
+        return collect_sources(
+            self.location, self._memtables(), filter=filter, max_staleness=max_staleness
         )
 
     def _memtables(self) -> MemTables | None:
         return None
+
+
+class PastReads(Reads):
+    """Reads of one version of the base table, without what was not merged then."""
+
+    def __init__(self, location: TableLocation, version: int | str) -> None:
+        super().__init__(location)
+        self.version = version
+
+    def _collect(
+        self, *, filter: str | None = None, max_staleness: timedelta | None = None
+    ) -> ReadSources:
+        return collect_version(self.location, self.version)
 
 
 class Writer(TableWriter, Reads):
@@ -299,6 +351,10 @@ class Table(Reads):
             region=region,
             replay=replay,
         )
+
+    def at(self, version: int | str) -> PastReads:
+        """Reads of a version of the base table, or of a tag: exactly what was merged by then."""
+        return PastReads(self.location, version)
 
     def status(self, *, regions: Collection[UUID] | None = None) -> TableStatus:
         """Backlog, log and catch-up lag per region. See :func:`memwal.maintenance.backlog`."""

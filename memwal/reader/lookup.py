@@ -2,37 +2,55 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from memwal.errors import InvalidInputError
-from memwal.reader.newest import NewestRows
-from memwal.reader.scan import output_schema, project
+from memwal.errors import InvalidInputError, MemWalError
+from memwal.format.names import TOMBSTONE
+from memwal.reader.generations import GenerationSource
+from memwal.reader.key_pages import key_positions, might_hold
+from memwal.reader.key_regions import regions_of_keys
+from memwal.reader.merged_rows import project
+from memwal.reader.newest import NewestRows, find_newest
+from memwal.reader.parallel import run_all
+from memwal.reader.scan import output_schema
 from memwal.reader.sources import ReadSources
 from memwal.region.newest import key_column, newest_rows
-from memwal.table_index.base_table import BaseTable
+from memwal.table_index.base_table import BaseTable, translate_lance_error
+
+if TYPE_CHECKING:
+    import lance
+
+Positions = npt.NDArray[np.int64]
 
 # More keys than this are looked up by one pass over the key column instead of a predicate.
 _MAX_PREDICATE_KEYS = 5_000
 
 
-def lookup(
-    sources: ReadSources,
-    newest: NewestRows,
-    keys: pa.Table,
-    *,
-    columns: Sequence[str] | None = None,
+def look_up(
+    sources: ReadSources, keys: pa.Table, *, columns: Sequence[str] | None = None
 ) -> pa.Table:
-    """Rows of the given keys.
+    """Rows of the given keys (spec: Point Lookup).
+
+    Of each region, only generations that the key columns do not rule out are asked, the newest
+    first, and each only for the keys that no newer one has. A generation says by its Bloom filter
+    which keys it does not have, and by a few pages of its keys where the others stand, for all
+    keys at once.
 
     Parameters
     ----------
-    sources, newest
-        See :func:`memwal.reader.scan.collect_newest`.
+    sources : ReadSources
+        See :func:`memwal.reader.sources.collect_sources`. It is to be collected, and this to be
+        run, again when it raises ObjectNotFoundError.
     keys : pyarrow.Table
         The key columns, in the table's types and without nulls.
     columns : sequence of str, optional
@@ -43,67 +61,182 @@ def lookup(
     pyarrow.Table
         One row per key that exists, in the order of ``keys``; a key that is given twice is
         answered once.
+
+    Raises
+    ------
+    ObjectNotFoundError
+        A generation, or the version of the base table, was collected meanwhile.
     """
     base = sources.base
     schema = output_schema(base, columns)
+    keys = keys.select(list(base.primary_key))
     wanted = key_column(keys, base.primary_key)
     distinct = pa.array(newest_rows(wanted))
-    wanted, keys = wanted.take(distinct), keys.take(distinct)
-    in_generations = pc.index_in(wanted, value_set=newest.keys)
-    known = pc.is_valid(in_generations)
-    parts = _from_generations(sources, newest, in_generations, known, schema, base)
-    rest = keys.filter(pc.invert(known))
-    if rest.num_rows:
-        parts.extend(_from_base(base, rest, schema))
+    asked = _Asked(keys.take(distinct).combine_chunks(), wanted.take(distinct))
     names = _with_keys(schema, base.primary_key)
+    try:
+        parts, known = _from_regions(sources, asked, names)
+        rest = asked.of(np.flatnonzero(~known))
+        if len(rest.encoded):
+            parts.extend(_from_base(base, rest, names))
+    except (OSError, ValueError) as error:
+        if isinstance(error, MemWalError):
+            raise
+        raise translate_lance_error(error, f"looking up rows of {base.location}") from error
     if not parts:
         return schema.empty_table()
-    found = pa.concat_tables([part.select(names) for part in parts])
-    order = pc.sort_indices(pc.index_in(key_column(found, base.primary_key), value_set=wanted))
-    rows = found.take(order).combine_chunks()
+    found = pa.concat_tables([_in_base_types(part.select(names), base) for part in parts])
+    place = pc.index_in(key_column(found, base.primary_key), value_set=asked.encoded)
+    rows = found.take(pc.sort_indices(place)).combine_chunks()
     return pa.Table.from_batches([project(batch, schema) for batch in rows.to_batches()], schema)
 
 
-def _from_generations(
+def lookup(
     sources: ReadSources,
     newest: NewestRows,
-    positions: pa.Array,
-    known: pa.Array,
-    schema: pa.Schema,
+    keys: pa.Table,
+    *,
+    columns: Sequence[str] | None = None,
+) -> pa.Table:
+    """As :func:`look_up`, which needs no ``newest``."""
+    return look_up(sources, keys, columns=columns)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Asked:
+    """Keys that are looked up.
+
+    Attributes
+    ----------
+    columns : pyarrow.Table
+        Their columns in key order, in one chunk each.
+    encoded : pyarrow.Array
+        The same as one value each.
+    """
+
+    columns: pa.Table
+    encoded: pa.Array
+
+    def of(self, positions: Positions) -> _Asked:
+        """Some of them."""
+        if len(positions) == len(self.encoded):
+            return self
+        at = pa.array(positions)
+        return _Asked(self.columns.take(at).combine_chunks(), self.encoded.take(at))
+
+
+def _from_regions(
+    sources: ReadSources, asked: _Asked, names: Sequence[str]
+) -> tuple[list[pa.Table], np.ndarray[Any, np.dtype[np.bool_]]]:
+    """Rows that generations have, and which keys they know, be it as deleted."""
+    regions: dict[UUID, list[GenerationSource]] = {}
+    for source in reversed(sources.generations):
+        regions.setdefault(source.region_id, []).append(source)
+    owned = regions_of_keys(sources, asked.columns)
+    found = run_all(
+        [
+            functools.partial(
+                _from_region, sources.base, generations, asked, owned.get(region_id), names
+            )
+            for region_id, generations in regions.items()
+        ]
+    )
+    known = np.zeros(len(asked.encoded), np.bool_)
+    for _, mine in found:
+        known[mine] = True
+    return [part for parts, _ in found for part in parts], known
+
+
+def _from_region(
     base: BaseTable,
-) -> list[pa.Table]:
-    at = positions.filter(known).to_numpy()
-    at = at[~newest.deleted[at]]
-    parts = []
-    for number in np.unique(newest.source[at]):
-        addresses = newest.addresses[at[newest.source[at] == number]]
-        dataset = sources.generations[number].dataset
-        rows = dataset._take_rows(addresses.tolist(), columns=_with_keys(schema, base.primary_key))
-        parts.append(_in_base_types(rows, base))
-    return parts
+    generations: Sequence[GenerationSource],
+    asked: _Asked,
+    mine: Positions | None,
+    names: Sequence[str],
+) -> tuple[list[pa.Table], Positions]:
+    """Rows that the generations of a region have, newest generation first."""
+    left = np.arange(len(asked.encoded)) if mine is None else mine
+    parts, known = [], []
+    for source in generations:
+        if not len(left):
+            break
+        at, rows = _in_generation(base, source, asked.of(left), names)
+        if rows is not None:
+            parts.append(rows)
+        known.append(left[at])
+        left = np.delete(left, at)
+    return parts, np.concatenate(known) if known else np.empty(0, np.int64)
 
 
-def _from_base(base: BaseTable, keys: pa.Table, schema: pa.Schema) -> Iterator[pa.Table]:
-    names = _with_keys(schema, base.primary_key)
-    wanted = key_column(keys, base.primary_key)
-    if keys.num_rows <= _MAX_PREDICATE_KEYS:
+def _in_generation(
+    base: BaseTable, source: GenerationSource, asked: _Asked, names: Sequence[str]
+) -> tuple[Positions, pa.Table | None]:
+    """Which keys the generation knows, and the rows of those that it did not delete."""
+    wanted = [*names, TOMBSTONE]
+    if source.snapshot is not None:
+        places = source.snapshot.lookup([_one_array(c) for c in asked.columns.columns])
+        at = np.flatnonzero(places >= 0)
+        rows = source.snapshot.take(places[at], columns=wanted) if len(at) else None
+    else:
+        at, addresses = _addresses(base, source, asked)
+        rows = source.dataset._take_rows(addresses.tolist(), columns=wanted) if len(at) else None
+    if rows is None:
+        return at, None
+    return at, rows.filter(pc.invert(pc.fill_null(rows.column(TOMBSTONE), False)))
+
+
+def _addresses(
+    base: BaseTable, source: GenerationSource, asked: _Asked
+) -> tuple[Positions, np.ndarray[Any, np.dtype[np.uint64]]]:
+    """Which keys a flushed generation has, and the addresses of their newest rows."""
+    at = np.arange(len(asked.encoded))
+    if source.folder is not None:
+        at = np.flatnonzero(might_hold(base.location, source.folder, asked.columns))
+        if not len(at):
+            return at, np.empty(0, np.uint64)
+        fragments = source.dataset.get_fragments()
+        if not any(fragment.metadata.deletion_file for fragment in fragments):
+            places = key_positions(base.location, source.folder, asked.of(at).encoded)
+            if places is not None:
+                here = places >= 0
+                return at[here], _as_addresses(fragments, places[here])
+    # No sidecar tells; the keys of one generation are bounded by the size of a MemTable.
+    known = find_newest([source], base.primary_key, asked.encoded.type)
+    position = pc.index_in(asked.of(at).encoded, value_set=known.keys)
+    here = position.is_valid().to_numpy(zero_copy_only=False)
+    return at[here], known.addresses[position.drop_null().to_numpy()]
+
+
+def _as_addresses(
+    fragments: Sequence[lance.LanceFragment], rows: Positions
+) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """Addresses of rows by their numbers in a data set from which none was deleted."""
+    starts = np.cumsum([0, *(fragment.physical_rows for fragment in fragments)])
+    numbers = np.array([fragment.fragment_id for fragment in fragments], np.uint64)
+    which = starts.searchsorted(rows, side="right") - 1
+    offsets = (rows - starts[which]).astype(np.uint64)
+    addresses: np.ndarray[Any, np.dtype[np.uint64]] = (numbers[which] << np.uint64(32)) | offsets
+    return addresses
+
+
+def _from_base(base: BaseTable, keys: _Asked, names: Sequence[str]) -> Iterator[pa.Table]:
+    if len(keys.encoded) <= _MAX_PREDICATE_KEYS:
         predicate = " and ".join(
-            f"{_quoted(name)} in ({', '.join(_literals(keys.column(name)))})"
+            f"{_quoted(name)} in ({', '.join(_literals(keys.columns.column(name)))})"
             for name in base.primary_key
         )
         rows = base.dataset.scanner(columns=names, filter=predicate).to_table()
         # Of a composite key the predicate lets through every combination of the columns.
-        exact = pc.is_in(key_column(rows, base.primary_key), value_set=wanted)
-        yield _in_base_types(rows.filter(exact), base)
+        yield rows.filter(pc.is_in(key_column(rows, base.primary_key), value_set=keys.encoded))
         return
     scanner = base.dataset.scanner(columns=list(base.primary_key), with_row_id=True)
     matching = []
     for batch in scanner.to_batches():
-        hit = pc.is_in(key_column(batch, base.primary_key), value_set=wanted)
+        hit = pc.is_in(key_column(batch, base.primary_key), value_set=keys.encoded)
         matching.append(batch.column("_rowid").filter(hit))
     row_ids = pa.chunked_array(matching, pa.uint64()).to_pylist()
     if row_ids:
-        yield _in_base_types(base.dataset._take_rows(row_ids, columns=names), base)
+        yield base.dataset._take_rows(row_ids, columns=names)
 
 
 def _with_keys(schema: pa.Schema, primary_key: Sequence[str]) -> list[str]:
@@ -113,6 +246,10 @@ def _with_keys(schema: pa.Schema, primary_key: Sequence[str]) -> list[str]:
 def _in_base_types(rows: pa.Table, base: BaseTable) -> pa.Table:
     schema = pa.schema([base.schema.field(name) for name in rows.column_names])
     return pa.Table.from_arrays(rows.columns, schema=schema)
+
+
+def _one_array(column: pa.ChunkedArray) -> pa.Array:
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
 def _quoted(name: str) -> str:

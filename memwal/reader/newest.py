@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from memwal.format.names import TOMBSTONE
-from memwal.reader.sources import GenerationSource
+from memwal.memtable.indexes import MemTableSnapshot
+from memwal.reader.generations import GenerationSource
 from memwal.region.newest import key_column, newest_rows
 from memwal.table_index.base_table import translate_lance_error
 
@@ -104,6 +105,8 @@ def find_newest(
 
 def read_keys(source: GenerationSource, primary_key: Sequence[str]) -> GenerationKeys:
     """Keys of a generation; those of a flushed one never change and are kept for a while."""
+    if source.snapshot is not None:
+        return _unflushed_keys(source.snapshot, primary_key)
     if source.identity is not None:
         cached = _cache.get(source.identity)
         if cached is not None:
@@ -123,6 +126,15 @@ def read_keys(source: GenerationSource, primary_key: Sequence[str]) -> Generatio
     if source.identity is not None:
         _cache.put(source.identity, found)
     return found
+
+
+def _unflushed_keys(snapshot: MemTableSnapshot, primary_key: Sequence[str]) -> GenerationKeys:
+    rows = np.flatnonzero(snapshot.newest())
+    keys = pa.table({name: snapshot.view.take_column(name, rows) for name in primary_key})
+    deleted = snapshot.view.take_column(TOMBSTONE, rows).to_numpy(zero_copy_only=False)
+    return GenerationKeys(
+        keys=key_column(keys, primary_key), deleted=deleted, addresses=rows.astype(np.uint64)
+    )
 
 
 class _KeyCache:

@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
-from memwal.errors import InvalidInputError, MemWalError, ObjectNotFoundError
-from memwal.format.names import TOMBSTONE
+from memwal.errors import InvalidInputError, MemWalError
+from memwal.reader.explain import ReadPlan, plan_of
+from memwal.reader.merged_rows import GENERATION, MergedRows, with_extra
+from memwal.reader.merged_rows import project as project
 from memwal.reader.newest import ROW_ADDRESS, NewestRows, find_newest
 from memwal.reader.predicate import whole_predicate
-from memwal.reader.sources import GenerationSource, ReadSources
+from memwal.reader.retry import while_collected
+from memwal.reader.sources import ReadSources
 from memwal.region.newest import key_column
 from memwal.table_index.base_table import BaseTable, translate_lance_error
 
 if TYPE_CHECKING:
     import pandas as pd
-
-# Base rows are compared with the fresh keys this many at a time, or as many as there are fresh
-# keys: each comparison hashes all fresh keys, and larger pieces share that cost.
-_COMPARED_ROWS = 65_536
-_MAX_COMPARED_ROWS = 1 << 20
-_ATTEMPTS = 5
 
 
 class Scan:
@@ -41,6 +37,13 @@ class Scan:
         SQL predicate, as for :meth:`lance.LanceDataset.scanner`. It may name any column.
     limit : int, optional
         At most this many rows.
+    offset : int, default 0
+        So many rows are left out first. Rows come in no promised order.
+    with_generation : bool, default False
+        Whether to add ``_gen``: the generation that has the row, 0 for the base table.
+    with_row_address : bool, default False
+        Whether to add ``_rowaddr``: the row's address in the data set of its generation or in the
+        base table; in a MemTable the row's number.
     """
 
     def __init__(
@@ -50,19 +53,23 @@ class Scan:
         columns: Sequence[str] | None = None,
         filter: str | None = None,
         limit: int | None = None,
+        offset: int = 0,
+        with_generation: bool = False,
+        with_row_address: bool = False,
     ) -> None:
-        if limit is not None and limit < 0:
-            raise InvalidInputError(f"limit must not be negative, it is {limit}")
+        for name, number in (("limit", limit), ("offset", offset)):
+            if number is not None and number < 0:
+                raise InvalidInputError(f"{name} must not be negative, it is {number}")
         self._collect = collect
         self._columns = list(columns) if columns is not None else None
         self._filter = whole_predicate(filter)
         self._limit = limit
+        self._offset = offset
+        self._extra = [GENERATION] * with_generation + [ROW_ADDRESS] * with_row_address
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """Run the scan as a stream of batches."""
-        sources, newest = collect_newest(self._collect)
-        schema = output_schema(sources.base, self._columns)
-        return pa.RecordBatchReader.from_batches(schema, self._run(sources, newest, schema))
+        """Run the scan as a stream of batches, of which few are in memory at a time."""
+        return while_collected(self._started)
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Run the scan and yield its batches."""
@@ -77,75 +84,60 @@ class Scan:
         return self.to_table().to_pandas()
 
     def count_rows(self) -> int:
-        """Count the rows."""
-        counted = Scan(self._collect, columns=[], filter=self._filter, limit=self._limit)
-        return sum(batch.num_rows for batch in counted.to_batches())
+        """Count the rows; of the values only keys and what the filter names are read."""
+        counted = while_collected(self._counted)
+        counted = max(counted - self._offset, 0)
+        return counted if self._limit is None else min(counted, self._limit)
 
-    def _run(
-        self, sources: ReadSources, newest: NewestRows, schema: pa.Schema
-    ) -> Iterator[pa.RecordBatch]:
+    def explain(self) -> ReadPlan:
+        """What the scan would read now, and what it would leave out and why; no rows are read."""
+        return while_collected(self._planned)
+
+    def _planned(self) -> ReadPlan:
+        sources = self._collect()
+        base = sources.base
+        names = output_schema(base, self._columns).names
+        if sources.generations:
+            names = [*names, *(key for key in base.primary_key if key not in names)]
+        with _translated(base):
+            scanner = base.dataset.scanner(
+                columns=names, filter=self._filter, with_row_address=not names
+            )
+            return plan_of(sources, scanner.explain_plan())
+
+    def _started(self) -> pa.RecordBatchReader:
+        sources, newest = _collect_once(self._collect)
+        schema = output_schema(sources.base, self._columns)
+        wanted = with_extra(schema, self._extra)
+        batches = self._run(MergedRows(sources, newest, schema, self._filter, self._extra))
+        # The first batch is read now, while the scan can still start over.
+        first = list(itertools.islice(batches, 1))
+        return pa.RecordBatchReader.from_batches(wanted, itertools.chain(first, batches))
+
+    def _counted(self) -> int:
+        sources, newest = _collect_once(self._collect)
+        output_schema(sources.base, self._columns)
+        rows = MergedRows(sources, newest, pa.schema([]), self._filter, [])
+        with _translated(sources.base):
+            return rows.count()
+
+    def _run(self, rows: MergedRows) -> Iterator[pa.RecordBatch]:
+        skip = self._offset
         left = self._limit
         if left == 0:
             return
-        try:
-            for batch in self._merged(sources, newest, schema):
+        with _translated(rows.sources.base):
+            for batch in rows.batches(None if left is None else left + skip):
+                skipped = min(skip, batch.num_rows)
+                skip -= skipped
+                batch = batch.slice(skipped, left)
                 if not batch.num_rows:
                     continue
-                yield batch if left is None else batch.slice(0, left)
+                yield batch
                 if left is not None:
                     left -= batch.num_rows
                     if left <= 0:
                         return
-        except (OSError, ValueError) as error:
-            if isinstance(error, MemWalError):
-                raise
-            raise translate_lance_error(error, f"scanning {sources.base.location}") from error
-
-    def _merged(
-        self, sources: ReadSources, newest: NewestRows, schema: pa.Schema
-    ) -> Iterator[pa.RecordBatch]:
-        for position, source in enumerate(sources.generations):
-            live = newest.live_addresses(position)
-            if len(live):
-                yield from self._generation_rows(source, live, schema)
-        yield from self._base_rows(sources.base, newest, schema)
-
-    def _generation_rows(
-        self,
-        source: GenerationSource,
-        live: np.ndarray[Any, np.dtype[np.uint64]],
-        schema: pa.Schema,
-    ) -> Iterator[pa.RecordBatch]:
-        alive = f"not {TOMBSTONE}"
-        scanner = source.dataset.scanner(
-            columns=schema.names,
-            filter=f"{self._filter} and {alive}" if self._filter else alive,
-            with_row_address=True,
-        )
-        for batch in scanner.to_batches():
-            addresses = batch.column(ROW_ADDRESS).to_numpy()
-            at = np.minimum(np.searchsorted(live, addresses), len(live) - 1)
-            kept = live[at] == addresses
-            yield project(batch if kept.all() else batch.filter(pa.array(kept)), schema)
-
-    def _base_rows(
-        self, base: BaseTable, newest: NewestRows, schema: pa.Schema
-    ) -> Iterator[pa.RecordBatch]:
-        if not len(newest.keys):
-            options = {"with_row_address": True} if not schema.names else {}
-            scanner = base.dataset.scanner(
-                columns=schema.names, filter=self._filter, limit=self._limit, **options
-            )
-            for batch in scanner.to_batches():
-                yield project(batch, schema)
-            return
-        names = [*schema.names, *(key for key in base.primary_key if key not in schema.names)]
-        rows = min(max(_COMPARED_ROWS, len(newest.keys)), _MAX_COMPARED_ROWS)
-        scanner = base.dataset.scanner(columns=names, filter=self._filter)
-        for piece in _gathered(scanner.to_batches(), rows):
-            outdated = pc.is_in(key_column(piece, base.primary_key), value_set=newest.keys)
-            for batch in piece.filter(pc.invert(outdated)).to_batches():
-                yield project(batch, schema)
 
 
 def collect_newest(collect: Callable[[], ReadSources]) -> tuple[ReadSources, NewestRows]:
@@ -154,12 +146,7 @@ def collect_newest(collect: Callable[[], ReadSources]) -> tuple[ReadSources, New
     A generation that was collected in between is in the base table by then: everything is
     collected again.
     """
-    retrying = Retrying(
-        retry=retry_if_exception_type(ObjectNotFoundError),
-        stop=stop_after_attempt(_ATTEMPTS),
-        reraise=True,
-    )
-    return retrying(_collect_once, collect)
+    return while_collected(lambda: _collect_once(collect))
 
 
 def _collect_once(collect: Callable[[], ReadSources]) -> tuple[ReadSources, NewestRows]:
@@ -187,23 +174,11 @@ def output_schema(base: BaseTable, columns: Sequence[str] | None) -> pa.Schema:
     return pa.schema([base.schema.field(name) for name in names])
 
 
-def project(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The columns of ``schema``, in its order, with its metadata."""
-    if not schema.names:
-        # A batch without columns still has rows to count.
-        return batch.select([]).replace_schema_metadata(None)
-    return pa.RecordBatch.from_arrays([batch.column(name) for name in schema.names], schema=schema)
-
-
-def _gathered(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
-    """Batches joined until they have at least ``rows`` rows together."""
-    held: list[pa.RecordBatch] = []
-    count = 0
-    for batch in batches:
-        held.append(batch)
-        count += batch.num_rows
-        if count >= rows:
-            yield pa.Table.from_batches(held)
-            held, count = [], 0
-    if held:
-        yield pa.Table.from_batches(held)
+@contextmanager
+def _translated(base: BaseTable) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        if isinstance(error, MemWalError):
+            raise
+        raise translate_lance_error(error, f"scanning {base.location}") from error

@@ -2,51 +2,31 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Literal
 from uuid import UUID
 
-import lance
-import pyarrow as pa
-
-from memwal.errors import ConflictError, ObjectNotFoundError
-from memwal.format.names import TOMBSTONE, generation_dir
+from memwal.errors import ConflictError, InvalidInputError, ObjectNotFoundError
 from memwal.format.region_manifest import RegionManifest
 from memwal.memtable.unflushed import UnflushedRows
+from memwal.reader.generations import GenerationSource as GenerationSource
+from memwal.reader.generations import open_all, open_memtable
+from memwal.reader.generations import open_generation as open_generation
+from memwal.reader.moment import moment, past_base
+from memwal.reader.pruning import PrunedRegion, RegionPruner
 from memwal.region.discovery import read_manifests
-from memwal.region.field_ids import aligned, same_fields, with_field_ids
-from memwal.region.row_schema import stored_schema
 from memwal.storage.location import TableLocation
-from memwal.table_index.base_table import BaseTable, open_base, open_dataset
+from memwal.table_index.base_table import BaseTable
+
+_log = logging.getLogger(__name__)
 
 MemTables = Mapping[UUID, Sequence[UnflushedRows]]
 """What writers hold and have not flushed, by region."""
 
 _ATTEMPTS = 5
-
-
-@dataclass(frozen=True, slots=True)
-class GenerationSource:
-    """One generation as a data set: flushed, or a MemTable of this process.
-
-    Attributes
-    ----------
-    region_id : UUID
-    generation : int
-    dataset : lance.LanceDataset
-        Rows in stored form; within it a higher row address is newer.
-    identity : str or None
-        Names the content for ever; None for a MemTable, which changes.
-    unflushed : UnflushedRows or None
-        Of a MemTable: what else answers for the same rows, in the same order. None when they are
-        not in the table's present form.
-    """
-
-    region_id: UUID
-    generation: int
-    dataset: lance.LanceDataset
-    identity: str | None
-    unflushed: UnflushedRows | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +54,26 @@ class ReadSources:
         What the base table does not contain, oldest first within each region.
     merged : tuple of MergedGeneration
         What the base table contains and the collector has left.
+    manifests : mapping of UUID to RegionManifest
+        What the regions said.
+    pruned : tuple of PrunedRegion
+        Regions that the filter rules out.
+    consistency : {"strong", "fresh", "eventual", "version"}
+        With unflushed rows of this process, with all that is flushed, with what was flushed at
+        ``snapshot_time``, or the base table alone.
+    snapshot_time : datetime or None
+    left_out : tuple of PrunedRegion
+        What a read of a version does not see.
     """
 
     base: BaseTable
     generations: tuple[GenerationSource, ...]
     merged: tuple[MergedGeneration, ...] = ()
+    manifests: Mapping[UUID, RegionManifest] = field(default_factory=dict)
+    pruned: tuple[PrunedRegion, ...] = ()
+    consistency: Literal["strong", "fresh", "eventual", "version"] = "fresh"
+    snapshot_time: datetime | None = None
+    left_out: tuple[PrunedRegion, ...] = ()
 
 
 def collect_sources(
@@ -86,6 +81,8 @@ def collect_sources(
     memtables: MemTables | None = None,
     *,
     regions: Collection[UUID] | None = None,
+    filter: str | None = None,
+    max_staleness: timedelta | None = None,
 ) -> ReadSources:
     """Collect the sources of a read (spec: MemTable Collection).
 
@@ -100,35 +97,48 @@ def collect_sources(
         What writers of this process hold; with it the read sees what they acknowledged.
     regions : collection of UUID, optional
         The only regions whose generations matter to the read; all by default.
+    filter : str, optional
+        What the read filters by. Regions in which no row can pass are left out; the rows that are
+        read still have to be filtered.
+    max_staleness : timedelta, optional
+        How old a snapshot of the regions may be that the read makes do with; see ``moment``.
 
     Raises
     ------
+    InvalidInputError
+        MemTables were given and staleness was allowed: newer rows would be seen without older ones.
     TableSetupError
         No table, no primary key, or no MemWAL.
     ConflictError
         Generations vanish faster than they can be opened; the collector's grace is too short.
     """
+    if memtables is not None and max_staleness is not None:
+        raise InvalidInputError(
+            "a writer's own reads see what it acknowledged and cannot be stale; read the table "
+            "instead, or leave max_staleness out"
+        )
     for _ in range(_ATTEMPTS):
-        manifests = read_manifests(location.store, regions)
-        base = open_base(location)
-        base.require_mem_wal()
+        seen = moment(location, regions=regions, max_staleness=max_staleness)
+        base, manifests = seen.base, seen.manifests
         merged = base.details.merged
+        pruned = _pruned(base, manifests, memtables or {}, filter)
+        left_out = {region.region_id for region in pruned}
         wanted = [
             (region_id, flushed)
             for region_id, manifest in manifests.items()
+            if region_id not in left_out
             for flushed in manifest.flushed
             if flushed.generation > merged.get(region_id, 0)
         ]
         try:
-            flushed_sources = [
-                open_generation(base, region_id, f.generation, f.path) for region_id, f in wanted
-            ]
+            flushed_sources = open_all(base, wanted)
         except ObjectNotFoundError:
             # Merged and collected since the manifest was read: the base table has it by now.
             continue
         sources = flushed_sources + [
-            _open_memtable(base, region_id, unflushed)
+            open_memtable(base, region_id, unflushed)
             for region_id, tables in (memtables or {}).items()
+            if region_id not in left_out
             for unflushed in tables
             if unflushed.generation > merged.get(region_id, 0)
             and _is_unflushed(unflushed, manifests.get(region_id))
@@ -142,6 +152,16 @@ def collect_sources(
                 for flushed in manifest.flushed
                 if flushed.generation <= merged.get(region_id, 0)
             ),
+            manifests=manifests,
+            pruned=pruned,
+            consistency=(
+                "strong"
+                if memtables is not None
+                else "fresh"
+                if seen.snapshot_time is None
+                else "eventual"
+            ),
+            snapshot_time=seen.snapshot_time,
         )
     raise ConflictError(
         f"generations of {location} were collected before they could be read, {_ATTEMPTS} times; "
@@ -149,41 +169,68 @@ def collect_sources(
     )
 
 
-def open_generation(
-    base: BaseTable, region_id: UUID, generation: int, path: str
-) -> GenerationSource:
-    """Open a flushed generation, with the columns that the base table has.
+def _pruned(
+    base: BaseTable,
+    manifests: Mapping[UUID, RegionManifest],
+    memtables: MemTables,
+    filter: str | None,
+) -> tuple[PrunedRegion, ...]:
+    """Regions that a filter rules out, of those that have anything to read."""
+    if filter is None:
+        return ()
+    pruner = RegionPruner(base, filter)
+    pruned = []
+    for region_id, manifest in manifests.items():
+        merged = base.details.merged.get(region_id, 0)
+        found = {flushed.generation for flushed in manifest.flushed}
+        found |= {unflushed.generation for unflushed in memtables.get(region_id, ())}
+        numbers = tuple(sorted(number for number in found if number > merged))
+        if numbers and (reason := pruner.reason_against(manifest)) is not None:
+            pruned.append(PrunedRegion(region_id, numbers, reason))
+    return tuple(pruned)
+
+
+def collect_version(location: TableLocation, version: int | str) -> ReadSources:
+    """The base table alone, exactly as it was, and what that leaves out.
+
+    What was flushed and not merged at that version is not seen; how much of it is still stored is
+    logged as a warning.
+
+    Parameters
+    ----------
+    version : int or str
+        A version of the base table, or a tag.
 
     Raises
     ------
-    ObjectNotFoundError
-        It was collected.
+    InvalidInputError
+        There is no such tag.
+    TableSetupError
+        There is no table, or not that version any more.
     """
-    folder = generation_dir(region_id, path)
-    dataset = open_dataset(base.location, folder)
-    identity: str | None = base.location.child(folder)
-    stored = with_field_ids(dataset.schema, dataset.lance_schema)
-    if not same_fields(_without_tombstone_id(stored), _wanted(base)):
-        # Flushed before columns were added, renamed or dropped. It is bounded by the size of a
-        # MemTable, so that its rows can be brought into today's form in memory.
-        rows = dataset.to_table()
-        rows = pa.Table.from_arrays(rows.columns, schema=_without_tombstone_id(stored))
-        dataset, identity = _in_memory(base, rows), None
-    return GenerationSource(
-        region_id=region_id, generation=generation, dataset=dataset, identity=identity
+    base = past_base(location, version)
+    merged = base.details.merged
+    left_out = tuple(
+        PrunedRegion(region_id, numbers, f"not in version {base.version} of the base table")
+        for region_id, manifest in read_manifests(location.store).items()
+        if (
+            numbers := tuple(
+                flushed.generation
+                for flushed in manifest.flushed
+                if flushed.generation > merged.get(region_id, 0)
+            )
+        )
     )
-
-
-def _open_memtable(base: BaseTable, region_id: UUID, unflushed: UnflushedRows) -> GenerationSource:
-    """A MemTable as a data set in memory, so that filters mean the same everywhere."""
-    rows = unflushed.rows
-    return GenerationSource(
-        region_id=region_id,
-        generation=unflushed.generation,
-        dataset=_in_memory(base, rows),
-        identity=None,
-        unflushed=unflushed if same_fields(rows.schema, _wanted(base)) else None,
-    )
+    if left_out:
+        _log.warning(
+            "version %d of %s is read without %d generations of %d regions that were merged later "
+            "or not at all",
+            base.version,
+            location,
+            sum(len(region.generations) for region in left_out),
+            len(left_out),
+        )
+    return ReadSources(base=base, generations=(), consistency="version", left_out=left_out)
 
 
 def _is_unflushed(unflushed: UnflushedRows, manifest: RegionManifest | None) -> bool:
@@ -193,18 +240,3 @@ def _is_unflushed(unflushed: UnflushedRows, manifest: RegionManifest | None) -> 
     we looked, or one that fenced it, replayed its log and then wrote newer rows beside.
     """
     return manifest is None or unflushed.generation >= manifest.current_generation
-
-
-def _wanted(base: BaseTable) -> pa.Schema:
-    return stored_schema(base.identified_schema, base.primary_key)
-
-
-def _without_tombstone_id(schema: pa.Schema) -> pa.Schema:
-    """The tombstone's id was the next free one when the generation was flushed, and a column that
-    was added to the table since may have it."""
-    position = schema.get_field_index(TOMBSTONE)
-    return schema.set(position, schema.field(position).remove_metadata())
-
-
-def _in_memory(base: BaseTable, rows: pa.Table) -> lance.LanceDataset:
-    return lance.write_dataset(aligned(rows, _wanted(base)), "memory://")

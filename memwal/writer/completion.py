@@ -16,12 +16,13 @@ import pyarrow.compute as pc
 from memwal.errors import InvalidInputError
 from memwal.format.names import TOMBSTONE
 from memwal.memtable.unflushed import UnflushedRows
-from memwal.reader.lookup import lookup
-from memwal.reader.scan import collect_newest
+from memwal.reader.lookup import look_up
+from memwal.reader.retry import while_collected
 from memwal.reader.sources import collect_sources
 from memwal.region.field_ids import aligned
 from memwal.region.newest import key_column, newest_rows
 from memwal.storage.location import TableLocation
+from memwal.table_index.base_table import BaseTable
 from memwal.writer.rows import RowShape
 
 
@@ -142,9 +143,12 @@ def stored_rows(
     pyarrow.Table
         Stored rows of those keys that exist, in today's columns of the table.
     """
-    sources, newest = collect_newest(lambda: collect_sources(location, regions=[region_id]))
-    base = sources.base
-    found = lookup(sources, newest, keys)
+
+    def look() -> tuple[BaseTable, pa.Table]:
+        sources = collect_sources(location, regions=[region_id])
+        return sources.base, look_up(sources, keys)
+
+    base, found = while_collected(look)
     identified = pa.Table.from_arrays(found.columns, schema=base.identified_schema)
     return aligned(
         identified.append_column(

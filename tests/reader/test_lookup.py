@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import shutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,10 +11,16 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.tables import MakeTable, keys, numbered, rows, state
+from lance.file import LanceFileReader
+from support.tables import MakeTable, folder, keys, numbered, rows, state
 
 import memwal
 from memwal.errors import InvalidInputError
+from memwal.format.bloom import BloomFilter
+from memwal.reader import lookup as lookup_module
+from memwal.reader.key_pages import key_positions, might_hold
+from memwal.reader.lookup import look_up
+from memwal.reader.sources import collect_sources
 
 
 @pytest.fixture
@@ -201,3 +209,135 @@ def test_composite_keys_are_not_every_combination_of_their_columns(make_table: M
         table.lookup(pa.array([1], pa.int32()))
     with pytest.raises(InvalidInputError, match="missing"):
         table.lookup(asked.select(["a"]))
+
+
+def looked_up(reads: Any, asked: pa.Array | pa.Table) -> pa.Table:
+    columns = asked if isinstance(asked, pa.Table) else pa.table({"id": asked})
+    return look_up(collect_sources(reads.location, reads._memtables()), columns)
+
+
+class TestSkipping:
+    def test_asks_a_generation_for_keys_that_no_newer_one_has(
+        self, table: memwal.Table, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with table.writer() as writer:
+            for n in range(3):
+                writer.upsert(rows({1: n, n + 10: n}))
+                writer.flush()
+        asked: list[list[int]] = []
+
+        def positions(location: Any, folder: str, wanted: pa.Array) -> Any:
+            asked.append(wanted.to_pylist())
+            return key_positions(location, folder, wanted)
+
+        monkeypatch.setattr(lookup_module, "key_positions", positions)
+        found = looked_up(table, keys(1, 10, 12, 99))
+        assert state(found) == {1: 2, 10: 0, 12: 2}
+        # The filters keep the other keys away, and 1 is not asked for again.
+        assert asked == [[1, 12], [10]]
+
+    def test_reads_neither_all_keys_nor_the_rows_of_others(
+        self, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        table = make_table()
+        with table.writer() as writer:
+            writer.upsert(numbered(0, 40_000))
+        ranges: list[int] = []
+        plain = LanceFileReader.read_range
+
+        def read_range(self: Any, start: int, count: int, **options: Any) -> Any:
+            ranges.append(count)
+            return plain(self, start, count, **options)
+
+        monkeypatch.setattr(LanceFileReader, "read_range", read_range)
+        monkeypatch.setattr(
+            lookup_module, "find_newest", lambda *_: pytest.fail("all keys were read")
+        )
+        assert state(looked_up(table, keys(5, 30_000))) == {5: 0, 30_000: 0}
+        assert ranges == [8192, 8192]
+        assert looked_up(table, keys(6, 30_001, 39_999)).num_rows == 3
+        assert ranges == [8192, 8192, 40_000 % 8192]
+
+    def test_asks_only_the_region_that_a_key_belongs_to(
+        self, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        table = make_table(buckets=4)
+        with table.writer() as writer:
+            writer.upsert(numbered(0, 1000))
+        folders: list[str] = []
+
+        def filters(location: Any, folder: str, wanted: pa.Table) -> Any:
+            folders.append(folder)
+            return might_hold(location, folder, wanted)
+
+        monkeypatch.setattr(lookup_module, "might_hold", filters)
+        assert state(looked_up(table, keys(5))) == {5: 0}
+        assert len(folders) == 1
+
+    @pytest.mark.parametrize("lost", ["bloom_filter.bin", "_pk_index"])
+    def test_goes_without_what_a_generation_does_not_have(
+        self, table: memwal.Table, lost: str
+    ) -> None:
+        with table.writer() as writer:
+            writer.upsert(rows({1: 1, 2: 2}))
+            writer.flush()
+            writer.upsert(rows({2: 22, 3: 33}))
+        for path in folder(table).glob(f"_mem_wal/*/*_gen_*/{lost}"):
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        assert state(looked_up(table, keys(1, 2, 3, 4))) == {1: 1, 2: 22, 3: 33}
+
+    def test_a_full_filter_is_not_asked(self, make_table: MakeTable) -> None:
+        table = make_table()
+        with table.writer() as writer:
+            writer.upsert(numbered(0, 100_000))
+        (path,) = folder(table).glob("_mem_wal/*/*_gen_*/bloom_filter.bin")
+        bits = BloomFilter.from_bytes(path.read_bytes()).bits
+        assert bits.mean() > 0.9
+        name = str(path.parent.relative_to(folder(table)))
+        wanted = pa.table({"id": keys(-1, 5)})
+        assert might_hold(table.location, name, wanted).all()
+        assert state(looked_up(table, keys(-1, 5))) == {5: 0}
+
+
+def test_of_every_key_in_random_histories(make_table: MakeTable) -> None:
+    """The model is a dictionary; composite keys, several generations, MemTables."""
+    schema = pa.schema(
+        [
+            pa.field("a", pa.int32(), nullable=False),
+            pa.field("b", pa.string(), nullable=False),
+            pa.field("n", pa.int64()),
+        ]
+    )
+    chance = random.Random(1)
+    table = make_table(schema, primary_key=("a", "b"), buckets=3)
+    every = [(a, b) for a in range(12) for b in ("", "x", "\0", "é")]
+
+    def keyed(pairs: Any) -> pa.Table:
+        columns = [pa.array([a for a, _ in pairs], pa.int32()), pa.array([b for _, b in pairs])]
+        return pa.table(dict(zip("ab", columns, strict=True)))
+
+    model: dict[tuple[int, str], int] = {}
+    with table.writer() as writer:
+        for step in range(40):
+            chosen = chance.sample(every, chance.randint(1, 8))
+            match chance.choice(["upsert", "upsert", "delete", "flush", "merge"]):
+                case "upsert":
+                    numbers = pa.array([step] * len(chosen))
+                    writer.upsert(keyed(chosen).append_column("n", numbers).cast(schema))
+                    model |= dict.fromkeys(chosen, step)
+                case "delete":
+                    writer.delete(keyed(chosen))
+                    for key in chosen:
+                        model.pop(key, None)
+                case "flush":
+                    writer.flush()
+                case "merge":
+                    table.merge()
+            asked = chance.sample(every, chance.randint(1, len(every)))
+            found = looked_up(writer, keyed(asked)).to_pylist()
+            assert [((r["a"], r["b"]), r["n"]) for r in found] == [
+                (key, model[key]) for key in asked if key in model
+            ]

@@ -10,8 +10,9 @@ import pyarrow as pa
 import pytest
 
 from memwal.reader import newest
+from memwal.reader.generations import GenerationSource
+from memwal.reader.lazy import Lazy
 from memwal.reader.newest import GenerationKeys, find_newest, read_keys
-from memwal.reader.sources import GenerationSource
 
 
 def source(
@@ -28,7 +29,7 @@ def source(
     return GenerationSource(
         region_id=uuid4(),
         generation=generation,
-        dataset=lance.write_dataset(table, "memory://"),
+        opened=Lazy.of(lance.write_dataset(table, "memory://")),
         identity=identity,
     )
 

@@ -12,6 +12,10 @@ from support.tables import SCHEMA, MakeTable, folder, keys, listing, numbered, r
 
 import memwal
 from memwal.errors import InvalidInputError
+from memwal.reader import generations as generations_module
+from memwal.reader import merged_rows as merged_rows_module
+from memwal.reader.scan import Scan
+from memwal.reader.sources import collect_sources
 
 Reads = Any
 
@@ -207,3 +211,118 @@ def test_rows_that_were_written_straight_into_the_base_table_are_shown(
         writer.upsert(rows({3: 33}))
 
     assert state(table) == {1: 1, 2: 2, 3: 33}
+
+
+def collected(reads: Reads) -> Callable[[], Any]:
+    return lambda: collect_sources(reads.location, reads._memtables())
+
+
+class TestOffset:
+    @pytest.mark.parametrize("offset", [0, 1, 4, 5, 6])
+    @pytest.mark.parametrize("limit", [None, 0, 2, 5])
+    def test_leaves_rows_out_before_the_limit(
+        self, reads: Reads, offset: int, limit: int | None
+    ) -> None:
+        scan = Scan(collected(reads), offset=offset, limit=limit)
+        found = state(scan.to_table())
+        expected = max(5 - offset, 0)
+        expected = expected if limit is None else min(expected, limit)
+        assert len(found) == expected
+        assert found.items() <= EXPECTED.items()
+        assert scan.count_rows() == expected
+
+    def test_and_limit_together_give_every_row_once(self, reads: Reads) -> None:
+        pages = [
+            Scan(collected(reads), filter="n > 15", offset=at, limit=2).to_table()
+            for at in range(0, 6, 2)
+        ]
+        assert state(pa.concat_tables(pages)) == {2: 22, 3: 30, 4: 40, 6: 60}
+
+    def test_below_zero_is_refused(self, reads: Reads) -> None:
+        with pytest.raises(InvalidInputError, match="offset must not be negative"):
+            Scan(collected(reads), offset=-1)
+
+
+class TestExtraColumns:
+    @pytest.mark.parametrize("columns", [None, ["n"], []])
+    @pytest.mark.parametrize("predicate", [None, "n > 25"])
+    def test_tell_where_a_row_stands(
+        self, reads: Reads, columns: list[str] | None, predicate: str | None
+    ) -> None:
+        sources = collected(reads)()
+        found = Scan(
+            lambda: sources,
+            columns=columns,
+            filter=predicate,
+            with_generation=True,
+            with_row_address=True,
+        ).to_table()
+        names = SCHEMA.names if columns is None else columns
+        assert found.column_names == [*names, "_gen", "_rowaddr"]
+        assert found.num_rows == (5 if predicate is None else 3)
+        by_number = {source.generation: source.dataset for source in sources.generations}
+        read = {}
+        for row in found.to_pylist():
+            dataset = by_number.get(row["_gen"], sources.base.dataset)
+            assert row["_gen"] == 0 or row["_gen"] in by_number
+            (stored,) = dataset._take_rows([row["_rowaddr"]], columns=["id", "n"]).to_pylist()
+            read[stored["id"]] = stored["n"]
+            assert row.get("n", stored["n"]) == stored["n"]
+        assert read == {k: n for k, n in EXPECTED.items() if predicate is None or n > 25}
+
+    def test_may_be_asked_for_one_by_one(self, reads: Reads) -> None:
+        generation = Scan(collected(reads), columns=["id"], with_generation=True).to_table()
+        assert generation.column_names == ["id", "_gen"]
+        address = Scan(collected(reads), columns=["id"], with_row_address=True).to_table()
+        assert address.column_names == ["id", "_rowaddr"]
+        assert ids(generation) == ids(address) == sorted(EXPECTED)
+
+
+class TestMemTables:
+    @pytest.fixture
+    def copies(self, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+        """Columns of what is copied for Lance."""
+        made: list[list[str]] = []
+
+        def write(rows: pa.Table) -> Any:
+            made.append(rows.column_names)
+            return lance.write_dataset(rows, "memory://")
+
+        for module in (merged_rows_module, generations_module):
+            monkeypatch.setattr(module, "write_in_memory", write)
+        return made
+
+    def test_are_not_copied(self, table: memwal.Table, copies: list[list[str]]) -> None:
+        with table.writer() as writer:
+            writer.upsert(rows({1: 1, 2: 2}))
+            writer.delete(keys(2))
+            assert state(writer) == {1: 1}
+            assert writer.scan().count_rows() == 1
+            assert state(writer.lookup(keys(1, 2, 3))) == {1: 1}
+            assert copies == []
+
+    def test_are_copied_as_far_as_a_filter_names_them(
+        self, table: memwal.Table, copies: list[list[str]]
+    ) -> None:
+        with table.writer() as writer:
+            writer.upsert(rows({1: 1, 2: 2}))
+            found = writer.scan(filter="n > 1 and `text` is not null").to_table()
+            assert state(found) == {2: 2}
+            assert copies == [["n", "text"]]
+            assert writer.scan(filter="N = 1 or true", columns=["id"]).to_table().num_rows == 2
+
+
+def test_wide_rows_are_compared_a_few_at_a_time(
+    make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merged_rows_module, "_COMPARED_BYTES", 10_000)
+    table = make_table()
+    with table.writer() as writer:
+        writer.upsert(numbered(0, 50_000))
+        writer.flush()
+        table.merge()
+        writer.upsert(rows({7: 77}))
+    seen = list(table.scan().to_batches())
+    assert len(seen) > 5
+    assert max(batch.nbytes for batch in seen) < 1 << 20
+    assert sum(batch.num_rows for batch in seen) == 50_000

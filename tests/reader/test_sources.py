@@ -36,7 +36,8 @@ from memwal.errors import (
 )
 from memwal.format.names import generation_dir, manifest_key
 from memwal.maintenance.garbage import collect_garbage
-from memwal.reader import sources
+from memwal.reader import generations as generations_module
+from memwal.reader import moment as moment_module
 from memwal.reader.sources import collect_sources
 from memwal.storage.location import TableLocation
 
@@ -58,8 +59,9 @@ def collect(table: memwal.Table, seconds: float = 86_400) -> None:
 def meanwhile(
     monkeypatch: pytest.MonkeyPatch, name: str, act: Callable[[], object], *, times: int = 1
 ) -> list[int]:
-    """Do something right before a function of ``sources`` is called."""
-    real = getattr(sources, name)
+    """Do something right before a function that collects sources is called."""
+    module = generations_module if name == "open_generation" else moment_module
+    real = getattr(module, name)
     done: list[int] = []
 
     def called(*args: Any, **kwargs: Any) -> Any:
@@ -68,7 +70,7 @@ def meanwhile(
             act()
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(sources, name, called)
+    monkeypatch.setattr(module, name, called)
     return done
 
 
@@ -201,19 +203,19 @@ class TestRaces:
         table.merge()
         collect(table)
         flushed(table, {3: 3})
-        real = sources.read_manifests
+        real = moment_module.read_manifests
         answers = [old]
         monkeypatch.setattr(
-            sources,
+            moment_module,
             "read_manifests",
             lambda store, regions=None: answers.pop() if answers else real(store),
         )
         old_base = table.base().dataset.checkout_version(2)
         assert old_base.count_rows() == 0
-        real_base = sources.open_base
+        real_base = moment_module.open_base
         bases = [2]
         monkeypatch.setattr(
-            sources,
+            moment_module,
             "open_base",
             lambda location: real_base(location, version=bases.pop() if bases else None),
         )
@@ -258,6 +260,7 @@ class TestRaces:
     def test_a_scan_whose_generation_is_gone_says_so(self, table: memwal.Table) -> None:
         """Longer than the grace period: an error, never a part of the answer."""
         flushed(table, {key: key for key in range(100)})
+        flushed(table, {key: key for key in range(100, 200)})
         reader = table.scan().to_reader()
         for name in region_folders(table):
             table.location.store.delete_folder(generation_dir(REGION, name))

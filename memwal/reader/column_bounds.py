@@ -1,0 +1,173 @@
+"""What comparisons with constants say about the values of a column."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pt
+
+from memwal.region.predicates import Comparison, Constant, Operator
+
+_TIME: Final = re.compile(
+    r"(\d{4})-(\d\d)-(\d\d)(?:[ T](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?)?", re.ASCII
+)
+_UNITS: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_INT64: Final = np.iinfo(np.int64)
+
+Condition = tuple[Operator, tuple[Any, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnBounds:
+    """Conditions that the values of a column meet, all of them.
+
+    Attributes
+    ----------
+    data_type : pyarrow.DataType
+        Of the column.
+    conditions : tuple of (str, tuple)
+        Operator and plain values: dates as days, timestamps as counts of their unit.
+    """
+
+    data_type: pa.DataType
+    conditions: tuple[Condition, ...]
+
+    @classmethod
+    def of(cls, data_type: pa.DataType, comparisons: Sequence[Comparison]) -> ColumnBounds:
+        """Keep those comparisons whose constants mean the same here as in SQL."""
+        conditions = []
+        for comparison in comparisons:
+            values = tuple(_plain(constant, data_type) for constant in comparison.values)
+            if None not in values:
+                conditions.append((comparison.operator, values))
+        return cls(data_type, tuple(conditions))
+
+    def allows(self, value: Any) -> bool:
+        """Whether a plain value, or None for null, meets all conditions."""
+        return all(_holds(operator, values, value) for operator, values in self.conditions)
+
+    def choices(self) -> list[Any] | None:
+        """All plain values that meet the conditions; None when they are not counted out."""
+        found: list[list[Any]] = [
+            [None] if operator == "is null" else list(dict.fromkeys(values))
+            for operator, values in self.conditions
+            if operator in ("=", "in", "is null")
+        ]
+        if not found:
+            return None
+        return [value for value in min(found, key=len) if self.allows(value)]
+
+    def limits(self) -> tuple[Any, Any]:
+        """Plain values between which all others lie, each None when there is no such limit."""
+        lows = [values[0] for operator, values in self.conditions if operator in (">", ">=", "=")]
+        highs = [values[0] for operator, values in self.conditions if operator in ("<", "<=", "=")]
+        for operator, values in self.conditions:
+            if operator == "in":
+                lows.append(min(values))
+                highs.append(max(values))
+            if operator == "<" and isinstance(values[0], int):
+                highs.append(values[0] - 1)
+            if operator == ">" and isinstance(values[0], int):
+                lows.append(values[0] + 1)
+        return max(lows, default=None), min(highs, default=None)
+
+
+def array_of(values: Sequence[Any], data_type: pa.DataType) -> pa.Array:
+    """Plain values as an array of the type of a column."""
+    if pt.is_date32(data_type):
+        return pa.array(values, pa.int32()).view(data_type)
+    if pt.is_timestamp(data_type):
+        return pa.array(values, pa.int64()).view(data_type)
+    return pa.array(values, data_type)
+
+
+def plain_values(values: pa.Array) -> list[Any]:
+    """The plain values of an array."""
+    if pt.is_date32(values.type):
+        values = values.view(pa.int32())
+    elif pt.is_timestamp(values.type):
+        values = values.view(pa.int64())
+    found: list[Any] = values.to_pylist()
+    return found
+
+
+def _holds(operator: Operator, values: tuple[Any, ...], value: Any) -> bool:
+    if operator == "is null":
+        return value is None
+    if value is None:
+        return False
+    match operator:
+        case "=" | "in":
+            return value in values
+        case "!=" | "not in":
+            return value not in values
+        case "<":
+            return bool(value < values[0])
+        case "<=":
+            return bool(value <= values[0])
+        case ">":
+            return bool(value > values[0])
+        case ">=":
+            return bool(value >= values[0])
+    return True
+
+
+def _plain(constant: Constant, data_type: pa.DataType) -> Any:
+    """The plain value of a constant; None when SQL may mean something else by it."""
+    kind, value = constant.kind, constant.value
+    if pt.is_boolean(data_type):
+        return value if kind == "boolean" else None
+    if pt.is_integer(data_type):
+        if kind != "integer":
+            return None
+        ends = np.iinfo(data_type.to_pandas_dtype())
+        fits = max(ends.min, _INT64.min) <= int(value) <= min(ends.max, _INT64.max)
+        return int(value) if fits else None
+    if pt.is_decimal(data_type):
+        fits = kind == "integer" and abs(int(value)) < 10 ** (data_type.precision - data_type.scale)
+        return Decimal(int(value)) if fits else None
+    if pt.is_string(data_type) or pt.is_large_string(data_type):
+        return value if kind == "text" else None
+    if pt.is_binary(data_type) or pt.is_large_binary(data_type):
+        return value if kind == "bytes" else None
+    if pt.is_date32(data_type) and kind in ("text", "date"):
+        return _days(str(value))
+    if pt.is_timestamp(data_type) and kind in ("text", "date", "timestamp"):
+        # What a constant means beside another zone depends on the engine.
+        return (
+            _instant(str(value), _UNITS[data_type.unit]) if data_type.tz in (None, "UTC") else None
+        )
+    return None
+
+
+def _days(text: str) -> int | None:
+    found = _TIME.fullmatch(text)
+    if found is None or found[4]:
+        return None
+    try:
+        day = datetime.date(int(found[1]), int(found[2]), int(found[3]))
+    except ValueError:
+        return None
+    return day.toordinal() - datetime.date(1970, 1, 1).toordinal()
+
+
+def _instant(text: str, per_second: int) -> int | None:
+    found = _TIME.fullmatch(text)
+    if found is None:
+        return None
+    days = _days(text[:10])
+    hour, minute, second = (int(found[number] or 0) for number in (4, 5, 6))
+    if days is None or hour > 23 or minute > 59 or second > 59:
+        return None
+    parts = int((found[7] or "").ljust(9, "0")) * per_second
+    count, rest = divmod(parts, 10**9)
+    whole = (days * 86_400 + hour * 3_600 + minute * 60 + second) * per_second + count
+    # One that falls between two values of the column is rounded by nobody knows whom.
+    return whole if not rest and _INT64.min <= whole <= _INT64.max else None

@@ -1,0 +1,182 @@
+"""Where the keys of a flushed generation stand, without reading all of them.
+
+The writer leaves two things beside a generation: a Bloom filter, which says of most keys that are
+not there that they are not, and a sidecar with the keys in order, in pages. Both never change and
+are kept for a while.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from memwal.errors import ObjectNotFoundError
+from memwal.format.bloom import BloomFilter
+from memwal.format.names import BLOOM_FILTER_NAME, PK_INDEX_DIR
+from memwal.reader.recent import Recent
+from memwal.storage.location import TableLocation
+from memwal.table_index.base_table import translate_lance_error
+
+# Of a filter with more of its bits set, eight that are set by chance are too likely.
+_SATURATED = 0.9
+_FILTERS = 256
+_DIRECTORIES = 1024
+_PAGE_BYTES = 128 << 20
+
+Positions = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Directory:
+    """Which page has which keys.
+
+    Attributes
+    ----------
+    pages : pyarrow.Table or None
+        First and last key of each page and its number; None without a sidecar.
+    page_rows : int
+        Rows of every page but the last.
+    """
+
+    pages: pa.Table | None
+    page_rows: int
+
+
+_filters: Recent[BloomFilter | bool] = Recent(_FILTERS)
+_directories: Recent[_Directory] = Recent(_DIRECTORIES)
+_pages: Recent[pa.Table] = Recent(_PAGE_BYTES, lambda page: int(page.nbytes))
+
+
+def might_hold(location: TableLocation, folder: str, keys: pa.Table) -> npt.NDArray[np.bool_]:
+    """Of each key, whether a generation may hold it; False is certain.
+
+    Parameters
+    ----------
+    folder : str
+        Of the generation, below the table.
+    keys : pyarrow.Table
+        Key columns in key order, in the very types of the generation.
+    """
+    found = _filters.get(_name(location, folder), lambda: _read_filter(location, folder))
+    if isinstance(found, bool):
+        return np.ones(keys.num_rows, np.bool_)
+    return found.might_contain(keys.columns)
+
+
+def key_positions(location: TableLocation, folder: str, keys: pa.Array) -> Positions | None:
+    """Row of each key in a generation, the newest if there are several; -1 where there is none.
+
+    Parameters
+    ----------
+    keys : pyarrow.Array
+        Distinct keys as :func:`memwal.region.newest.key_column` gives them.
+
+    Returns
+    -------
+    numpy.ndarray of int64, shape (keys,), or None
+        None when the generation has no sidecar, or one of other keys.
+    """
+    name = _name(location, folder)
+    directory = _directories.get(name, lambda: _read_directory(location, folder))
+    pages = directory.pages
+    if pages is None or pages.schema.field("min").type != keys.type:
+        return None
+    found = np.full(len(keys), -1, np.int64)
+    wanted = _wanted_pages(pages, keys)
+    held: dict[int, Any] = {number: _pages.peek((name, number)) for number in wanted}
+    missing = [number for number, page in held.items() if page is None]
+    if missing:
+        read = _read_pages(location, folder, missing, directory.page_rows)
+        held |= {
+            number: _pages.get((name, number), functools.partial(_as_it_is, page))
+            for number, page in read.items()
+        }
+    for page in held.values():
+        at = pc.index_in(page.column("values"), value_set=keys).combine_chunks()
+        hit = np.flatnonzero(at.is_valid().to_numpy(zero_copy_only=False))
+        asked = at.drop_null().to_numpy().astype(np.int64)
+        rows = page.column("ids").to_numpy()[hit].astype(np.int64)
+        np.maximum.at(found, asked, rows)
+    return found
+
+
+def _name(location: TableLocation, folder: str) -> str:
+    return location.child(folder)
+
+
+def _as_it_is(page: Any) -> Any:
+    return page
+
+
+def _read_filter(location: TableLocation, folder: str) -> BloomFilter | bool:
+    try:
+        data = location.store.get(f"{folder}/{BLOOM_FILTER_NAME}")
+    except ObjectNotFoundError:
+        return True
+    found = BloomFilter.from_bytes(data)
+    return True if found.bits.mean() > _SATURATED else found
+
+
+def _wanted_pages(pages: pa.Table, keys: pa.Array) -> list[int]:
+    """Numbers of the pages in whose range any of the keys lies."""
+    wanted = []
+    for first, last, number in zip(
+        pages.column("min"), pages.column("max"), pages.column("page_idx"), strict=True
+    ):
+        within = pc.and_(pc.greater_equal(keys, first), pc.less_equal(keys, last))
+        if pc.any(within).as_py():
+            wanted.append(int(number.as_py()))
+    return wanted
+
+
+def _read_directory(location: TableLocation, folder: str) -> _Directory:
+    reader = _open(location, f"{folder}/{PK_INDEX_DIR}/page_lookup.lance")
+    if reader is None:
+        return _Directory(None, 0)
+    pages = reader.read_all().to_table()
+    metadata = pages.schema.metadata or {}
+    page_rows = int(metadata.get(b"batch_size", b"0"))
+    return _Directory(pages.combine_chunks() if page_rows else None, page_rows)
+
+
+def _read_pages(
+    location: TableLocation, folder: str, numbers: list[int], page_rows: int
+) -> dict[int, pa.Table]:
+    """Some pages, neighbours with one request."""
+    path = f"{folder}/{PK_INDEX_DIR}/page_data.lance"
+    reader = _open(location, path)
+    if reader is None:
+        raise ObjectNotFoundError(f"reading {path}: not found")
+    rows = int(reader.metadata().num_rows)
+    pages = {}
+    order = np.asarray(sorted(numbers))
+    for run in np.split(order, np.flatnonzero(np.diff(order) != 1) + 1):
+        start = int(run[0]) * page_rows
+        count = min((int(run[-1]) + 1) * page_rows, rows) - start
+        try:
+            table = reader.read_range(start, count).to_table().combine_chunks()
+        except (OSError, ValueError) as error:
+            raise translate_lance_error(error, f"reading {path}") from error
+        for number in run.tolist():
+            pages[number] = table.slice((number - int(run[0])) * page_rows, page_rows)
+    return pages
+
+
+def _open(location: TableLocation, path: str) -> Any:
+    from lance.file import LanceFileReader
+
+    try:
+        return LanceFileReader(
+            location.child(path), storage_options=dict(location.storage_options) or None
+        )
+    except (OSError, ValueError) as error:
+        translated = translate_lance_error(error, f"reading {path}")
+        if isinstance(translated, ObjectNotFoundError):
+            return None
+        raise translated from error

@@ -1,0 +1,110 @@
+"""The moment that a read sees: now, a while ago, or a version of the base table."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+from uuid import UUID
+
+from memwal.errors import InvalidInputError
+from memwal.format.region_manifest import RegionManifest
+from memwal.reader.recent import Recent, version_key
+from memwal.reader.region_snapshot import read_snapshot
+from memwal.region.discovery import read_manifests
+from memwal.storage.location import TableLocation
+from memwal.table_index.base_table import BaseTable, open_base
+
+_OPEN_BASES: Final = 4
+
+_bases: Recent[BaseTable] = Recent(_OPEN_BASES)
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A version of the base table and what the regions say beside it.
+
+    Attributes
+    ----------
+    base : BaseTable
+    manifests : mapping of UUID to RegionManifest
+        Never newer than the base table: whatever was merged out of them is in it.
+    snapshot_time : datetime or None
+        When the manifests were read that the MemWAL index carries; None when they were read now.
+    """
+
+    base: BaseTable
+    manifests: Mapping[UUID, RegionManifest]
+    snapshot_time: datetime | None = None
+
+
+def moment(
+    location: TableLocation,
+    *,
+    regions: Collection[UUID] | None = None,
+    max_staleness: timedelta | None = None,
+    clock: Callable[[], float] = time.time,
+) -> Moment:
+    """What a read sees that begins now.
+
+    Parameters
+    ----------
+    regions : collection of UUID, optional
+        The only regions that matter; all by default.
+    max_staleness : timedelta, optional
+        The read may take the regions as the snapshot in the MemWAL index has them, if that is not
+        older, and then sends no request to any region. What was flushed since is not seen, what
+        was merged since is. By default, and without such a snapshot, the manifests are read.
+    clock : callable
+        Seconds since the epoch.
+
+    Raises
+    ------
+    TableSetupError
+        No table, no primary key, or no MemWAL.
+    """
+    if max_staleness is not None:
+        base = kept(open_base(location))
+        base.require_mem_wal()
+        taken = base.details.snapshot_ts_millis / 1000
+        if base.details.inline_snapshots and clock() - taken <= max_staleness.total_seconds():
+            found = read_snapshot(base.details)
+            chosen = found.keys() if regions is None else found.keys() & set(regions)
+            return Moment(
+                base,
+                {region_id: found[region_id] for region_id in chosen},
+                datetime.fromtimestamp(taken, UTC),
+            )
+    # The manifests first: a generation that is merged in between is then in the base table too.
+    manifests = read_manifests(location.store, regions)
+    base = kept(open_base(location))
+    base.require_mem_wal()
+    return Moment(base, manifests)
+
+
+def past_base(location: TableLocation, version: int | str) -> BaseTable:
+    """The base table at a version or a tag.
+
+    Raises
+    ------
+    InvalidInputError
+        There is no such tag.
+    TableSetupError
+        There is no table, or not that version any more.
+    """
+    if isinstance(version, int):
+        return kept(open_base(location, version=version))
+    tags = open_base(location).dataset.tags.list()
+    tag = tags.get(version)
+    if tag is None or tag["branch"]:
+        known = ", ".join(sorted(name for name, other in tags.items() if not other["branch"]))
+        raise InvalidInputError(f"{location} has no tag {version!r}; it has {known or 'none'}")
+    return kept(open_base(location, version=int(tag["version"])))
+
+
+def kept(base: BaseTable) -> BaseTable:
+    """The same version as it was opened before: its data set holds what reads have cached."""
+    options = tuple(sorted(base.location.storage_options.items()))
+    return _bases.get((version_key(base), options), lambda: base)

@@ -1,0 +1,136 @@
+"""Which moment a read sees."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+
+import pytest
+from support.faulty_store import FaultyStores
+from support.tables import MakeTable, keys, later, rows, state
+
+import memwal
+from memwal.errors import InvalidInputError, TableSetupError
+from memwal.reader.lookup import look_up
+from memwal.reader.moment import moment
+from memwal.reader.scan import Scan
+from memwal.reader.sources import collect_sources, collect_version
+
+HOUR = timedelta(hours=1)
+
+
+def stale(table: memwal.Table) -> dict[int, int | None]:
+    return state(Scan(lambda: collect_sources(table.location, max_staleness=HOUR)).to_table())
+
+
+class TestEventual:
+    def test_sees_what_was_flushed_when_the_snapshot_was_taken(self, table: memwal.Table) -> None:
+        with table.writer() as writer:
+            writer.upsert(rows({1: 1, 2: 2}))
+            writer.flush()
+            table.build_snapshot()
+            writer.upsert(rows({2: 22, 3: 33}))
+        assert stale(table) == {1: 1, 2: 2}
+        assert state(table) == {1: 1, 2: 22, 3: 33}
+        table.build_snapshot()
+        assert stale(table) == {1: 1, 2: 22, 3: 33}
+
+    def test_sees_whatever_was_merged(self, table: memwal.Table) -> None:
+        with table.writer() as writer:
+            writer.upsert(rows({1: 1, 2: 2}))
+            writer.flush()
+            table.build_snapshot()
+            writer.upsert(rows({2: 22, 3: 33}))
+            writer.delete(keys(1))
+        table.merge()
+        assert stale(table) == {2: 22, 3: 33}
+
+    def test_survives_the_collector(self, table: memwal.Table) -> None:
+        with table.writer() as writer:
+            writer.upsert(rows({1: 1}))
+            writer.flush()
+            table.build_snapshot()
+            assert stale(table) == {1: 1}
+            writer.upsert(rows({1: 11}))
+        table.merge()
+        table.collect_garbage(dry_run=False, grace=timedelta(0), retention=timedelta(0))
+        assert stale(table) == {1: 11}
+
+    def test_reads_the_manifests_when_the_snapshot_is_too_old(self, table: memwal.Table) -> None:
+        with table.writer() as writer:
+            writer.upsert(rows({1: 1}))
+            writer.flush()
+            table.build_snapshot()
+            writer.upsert(rows({2: 2}))
+        young = moment(table.location, max_staleness=HOUR, clock=later(3500))
+        assert young.snapshot_time is not None
+        old = moment(table.location, max_staleness=HOUR, clock=later(3700))
+        assert old.snapshot_time is None
+        (manifest,) = old.manifests.values()
+        assert len(manifest.flushed) == 2
+
+    def test_without_a_snapshot_is_fresh(self, table: memwal.Table) -> None:
+        with table.writer() as writer:
+            writer.upsert(rows({1: 1}))
+        assert stale(table) == {1: 1}
+
+    def test_asks_no_region(self, faults: FaultyStores, make_table: MakeTable) -> None:
+        table = make_table(buckets=4)
+        with table.writer() as writer:
+            writer.upsert(rows(dict.fromkeys(range(50), 1)))
+        table.build_snapshot()
+        store = faults.of(table.location)
+        before = len(store.calls)
+        found = moment(table.location, max_staleness=HOUR)
+        assert len(found.manifests) == 4
+        assert store.calls[before:]
+        asked = [call for call in store.calls[before:] if "_mem_wal" in str(call)]
+        assert asked == []
+
+    def test_is_not_for_a_writer(self, table: memwal.Table) -> None:
+        with (
+            table.writer() as writer,
+            pytest.raises(InvalidInputError, match="cannot be stale"),
+        ):
+            collect_sources(table.location, writer.memtables(), max_staleness=HOUR)
+
+
+class TestVersion:
+    def test_is_exact(self, table: memwal.Table, caplog: pytest.LogCaptureFixture) -> None:
+        versions = {}
+        with table.writer() as writer:
+            for n in range(3):
+                writer.upsert(rows({1: n, n + 10: n}))
+                writer.flush()
+                table.merge()
+                versions[table.base().version] = state(table)
+            writer.upsert(rows({1: 99}))
+        table.base().dataset.tags.create("second", sorted(versions)[1])
+        for version, expected in versions.items():
+            sources = collect_version(table.location, version)
+            assert state(Scan(lambda s=sources: s).to_table()) == expected  # type: ignore[misc]
+            found = look_up(sources, rows({1: 0}).select(["id"]))
+            assert found.column("n").to_pylist() == [expected[1]]
+        tagged = collect_version(table.location, "second")
+        assert tagged.base.version == sorted(versions)[1]
+
+        with caplog.at_level(logging.WARNING, "memwal"):
+            collect_version(table.location, max(versions))
+        assert "1 generations of 1 regions" in caplog.text
+
+    def test_that_leaves_nothing_out_is_silent(
+        self, table: memwal.Table, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with table.writer() as writer:
+            writer.upsert(rows({1: 1}))
+        table.merge()
+        with caplog.at_level(logging.WARNING, "memwal"):
+            sources = collect_version(table.location, table.base().version)
+        assert sources.left_out == ()
+        assert caplog.text == ""
+
+    def test_that_does_not_exist_is_refused(self, table: memwal.Table) -> None:
+        with pytest.raises(TableSetupError, match="version 99"):
+            collect_version(table.location, 99)
+        with pytest.raises(InvalidInputError, match="no tag 'nope'"):
+            collect_version(table.location, "nope")
