@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from memwal.errors import MemWalError, ObjectNotFoundError
 from memwal.format.names import TOMBSTONE
+from memwal.reader.generations import GenerationSource, open_generation
 from memwal.reader.newest import ROW_ADDRESS, NewestRows, find_newest
-from memwal.reader.sources import GenerationSource, open_generation
 from memwal.region.newest import key_column
 from memwal.table_index.base_table import BaseTable, open_base, translate_lance_error
 

@@ -11,14 +11,12 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
-from uuid import UUID
 
 import pyarrow as pa
-from lance.file import LanceFileReader, LanceFileWriter
+from lance.file import LanceFileWriter
 
 from memwal.format.index_details import IndexDetails
-from memwal.format.region_manifest import FlushedGeneration, RegionManifest
+from memwal.format.region_manifest import RegionManifest
 from memwal.maintenance.results import JobResult, TaskRunner, run_in_process
 from memwal.region.discovery import read_manifests
 from memwal.storage.location import TableLocation
@@ -118,42 +116,6 @@ def snapshot_rows(manifests: Iterable[RegionManifest]) -> pa.Table:
             [fields.get(field_id) for fields in values], pa.binary()
         )
     return pa.table(columns)
-
-
-def read_snapshot(details: IndexDetails) -> list[RegionManifest]:
-    """The regions of the snapshot in a table's details; empty when none was published.
-
-    What comes back is what a manifest says, without its status: a snapshot does not have it.
-    """
-    if not details.inline_snapshots:
-        return []
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "snapshot.lance")
-        path.write_bytes(details.inline_snapshots)
-        rows = LanceFileReader(str(path)).read_all().to_table().to_pylist()
-    return [_manifest(row) for row in rows]
-
-
-def _manifest(row: dict[str, Any]) -> RegionManifest:
-    prefix = "region_field_"
-    return RegionManifest(
-        region_id=UUID(bytes=row["region_id"]),
-        version=row["version"],
-        writer_epoch=row["writer_epoch"],
-        current_generation=row["current_generation"],
-        replay_after=row["replay_after_wal_entry_position"],
-        wal_last_seen=row["wal_entry_position_last_seen"],
-        flushed=tuple(
-            FlushedGeneration(generation=f["generation"], path=f["path"])
-            for f in row["flushed_generations"]
-        ),
-        spec_id=row["region_spec_id"],
-        region_fields=tuple(
-            (name.removeprefix(prefix), value)
-            for name, value in row.items()
-            if name.startswith(prefix) and value is not None
-        ),
-    )
 
 
 def _lance_file(rows: pa.Table) -> bytes:

@@ -15,15 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from memwal.errors import ObjectNotFoundError
+from memwal.reader.generations import GenerationSource, open_generation
 from memwal.reader.newest import find_newest
 from memwal.reader.recent import Recent, version_key
 from memwal.reader.row_set import RowIds
-from memwal.reader.sources import (
-    GenerationSource,
-    MergedGeneration,
-    ReadSources,
-    open_generation,
-)
+from memwal.reader.sources import MergedGeneration, ReadSources
 from memwal.region.newest import key_column
 from memwal.table_index.base_table import BaseTable
 

@@ -20,7 +20,7 @@ from memwal.reader.generations import GenerationSource
 from memwal.reader.key_pages import key_positions, might_hold
 from memwal.reader.key_regions import regions_of_keys
 from memwal.reader.merged_rows import project
-from memwal.reader.newest import NewestRows, find_newest
+from memwal.reader.newest import find_newest
 from memwal.reader.parallel import run_all
 from memwal.reader.scan import output_schema
 from memwal.reader.sources import ReadSources
@@ -89,17 +89,6 @@ def look_up(
     place = pc.index_in(key_column(found, base.primary_key), value_set=asked.encoded)
     rows = found.take(pc.sort_indices(place)).combine_chunks()
     return pa.Table.from_batches([project(batch, schema) for batch in rows.to_batches()], schema)
-
-
-def lookup(
-    sources: ReadSources,
-    newest: NewestRows,
-    keys: pa.Table,
-    *,
-    columns: Sequence[str] | None = None,
-) -> pa.Table:
-    """As :func:`look_up`, which needs no ``newest``."""
-    return look_up(sources, keys, columns=columns)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,10 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from memwal.reader.generations import GenerationSource
 from memwal.reader.newest import read_keys
 from memwal.reader.recent import Recent, version_key
 from memwal.reader.row_set import RowIds
-from memwal.reader.sources import GenerationSource, ReadSources
+from memwal.reader.sources import ReadSources
 from memwal.region.newest import key_column
 from memwal.table_index.base_table import BaseTable
 

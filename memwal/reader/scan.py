@@ -12,7 +12,6 @@ import pyarrow as pa
 from memwal.errors import InvalidInputError, MemWalError
 from memwal.reader.explain import ReadPlan, plan_of
 from memwal.reader.merged_rows import GENERATION, MergedRows, with_extra
-from memwal.reader.merged_rows import project as project
 from memwal.reader.newest import ROW_ADDRESS, NewestRows, find_newest
 from memwal.reader.predicate import whole_predicate
 from memwal.reader.retry import while_collected

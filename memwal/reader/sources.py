@@ -12,9 +12,7 @@ from uuid import UUID
 from memwal.errors import ConflictError, InvalidInputError, ObjectNotFoundError
 from memwal.format.region_manifest import RegionManifest
 from memwal.memtable.unflushed import UnflushedRows
-from memwal.reader.generations import GenerationSource as GenerationSource
-from memwal.reader.generations import open_all, open_memtable
-from memwal.reader.generations import open_generation as open_generation
+from memwal.reader.generations import GenerationSource, open_all, open_memtable
 from memwal.reader.moment import moment, past_base
 from memwal.reader.pruning import PrunedRegion, RegionPruner
 from memwal.region.discovery import read_manifests

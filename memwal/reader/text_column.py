@@ -15,12 +15,13 @@ from memwal.memtable.row_runs import RowView
 from memwal.memtable.text_rows import TextRows
 from memwal.memtable.text_tokens import Tokenizer
 from memwal.reader.base_indexes import Bridge, covered_fragments, find_gap, find_index
+from memwal.reader.generations import GenerationSource
 from memwal.reader.hits import BASE
 from memwal.reader.newest import NewestRows
 from memwal.reader.recent import Recent, version_key
 from memwal.reader.replaced_rows import ReplacedRows, replaced_rows
 from memwal.reader.row_set import RowIds, contains
-from memwal.reader.sources import GenerationSource, ReadSources
+from memwal.reader.sources import ReadSources
 from memwal.reader.text_bodies import (
     Body,
     IndexedBody,

@@ -16,10 +16,11 @@ from memwal.memtable.row_runs import RowView
 from memwal.memtable.unflushed import UnflushedRows
 from memwal.memtable.vector_rows import Neighbours, nearest_rows
 from memwal.reader.base_indexes import Bridge, Gap, find_gap, find_index
+from memwal.reader.generations import GenerationSource
 from memwal.reader.hits import BASE, Hits
 from memwal.reader.newest import NewestRows
 from memwal.reader.row_set import RowIds, contains, encode_row_set
-from memwal.reader.sources import GenerationSource, ReadSources
+from memwal.reader.sources import ReadSources
 from memwal.reader.vector_query import VectorQuery, known_metric
 from memwal.reader.warn_once import warn_once
 from memwal.region.newest import key_column

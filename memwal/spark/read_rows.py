@@ -20,9 +20,9 @@ import pyarrow.compute as pc
 
 from memwal.errors import ConflictError, MemWalError, ObjectNotFoundError, TableSetupError
 from memwal.format.names import TOMBSTONE
+from memwal.reader.generations import GenerationSource, open_generation
+from memwal.reader.merged_rows import project
 from memwal.reader.newest import ROW_ADDRESS, NewestRows, find_newest
-from memwal.reader.scan import project
-from memwal.reader.sources import GenerationSource, open_generation
 from memwal.region.newest import key_column
 from memwal.region.routing import Router
 from memwal.spark.read_plan import Moment, PlannedGeneration, ReadPlan, Share, spec_in_force

@@ -14,7 +14,8 @@ import memwal
 from memwal.errors import CorruptDataError, MemWalError, OutcomeUnknownError
 from memwal.format.names import manifest_key
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest
-from memwal.maintenance.snapshot_build import build_snapshot, read_snapshot
+from memwal.maintenance.snapshot_build import build_snapshot
+from memwal.reader.region_snapshot import read_snapshot
 from memwal.region.discovery import read_manifests
 
 
@@ -29,7 +30,7 @@ def without_sizes(manifest: RegionManifest) -> RegionManifest:
 
 
 def published(table: memwal.Table) -> list[RegionManifest]:
-    return read_snapshot(table.base().details)
+    return list(read_snapshot(table.base().details).values())
 
 
 def stored(table: memwal.Table) -> list[RegionManifest]:
