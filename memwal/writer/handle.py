@@ -16,6 +16,10 @@ from memwal.writer.shown import shown_error
 
 logger = logging.getLogger(__name__)
 
+_FEW_ROWS = 4
+_SMALL_BYTES = 1 << 16
+_ABOUT_BYTES = 256
+
 # Guards the callbacks of all writes: few have any, and nothing is called while it is held.
 _callbacks = threading.Lock()
 
@@ -82,7 +86,7 @@ class PendingWrite:
         self.bytes = 0
         for batch in batches:
             self.rows += batch.num_rows
-            self.bytes += batch.nbytes
+            self.bytes += _size_of(batch)
         self._calls: tuple[Callable[[], None], ...] = ()
         # Held until the write is done, or until its thread is to lead: cheaper than an event.
         self._gate = threading.Lock()
@@ -237,6 +241,17 @@ def as_error(error: BaseException) -> MemWalError:
         )
     copy.__cause__ = error
     return copy
+
+
+def _size_of(batch: pa.RecordBatch) -> int:
+    """Bytes of a batch; of a few small rows about.
+
+    Arrow gives the interpreter to other threads while it measures exactly, which costs a producer
+    of single rows more than all the rest.
+    """
+    if batch.num_rows <= _FEW_ROWS and batch.get_total_buffer_size() <= _SMALL_BYTES:
+        return int(_ABOUT_BYTES * batch.num_rows)
+    return int(batch.nbytes)
 
 
 def _safely(call: Callable[[], None]) -> None:

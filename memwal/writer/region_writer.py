@@ -354,11 +354,12 @@ class RegionWriter:
     ) -> None:
         """Take up what the log has by now."""
         appended = None if stored is None else self._log.acknowledge(stored)
+        nbytes = 0 if appended is None else sum(batch.nbytes for batch in appended.batches)
         with self._state:
             self._log_queue.settle()
             if appended is not None:
-                nbytes = self._count(group, time.perf_counter() - started)
                 self._add(appended.batches, position=appended.position, nbytes=nbytes)
+                self._count(group, nbytes, time.perf_counter() - started)
         if self._options.indexed:
             self._index()
         if self._tables.is_full() or group[-1].seals:
@@ -395,18 +396,16 @@ class RegionWriter:
         except MemWalError as error:
             logger.warning("rows of region %s are not indexed yet: %s", self.region_id, error)
 
-    def _count(self, group: list[PendingWrite], seconds: float) -> int:
-        """Count a group that is in the log; returns its bytes. The caller holds the state."""
-        writes = rows = nbytes = 0
+    def _count(self, group: list[PendingWrite], nbytes: int, seconds: float) -> None:
+        """Count a group that is in the log. The caller holds the state."""
+        writes = rows = 0
         for write in group:
             if write.rows:
                 writes += 1
                 rows += write.rows
-                nbytes += write.bytes
             self._no_longer_buffered(write)
         self._counters.acknowledged(writes, rows, nbytes)
         self._counters.appended(nbytes, seconds)
-        return nbytes
 
     def _no_longer_buffered(self, write: PendingWrite) -> None:
         if write.buffered:

@@ -19,6 +19,9 @@ Check: TypeAlias = Callable[[pa.Array], str | None]
 """Tells what is wrong with the values of a column."""
 
 
+_FEW_VALUES = 4
+
+
 def checks_of(field: pa.Field, *, null_structs: bool) -> tuple[Check, ...]:
     """What the values of a column must be looked through for; nothing for most types.
 
@@ -53,8 +56,12 @@ def check_values(name: str, values: pa.Array, checks: Iterable[Check]) -> None:
 
 def _not_utf8(values: pa.Array) -> str | None:
     try:
-        values.validate(full=True)
-    except pa.ArrowInvalid:
+        if len(values) <= _FEW_VALUES and not pt.is_dictionary(values.type):
+            # Arrow gives the interpreter to other threads while it looks, which costs more.
+            values.to_pylist()
+        else:
+            values.validate(full=True)
+    except (pa.ArrowInvalid, UnicodeDecodeError):
         return "text that is no UTF-8"
     return None
 
