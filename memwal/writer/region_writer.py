@@ -6,7 +6,6 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -16,25 +15,24 @@ import pyarrow as pa
 
 from memwal.errors import (
     BackPressureError,
-    InvalidInputError,
-    MemWalError,
     RegionFencedError,
-    StoreError,
     WriterClosedError,
 )
 from memwal.memtable.unflushed import UnflushedRows
 from memwal.writer.abandon import abandon_log
-from memwal.writer.append import LogAppender, PreparedEntry, joined
+from memwal.writer.append import LogAppender
 from memwal.writer.claim import Claim, claim_region
 from memwal.writer.completion import PartialRows, as_tables, known_rows
 from memwal.writer.generation_rows import TableRows
 from memwal.writer.handle import PendingWrite, as_error
+from memwal.writer.log_entries import HeldLog, LogEntries
 from memwal.writer.log_queue import LogQueue
 from memwal.writer.memtable import MemTable
 from memwal.writer.memtables import MemTables
 from memwal.writer.naming import GenerationMaker
 from memwal.writer.replay import replay
 from memwal.writer.rows import RowShape
+from memwal.writer.standing import Standing
 from memwal.writer.stats import RegionStats
 from memwal.writer.tenure import Tenure
 from memwal.writer.workshop import Workshop
@@ -46,9 +44,6 @@ logger = logging.getLogger(__name__)
 _LOCAL_CHECK_INTERVAL = 1.0
 _REMOTE_CHECK_INTERVAL = 10.0
 
-# After these the log is as it was, or holds at most an entry that nobody was told of.
-_NOT_FINAL = (StoreError, InvalidInputError)
-
 
 @dataclass(frozen=True, slots=True)
 class WholeRows:
@@ -56,76 +51,6 @@ class WholeRows:
 
     shape: RowShape
     batches: list[pa.RecordBatch]
-
-
-class _Entry:
-    """A group of writes on its way into the log, in steps of which only one waits for the store.
-
-    Whoever makes one holds the log of the region.
-    """
-
-    __slots__ = ("_group", "_prepared", "_region", "_started", "error")
-
-    def __init__(self, region: RegionWriter, group: list[PendingWrite]) -> None:
-        self._region = region
-        self._group = group
-        self._started = time.perf_counter()
-        self._prepared: PreparedEntry | None = None
-        self.error: BaseException | None = None
-        try:
-            self._prepared = region._prepare(group)
-        except BaseException as error:
-            # The group's writers wait for an answer, whatever went wrong.
-            self.error = error
-
-    def store(self) -> None:
-        """Put the entry into the log; what fails is kept in ``error``."""
-        if self._prepared is not None:
-            try:
-                self._prepared = self._region._log.put(self._prepared)
-            except BaseException as error:
-                self.error = error
-
-    def end(self) -> None:
-        """Acknowledge the writes, or tell them what went wrong."""
-        if self.error is None:
-            try:
-                self._region._take_in(self._group, self._prepared, self._started)
-            except BaseException as error:
-                self.error = error
-        group = self._group
-        if self.error is not None:
-            group = self._region._give_up(group, self.error)
-        for write in group:
-            write.finish(self.error)
-
-    def check(self) -> None:
-        """Raise what is no error, such as an interrupt."""
-        if self.error is not None and not isinstance(self.error, Exception):
-            raise self.error
-
-
-class HeldLog:
-    """A region's log that was idle, held for one write; see :meth:`RegionWriter.begin`."""
-
-    def __init__(self, region: RegionWriter, write: PendingWrite) -> None:
-        self._region = region
-        self._entry = _Entry(region, [write])
-
-    def store(self) -> None:
-        """Wait for the store, and for nothing else; from any thread."""
-        self._entry.store()
-
-    def end(self) -> None:
-        """Acknowledge the write, or tell what went wrong, and give the log back.
-
-        What is no error, such as an interrupt, is raised.
-        """
-        try:
-            self._entry.end()
-        finally:
-            self._region._log_queue.give_back()
-        self._entry.check()
 
 
 class RegionWriter:
@@ -165,6 +90,7 @@ class RegionWriter:
         self.epoch = claim.manifest.writer_epoch
         # Guards everything below.
         self._state = threading.Condition()
+        self._standing = Standing()
         tenure = Tenure(workshop.store, claim.manifest)
         self._maker = GenerationMaker(
             workshop, tenure, self._counters, state=self._state, failed=self._flush_failed
@@ -183,13 +109,22 @@ class RegionWriter:
             state=self._state,
             flush=self._flush,
         )
-        self._failure: MemWalError | None = None
         self._last_used = time.monotonic()
         self.released = False
         self._buffer_task = workshop.upkeep.task(self._write_buffered)
         self._age_task = workshop.upkeep.task(self._seal_aged)
+        self._entries = LogEntries(
+            region_id,
+            state=self._state,
+            standing=self._standing,
+            options=options,
+            log=self._appender(claim, tenure),
+            queue=self._log_queue,
+            tables=self._tables,
+            counters=self._counters,
+            aging=self._age_task.schedule,
+        )
         self._take_over(claim)
-        self._log = self._appender(claim, tenure)
 
     # Writes
 
@@ -244,7 +179,7 @@ class RegionWriter:
             if not self._log_queue.take(write):
                 self._put(write)
                 return write, None
-        return write, HeldLog(self, write)
+        return write, self._entries.hold(write)
 
     def _write_partial(self, rows: PartialRows, *, wait: bool) -> PendingWrite:
         while True:
@@ -301,124 +236,33 @@ class RegionWriter:
             len(self._tables.sealed) < options.max_sealed_memtables
             and self._log_queue.bytes < options.max_buffered_bytes
         ):
-            self._check_usable()
+            self._standing.check()
             return
         started = self._last_used
         deadline = started + options.backpressure_timeout
         try:
             self._tables.sealed.wait_for_room(
-                options.max_sealed_memtables, deadline=deadline, check=self._check_usable
+                options.max_sealed_memtables, deadline=deadline, check=self._standing.check
             )
             while self._log_queue.bytes >= options.max_buffered_bytes:
-                self._check_usable()
+                self._standing.check()
                 self._log_queue.hasten()
                 if not self._state.wait(max(deadline - time.monotonic(), 0)):
                     raise BackPressureError(
                         f"{self._log_queue.bytes:,} bytes wait for the log of region "
                         f"{self.region_id}; the write was not accepted, try again later"
                     )
-            self._check_usable()
+            self._standing.check()
         except BackPressureError:
             self._counters.refused()
             raise
         finally:
             self._counters.waited(time.monotonic() - started)
 
-    def _check_usable(self) -> None:
-        if self._failure is not None:
-            raise as_error(self._failure)
-
     # The log
 
     def _write_group(self, group: list[PendingWrite]) -> None:
-        """Write a group as one entry. Only whoever holds the log calls this."""
-        entry = _Entry(self, group)
-        entry.store()
-        entry.end()
-        entry.check()
-
-    def _prepare(self, group: list[PendingWrite]) -> PreparedEntry | None:
-        """Encode a group; None if it has no rows."""
-        self._check_usable()
-        batches = [batch for write in group for batch in write.batches]
-        if not batches:
-            return None
-        shape = next(write.shape for write in group if write.shape is not None)
-        batches = joined(batches)
-        if shape is not self._tables.shape or not self._tables.fits(batches):
-            self._seal(shape=shape)
-        return self._log.prepare(batches, generation=self._tables.active.generation)
-
-    def _take_in(
-        self, group: list[PendingWrite], stored: PreparedEntry | None, started: float
-    ) -> None:
-        """Take up what the log has by now."""
-        appended = None if stored is None else self._log.acknowledge(stored)
-        nbytes = 0 if appended is None else sum(batch.nbytes for batch in appended.batches)
-        with self._state:
-            self._log_queue.settle()
-            if appended is not None:
-                self._add(appended.batches, position=appended.position, nbytes=nbytes)
-                self._count(group, nbytes, time.perf_counter() - started)
-        if self._options.indexed:
-            self._index()
-        if self._tables.is_full() or group[-1].seals:
-            self._seal()
-
-    def _give_up(self, group: list[PendingWrite], error: BaseException) -> list[PendingWrite]:
-        """Tell what fails when a group does."""
-        with self._state:
-            self._log_queue.settle()
-            self._counters.failed(error)
-            group = [*group, *self._also_failed(error)]
-            for write in group:
-                self._no_longer_buffered(write)
-        return group
-
-    def _add(
-        self,
-        batches: Sequence[pa.RecordBatch],
-        *,
-        position: int,
-        log_batches: int | None = None,
-        nbytes: int | None = None,
-    ) -> None:
-        """Take rows into the active MemTable. The caller holds the state."""
-        self._tables.active.add(batches, position=position, log_batches=log_batches, nbytes=nbytes)
-        if self._options.max_memtable_age is not None:
-            born_at = self._tables.active.born_at
-            self._age_task.schedule(born_at + self._options.max_memtable_age)
-
-    def _index(self) -> None:
-        """Index what is durable by now: whatever goes wrong, the write has not failed."""
-        try:
-            self._tables.active.catch_up()
-        except MemWalError as error:
-            logger.warning("rows of region %s are not indexed yet: %s", self.region_id, error)
-
-    def _count(self, group: list[PendingWrite], nbytes: int, seconds: float) -> None:
-        """Count a group that is in the log. The caller holds the state."""
-        writes = rows = 0
-        for write in group:
-            if write.rows:
-                writes += 1
-                rows += write.rows
-            self._no_longer_buffered(write)
-        self._counters.acknowledged(writes, rows, nbytes)
-        self._counters.appended(nbytes, seconds)
-
-    def _no_longer_buffered(self, write: PendingWrite) -> None:
-        if write.buffered:
-            write.buffered = False
-            self._counters.unbuffered(1, write.bytes)
-
-    def _also_failed(self, error: BaseException) -> list[PendingWrite]:
-        """Queued writes that fail with a group. The caller holds the state."""
-        if not isinstance(error, _NOT_FINAL):
-            if self._failure is None:
-                self._failure = error if isinstance(error, MemWalError) else as_error(error)
-            return self._log_queue.clear()
-        return self._log_queue.remove_derived()
+        self._entries.write(group)
 
     def _write_buffered(self) -> None:
         with self._state:
@@ -427,7 +271,7 @@ class RegionWriter:
     def _seal_aged(self) -> None:
         age = self._options.max_memtable_age
         with self._state:
-            if age is None or self._failure is not None or not self._tables.active.rows:
+            if age is None or self._standing.failure is not None or not self._tables.active.rows:
                 return
             due = self._tables.active.born_at + age
             if due > time.monotonic():
@@ -468,7 +312,7 @@ class RegionWriter:
         """
         barrier = PendingWrite([], seals=seals)
         with self._state:
-            self._check_usable()
+            self._standing.check()
             self._log_queue.put(barrier, due=True)
         return barrier
 
@@ -495,24 +339,17 @@ class RegionWriter:
         if barrier.seals:
             with self._state:
                 self._tables.sealed.wait_until_flushed(
-                    self._tables.active.generation - 1, deadline=deadline, check=self._check_usable
+                    self._tables.active.generation - 1,
+                    deadline=deadline,
+                    check=self._standing.check,
                 )
-
-    def _seal(self, *, shape: RowShape | None = None, generation: int | None = None) -> None:
-        """Hand the MemTable to the flush and start a new one. The caller holds the log."""
-        with self._state:
-            # Closed or fenced, the log keeps the rows for the next claim.
-            if self._failure is None:
-                if shape is not None and shape is not self._tables.shape:
-                    self._log.use(shape.schema, shape.adopt)
-                self._tables.seal(shape=shape, generation=generation)
 
     def _flush(self, table: MemTable) -> None:
         self._maker.flush(table, TableRows(table.contents(), table.shape.primary_key))
 
     def _flush_failed(self, error: BaseException) -> None:
         if isinstance(error, RegionFencedError):
-            self._failure = self._failure or error
+            self._standing.end(error)
 
     # End
 
@@ -525,7 +362,7 @@ class RegionWriter:
             See :meth:`flush`. The next claim replays what was not flushed.
         """
         with self._state:
-            if isinstance(self._failure, WriterClosedError):
+            if isinstance(self._standing.failure, WriterClosedError):
                 return
         try:
             self.flush()
@@ -538,10 +375,9 @@ class RegionWriter:
         Buffered writes that are not in the log fail.
         """
         with self._state:
-            if self._failure is None:
-                self._failure = WriterClosedError(
-                    f"the writer of region {self.region_id} is closed"
-                )
+            self._standing.end(
+                WriterClosedError(f"the writer of region {self.region_id} is closed")
+            )
             self._log_queue.hasten()
             self._state.notify_all()
         self._buffer_task.cancel()
@@ -561,7 +397,7 @@ class RegionWriter:
             if self._last_used > since or not self._log_queue.is_idle:
                 return False
             self.released = True
-            self._failure = WriterClosedError(f"region {self.region_id} was released when idle")
+            self._standing.end(WriterClosedError(f"region {self.region_id} was released when idle"))
         return True
 
     # What is there
@@ -594,7 +430,7 @@ class RegionWriter:
             return self._counters.stats(
                 epoch=self.epoch,
                 generation=active.generation,
-                next_position=self._log.next_position,
+                next_position=self._entries.next_position,
                 memtable_rows=active.rows,
                 memtable_bytes=active.bytes,
                 memtable_batches=active.batches,
@@ -602,7 +438,7 @@ class RegionWriter:
                 sealed_memtables=len(sealed),
                 sealed_bytes=sum(table.bytes for table in sealed),
                 unflushed_age_seconds=max(now - oldest, 0.0),
-                fenced=isinstance(self._failure, RegionFencedError),
+                fenced=isinstance(self._standing.failure, RegionFencedError),
             )
 
     def __enter__(self) -> RegionWriter:
@@ -635,15 +471,15 @@ class RegionWriter:
             if found.batches is None:
                 flush = partial(self._maker.flush, found, found.contents)
                 self._tables.sealed.flush_now(flush)
-                self._seal(generation=found.generation + 1)
+                self._entries.seal(generation=found.generation + 1)
                 continue
-            self._seal(generation=found.generation)
+            self._entries.seal(generation=found.generation)
             with self._state:
-                self._add(
+                self._entries.add(
                     found.batches, position=found.last_position, log_batches=found.log_batches
                 )
         if self._tables.is_full():
-            self._seal()
+            self._entries.seal()
 
     def _appender(self, claim: Claim, tenure: Tenure) -> LogAppender:
         interval = self._options.epoch_check_interval

@@ -17,7 +17,8 @@ from memwal.table_index.region_specs import check_in_force
 from memwal.writer.completion import PartialRows
 from memwal.writer.form import Form
 from memwal.writer.handle import PendingWrite, failed
-from memwal.writer.region_writer import HeldLog, RegionWriter, WholeRows
+from memwal.writer.log_entries import HeldLog
+from memwal.writer.region_writer import RegionWriter, WholeRows
 from memwal.writer.workshop import Workshop
 
 Answer = TypeVar("Answer")
