@@ -11,7 +11,11 @@ process that pauses, dies or repeats does at each step:
 
 A process that wakes late cannot do harm: its delete pass is pinned to the version whose progress
 it read, and is refused when anybody touched the same rows since; its marked commit is refused when
-the progress is not below its marks.
+the progress is not below its marks, and when another merger moved the progress of its regions.
+
+Lance refuses a merge when somebody appended to the table meanwhile, since the same keys may be
+among what was appended. Next to a writer that appends faster than a large commit takes, commits
+shrink until they get through.
 """
 
 from __future__ import annotations
@@ -42,7 +46,7 @@ from memwal.maintenance.results import JobResult, TaskRunner, run_in_process
 from memwal.region.discovery import read_manifests
 from memwal.storage.location import TableLocation
 from memwal.table_index.base_table import BaseTable, open_base, translate_lance_error
-from memwal.table_index.strict_commit import commit_strictly
+from memwal.table_index.strict_commit import commit_durably
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +54,11 @@ DEFAULT_COMMIT_BYTES = 1 << 30
 
 # Below this many rows Lance's own index finds the matches faster than a join does.
 _JOIN_FROM_ROWS = 1_000
+# A commit of many generations is tried so often before it shrinks, one that cannot so often.
+_TRIES = 4
 _ATTEMPTS = 50
+_SHRINK = 4
+_GROW = 2
 _CONFLICT_WAIT_SECONDS = 0.05
 
 # Of a commit that was stored although its caller was told otherwise.
@@ -173,9 +181,21 @@ def run_merge_task(task: MergeTask) -> MergeOutcome:
     """
     outcome = MergeOutcome()
     left = list(task.regions)
+    budget = task.commit_bytes
     while left:
-        now, left = _next_commit(left, task.commit_bytes)
-        done = _merge_commit(task.location, now)
+        now, later = _next_commit(left, budget)
+        size = sum(batch.bytes for batch in now)
+        single = sum(len(batch.generations) for batch in now) == 1
+        try:
+            done = _merge_commit(task.location, now, attempts=_ATTEMPTS if single else _TRIES)
+        except _Contended:
+            if single:
+                raise
+            # A smaller commit takes less time, in which less can get in between.
+            budget = max(size // _SHRINK, 1)
+            continue
+        left = later
+        budget = min(budget * _GROW, task.commit_bytes)
         outcome = replace(
             outcome,
             version=max(outcome.version, done.version),
@@ -221,12 +241,14 @@ def _next_commit(
     return now, later
 
 
-def _merge_commit(location: TableLocation, batches: Sequence[RegionBatch]) -> _Commit:
+def _merge_commit(
+    location: TableLocation, batches: Sequence[RegionBatch], *, attempts: int
+) -> _Commit:
     """Merge what the base table does not have yet of these batches, with one marked commit."""
     unreadable: dict[UUID, str] = {}
     source: MergeSource | None = None
     deleted = 0
-    for attempt in range(_ATTEMPTS):
+    for attempt in range(attempts):
         if attempt:
             time.sleep(random.uniform(0, _CONFLICT_WAIT_SECONDS * min(attempt, 20)))  # noqa: S311
         base = open_base(location)
@@ -259,9 +281,13 @@ def _merge_commit(location: TableLocation, batches: Sequence[RegionBatch]) -> _C
             rows_deleted=deleted,
             unreadable=tuple(unreadable.items()),
         )
-    raise ConflictError(
-        f"{_ATTEMPTS} attempts to merge into {location} met other commits; try again later"
+    raise _Contended(
+        f"{attempts} attempts to merge into {location} met other commits; try again later"
     )
+
+
+class _Contended(ConflictError):
+    """Other commits kept getting in between."""
 
 
 class _Conflict(Exception):
@@ -275,7 +301,7 @@ def _delete(base: BaseTable, keys: pa.Table) -> int:
         builder = dataset.merge_insert(list(base.primary_key)).when_matched_delete()
         return _execute(builder, keys)
 
-    return int(_commit(base, execute, strictly=False)["num_deleted_rows"])
+    return int(_commit(base, execute)["num_deleted_rows"])
 
 
 def _upsert(base: BaseTable, source: MergeSource) -> int:
@@ -292,10 +318,14 @@ def _upsert(base: BaseTable, source: MergeSource) -> int:
         )
         return _execute(builder, source.upserts)
 
+    def unmoved(version: int) -> bool:
+        moved = open_base(base.location, version=version)
+        return not_merged(moved, source.batches) == list(source.batches)
+
     # Another merger may bring one of several generations, and with it a key that a later one
     # deletes, after the delete pass. Lance sees neither rows nor marks in conflict there.
-    strictly = bool(source.deletes.num_rows) and any(len(b.generations) > 1 for b in source.batches)
-    figures = _commit(base, execute, strictly=strictly)
+    guarded = bool(source.deletes.num_rows) and any(len(b.generations) > 1 for b in source.batches)
+    figures = _commit(base, execute, accept=unmoved if guarded else None)
     return int(figures["num_inserted_rows"] + figures["num_updated_rows"])
 
 
@@ -310,15 +340,10 @@ def _commit(
     base: BaseTable,
     execute: Callable[[lance.LanceDataset], Mapping[str, int]],
     *,
-    strictly: bool,
+    accept: Callable[[int], bool] | None = None,
 ) -> Mapping[str, int]:
-    """Commit on top of ``base``; strictly: only if nothing at all was committed since."""
     try:
-        # On a local disk Lance syncs nothing, and a machine that crashes can be left with a torn
-        # version that keeps the table from opening; the strict way writes it like everything else.
-        if not strictly and not base.location.store.is_local:
-            return execute(base.dataset)
-        return commit_strictly(base, execute) or _NO_FIGURES
+        return commit_durably(base, execute, accept=accept) or _NO_FIGURES
     except ConflictError as error:
         raise _Conflict(str(error)) from error
     except (OSError, RuntimeError, ValueError) as error:

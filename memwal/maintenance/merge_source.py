@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from memwal.errors import MemWalError, ObjectNotFoundError
 from memwal.format.names import TOMBSTONE
-from memwal.reader.generations import GenerationSource, open_generation
-from memwal.reader.newest import ROW_ADDRESS, NewestRows, find_newest
-from memwal.region.newest import key_column
+from memwal.reader.generations import open_generation
+from memwal.region.newest import key_column, newest_rows
 from memwal.table_index.base_table import BaseTable, open_base, translate_lance_error
 
 # merge_insert charges its memory pool with the whole buffer that a slice belongs to: the source
 # is therefore made of batches that own their memory.
 _SOURCE_BATCH_ROWS = 8_192
+_SLACK = 1.25
+# Lance decodes on several processors itself; this is for what lies between.
+_PARALLEL_READS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +76,15 @@ def read_source(
 ) -> MergeSource | None:
     """Read the newest row of each key. Notes regions that cannot be read, and leaves them out.
 
-    Each region is read on its own first, so that one that is damaged does not stop the others.
+    Each region is read on its own, so that one that is damaged does not stop the others.
     """
     upserts: list[pa.RecordBatch] = []
     deletes: list[pa.Table] = []
-    for batch in batches:
+    with ThreadPoolExecutor(_PARALLEL_READS) as pool:
+        reading = [pool.submit(_read_region, base, batch) for batch in batches]
+    for batch, read in zip(batches, reading, strict=True):
         try:
-            rows, keys = _read_region(base, batch)
+            rows, keys = read.result()
         except ObjectNotFoundError as error:
             latest = open_base(base.location)
             if not_merged(latest, [batch]) != [batch]:
@@ -104,60 +110,52 @@ def _problem(batch: RegionBatch, error: Exception) -> str:
 
 
 def _read_region(base: BaseTable, batch: RegionBatch) -> tuple[list[pa.RecordBatch], pa.Table]:
+    """Newest rows of a region's generations, and the keys whose newest row is a tombstone."""
     try:
-        sources = [
-            open_generation(base, batch.region_id, generation.number, generation.path)
-            for generation in batch.generations
-        ]
-        newest = find_newest(sources, base.primary_key, _key_type(base))
-        upserts = [
+        pieces = [
             rows
-            for position, source in enumerate(sources)
-            for rows in _upserts(base, source, newest.live_addresses(position))
+            for generation in batch.generations
+            for rows in open_generation(base, batch.region_id, generation.number, generation.path)
+            .dataset.scanner(
+                columns=[*base.schema.names, TOMBSTONE],
+                batch_size=_SOURCE_BATCH_ROWS,
+                scan_in_order=True,
+            )
+            .to_batches()
         ]
-        return upserts, _deleted_keys(base, sources, newest)
     except (OSError, ValueError) as error:
         raise translate_lance_error(error, "reading generations") from error
-
-
-def _key_type(base: BaseTable) -> pa.DataType:
-    return key_column(
-        base.schema.empty_table().select(list(base.primary_key)), base.primary_key
-    ).type
-
-
-def _upserts(
-    base: BaseTable, source: GenerationSource, live: np.ndarray[Any, np.dtype[np.uint64]]
-) -> list[pa.RecordBatch]:
-    if not len(live):
-        return []
-    batches = []
-    scanner = source.dataset.scanner(
-        columns=base.schema.names,
-        filter=f"not {TOMBSTONE}",
-        with_row_address=True,
-        batch_size=_SOURCE_BATCH_ROWS,
+    names = list(base.primary_key)
+    key_schema = pa.schema([base.schema.field(name) for name in names])
+    keys = pa.Table.from_batches(
+        [pa.RecordBatch.from_arrays(p.select(names).columns, schema=key_schema) for p in pieces],
+        key_schema,
     )
-    for batch in scanner.to_batches():
-        addresses = batch.column(ROW_ADDRESS).to_numpy()
-        at = np.minimum(np.searchsorted(live, addresses), len(live) - 1)
-        kept = np.flatnonzero(live[at] == addresses)
+    newest = np.zeros(keys.num_rows, np.bool_)
+    newest[newest_rows(key_column(keys, names))] = True
+    deleted = np.concatenate(
+        [np.empty(0, np.bool_), *(_is_tombstone(rows) for rows in pieces)], dtype=np.bool_
+    )
+    upserts = []
+    start = 0
+    for rows in pieces:
+        end = start + rows.num_rows
+        kept = np.flatnonzero(newest[start:end] & ~deleted[start:end])
         if len(kept):
-            # A take copies: the batch then owns its memory and holds no larger buffer.
-            own = batch.select(base.schema.names).take(pa.array(kept))
-            batches.append(pa.RecordBatch.from_arrays(own.columns, schema=base.schema))
-    return batches
+            upserts.append(_owning(rows.select(base.schema.names), kept, base.schema))
+        start = end
+    return upserts, keys.take(pa.array(np.flatnonzero(newest & deleted)))
 
 
-def _deleted_keys(
-    base: BaseTable, sources: Sequence[GenerationSource], newest: NewestRows
-) -> pa.Table:
-    key = list(base.primary_key)
-    schema = pa.schema([base.schema.field(name) for name in key])
-    parts = [schema.empty_table()]
-    for position, source in enumerate(sources):
-        gone = np.sort(newest.addresses[(newest.source == position) & newest.deleted])
-        if len(gone):
-            rows = source.dataset._take_rows(gone.tolist(), columns=key)
-            parts.append(pa.Table.from_arrays(rows.columns, schema=schema))
-    return pa.concat_tables(parts)
+def _is_tombstone(rows: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    column = pc.fill_null(rows.column(TOMBSTONE), False)
+    return np.asarray(column.to_numpy(zero_copy_only=False))
+
+
+def _owning(
+    rows: pa.RecordBatch, kept: np.ndarray[Any, np.dtype[np.int64]], schema: pa.Schema
+) -> pa.RecordBatch:
+    """Some of the rows, in a batch that holds no larger buffer than it needs."""
+    if len(kept) < rows.num_rows or rows.get_total_buffer_size() > _SLACK * rows.nbytes:
+        rows = rows.take(pa.array(kept))
+    return pa.RecordBatch.from_arrays(rows.columns, schema=schema)

@@ -1,7 +1,8 @@
-"""A namespace client that decides the next version of a table by put-if-absent."""
+"""Namespace clients that create a table's next version by put-if-absent, when all is synced."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
@@ -13,7 +14,7 @@ from memwal.format.names import table_manifest_keys
 from memwal.storage.base import ObjectStore
 from memwal.storage.location import TableLocation
 from memwal.storage.settled import create_settled
-from memwal.table_index.base_table import table_manifest_key
+from memwal.table_index.base_table import open_dataset, table_manifest_key
 
 _VERSIONS_FOLDER = "_versions/"
 
@@ -26,13 +27,31 @@ class Outcome:
     failure: MemWalError | None = None
 
 
-class PinnedNamespace(lance_namespace.LanceNamespace):  # type: ignore[misc]
-    """A namespace of one table whose latest version is the one that was read."""
+class DurableNamespace(lance_namespace.LanceNamespace):  # type: ignore[misc]
+    """A namespace of one table, whose versions appear when what they consist of is durable.
 
-    def __init__(self, location: TableLocation, version: int) -> None:
+    Lance rebases a commit over others that it does not conflict with, as it does without one.
+
+    Parameters
+    ----------
+    location : TableLocation
+    version : int
+        That the commit was prepared on.
+    accept : callable, optional
+        Whether a commit may be rebased on top of this later version; on any by default.
+    """
+
+    def __init__(
+        self,
+        location: TableLocation,
+        version: int,
+        *,
+        accept: Callable[[int], bool] | None = None,
+    ) -> None:
         self._location = location
         self._store: ObjectStore = location.store
         self._version = version
+        self._accept = accept
         self._inverted = table_manifest_key(location, version) == table_manifest_keys(version)[0]
         self._root = _object_path(location)
         self.outcome = Outcome()
@@ -46,8 +65,8 @@ class PinnedNamespace(lance_namespace.LanceNamespace):  # type: ignore[misc]
         )
 
     def list_table_versions(self, request: Any) -> lance_namespace.ListTableVersionsResponse:
-        version = self._version + 1 if self.outcome.created else self._version
-        return lance_namespace.ListTableVersionsResponse(versions=[self._table_version(version)])
+        latest = self._table_version(self._latest())
+        return lance_namespace.ListTableVersionsResponse(versions=[latest])
 
     def describe_table_version(self, request: Any) -> lance_namespace.DescribeTableVersionResponse:
         version = _value(request, "version")
@@ -57,9 +76,8 @@ class PinnedNamespace(lance_namespace.LanceNamespace):  # type: ignore[misc]
         version = _value(request, "version")
         staging = self._key_of(_value(request, "manifest_path"))
         try:
-            if version != self._version + 1:
-                self._refuse()
             try:
+                self._check(version)
                 manifest = self._store.get(staging)
                 # Before the version, what it consists of: on a local disk Lance syncs nothing.
                 self._store.barrier()
@@ -68,19 +86,26 @@ class PinnedNamespace(lance_namespace.LanceNamespace):  # type: ignore[misc]
                 self.outcome.failure = error
                 raise
             if taken is not None:
-                self._refuse()
+                self._taken(version)
             self.outcome.created = True
         finally:
             self._store.delete(staging)
         return lance_namespace.CreateTableVersionResponse(version=self._table_version(version))
 
-    def _refuse(self) -> NoReturn:
-        self.outcome.failure = ConflictError(
-            f"version {self._version} of {self._location} is no longer the latest; read it again"
-        )
-        raise lance_namespace.ConcurrentModificationError(
-            f"version {self._version} is no longer the latest"
-        )
+    def _latest(self) -> int:
+        return int(open_dataset(self._location).version)
+
+    def _check(self, version: int) -> None:
+        """Refuse a version that is not to be created."""
+        below = version - 1
+        if self._accept is not None and below != self._version and not self._accept(below):
+            raise ConflictError(
+                f"version {below} of {self._location} changed what version {self._version} said"
+            )
+
+    def _taken(self, version: int) -> NoReturn:
+        """Refuse a version that somebody else has created."""
+        raise lance_namespace.ConcurrentModificationError(f"version {version} exists")
 
     def _table_version(self, version: int) -> lance_namespace.TableVersion:
         key = self._final_key(version)
@@ -98,6 +123,25 @@ class PinnedNamespace(lance_namespace.LanceNamespace):  # type: ignore[misc]
     @staticmethod
     def _key_of(path: str) -> str:
         return _VERSIONS_FOLDER + path.rpartition(_VERSIONS_FOLDER)[2]
+
+
+class PinnedNamespace(DurableNamespace):
+    """A namespace whose latest version is the one that was read, so that nothing is rebased."""
+
+    def _latest(self) -> int:
+        return self._version + 1 if self.outcome.created else self._version
+
+    def _check(self, version: int) -> None:
+        if version != self._version + 1:
+            self._taken(version)
+
+    def _taken(self, version: int) -> NoReturn:
+        self.outcome.failure = ConflictError(
+            f"version {self._version} of {self._location} is no longer the latest; read it again"
+        )
+        raise lance_namespace.ConcurrentModificationError(
+            f"version {self._version} is no longer the latest"
+        )
 
 
 def _object_path(location: TableLocation) -> str:

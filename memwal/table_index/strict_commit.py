@@ -24,7 +24,7 @@ from memwal.format.names import MEM_WAL_INDEX_NAME
 from memwal.table_index.base_table import BaseTable
 
 if TYPE_CHECKING:
-    from memwal.table_index.pinned_namespace import PinnedNamespace
+    from memwal.table_index.pinned_namespace import DurableNamespace, PinnedNamespace
 
 Result = TypeVar("Result")
 
@@ -55,23 +55,66 @@ def commit_strictly(
     OSError, ValueError, RuntimeError
         Whatever ``commit`` raises before it commits.
     """
-    namespace = _pinned(base)
+    return _commit_through(_pinned(base), base, commit)
+
+
+def commit_durably(
+    base: BaseTable,
+    commit: Callable[[lance.LanceDataset], Result],
+    *,
+    accept: Callable[[int], bool] | None = None,
+) -> Result | None:
+    """Run something that makes one commit, which Lance may rebase over others.
+
+    On a local disk its version appears when all that it consists of is synced, which Lance itself
+    does not see to: a machine that crashes could be left with a torn version that keeps the table
+    from opening. Other stores are durable by themselves.
+
+    Parameters
+    ----------
+    base, commit
+        See :func:`commit_strictly`.
+    accept : callable, optional
+        Whether the commit may land right behind this version, which came after ``base``; behind
+        any by default.
+
+    Raises
+    ------
+    ConflictError
+        The commit was not accepted. Nothing was changed.
+    OutcomeUnknownError, StoreError
+        The store failed, or did not say whether the new version exists.
+    OSError, ValueError, RuntimeError
+        Whatever ``commit`` raises, conflicts among it.
+    """
+    if accept is None and not base.location.store.is_local:
+        return commit(base.dataset)
+    # Here, since its library takes half a second to import, which a producer never needs.
+    from memwal.table_index.pinned_namespace import DurableNamespace
+
+    namespace = DurableNamespace(base.location, base.version, accept=accept)
+    return _commit_through(namespace, base, commit)
+
+
+def _commit_through(
+    namespace: DurableNamespace, base: BaseTable, commit: Callable[[lance.LanceDataset], Result]
+) -> Result | None:
     dataset = lance.LanceDataset(
         base.location.uri,
+        version=base.version,
         storage_options=dict(base.location.storage_options) or None,
         namespace_client=namespace,
         table_id=["table"],
         namespace_client_managed_versioning=True,
     )
     try:
-        result = commit(dataset)
+        return commit(dataset)
     except (OSError, ValueError, RuntimeError) as error:
         if namespace.outcome.created:
             return None
         if namespace.outcome.failure is not None:
             raise namespace.outcome.failure from error
         raise
-    return result
 
 
 def commit_details(base: BaseTable, details: IndexDetails) -> int:
