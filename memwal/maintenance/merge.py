@@ -42,7 +42,7 @@ from memwal.maintenance.merge_source import (
     not_merged,
     read_source,
 )
-from memwal.maintenance.results import JobResult, TaskRunner, run_in_process
+from memwal.maintenance.results import HeldRegion, JobResult, TaskRunner, run_in_process
 from memwal.region.discovery import read_manifests
 from memwal.storage.location import TableLocation
 from memwal.table_index.base_table import BaseTable, open_base, translate_lance_error
@@ -87,14 +87,16 @@ class MergeOutcome:
     generations: int = 0
     rows_upserted: int = 0
     rows_deleted: int = 0
-    problems: tuple[str, ...] = ()
+    held: tuple[HeldRegion, ...] = ()
 
 
 def merge(
     location: TableLocation,
     *,
     regions: Collection[UUID] | None = None,
+    skip: Collection[UUID] = (),
     commit_bytes: int = DEFAULT_COMMIT_BYTES,
+    run_bytes: int | None = None,
     max_tasks: int = 1,
     run: TaskRunner = run_in_process,
 ) -> JobResult:
@@ -104,9 +106,14 @@ def merge(
     ----------
     regions : collection of UUID, optional
         Only these regions; all by default.
+    skip : collection of UUID, optional
+        Not these regions: what cannot be read need not be tried each time.
     commit_bytes : int, default 1 GiB
         Size in memory up to which generations go into one commit. It bounds a worker's memory;
         a single larger generation still goes alone.
+    run_bytes : int, optional
+        Size in memory of what is merged at most; the oldest generations of each region go first.
+        At least one generation is merged.
     max_tasks : int, default 1
         Into how many tasks the regions are divided at most. Every task makes at least one
         commit, and commits to one table wait for one another: few tasks with many regions each
@@ -121,8 +128,16 @@ def merge(
         that had to be left out.
     """
     started = time.monotonic()
-    tasks = plan_merge(location, regions=regions, commit_bytes=commit_bytes, max_tasks=max_tasks)
+    tasks = plan_merge(
+        location,
+        regions=regions,
+        skip=skip,
+        commit_bytes=commit_bytes,
+        run_bytes=run_bytes,
+        max_tasks=max_tasks,
+    )
     outcomes: list[MergeOutcome] = run(tasks, run_merge_task) if tasks else []
+    held = tuple(region for outcome in outcomes for region in outcome.held)
     return JobResult(
         job="merge",
         table=location.uri,
@@ -135,7 +150,8 @@ def merge(
             "rows_upserted": sum(outcome.rows_upserted for outcome in outcomes),
             "rows_deleted": sum(outcome.rows_deleted for outcome in outcomes),
         },
-        problems=tuple(problem for outcome in outcomes for problem in outcome.problems),
+        problems=tuple(str(region) for region in held),
+        held=held,
     )
 
 
@@ -143,22 +159,50 @@ def plan_merge(
     location: TableLocation,
     *,
     regions: Collection[UUID] | None = None,
+    skip: Collection[UUID] = (),
     commit_bytes: int = DEFAULT_COMMIT_BYTES,
+    run_bytes: int | None = None,
     max_tasks: int = 1,
 ) -> tuple[MergeTask, ...]:
-    """Divide the backlog into tasks of about the same size."""
+    """Divide the backlog into tasks of about the same size; see :func:`merge`."""
     manifests = read_manifests(location.store, regions)
     base = open_base(location)
     base.require_mem_wal()
     batches = [
         RegionBatch(region_id, pending)
         for region_id, manifest in manifests.items()
-        if (pending := pending_generations(location, base, manifest))
+        if region_id not in set(skip) and (pending := pending_generations(location, base, manifest))
     ]
+    if run_bytes is not None:
+        batches = _oldest(batches, run_bytes)
     shares: list[list[RegionBatch]] = [[] for _ in range(min(max_tasks, len(batches)))]
     for batch in sorted(batches, key=lambda batch: batch.bytes, reverse=True):
         min(shares, key=lambda share: sum(b.bytes for b in share)).append(batch)
     return tuple(MergeTask(location, tuple(share), commit_bytes) for share in shares)
+
+
+def _oldest(batches: Sequence[RegionBatch], budget: int) -> list[RegionBatch]:
+    """What fits the budget, level by level: the oldest generation of each region, then the next.
+
+    No region waits for another one to be merged whole.
+    """
+    levels = sorted(
+        (level, number)
+        for number, batch in enumerate(batches)
+        for level in range(len(batch.generations))
+    )
+    taken = [0] * len(batches)
+    size = 0
+    for level, number in levels:
+        size += batches[number].generations[level].bytes
+        if size > budget and any(taken):
+            break
+        taken[number] = level + 1
+    return [
+        replace(batch, generations=batch.generations[:count])
+        for batch, count in zip(batches, taken, strict=True)
+        if count
+    ]
 
 
 def pending_generations(
@@ -203,10 +247,10 @@ def run_merge_task(task: MergeTask) -> MergeOutcome:
             generations=outcome.generations + done.generations,
             rows_upserted=outcome.rows_upserted + done.rows_upserted,
             rows_deleted=outcome.rows_deleted + done.rows_deleted,
-            problems=(*outcome.problems, *(text for _, text in done.unreadable)),
+            held=(*outcome.held, *done.held),
         )
-        stopped = {region_id for region_id, _ in done.unreadable}
-        left = [batch for batch in left if batch.region_id not in stopped]
+        stopped = {held.region_id for held in done.held}
+        left = [batch for batch in left if str(batch.region_id) not in stopped]
     return outcome
 
 
@@ -217,7 +261,7 @@ class _Commit:
     generations: int = 0
     rows_upserted: int = 0
     rows_deleted: int = 0
-    unreadable: tuple[tuple[UUID, str], ...] = ()
+    held: tuple[HeldRegion, ...] = ()
 
 
 def _next_commit(
@@ -245,7 +289,7 @@ def _merge_commit(
     location: TableLocation, batches: Sequence[RegionBatch], *, attempts: int
 ) -> _Commit:
     """Merge what the base table does not have yet of these batches, with one marked commit."""
-    unreadable: dict[UUID, str] = {}
+    held: dict[UUID, HeldRegion] = {}
     source: MergeSource | None = None
     deleted = 0
     for attempt in range(attempts):
@@ -253,12 +297,12 @@ def _merge_commit(
             time.sleep(random.uniform(0, _CONFLICT_WAIT_SECONDS * min(attempt, 20)))  # noqa: S311
         base = open_base(location)
         base.require_mem_wal()
-        wanted = [b for b in not_merged(base, batches) if b.region_id not in unreadable]
+        wanted = not_merged(base, batches, held)
         if not wanted:
-            return _Commit(version=base.version, unreadable=tuple(unreadable.items()))
+            return _Commit(version=base.version, held=tuple(held.values()))
         if source is None or source.batches != tuple(wanted):
             try:
-                source = read_source(base, wanted, unreadable)
+                source = read_source(base, wanted, held)
             except Collected:
                 continue
             if source is None:
@@ -279,7 +323,7 @@ def _merge_commit(
             generations=sum(len(batch.generations) for batch in source.batches),
             rows_upserted=figures,
             rows_deleted=deleted,
-            unreadable=tuple(unreadable.items()),
+            held=tuple(held.values()),
         )
     raise _Contended(
         f"{attempts} attempts to merge into {location} met other commits; try again later"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -14,6 +15,7 @@ import pyarrow.compute as pc
 
 from memwal.errors import MemWalError, ObjectNotFoundError
 from memwal.format.names import TOMBSTONE
+from memwal.maintenance.results import HeldRegion
 from memwal.reader.generations import open_generation
 from memwal.region.newest import key_column, newest_rows
 from memwal.table_index.base_table import BaseTable, open_base, translate_lance_error
@@ -61,70 +63,83 @@ class Collected(Exception):
     """A generation is gone: another merger merged it and a collector took it."""
 
 
-def not_merged(base: BaseTable, batches: Sequence[RegionBatch]) -> list[RegionBatch]:
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What was read of a region, up to the first generation that cannot be."""
+
+    batch: RegionBatch
+    upserts: list[pa.RecordBatch]
+    deletes: pa.Table
+    stopped: MemWalError | None = None
+
+
+def not_merged(
+    base: BaseTable, batches: Sequence[RegionBatch], held: Mapping[UUID, HeldRegion] | None = None
+) -> list[RegionBatch]:
+    """What a version does not have of these batches, up to where a region is held."""
     left = []
     for batch in batches:
         merged = base.details.merged.get(batch.region_id, 0)
-        pending = tuple(g for g in batch.generations if g.number > merged)
+        stop = (held or {}).get(batch.region_id)
+        pending = tuple(
+            g
+            for g in batch.generations
+            if g.number > merged and (stop is None or g.number < stop.generation)
+        )
         if pending:
             left.append(replace(batch, generations=pending))
     return left
 
 
 def read_source(
-    base: BaseTable, batches: Sequence[RegionBatch], unreadable: dict[UUID, str]
+    base: BaseTable, batches: Sequence[RegionBatch], held: dict[UUID, HeldRegion]
 ) -> MergeSource | None:
-    """Read the newest row of each key. Notes regions that cannot be read, and leaves them out.
+    """Read the newest row of each key.
 
-    Each region is read on its own, so that one that is damaged does not stop the others.
+    Each region is read on its own, so that one that is damaged does not stop the others. It is read
+    up to the generation that cannot be read, which is noted in ``held``.
+
+    Raises
+    ------
+    Collected
+        A generation is gone, since somebody else merged it.
     """
-    upserts: list[pa.RecordBatch] = []
-    deletes: list[pa.Table] = []
     with ThreadPoolExecutor(_PARALLEL_READS) as pool:
-        reading = [pool.submit(_read_region, base, batch) for batch in batches]
-    for batch, read in zip(batches, reading, strict=True):
-        try:
-            rows, keys = read.result()
-        except ObjectNotFoundError as error:
+        found = list(pool.map(partial(_read_region, base), batches))
+    for batch, read in zip(batches, found, strict=True):
+        if read.stopped is None:
+            continue
+        if isinstance(read.stopped, ObjectNotFoundError):
             latest = open_base(base.location)
             if not_merged(latest, [batch]) != [batch]:
-                raise Collected from error
-            unreadable[batch.region_id] = _problem(batch, error)
-        except MemWalError as error:
-            unreadable[batch.region_id] = _problem(batch, error)
-        else:
-            upserts += rows
-            deletes.append(keys)
-    if not deletes:
+                raise Collected from read.stopped
+        held[batch.region_id] = HeldRegion(
+            region_id=str(batch.region_id),
+            generation=batch.generations[len(read.batch.generations)].number,
+            reason=str(read.stopped),
+        )
+    found = [read for read in found if read.batch.generations]
+    if not found:
         return None
     return MergeSource(
-        batches=tuple(b for b in batches if b.region_id not in unreadable),
-        upserts=pa.Table.from_batches(upserts, base.schema),
-        deletes=pa.concat_tables(deletes).combine_chunks(),
+        batches=tuple(read.batch for read in found),
+        upserts=pa.Table.from_batches([r for read in found for r in read.upserts], base.schema),
+        deletes=pa.concat_tables([read.deletes for read in found]).combine_chunks(),
     )
 
 
-def _problem(batch: RegionBatch, error: Exception) -> str:
-    numbers = ", ".join(str(generation.number) for generation in batch.generations)
-    return f"region {batch.region_id}, generations {numbers}: not merged: {error}"
-
-
-def _read_region(base: BaseTable, batch: RegionBatch) -> tuple[list[pa.RecordBatch], pa.Table]:
+def _read_region(base: BaseTable, batch: RegionBatch) -> _Read:
     """Newest rows of a region's generations, and the keys whose newest row is a tombstone."""
-    try:
-        pieces = [
-            rows
-            for generation in batch.generations
-            for rows in open_generation(base, batch.region_id, generation.number, generation.path)
-            .dataset.scanner(
-                columns=[*base.schema.names, TOMBSTONE],
-                batch_size=_SOURCE_BATCH_ROWS,
-                scan_in_order=True,
-            )
-            .to_batches()
-        ]
-    except (OSError, ValueError) as error:
-        raise translate_lance_error(error, "reading generations") from error
+    pieces: list[pa.RecordBatch] = []
+    stopped = None
+    taken = 0
+    for generation in batch.generations:
+        try:
+            pieces += _read_generation(base, batch.region_id, generation)
+        except MemWalError as error:
+            stopped = error
+            break
+        taken += 1
     names = list(base.primary_key)
     key_schema = pa.schema([base.schema.field(name) for name in names])
     keys = pa.Table.from_batches(
@@ -133,9 +148,7 @@ def _read_region(base: BaseTable, batch: RegionBatch) -> tuple[list[pa.RecordBat
     )
     newest = np.zeros(keys.num_rows, np.bool_)
     newest[newest_rows(key_column(keys, names))] = True
-    deleted = np.concatenate(
-        [np.empty(0, np.bool_), *(_is_tombstone(rows) for rows in pieces)], dtype=np.bool_
-    )
+    deleted = np.concatenate([np.empty(0, np.bool_), *map(_is_tombstone, pieces)], dtype=np.bool_)
     upserts = []
     start = 0
     for rows in pieces:
@@ -144,7 +157,27 @@ def _read_region(base: BaseTable, batch: RegionBatch) -> tuple[list[pa.RecordBat
         if len(kept):
             upserts.append(_owning(rows.select(base.schema.names), kept, base.schema))
         start = end
-    return upserts, keys.take(pa.array(np.flatnonzero(newest & deleted)))
+    return _Read(
+        replace(batch, generations=batch.generations[:taken]),
+        upserts,
+        keys.take(pa.array(np.flatnonzero(newest & deleted))),
+        stopped,
+    )
+
+
+def _read_generation(
+    base: BaseTable, region_id: UUID, generation: Generation
+) -> list[pa.RecordBatch]:
+    source = open_generation(base, region_id, generation.number, generation.path)
+    try:
+        scanner = source.dataset.scanner(
+            columns=[*base.schema.names, TOMBSTONE],
+            batch_size=_SOURCE_BATCH_ROWS,
+            scan_in_order=True,
+        )
+        return list(scanner.to_batches())
+    except (OSError, ValueError) as error:
+        raise translate_lance_error(error, f"reading generation {generation.number}") from error
 
 
 def _is_tombstone(rows: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.bool_]]:

@@ -22,6 +22,31 @@ def run_in_process(tasks: Sequence[Task], function: Callable[[Task], Result]) ->
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HeldRegion:
+    """A region that a job had to leave where it is, while the others went on.
+
+    Attributes
+    ----------
+    region_id : str
+        UUID as text.
+    generation : int
+        The first generation that cannot be read; it and all later ones wait.
+    reason : str
+        Why, and what to do.
+    """
+
+    region_id: str
+    generation: int
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"region {self.region_id} is held at generation {self.generation}, which cannot be "
+            f"read: {self.reason}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobResult:
     """What one run of one maintenance job did.
 
@@ -41,6 +66,8 @@ class JobResult:
         What this kind of job counts, by name (``generations``, ``rows_upserted``, ``bytes`` ...).
     problems : tuple of str
         What was left undone and why; a job that skips a region says so here.
+    held : tuple of HeldRegion
+        Regions that a merge could not go on with. They are among the problems as well.
     """
 
     job: str
@@ -51,6 +78,7 @@ class JobResult:
     seconds: float = 0.0
     figures: dict[str, int] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
+    held: tuple[HeldRegion, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""

@@ -240,6 +240,23 @@ class TestOrder:
         for number in range(3):
             check_merged(table, dict.fromkeys(range(30), 3), bucket_region_id(number))
 
+    def test_a_run_takes_the_oldest_of_every_region(self, make_table: MakeTable) -> None:
+        table = make_table(buckets=3)
+        with table.writer() as writer:
+            for turn in range(3):
+                writer.upsert(numbered(0, 30, n=turn))
+                writer.flush()
+        regions = [bucket_region_id(number) for number in range(3)]
+        whole = table.status().backlog_bytes
+
+        assert merge(table.location, run_bytes=1).figures["generations"] == 1
+        merge(table.location, run_bytes=whole * 4 // 9)
+
+        assert sorted(merged(table, region) for region in regions) in ([1, 1, 2], [1, 2, 2])
+        merge(table.location, run_bytes=whole)
+        for region in regions:
+            check_merged(table, dict.fromkeys(range(30), 2), region)
+
 
 STEPS = ("open_base", "read_source", "_delete", "_upsert")
 
@@ -587,13 +604,15 @@ class TestUnreadableGeneration:
         result = table.merge()
 
         assert merged(table, good) == 3
-        assert merged(table, bad) <= 1
+        assert merged(table, bad) == 1
         (problem,) = result.problems
         assert str(bad) in problem
-        shown = base_state(table)
-        assert 0 < len(shown) < 20
-        assert merged(table, bad) or set(shown.values()) == {2}
-        assert table.merge().problems
+        (held,) = result.held
+        assert (held.region_id, held.generation) == (str(bad), 2)
+        assert result.to_dict()["held"][0]["generation"] == 2
+        assert sorted(set(base_state(table).values())) == [0, 2]
+        assert table.merge().held[0].generation == 2
+        assert merge(table.location, skip=[bad]).problems == ()
 
         repair()
         assert table.merge().problems == ()
@@ -657,6 +676,31 @@ def test_a_conflict_that_never_ends_is_reported(
     with pytest.raises(ConflictError, match="attempts"):
         table.merge()
     assert merged(table) == 0
+
+
+def test_commits_shrink_where_others_get_in_between(
+    table: memwal.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flush(table, *({key: key, 100: key} for key in range(1, 9)))
+    sizes: list[int] = []
+    real = merging._upsert
+
+    def crowded(base: Any, source: merging.MergeSource) -> int:
+        sizes.append(len(source.batches[0].generations))
+        if sizes[-1] > 2:
+            # Somebody appends whenever a commit takes long.
+            lance.write_dataset(rows({1000 + len(sizes): 0}), table.uri, mode="append")
+        return real(base, source)
+
+    monkeypatch.setattr(merging, "_upsert", crowded)
+    monkeypatch.setattr(merging.time, "sleep", lambda seconds: None)
+    result = table.merge()
+
+    appended = {1000 + number: 0 for number, size in enumerate(sizes, start=1) if size > 2}
+    check_merged(table, {**{key: key for key in range(1, 9)}, 100: 8, **appended})
+    assert result.figures["generations"] == 8
+    assert sizes[0] == 8
+    assert min(sizes) <= 2
 
 
 def test_a_task_that_is_run_again_much_later_does_nothing(table: memwal.Table) -> None:
