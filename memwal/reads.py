@@ -1,0 +1,230 @@
+"""The queries that users ask of tables and writers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import numpy.typing as npt
+import pyarrow as pa
+
+from memwal.reader.explain import ReadPlan
+from memwal.reader.lookup import look_up
+from memwal.reader.retry import while_collected
+from memwal.reader.scan import Scan
+from memwal.reader.search import answer, search, search_hybrid, search_text
+from memwal.reader.sources import MemTables, ReadSources, collect_sources, collect_version
+from memwal.reader.text_query import TextQuery
+from memwal.storage.location import TableLocation
+from memwal.writer.rows import RowShape
+
+
+class Reads:
+    """The queries that a table and a writer answer alike; they differ in what they see."""
+
+    def __init__(self, location: TableLocation) -> None:
+        self.location = location
+
+    def scan(
+        self,
+        *,
+        columns: Sequence[str] | None = None,
+        filter: str | None = None,
+        limit: int | None = None,
+        offset: int = 0,
+        with_generation: bool = False,
+        with_row_address: bool = False,
+        max_staleness: timedelta | None = None,
+    ) -> Scan:
+        """Scan the newest row of every key.
+
+        Parameters
+        ----------
+        columns : sequence of str, optional
+            Columns to return, in this order; all by default.
+        filter : str, optional
+            SQL predicate over any columns.
+        limit : int, optional
+            At most this many rows.
+        offset : int, default 0
+            So many rows are left out first.
+        with_generation, with_row_address : bool, default False
+            Whether to add ``_gen`` (0 for the base table) and ``_rowaddr``.
+        max_staleness : timedelta, optional
+            How old a snapshot of the regions may be that the read makes do with.
+
+        Returns
+        -------
+        Scan
+            Lazy; ``to_table()``, ``to_batches()``, ``to_reader()``, ``to_pandas()`` run it,
+            ``count_rows()`` counts, ``explain()`` tells what would be read.
+        """
+        return Scan(
+            lambda: self._collect(filter=filter, max_staleness=max_staleness),
+            columns=columns,
+            filter=filter,
+            limit=limit,
+            offset=offset,
+            with_generation=with_generation,
+            with_row_address=with_row_address,
+        )
+
+    def explain(
+        self, *, filter: str | None = None, columns: Sequence[str] | None = None
+    ) -> ReadPlan:
+        """What a scan would read now, and what it would leave out and why."""
+        return self.scan(columns=columns, filter=filter).explain()
+
+    def lookup(
+        self,
+        keys: Any,
+        *,
+        columns: Sequence[str] | None = None,
+        max_staleness: timedelta | None = None,
+    ) -> pa.Table:
+        """Look rows up by key.
+
+        Parameters
+        ----------
+        keys : anything Arrow
+            The key columns, or an array where the key has one column.
+        columns : sequence of str, optional
+            Columns to return; all by default.
+
+        Returns
+        -------
+        pyarrow.Table
+            One row per key that exists, in the order of ``keys``.
+        """
+
+        def found() -> pa.Table:
+            sources = self._collect(max_staleness=max_staleness)
+            shape = RowShape(sources.base.identified_schema, sources.base.primary_key)
+            rows = pa.Table.from_batches(shape.deletes(keys), shape.schema)
+            return look_up(sources, rows.select(shape.primary_key), columns=columns)
+
+        return while_collected(found)
+
+    def search(
+        self,
+        vector: npt.ArrayLike | pa.Array,
+        *,
+        column: str | None = None,
+        k: int = 10,
+        filter: str | None = None,
+        columns: Sequence[str] | None = None,
+        metric: str | None = None,
+        nprobes: int | None = None,
+        refine_factor: int | None = None,
+        ef: int | None = None,
+        prefilter: bool = True,
+    ) -> pa.Table:
+        """Find the rows with the nearest vectors; arguments as in ``vector_search.nearest``.
+
+        Returns
+        -------
+        pyarrow.Table
+            The columns and ``_distance``, nearest first.
+        """
+        return self._answer(
+            search,
+            vector,
+            column=column,
+            k=k,
+            filter=filter,
+            columns=columns,
+            metric=metric,
+            nprobes=nprobes,
+            refine_factor=refine_factor,
+            ef=ef,
+            prefilter=prefilter,
+        )
+
+    def search_text(
+        self,
+        query: str | TextQuery,
+        *,
+        column: str | Sequence[str] | None = None,
+        k: int | None = 10,
+        filter: str | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> pa.Table:
+        """Find the rows whose texts match best; arguments as in ``text_search.best_texts``.
+
+        Returns
+        -------
+        pyarrow.Table
+            The columns and ``_score``, best first.
+        """
+        return self._answer(search_text, query, column=column, k=k, filter=filter, columns=columns)
+
+    def search_hybrid(
+        self,
+        vector: npt.ArrayLike | pa.Array,
+        query: str | TextQuery,
+        *,
+        vector_column: str | None = None,
+        text_column: str | Sequence[str] | None = None,
+        k: int = 10,
+        filter: str | None = None,
+        columns: Sequence[str] | None = None,
+        weight: float = 0.5,
+        candidates: int | None = None,
+        metric: str | None = None,
+        nprobes: int | None = None,
+        refine_factor: int | None = None,
+        ef: int | None = None,
+    ) -> pa.Table:
+        """Find rows by vectors and texts together; arguments as in ``reader.search``.
+
+        Returns
+        -------
+        pyarrow.Table
+            The columns, ``_distance``, ``_score`` and ``_relevance_score``, most relevant first.
+        """
+        return self._answer(
+            search_hybrid,
+            vector,
+            query,
+            vector_column=vector_column,
+            text_column=text_column,
+            k=k,
+            filter=filter,
+            columns=columns,
+            weight=weight,
+            candidates=candidates,
+            metric=metric,
+            nprobes=nprobes,
+            refine_factor=refine_factor,
+            ef=ef,
+        )
+
+    def _answer(self, run: Callable[..., pa.Table], *args: Any, **options: Any) -> pa.Table:
+        return answer(
+            self._collect,
+            lambda sources, newest: run(sources, newest, *args, **options),
+        )
+
+    def _collect(
+        self, *, filter: str | None = None, max_staleness: timedelta | None = None
+    ) -> ReadSources:
+        return collect_sources(
+            self.location, self._memtables(), filter=filter, max_staleness=max_staleness
+        )
+
+    def _memtables(self) -> MemTables | None:
+        return None
+
+
+class PastReads(Reads):
+    """Reads of one version of the base table, without what was not merged then."""
+
+    def __init__(self, location: TableLocation, version: int | str) -> None:
+        super().__init__(location)
+        self.version = version
+
+    def _collect(
+        self, *, filter: str | None = None, max_staleness: timedelta | None = None
+    ) -> ReadSources:
+        return collect_version(self.location, self.version)
