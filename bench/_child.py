@@ -22,12 +22,12 @@ def main() -> None:
     table = memwal.open(task["uri"])
     # What the first use of either side imports belongs to the baseline.
     table.base()
-    _reset_peak()
-    baseline = _memory("VmRSS")
+    reset_peak()
+    baseline = memory("VmRSS")
     started = time.perf_counter()
     {"write": _write, "replay": _replay}[task["do"]](table, task)
     elapsed = time.perf_counter() - started
-    result = {"seconds": elapsed, "baseline": baseline, "peak": _memory("VmHWM")}
+    result = {"seconds": elapsed, "baseline": baseline, "peak": memory("VmHWM")}
     print(json.dumps(result))
 
 
@@ -42,15 +42,16 @@ def _replay(table: memwal.Table, task: dict[str, Any]) -> None:
     tables.open_ours(table, memwal.WriterOptions(**task["options"])).abort()
 
 
-def _memory(key: str) -> int:
-    """Bytes of a line of ``/proc/self/status``."""
+def memory(key: str) -> int:
+    """Bytes in a line of ``/proc/self/status``: now in ``VmRSS``, at most in ``VmHWM``."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{key}:"):
             return int(line.split()[1]) << 10
     raise RuntimeError(f"/proc/self/status has no {key}")
 
 
-def _reset_peak() -> None:
+def reset_peak() -> None:
+    """Forget the peak memory of this process so far."""
     Path("/proc/self/clear_refs").write_text("5")
 
 

@@ -35,7 +35,7 @@ def memory(folder: Path, rows: int) -> Iterator[Line]:
         table = tables.create_wide(folder / name.replace(" ", "-"), indexed=indexed)
         batch = min(_BATCH, written)
         task = {"do": "write", "rows": written, "batch": batch, "options": options}
-        result = _in_a_process(table, task)
+        result = in_a_process(table, task)
         yield _line(
             "memory",
             f"peak memory of writes {name}",
@@ -58,7 +58,7 @@ def replay(folder: Path, rows: int) -> Iterator[Line]:
     writer.abort()
     stored = count * (_PADDING + 30)
     options = _options(max(stored // 12, _LEAST_MEMTABLE_BYTES))
-    result = _in_a_process(table, {"do": "replay", "options": options})
+    result = in_a_process(table, {"do": "replay", "options": options})
     yield _line(
         "replay",
         f"peak memory of a replay of {count:,} rows",
@@ -93,8 +93,11 @@ def _line(
     )
 
 
-def _in_a_process(table: memwal.Table, task: Mapping[str, Any]) -> dict[str, Any]:
-    command = [sys.executable, str(_CHILD), json.dumps({**task, "uri": table.uri})]
+def in_a_process(
+    table: memwal.Table, task: Mapping[str, Any], *, program: Path = _CHILD
+) -> dict[str, Any]:
+    """Have a process of its own do something with a table, and return what it tells."""
+    command = [sys.executable, str(program), json.dumps({**task, "uri": table.uri})]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     result: dict[str, Any] = json.loads(done.stdout)
     return result

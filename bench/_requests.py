@@ -1,4 +1,4 @@
-"""Requests to an object store for each entry of the log, counted on their way."""
+"""Requests to an object store, counted on their way."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def requests(folder: Path, rows: int) -> Iterator[Line]:
     """Requests per upsert while one producer writes steadily; the target is one PUT."""
     count = max(rows // 500, 20)
     batches = [tables.narrow_rows(10, number * 10) for number in range(_WARM_UP + count)]
-    with running_emulator(folder) as emulator, _counting_proxy(emulator.endpoint) as proxy:
+    with running_emulator(folder) as emulator, counting_proxy(emulator.endpoint) as proxy:
         options = {**emulator.storage_options, "aws_endpoint": proxy.endpoint}
         uri = f"s3://{emulator.create_bucket()}/table"
         with tables.open_ours(tables.create_narrow(uri, storage_options=options)) as writer:
@@ -49,7 +49,7 @@ def requests(folder: Path, rows: int) -> Iterator[Line]:
     )
 
 
-class _Proxy(ThreadingHTTPServer):
+class Proxy(ThreadingHTTPServer):
     """Passes every request on to a server, and notes its method."""
 
     daemon_threads = True
@@ -63,7 +63,7 @@ class _Proxy(ThreadingHTTPServer):
 
 class _Pass(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    server: _Proxy
+    server: Proxy
 
     def handle_one_request(self) -> None:
         self.raw_requestline = self.rfile.readline(1 << 16)
@@ -88,8 +88,9 @@ class _Pass(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def _counting_proxy(endpoint: str) -> Iterator[_Proxy]:
-    with _Proxy(endpoint) as proxy:
+def counting_proxy(endpoint: str) -> Iterator[Proxy]:
+    """Run a proxy before a server, which notes what is asked of it."""
+    with Proxy(endpoint) as proxy:
         thread = threading.Thread(target=proxy.serve_forever, daemon=True)
         thread.start()
         try:

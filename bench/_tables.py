@@ -8,10 +8,11 @@ from typing import Any
 import lance
 import numpy as np
 import pyarrow as pa
-from lance.mem_wal import ShardWriter
+from lance.mem_wal import ShardSnapshot, ShardWriter
 
 import memwal
 from memwal.format.names import wal_dir
+from memwal.region.discovery import read_manifests
 
 DIMENSIONS = 128
 NARROW = pa.schema(
@@ -48,21 +49,26 @@ def create_wide(path: Path | str, *, indexed: bool) -> memwal.Table:
     """Make a table with vectors and text; with a BTREE, an IVF_PQ and a text index if asked."""
     dataset = lance.write_dataset(wide_rows(_TRAINING_ROWS, -_TRAINING_ROWS), str(path))
     if indexed:
-        dataset.create_scalar_index("id", "BTREE", name="id_idx")
-        dataset.create_index(
-            "vector",
-            "IVF_PQ",
-            name="vector_idx",
-            num_partitions=_PARTITIONS,
-            num_sub_vectors=_SUB_VECTORS,
-        )
-        dataset.create_scalar_index("text", "INVERTED", name="text_idx")
+        index(dataset)
     return memwal.enable(
         str(path),
         region_spec=memwal.RegionSpec.unsharded(),
         primary_key=["id"],
         maintained_indexes=list(MAINTAINED) if indexed else [],
     )
+
+
+def index(dataset: lance.LanceDataset) -> None:
+    """Give a data set the indexes of :data:`MAINTAINED`."""
+    dataset.create_scalar_index("id", "BTREE", name="id_idx")
+    dataset.create_index(
+        "vector",
+        "IVF_PQ",
+        name="vector_idx",
+        num_partitions=_PARTITIONS,
+        num_sub_vectors=_SUB_VECTORS,
+    )
+    dataset.create_scalar_index("text", "INVERTED", name="text_idx")
 
 
 def narrow_rows(count: int, start: int, *, padding: int = 0) -> pa.Table:
@@ -112,3 +118,15 @@ def newest_entry(table: memwal.Table) -> bytes:
     store = table.location.store
     entries = list(store.list(wal_dir(table.region_ids()[0])))
     return store.get(max(entries, key=lambda entry: entry.modified).key)
+
+
+def native_snapshots(table: memwal.Table) -> list[ShardSnapshot]:
+    """What Lance's readers are told about a table's regions."""
+    found = []
+    for region_id, manifest in read_manifests(table.location.store).items():
+        snapshot = ShardSnapshot(str(region_id)).with_spec_id(manifest.spec_id)
+        snapshot = snapshot.with_current_generation(manifest.current_generation)
+        for flushed in manifest.flushed:
+            snapshot = snapshot.with_sstable(flushed.generation, flushed.path)
+        found.append(snapshot)
+    return found

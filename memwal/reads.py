@@ -11,12 +11,14 @@ import pyarrow as pa
 
 from memwal.reader.explain import ReadPlan
 from memwal.reader.lookup import look_up
+from memwal.reader.needed_regions import WantedKeys
 from memwal.reader.retry import while_collected
 from memwal.reader.scan import Scan
 from memwal.reader.search import answer, search, search_hybrid, search_text
 from memwal.reader.sources import MemTables, ReadSources, collect_sources, collect_version
 from memwal.reader.text_query import TextQuery
 from memwal.storage.location import TableLocation
+from memwal.table_index.base_table import BaseTable
 from memwal.writer.rows import RowShape
 
 
@@ -98,11 +100,14 @@ class Reads:
             One row per key that exists, in the order of ``keys``.
         """
 
-        def found() -> pa.Table:
-            sources = self._collect(max_staleness=max_staleness)
-            shape = RowShape(sources.base.identified_schema, sources.base.primary_key)
+        def wanted(base: BaseTable) -> pa.Table:
+            shape = RowShape(base.identified_schema, base.primary_key)
             rows = pa.Table.from_batches(shape.deletes(keys), shape.schema)
-            return look_up(sources, rows.select(shape.primary_key), columns=columns)
+            return rows.select(shape.primary_key)
+
+        def found() -> pa.Table:
+            sources = self._collect(keys=wanted, max_staleness=max_staleness)
+            return look_up(sources, wanted(sources.base), columns=columns)
 
         return while_collected(found)
 
@@ -119,8 +124,11 @@ class Reads:
         refine_factor: int | None = None,
         ef: int | None = None,
         prefilter: bool = True,
+        max_staleness: timedelta | None = None,
     ) -> pa.Table:
         """Find the rows with the nearest vectors; arguments as in ``vector_search.nearest``.
+
+        Regions in which no row can pass the filter are not read.
 
         Returns
         -------
@@ -139,6 +147,9 @@ class Reads:
             refine_factor=refine_factor,
             ef=ef,
             prefilter=prefilter,
+            max_staleness=max_staleness,
+            # The nearest rows of all regions count where they are filtered afterwards.
+            pruned_by=filter if prefilter else None,
         )
 
     def search_text(
@@ -149,15 +160,26 @@ class Reads:
         k: int | None = 10,
         filter: str | None = None,
         columns: Sequence[str] | None = None,
+        max_staleness: timedelta | None = None,
     ) -> pa.Table:
         """Find the rows whose texts match best; arguments as in ``text_search.best_texts``.
+
+        A score depends on the texts of all rows, so that a filter keeps no region from being read.
 
         Returns
         -------
         pyarrow.Table
             The columns and ``_score``, best first.
         """
-        return self._answer(search_text, query, column=column, k=k, filter=filter, columns=columns)
+        return self._answer(
+            search_text,
+            query,
+            column=column,
+            k=k,
+            filter=filter,
+            columns=columns,
+            max_staleness=max_staleness,
+        )
 
     def search_hybrid(
         self,
@@ -175,6 +197,7 @@ class Reads:
         nprobes: int | None = None,
         refine_factor: int | None = None,
         ef: int | None = None,
+        max_staleness: timedelta | None = None,
     ) -> pa.Table:
         """Find rows by vectors and texts together; arguments as in ``reader.search``.
 
@@ -198,19 +221,35 @@ class Reads:
             nprobes=nprobes,
             refine_factor=refine_factor,
             ef=ef,
+            max_staleness=max_staleness,
         )
 
-    def _answer(self, run: Callable[..., pa.Table], *args: Any, **options: Any) -> pa.Table:
+    def _answer(
+        self,
+        run: Callable[..., pa.Table],
+        *args: Any,
+        max_staleness: timedelta | None = None,
+        pruned_by: str | None = None,
+        **options: Any,
+    ) -> pa.Table:
         return answer(
-            self._collect,
+            lambda: self._collect(filter=pruned_by, max_staleness=max_staleness),
             lambda sources, newest: run(sources, newest, *args, **options),
         )
 
     def _collect(
-        self, *, filter: str | None = None, max_staleness: timedelta | None = None
+        self,
+        *,
+        filter: str | None = None,
+        keys: WantedKeys | None = None,
+        max_staleness: timedelta | None = None,
     ) -> ReadSources:
         return collect_sources(
-            self.location, self._memtables(), filter=filter, max_staleness=max_staleness
+            self.location,
+            self._memtables(),
+            filter=filter,
+            keys=keys,
+            max_staleness=max_staleness,
         )
 
     def _memtables(self) -> MemTables | None:
@@ -225,6 +264,10 @@ class PastReads(Reads):
         self.version = version
 
     def _collect(
-        self, *, filter: str | None = None, max_staleness: timedelta | None = None
+        self,
+        *,
+        filter: str | None = None,
+        keys: WantedKeys | None = None,
+        max_staleness: timedelta | None = None,
     ) -> ReadSources:
         return collect_version(self.location, self.version)

@@ -6,6 +6,7 @@ import json
 import math
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -86,8 +87,46 @@ def test_leaves_nothing_behind(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_compares_reading_and_merging_with_native(tmp_path: Path) -> None:
-    printed = run("against_native.py", tmp_path)
+READ_LINES: dict[str, dict[str, int]] = {
+    "scan": {"scan": 6},
+    "scan-memory": {"scan-memory": 2},
+    "lookup": {"lookup": 4},
+    "vector": {"vector": 2, "vector-recall": 2, "vector-lag": 1},
+    "text": {"text": 1, "text-lag": 1},
+}
 
-    assert "scan of one unmerged generation" in printed
-    assert "merge" in printed
+
+def read_lines(folder: Path, name: str) -> list[dict[str, Any]]:
+    lines: list[dict[str, Any]] = json.loads(run("reader.py", folder, "--json", "--only", name))[
+        "lines"
+    ]
+    for line in lines:
+        for side in ("ours", "other"):
+            assert 0 < line[side]["low"] <= line[side]["median"] <= line[side]["high"]
+    return lines
+
+
+@pytest.mark.parametrize("name", READ_LINES)
+def test_reads_have_figures_of_both_sides(tmp_path: Path, name: str) -> None:
+    lines = read_lines(tmp_path, name)
+
+    assert Counter(line["name"] for line in lines) == READ_LINES[name]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_query_sends_fewer_requests_than_a_native_one(tmp_path: Path) -> None:
+    lines = read_lines(tmp_path, "read-requests")
+
+    native = [line for line in lines if line["against"] == "native"]
+    assert (len(native), len(lines)) == (5, 11)
+    assert all(line["ratio"] < 1 for line in native)
+
+
+def test_tables_of_reads_are_kept_when_asked(tmp_path: Path) -> None:
+    arguments = ["--only", "scan-memory", "--keep", "--json"]
+    run("reader.py", tmp_path, *arguments)
+    (kept,) = tmp_path.iterdir()
+    made = sorted(kept.rglob("*"))
+    run("reader.py", tmp_path, *arguments)
+
+    assert sorted(kept.rglob("*")) == made

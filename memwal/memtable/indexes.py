@@ -174,14 +174,17 @@ class MemTableSnapshot:
     def search_text(
         self,
         column: str,
-        terms: Sequence[str],
+        terms: Sequence[str | tuple[str, ...]],
         *,
         k: int,
         allowed: Mask | None = None,
         statistics: TextStatistics | None = None,
         operator: str = "or",
     ) -> Matches:
-        """Best rows for the terms; parameters and errors as in ``TextRows.search``."""
+        """Best rows for the terms; parameters and errors as in ``TextRows.search``.
+
+        ``operator="and"`` wants the groups of ``TextRows.groups``.
+        """
         return self._text_rows(column).search(
             terms,
             self.view,

@@ -97,6 +97,10 @@ class TextRows:
         """What the tokenizer of the index makes of a query."""
         return self._tokenizer.query_terms(query)
 
+    def groups(self, query: str) -> list[tuple[str, ...]]:
+        """The terms of a query by position: n-grams stand at one, and so do parts of a word."""
+        return self._tokenizer.query_groups(query)
+
     def occurrences(self, terms: Sequence[str], view: RowView) -> tuple[Rows, dict[str, Rows]]:
         """Per row of a view its number of tokens, and of each term."""
         found = self._found(terms, view)
@@ -154,7 +158,7 @@ class TextRows:
 
     def search(
         self,
-        terms: Sequence[str],
+        terms: Sequence[str | tuple[str, ...]],
         view: RowView,
         *,
         k: int,
@@ -167,8 +171,8 @@ class TextRows:
 
         Parameters
         ----------
-        terms : sequence of str
-            From :meth:`terms`; a term that comes twice counts twice.
+        terms : sequence of str or of tuple of str
+            From :meth:`terms` or :meth:`groups`; a term that comes twice counts twice.
         view : RowView
             The rows to search.
         k : int
@@ -181,7 +185,8 @@ class TextRows:
             Of all sources that are searched together. By default those of the rows alive here,
             which gives the scores of a fresh Lance index over them.
         operator : {"or", "and"}, default "or"
-            Whether one term is enough, or all must be there.
+            Whether one term is enough, or each must be there; of a group, one of its terms. As
+            an index does only with what :meth:`groups` gives.
 
         Raises
         ------
@@ -192,16 +197,18 @@ class TextRows:
             raise InvalidInputError(f"k is {k}; ask for at least one row")
         if operator not in _OPERATORS:
             raise InvalidInputError(f"the operator {operator} is none of {', '.join(_OPERATORS)}")
-        found = self._found(terms, view)
+        groups = [(term,) if isinstance(term, str) else term for term in terms]
+        flat = [term for group in groups for term in group]
+        found = self._found(flat, view)
         statistics = _statistics(found, alive) if statistics is None else statistics
         unknown = [term for term in found.counts if term not in statistics.frequencies]
         if unknown:
             raise InvalidInputError(f"the statistics lack the terms {', '.join(unknown)}")
-        scores = _scores(found, terms, statistics)
+        scores = _scores(found, flat, statistics)
         eligible = scores > 0
         if operator == "and":
-            for counts in found.counts.values():
-                eligible &= counts > 0
+            for group in groups:
+                eligible &= np.any([found.counts[term] > 0 for term in group], axis=0)
         for mask in (alive, allowed):
             if mask is not None:
                 eligible &= mask

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import log1p
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 _K1 = 1.2
 _B = 0.75
+
+_Numbers: TypeAlias = npt.NDArray[np.int64] | npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,14 +24,14 @@ class TextStatistics:
     ----------
     documents : int
         Documents with at least one token.
-    tokens : int
-        Tokens of all documents.
+    tokens : float
+        Tokens of all documents, which may have weights.
     frequencies : mapping of str to int
         Per term, how many documents hold it.
     """
 
     documents: int = 0
-    tokens: int = 0
+    tokens: float = 0
     frequencies: Mapping[str, int] = field(default_factory=dict)
 
     def __add__(self, other: TextStatistics) -> TextStatistics:
@@ -45,9 +48,9 @@ class TextStatistics:
 
 def term_scores(
     term: str,
-    counts: npt.NDArray[np.int64],
+    counts: _Numbers,
     *,
-    lengths: npt.NDArray[np.int64],
+    lengths: _Numbers,
     statistics: TextStatistics,
 ) -> npt.NDArray[np.float64]:
     """What a term adds to the scores of documents.
@@ -56,7 +59,7 @@ def term_scores(
     ----------
     term : str
         One that the statistics know.
-    counts, lengths : numpy.ndarray of int64, shape (documents,)
+    counts, lengths : numpy.ndarray of int64 or float64, shape (documents,)
         How often each document holds the term, and how many tokens it has.
     statistics : TextStatistics
         Of all documents that are ranked together; at least one.

@@ -100,7 +100,7 @@ class Tokenizer:
         if str(given.get("document_granularity", "ROW")).upper().rpartition(".")[2] != "ROW":
             raise InvalidInputError(
                 "the text index takes each list element as a document; only whole rows can be "
-                "searched before they are flushed"
+                "searched, with an index of their own"
             )
         self._options = {
             name: value

@@ -6,7 +6,7 @@ that brought them are stored, their own indexes find these rows (spec: Indexed R
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -65,12 +65,15 @@ class Gap:
         Row ids of the others, ascending: they have to be looked at one by one.
     rest_keys : pyarrow.Array
         Their keys.
+    key : tuple
+        Names these rows for ever.
     """
 
     fragments: tuple[int, ...]
     bridges: tuple[Bridge, ...]
     rest: RowIds
     rest_keys: pa.Array
+    key: tuple[Hashable, ...]
 
 
 def find_index(
@@ -102,10 +105,13 @@ def find_gap(sources: ReadSources, index: IndexDescription) -> Gap | None:
         return None
     wanted = _catching_up(base, sources.merged, index.name)
     segments = tuple(segment.uuid for segment in index.segments)
-    return _gaps.get(
-        (*version_key(base), segments, wanted),
-        lambda: _find_gap(base, wanted, fragments),
-    )
+    key = (*version_key(base), options_key(base), segments, wanted)
+    return _gaps.get(key, lambda: _find_gap(base, wanted, fragments, key))
+
+
+def options_key(base: BaseTable) -> Hashable:
+    """What tells data sets apart that were opened with other credentials."""
+    return tuple(sorted(base.location.storage_options.items()))
 
 
 def _catching_up(
@@ -121,7 +127,10 @@ def _catching_up(
 
 
 def _find_gap(
-    base: BaseTable, merged: Sequence[MergedGeneration], fragments: tuple[int, ...]
+    base: BaseTable,
+    merged: Sequence[MergedGeneration],
+    fragments: tuple[int, ...],
+    key: tuple[Hashable, ...],
 ) -> Gap:
     rows = base.dataset.scanner(
         columns=list(base.primary_key),
@@ -149,7 +158,7 @@ def _find_gap(
         bridges.append(Bridge(source, addresses[order], row_ids[mine], keys.take(pa.array(mine))))
     rest = np.flatnonzero(~known)
     rest = rest[np.argsort(row_ids[rest])]
-    return Gap(fragments, tuple(bridges), row_ids[rest], keys.take(pa.array(rest)))
+    return Gap(fragments, tuple(bridges), row_ids[rest], keys.take(pa.array(rest)), key)
 
 
 def _open(base: BaseTable, merged: Sequence[MergedGeneration]) -> list[GenerationSource]:

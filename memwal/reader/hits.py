@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from memwal.reader.memtable_filter import passing_rows
+from memwal.reader.parallel import run_all
 from memwal.reader.row_set import RowIds, encode_row_set
 from memwal.reader.sources import ReadSources
 
@@ -98,17 +101,14 @@ def fetch(
     """
     base = sources.base
     names = list(schema.names) or [base.primary_key[0]]
-    parts, positions = [], []
-    for number in np.unique(hits.source):
-        mine = np.flatnonzero(hits.source == number)
-        dataset = base.dataset if number == BASE else sources.generations[number].dataset
-        rows = dataset._take_rows(hits.rows[mine].tolist(), columns=names)
-        parts.append(
-            pa.Table.from_arrays(
-                rows.columns, schema=pa.schema([base.schema.field(name) for name in names])
-            )
-        )
-        positions.append(mine)
+    numbers = np.unique(hits.source).tolist()
+    positions = [np.flatnonzero(hits.source == number) for number in numbers]
+    parts = run_all(
+        [
+            partial(_rows_of, sources, number, hits.rows[mine], names)
+            for number, mine in zip(numbers, positions, strict=True)
+        ]
+    )
     wanted = pa.schema([*schema, *(pa.field(name, pa.float32()) for name, _ in extra)])
     if not parts:
         return wanted.empty_table()
@@ -119,17 +119,49 @@ def fetch(
     return pa.Table.from_arrays(columns, schema=wanted)
 
 
+def _rows_of(sources: ReadSources, number: int, rows: RowIds, names: list[str]) -> pa.Table:
+    """Columns of rows of one source, in the types of the base table."""
+    base = sources.base
+    schema = pa.schema([base.schema.field(name) for name in names])
+    if number == BASE:
+        found = base.dataset._take_rows(rows.tolist(), columns=names)
+    elif (snapshot := sources.generations[number].snapshot) is not None:
+        found = snapshot.view.take(rows.astype(np.int64), columns=names)
+    else:
+        found = sources.generations[number].dataset._take_rows(rows.tolist(), columns=names)
+    return pa.Table.from_arrays(found.columns, schema=schema)
+
+
 def matching(sources: ReadSources, hits: Hits, predicate: str) -> np.ndarray[Any, Any]:
     """Which of the hits a SQL predicate lets through; only their rows are read."""
+    numbers = np.unique(hits.source).tolist()
+    positions = [np.flatnonzero(hits.source == number) for number in numbers]
     kept = np.zeros(len(hits), np.bool_)
-    for number in np.unique(hits.source):
-        mine = np.flatnonzero(hits.source == number)
-        dataset = sources.base.dataset if number == BASE else sources.generations[number].dataset
-        found = dataset.scanner(
-            columns=[],
-            filter=predicate,
-            with_row_id=True,
-            row_addr_allowlist=encode_row_set(hits.rows[mine]),
-        ).to_table()
-        kept[mine] = np.isin(hits.rows[mine], found.column("_rowid").to_numpy())
+    for mine, passing in zip(
+        positions,
+        run_all(
+            [
+                partial(_passing, sources, number, hits.rows[mine], predicate)
+                for number, mine in zip(numbers, positions, strict=True)
+            ]
+        ),
+        strict=True,
+    ):
+        kept[mine] = passing
     return kept
+
+
+def _passing(
+    sources: ReadSources, number: int, rows: RowIds, predicate: str
+) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    base = sources.base
+    if number != BASE and not sources.generations[number].is_flushed:
+        return passing_rows(sources.generations[number], predicate, base)[rows.astype(np.int64)]
+    dataset = base.dataset if number == BASE else sources.generations[number].dataset
+    found = dataset.scanner(
+        columns=[],
+        filter=predicate,
+        with_row_id=True,
+        row_addr_allowlist=encode_row_set(rows),
+    ).to_table()
+    return np.isin(rows, found.column("_rowid").to_numpy())

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from memwal.format.region_manifest import RegionManifest
+from memwal.reader.needed_regions import is_told_by_key
 from memwal.reader.region_specs import spec_of
 from memwal.reader.sources import ReadSources
 from memwal.region.routing import Router
@@ -31,7 +32,7 @@ def regions_of_keys(sources: ReadSources, keys: pa.Table) -> dict[UUID, Position
         by_spec.setdefault(manifest.spec_id, []).append(manifest)
     for spec_id, manifests in by_spec.items():
         spec = spec_of(sources.base, spec_id)
-        if spec is None or not _is_told_by_key(spec, sources.base):
+        if spec is None or not is_told_by_key(spec, sources.base):
             continue
         places = _by_values(spec, sources.base, keys)
         names = {field.field_id for field in spec.fields}
@@ -42,11 +43,6 @@ def regions_of_keys(sources: ReadSources, keys: pa.Table) -> dict[UUID, Position
                 continue
             found[manifest.region_id] = places.get(values, np.empty(0, np.int64))
     return found
-
-
-def _is_told_by_key(spec: RegionSpec, base: BaseTable) -> bool:
-    columns = [column for field in spec.fields for column in field.columns]
-    return bool(columns) and all(column in base.primary_key for column in columns)
 
 
 def _by_values(

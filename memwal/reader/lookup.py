@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -12,16 +12,18 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.types as pt
 
-from memwal.errors import InvalidInputError, MemWalError
+from memwal.errors import MemWalError
 from memwal.format.names import TOMBSTONE
+from memwal.reader.base_rows import key_predicate, rows_of_keys
+from memwal.reader.batches import read_rows
 from memwal.reader.generations import GenerationSource
 from memwal.reader.key_pages import key_positions, might_hold
 from memwal.reader.key_regions import regions_of_keys
 from memwal.reader.merged_rows import project
 from memwal.reader.newest import find_newest
 from memwal.reader.parallel import run_all
+from memwal.reader.row_set import RowIds
 from memwal.reader.scan import output_schema
 from memwal.reader.sources import ReadSources
 from memwal.region.newest import key_column, newest_rows
@@ -32,8 +34,10 @@ if TYPE_CHECKING:
 
 Positions = npt.NDArray[np.int64]
 
-# More keys than this are looked up by one pass over the key column instead of a predicate.
+# More keys than this are not put into one predicate.
 _MAX_PREDICATE_KEYS = 5_000
+# So many rows are read one by one.
+_FEW_ROWS = 100
 
 
 def look_up(
@@ -78,7 +82,7 @@ def look_up(
         parts, known = _from_regions(sources, asked, names)
         rest = asked.of(np.flatnonzero(~known))
         if len(rest.encoded):
-            parts.extend(_from_base(base, rest, names))
+            parts.append(_from_base(base, rest, names))
     except (OSError, ValueError) as error:
         if isinstance(error, MemWalError):
             raise
@@ -163,12 +167,14 @@ def _in_generation(
     """Which keys the generation knows, and the rows of those that it did not delete."""
     wanted = [*names, TOMBSTONE]
     if source.snapshot is not None:
-        places = source.snapshot.lookup([_one_array(c) for c in asked.columns.columns])
+        places = source.snapshot.lookup(
+            [key_column(asked.columns, [name]) for name in base.primary_key]
+        )
         at = np.flatnonzero(places >= 0)
         rows = source.snapshot.take(places[at], columns=wanted) if len(at) else None
     else:
         at, addresses = _addresses(base, source, asked)
-        rows = source.dataset._take_rows(addresses.tolist(), columns=wanted) if len(at) else None
+        rows = _read(source.dataset, addresses, wanted) if len(at) else None
     if rows is None:
         return at, None
     return at, rows.filter(pc.invert(pc.fill_null(rows.column(TOMBSTONE), False)))
@@ -176,7 +182,7 @@ def _in_generation(
 
 def _addresses(
     base: BaseTable, source: GenerationSource, asked: _Asked
-) -> tuple[Positions, np.ndarray[Any, np.dtype[np.uint64]]]:
+) -> tuple[Positions, RowIds]:
     """Which keys a flushed generation has, and the addresses of their newest rows."""
     at = np.arange(len(asked.encoded))
     if source.folder is not None:
@@ -196,36 +202,31 @@ def _addresses(
     return at[here], known.addresses[position.drop_null().to_numpy()]
 
 
-def _as_addresses(
-    fragments: Sequence[lance.LanceFragment], rows: Positions
-) -> np.ndarray[Any, np.dtype[np.uint64]]:
+def _as_addresses(fragments: Sequence[lance.LanceFragment], rows: Positions) -> RowIds:
     """Addresses of rows by their numbers in a data set from which none was deleted."""
     starts = np.cumsum([0, *(fragment.physical_rows for fragment in fragments)])
     numbers = np.array([fragment.fragment_id for fragment in fragments], np.uint64)
     which = starts.searchsorted(rows, side="right") - 1
     offsets = (rows - starts[which]).astype(np.uint64)
-    addresses: np.ndarray[Any, np.dtype[np.uint64]] = (numbers[which] << np.uint64(32)) | offsets
+    addresses: RowIds = (numbers[which] << np.uint64(32)) | offsets
     return addresses
 
 
-def _from_base(base: BaseTable, keys: _Asked, names: Sequence[str]) -> Iterator[pa.Table]:
-    if len(keys.encoded) <= _MAX_PREDICATE_KEYS:
-        predicate = " and ".join(
-            f"{_quoted(name)} in ({', '.join(_literals(keys.columns.column(name)))})"
-            for name in base.primary_key
-        )
-        rows = base.dataset.scanner(columns=names, filter=predicate).to_table()
-        # Of a composite key the predicate lets through every combination of the columns.
-        yield rows.filter(pc.is_in(key_column(rows, base.primary_key), value_set=keys.encoded))
-        return
-    scanner = base.dataset.scanner(columns=list(base.primary_key), with_row_id=True)
-    matching = []
-    for batch in scanner.to_batches():
-        hit = pc.is_in(key_column(batch, base.primary_key), value_set=keys.encoded)
-        matching.append(batch.column("_rowid").filter(hit))
-    row_ids = pa.chunked_array(matching, pa.uint64()).to_pylist()
-    if row_ids:
-        yield base.dataset._take_rows(row_ids, columns=names)
+def _from_base(base: BaseTable, keys: _Asked, names: Sequence[str]) -> pa.Table:
+    if len(keys.encoded) > _MAX_PREDICATE_KEYS:
+        found, _ = rows_of_keys(base, keys.encoded)
+        return _read(base.dataset, found, names)
+    rows = base.dataset.scanner(columns=names, filter=key_predicate(keys.columns)).to_table()
+    # Of a composite key the predicate lets through every combination of the columns.
+    return rows.filter(pc.is_in(key_column(rows, base.primary_key), value_set=keys.encoded))
+
+
+def _read(dataset: lance.LanceDataset, rows: RowIds, names: Sequence[str]) -> pa.Table:
+    """Rows by their ids, in no promised order."""
+    if len(rows) <= _FEW_ROWS:
+        return dataset._take_rows(rows.tolist(), columns=list(names))
+    batches = list(read_rows(dataset, rows, columns=names))
+    return pa.Table.from_batches(batches).select(list(names))
 
 
 def _with_keys(schema: pa.Schema, primary_key: Sequence[str]) -> list[str]:
@@ -235,29 +236,3 @@ def _with_keys(schema: pa.Schema, primary_key: Sequence[str]) -> list[str]:
 def _in_base_types(rows: pa.Table, base: BaseTable) -> pa.Table:
     schema = pa.schema([base.schema.field(name) for name in rows.column_names])
     return pa.Table.from_arrays(rows.columns, schema=schema)
-
-
-def _one_array(column: pa.ChunkedArray) -> pa.Array:
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
-
-
-def _literals(column: pa.ChunkedArray) -> list[str]:
-    kind = column.type
-    if pt.is_boolean(kind):
-        return ["true" if value else "false" for value in column.to_pylist()]
-    if pt.is_integer(kind):
-        # The parser takes the digits of the smallest one for a float.
-        smallest = -(1 << 63)
-        return [
-            f"cast('{value}' as bigint)" if value == smallest else str(value)
-            for value in column.to_pylist()
-        ]
-    if pt.is_string(kind) or pt.is_large_string(kind):
-        return ["'" + value.replace("'", "''") + "'" for value in column.to_pylist()]
-    if pt.is_binary(kind) or pt.is_large_binary(kind):
-        return ["X'" + value.hex() + "'" for value in column.to_pylist()]
-    raise InvalidInputError(f"a key of type {kind} cannot be looked up")

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from memwal.errors import MemWalError, ObjectNotFoundError
 from memwal.format.names import TOMBSTONE
 from memwal.memtable.indexes import MemTableSnapshot
-from memwal.reader.generations import GenerationSource, write_in_memory
-from memwal.reader.newest import ROW_ADDRESS, NewestRows
+from memwal.reader.base_rows import rows_of_keys
+from memwal.reader.batches import ROW_ID, gathered, read_rows, without_rows
+from memwal.reader.generations import GenerationSource
+from memwal.reader.memtable_filter import passing_rows
+from memwal.reader.newest import ROW_ADDRESS, Addresses, NewestRows
+from memwal.reader.replaced_rows import replaced_rows
+from memwal.reader.row_set import contains
 from memwal.reader.sources import ReadSources
 from memwal.region.newest import key_column
-from memwal.table_index.base_table import BaseTable
+from memwal.table_index.base_table import translate_lance_error
 
 GENERATION: Final = "_gen"
 
@@ -23,15 +29,19 @@ _EXTRA: Final = {
     GENERATION: pa.field(GENERATION, pa.uint64(), nullable=False),
     ROW_ADDRESS: pa.field(ROW_ADDRESS, pa.uint64()),
 }
-_KEY_FIELD: Final = b"primary-key"
-# Base rows are compared with the fresh keys this many at a time, or as many as there are fresh
-# keys: each comparison hashes all fresh keys, and larger pieces share that cost. Wide rows are
-# compared sooner, to bound memory.
+# Filtered base rows are compared with the fresh keys this many at a time, or as many as there are
+# fresh keys: each comparison hashes all fresh keys, and larger pieces share that cost. Wide rows
+# are compared sooner, to bound memory.
 _COMPARED_ROWS = 65_536
 _MAX_COMPARED_ROWS = 1 << 20
 _COMPARED_BYTES = 64 << 20
+# Lance reads two gigabytes ahead unless it is told, and no faster.
+_READ_AHEAD_BYTES = 64 << 20
+# Where a few rows are wanted, no more than this many are read ahead of what is given out.
+_FEW_ROWS = 8_192
 
-Addresses = np.ndarray[Any, np.dtype[np.uint64]]
+Elsewhere = Callable[[pa.Array], Iterator[pa.RecordBatch]]
+"""Reads the rows of some keys in the state of now."""
 
 
 class MergedRows:
@@ -40,13 +50,18 @@ class MergedRows:
     Parameters
     ----------
     sources, newest
-        See :func:`collect_newest`.
+        See :func:`memwal.reader.scan.collect_newest`.
     schema : pyarrow.Schema
         Columns of the table to return.
     filter : str or None
         SQL predicate in parentheses.
     extra : sequence of str
         ``_gen``, ``_rowaddr``.
+    keys : pyarrow.Array, optional
+        The only keys whose rows are read; all by default.
+    elsewhere : callable, optional
+        Where the rows of a generation come from that was collected before all of them were read.
+        By default that is a failure.
     """
 
     def __init__(
@@ -56,43 +71,76 @@ class MergedRows:
         schema: pa.Schema,
         filter: str | None,
         extra: Sequence[str],
+        *,
+        keys: pa.Array | None = None,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         self.sources = sources
-        self._newest = newest
+        self._newest = newest if keys is None else newest.only(keys)
         self._schema = schema
         self._filter = filter
         self._extra = extra
+        self._keys = keys
+        self._elsewhere = elsewhere
 
     def batches(self, limit: int | None) -> Iterator[pa.RecordBatch]:
-        """Batches of rows; whoever asks for no more than ``limit`` stops there."""
-        wanted = 0
-        for position, source in enumerate(self.sources.generations):
-            live = self._newest.live_addresses(position)
-            if len(live):
-                for batch in self._generation(source, live):
-                    wanted += batch.num_rows
-                    yield batch
-        yield from self._base(None if limit is None else max(limit - wanted, 0))
+        """Batches of rows; whoever asks for no more than ``limit`` stops there.
+
+        Raises
+        ------
+        ObjectNotFoundError
+            The version of the base table was cleaned up.
+        """
+        given = 0
+        for position in range(len(self.sources.generations)):
+            for batch in self._generation(position):
+                given += batch.num_rows
+                yield batch
+        yield from self._base(None if limit is None else max(limit - given, 0))
 
     def count(self) -> int:
         """Number of rows."""
-        counts = []
-        for position, source in enumerate(self.sources.generations):
-            live = self._newest.live_addresses(position)
-            if len(live) and self._filter is None:
-                counts.append(len(live))
-            elif len(live):
-                counts += [batch.num_rows for batch in self._generation(source, live)]
-        if len(self._newest.keys):
-            counts += [batch.num_rows for batch in self._base(None)]
+        counts: list[int] = []
+        for position in range(len(self.sources.generations)):
+            if self._filter is None:
+                counts.append(len(self._newest.live_addresses(position)))
+            else:
+                counts += [batch.num_rows for batch in self._generation(position)]
+        if self._filter is None or not len(self._newest.keys):
+            counts.append(self.sources.base.dataset.count_rows(self._filter))
+            counts.append(-len(replaced_rows(self.sources).rows))
         else:
-            counts.append(int(self.sources.base.dataset.count_rows(self._filter)))
+            counts += [batch.num_rows for batch in self._base(None)]
         return sum(counts)
 
-    def _generation(self, source: GenerationSource, live: Addresses) -> Iterator[pa.RecordBatch]:
+    def _generation(self, position: int) -> Iterator[pa.RecordBatch]:
+        source = self.sources.generations[position]
+        live = self._newest.live_addresses(position)
+        if not len(live):
+            return
         if source.snapshot is not None:
             yield from self._unflushed(source, source.snapshot, live)
             return
+        given = [np.empty(0, np.uint64)]
+        try:
+            for batch in self._flushed(source, live):
+                given.append(batch.column(ROW_ADDRESS).to_numpy())
+                yield self._output(batch, source.generation)
+        except (OSError, ValueError) as error:
+            if not _is_gone(error):
+                raise
+            if self._elsewhere is None:
+                raise ObjectNotFoundError(
+                    f"generation {source.generation} of region {source.region_id} of "
+                    f"{self.sources.base.location} is gone; if reading again does not help, it "
+                    "was deleted before it was merged"
+                ) from error
+            # Merged and collected since: the base table has what is left, unless something newer
+            # has it by now.
+            left = np.setdiff1d(live, np.concatenate(given))
+            yield from self._elsewhere(self._newest.keys_at(position, left))
+
+    def _flushed(self, source: GenerationSource, live: Addresses) -> Iterator[pa.RecordBatch]:
         alive = f"not {TOMBSTONE}"
         scanner = source.dataset.scanner(
             columns=self._schema.names,
@@ -100,12 +148,8 @@ class MergedRows:
             with_row_address=True,
         )
         for batch in scanner.to_batches():
-            addresses = batch.column(ROW_ADDRESS).to_numpy()
-            at = np.minimum(np.searchsorted(live, addresses), len(live) - 1)
-            kept = live[at] == addresses
-            yield self._output(
-                batch if kept.all() else batch.filter(pa.array(kept)), source.generation
-            )
+            kept = contains(live, batch.column(ROW_ADDRESS).to_numpy())
+            yield batch if kept.all() else batch.filter(pa.array(kept))
 
     def _unflushed(
         self, source: GenerationSource, snapshot: MemTableSnapshot, live: Addresses
@@ -115,9 +159,7 @@ class MergedRows:
         kept = np.zeros(view.rows, np.bool_)
         kept[live.astype(np.int64)] = True
         if self._filter is not None:
-            passing = np.zeros(view.rows, np.bool_)
-            passing[_passing(snapshot, self._filter, self.sources.base)] = True
-            kept &= passing
+            kept &= passing_rows(source, self._filter, self.sources.base)
         for number, batch in enumerate(view.batches):
             start = int(view.starts[number])
             mine = kept[start : start + batch.num_rows]
@@ -132,30 +174,63 @@ class MergedRows:
             yield self._output(_numbered(batch, rows), source.generation)
 
     def _base(self, limit: int | None) -> Iterator[pa.RecordBatch]:
-        base, newest = self.sources.base, self._newest
-        if limit == 0:
+        if limit == 0 or not self.sources.base.dataset.fragment_ids():
             return
+        if self._keys is not None:
+            found = self._base_of_keys(self._keys)
+        elif not len(self._newest.keys):
+            found = self._base_scan(limit=limit)
+        elif self._filter is None and limit is None:
+            found = self._base_unreplaced()
+        else:
+            found = self._base_compared(limit)
+        for batch in found:
+            yield self._output(batch, 0)
+
+    def _base_scan(self, names: Sequence[str] = (), **options: object) -> Iterator[pa.RecordBatch]:
         addressed = ROW_ADDRESS in self._extra
-        if not len(newest.keys):
-            scanner = base.dataset.scanner(
-                columns=self._schema.names,
-                filter=self._filter,
-                limit=limit,
-                with_row_address=addressed or not self._schema.names,
-            )
-            for batch in scanner.to_batches():
-                yield self._output(batch, 0)
-            return
-        names = self._schema.names
-        names = [*names, *(key for key in base.primary_key if key not in names)]
-        rows = min(max(_COMPARED_ROWS, len(newest.keys)), _MAX_COMPARED_ROWS)
-        scanner = base.dataset.scanner(
-            columns=names, filter=self._filter, with_row_address=addressed
+        wanted = [*self._schema.names, *(name for name in names if name not in self._schema.names)]
+        scanner = self.sources.base.dataset.scanner(
+            columns=wanted,
+            filter=self._filter,
+            with_row_address=addressed or not (wanted or options.get("with_row_id")),
+            io_buffer_size=_READ_AHEAD_BYTES,
+            **options,
         )
-        for piece in _gathered(scanner.to_batches(), rows):
-            outdated = pc.is_in(key_column(piece, base.primary_key), value_set=newest.keys)
-            for batch in piece.filter(pc.invert(outdated)).to_batches():
-                yield self._output(batch, 0)
+        found: Iterator[pa.RecordBatch] = scanner.to_batches()
+        return found
+
+    def _base_of_keys(self, keys: pa.Array) -> Iterator[pa.RecordBatch]:
+        fresh = pc.is_in(keys, value_set=self._newest.keys)
+        rows, _ = rows_of_keys(self.sources.base, keys.filter(pc.invert(fresh)))
+        return read_rows(
+            self.sources.base.dataset,
+            rows,
+            columns=self._schema.names,
+            filter=self._filter,
+            with_row_address=ROW_ADDRESS in self._extra,
+        )
+
+    def _base_unreplaced(self) -> Iterator[pa.RecordBatch]:
+        """All rows but those that a generation replaced: which these are is known for a while."""
+        replaced = replaced_rows(self.sources).rows
+        for batch in self._base_scan(with_row_id=True):
+            yield without_rows(batch, ROW_ID, replaced)
+
+    def _base_compared(self, limit: int | None) -> Iterator[pa.RecordBatch]:
+        """Rows that a filter leaves, or the first ones: their keys are compared as they come."""
+        primary_key = self.sources.base.primary_key
+        fresh = self._newest.keys
+        rows = min(max(_COMPARED_ROWS, len(fresh)), _MAX_COMPARED_ROWS)
+        rows = rows if limit is None else min(rows, max(limit, _FEW_ROWS))
+        batches = self._base_scan(primary_key)
+        for piece in gathered(batches, rows=rows, max_bytes=_COMPARED_BYTES):
+            keys = pa.concat_arrays([key_column(batch, primary_key) for batch in piece])
+            kept = pc.invert(pc.is_in(keys, value_set=fresh))
+            start = 0
+            for batch in piece:
+                yield batch.filter(kept.slice(start, batch.num_rows))
+                start += batch.num_rows
 
     def _output(self, batch: pa.RecordBatch, generation: int) -> pa.RecordBatch:
         if not self._extra:
@@ -184,25 +259,10 @@ def project(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([batch.column(name) for name in schema.names], schema=schema)
 
 
-def _passing(snapshot: MemTableSnapshot, filter: str, base: BaseTable) -> np.ndarray[Any, Any]:
-    """Numbers of the rows that a predicate lets through."""
-    text = filter.casefold().replace("``", "`")
-    # A column that the predicate names stands in its text; one more does no harm.
-    named = [name for name in base.schema.names if name.casefold().replace("``", "`") in text]
-    names = named or list(base.primary_key)
-    rows = pa.Table.from_arrays(
-        [snapshot.view.column(name) for name in names],
-        schema=pa.schema([_without_key(snapshot.view.schema.field(name)) for name in names]),
-    )
-    dataset = write_in_memory(rows)
-    found = dataset.scanner(columns=[], filter=filter, with_row_address=True).to_table()
-    return np.asarray(found.column(ROW_ADDRESS).to_numpy().astype(np.int64))
-
-
-def _without_key(field: pa.Field) -> pa.Field:
-    """The field as one that is no part of a key: some of a key's columns alone are none."""
-    kept = {name: value for name, value in (field.metadata or {}).items() if _KEY_FIELD not in name}
-    return field.with_nullable(True).with_metadata(kept)
+def _is_gone(error: Exception) -> bool:
+    if not isinstance(error, MemWalError):
+        error = translate_lance_error(error, "reading a generation")
+    return isinstance(error, ObjectNotFoundError)
 
 
 def _numbered(batch: pa.RecordBatch, rows: Addresses) -> pa.RecordBatch:
@@ -210,20 +270,3 @@ def _numbered(batch: pa.RecordBatch, rows: Addresses) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(
         [*batch.columns, pa.array(rows)], names=[*batch.schema.names, ROW_ADDRESS]
     )
-
-
-def _gathered(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
-    """Batches joined until they have so many rows, or :data:`_COMPARED_BYTES`, together."""
-    held: list[pa.RecordBatch] = []
-    count = size = 0
-    for batch in batches:
-        if not batch.num_rows:
-            continue
-        held.append(batch)
-        count += batch.num_rows
-        size += batch.nbytes
-        if count >= rows or size >= _COMPARED_BYTES:
-            yield pa.Table.from_batches(held)
-            held, count, size = [], 0, 0
-    if held:
-        yield pa.Table.from_batches(held)

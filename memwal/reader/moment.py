@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -11,6 +11,7 @@ from uuid import UUID
 
 from memwal.errors import InvalidInputError
 from memwal.format.region_manifest import RegionManifest
+from memwal.reader.needed_regions import WantedKeys, divides_alike, needed_regions
 from memwal.reader.recent import Recent, version_key
 from memwal.reader.region_snapshot import read_snapshot
 from memwal.region.discovery import read_manifests
@@ -20,6 +21,8 @@ from memwal.table_index.base_table import BaseTable, open_base
 _OPEN_BASES: Final = 4
 
 _bases: Recent[BaseTable] = Recent(_OPEN_BASES)
+# The newest version of each table that a read has seen.
+_seen: Recent[BaseTable] = Recent(_OPEN_BASES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,7 @@ def moment(
     location: TableLocation,
     *,
     regions: Collection[UUID] | None = None,
+    keys: WantedKeys | None = None,
     max_staleness: timedelta | None = None,
     clock: Callable[[], float] = time.time,
 ) -> Moment:
@@ -53,6 +57,9 @@ def moment(
     ----------
     regions : collection of UUID, optional
         The only regions that matter; all by default.
+    keys : callable, optional
+        The only keys that matter, in the types of a version of the base table: where they tell
+        the regions, no manifest of another region is read.
     max_staleness : timedelta, optional
         The read may take the regions as the snapshot in the MemWAL index has them, if that is not
         older, and then sends no request to any region. What was flushed since is not seen, what
@@ -77,10 +84,16 @@ def moment(
                 {region_id: found[region_id] for region_id in chosen},
                 datetime.fromtimestamp(taken, UTC),
             )
+    seen = _seen.peek(_name(location)) if keys is not None and regions is None else None
+    needed = needed_regions(location, seen, keys) if seen is not None and keys else regions
     # The manifests first: a generation that is merged in between is then in the base table too.
-    manifests = read_manifests(location.store, regions)
+    manifests = read_manifests(location.store, needed)
     base = kept(open_base(location))
     base.require_mem_wal()
+    if seen is not None and needed is not None and not divides_alike(seen, base):
+        manifests = read_manifests(location.store)
+        base = kept(open_base(location))
+    _seen.put(_name(location), base)
     return Moment(base, manifests)
 
 
@@ -106,5 +119,8 @@ def past_base(location: TableLocation, version: int | str) -> BaseTable:
 
 def kept(base: BaseTable) -> BaseTable:
     """The same version as it was opened before: its data set holds what reads have cached."""
-    options = tuple(sorted(base.location.storage_options.items()))
-    return _bases.get((version_key(base), options), lambda: base)
+    return _bases.get((version_key(base), _name(base.location)), lambda: base)
+
+
+def _name(location: TableLocation) -> Hashable:
+    return location.uri, tuple(sorted(location.storage_options.items()))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +14,7 @@ import pyarrow.compute as pc
 from memwal.format.names import TOMBSTONE
 from memwal.memtable.indexes import MemTableSnapshot
 from memwal.reader.generations import GenerationSource
+from memwal.reader.recent import Recent
 from memwal.region.newest import key_column, newest_rows
 from memwal.table_index.base_table import translate_lance_error
 
@@ -23,6 +22,9 @@ ROW_ADDRESS = "_rowaddr"
 
 _PARALLEL_READS = 8
 _CACHE_BYTES = 256 << 20
+_FOUND_BYTES = 128 << 20
+
+Addresses = np.ndarray[Any, np.dtype[np.uint64]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ class NewestRows:
     keys : pyarrow.Array
         Every key that occurs, once: the base table's rows of these keys are outdated.
     source : numpy.ndarray of int
-        Which generation has the newest row of each key (position in what was given).
+        Which generation has the newest row of each key (position in what was given), ascending.
     addresses : numpy.ndarray of uint64
         Its row address there.
     deleted : numpy.ndarray of bool
@@ -70,10 +72,33 @@ class NewestRows:
     addresses: np.ndarray[Any, np.dtype[np.uint64]]
     deleted: np.ndarray[Any, np.dtype[np.bool_]]
 
-    def live_addresses(self, source: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    @property
+    def nbytes(self) -> int:
+        """Memory, in bytes."""
+        arrays = (self.source, self.addresses, self.deleted)
+        return int(self.keys.nbytes + sum(array.nbytes for array in arrays))
+
+    def live_addresses(self, source: int) -> Addresses:
         """Row addresses, ascending, of the rows of one generation that count."""
-        mine = (self.source == source) & ~self.deleted
-        return np.sort(self.addresses[mine])
+        mine = self._of(source)
+        return np.sort(self.addresses[mine][~self.deleted[mine]])
+
+    def keys_at(self, source: int, addresses: Addresses) -> pa.Array:
+        """Keys of some rows of one generation that count, by their addresses in any order."""
+        mine = self._of(source)
+        own = self.addresses[mine]
+        order = np.argsort(own)
+        at = order[np.searchsorted(own, addresses, sorter=order)]
+        return self.keys.take(pa.array(at + mine.start))
+
+    def only(self, keys: pa.Array) -> NewestRows:
+        """The same rows, of which only those of the given keys count as far as they did."""
+        others = pc.invert(pc.is_in(self.keys, value_set=keys))
+        return replace(self, deleted=self.deleted | others.to_numpy(zero_copy_only=False))
+
+    def _of(self, source: int) -> slice:
+        first, last = np.searchsorted(self.source, [source, source + 1])
+        return slice(int(first), int(last))
 
 
 def find_newest(
@@ -83,6 +108,17 @@ def find_newest(
 
     Keys of different regions are different, so that the order between regions does not matter.
     """
+    identities = tuple(source.identity for source in generations)
+    if None in identities or len(identities) <= 1:
+        return _find_newest(generations, primary_key, key_type)
+    # Flushed generations never change.
+    key = (identities, tuple(primary_key), str(key_type))
+    return _found.get(key, lambda: _find_newest(generations, primary_key, key_type))
+
+
+def _find_newest(
+    generations: Sequence[GenerationSource], primary_key: Sequence[str], key_type: pa.DataType
+) -> NewestRows:
     if not generations:
         return NewestRows(
             keys=pa.array([], key_type),
@@ -107,10 +143,12 @@ def read_keys(source: GenerationSource, primary_key: Sequence[str]) -> Generatio
     """Keys of a generation; those of a flushed one never change and are kept for a while."""
     if source.snapshot is not None:
         return _unflushed_keys(source.snapshot, primary_key)
-    if source.identity is not None:
-        cached = _cache.get(source.identity)
-        if cached is not None:
-            return cached
+    if source.identity is None:
+        return _flushed_keys(source, primary_key)
+    return _cache.get(source.identity, lambda: _flushed_keys(source, primary_key))
+
+
+def _flushed_keys(source: GenerationSource, primary_key: Sequence[str]) -> GenerationKeys:
     try:
         table = source.dataset.scanner(
             columns=[*primary_key, TOMBSTONE], with_row_address=True, scan_in_order=True
@@ -118,14 +156,11 @@ def read_keys(source: GenerationSource, primary_key: Sequence[str]) -> Generatio
     except (OSError, ValueError) as error:
         raise translate_lance_error(error, f"reading {source.identity}") from error
     addresses = table.column(ROW_ADDRESS).to_numpy()
-    found = GenerationKeys(
+    return GenerationKeys(
         keys=key_column(table, primary_key),
         deleted=pc.fill_null(table.column(TOMBSTONE), False).to_numpy(),
         addresses=addresses,
     )
-    if source.identity is not None:
-        _cache.put(source.identity, found)
-    return found
 
 
 def _unflushed_keys(snapshot: MemTableSnapshot, primary_key: Sequence[str]) -> GenerationKeys:
@@ -137,31 +172,5 @@ def _unflushed_keys(snapshot: MemTableSnapshot, primary_key: Sequence[str]) -> G
     )
 
 
-class _KeyCache:
-    """The keys of generations that were read last, up to a number of bytes."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._bytes = 0
-        self._entries: OrderedDict[str, GenerationKeys] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, identity: str) -> GenerationKeys | None:
-        with self._lock:
-            found = self._entries.get(identity)
-            if found is not None:
-                self._entries.move_to_end(identity)
-            return found
-
-    def put(self, identity: str, keys: GenerationKeys) -> None:
-        with self._lock:
-            if identity in self._entries:
-                return
-            self._entries[identity] = keys
-            self._bytes += keys.nbytes
-            while self._bytes > self._max_bytes:
-                _, dropped = self._entries.popitem(last=False)
-                self._bytes -= dropped.nbytes
-
-
-_cache = _KeyCache(_CACHE_BYTES)
+_cache: Recent[GenerationKeys] = Recent(_CACHE_BYTES, lambda keys: keys.nbytes)
+_found: Recent[NewestRows] = Recent(_FOUND_BYTES, lambda found: found.nbytes)

@@ -22,13 +22,13 @@ _STEPS = BLOCK // _LANES
 
 
 def decode_postings(
-    blocks: Sequence[bytes], length: int, *, varint_tail: bool, name: str
+    blocks: Sequence[bytes | memoryview], length: int, *, varint_tail: bool, name: str
 ) -> tuple[Numbers, Numbers]:
     """Decode a posting list.
 
     Parameters
     ----------
-    blocks : sequence of bytes
+    blocks : sequence of bytes or memoryview
         As the index holds them, 128 documents each.
     length : int
         Documents of all blocks.
@@ -67,11 +67,11 @@ def decode_postings(
     return documents, counts
 
 
-def _decode_full(blocks: Sequence[bytes], documents: Numbers, counts: Numbers) -> None:
+def _decode_full(blocks: Sequence[bytes | memoryview], documents: Numbers, counts: Numbers) -> None:
     """Blocks whose numbers have the same width are unpacked together."""
     firsts = np.empty(len(blocks), np.int64)
-    gaps: dict[int, list[tuple[int, bytes]]] = {}
-    often: dict[int, list[tuple[int, bytes]]] = {}
+    gaps: dict[int, list[tuple[int, bytes | memoryview]]] = {}
+    often: dict[int, list[tuple[int, bytes | memoryview]]] = {}
     for number, block in enumerate(blocks):
         first, width = struct.unpack_from("<IB", block, _SCORE_BYTES)
         firsts[number] = first
@@ -88,13 +88,13 @@ def _decode_full(blocks: Sequence[bytes], documents: Numbers, counts: Numbers) -
     _unpack_into(counts.reshape(-1, BLOCK), often)
 
 
-def _unpack_into(target: Numbers, packed: dict[int, list[tuple[int, bytes]]]) -> None:
+def _unpack_into(target: Numbers, packed: dict[int, list[tuple[int, bytes | memoryview]]]) -> None:
     for width, parts in packed.items():
         rows = [number for number, _ in parts]
         target[rows] = _unpack([data for _, data in parts], width)
 
 
-def _unpack(parts: Sequence[bytes], width: int) -> Numbers:
+def _unpack(parts: Sequence[bytes | memoryview], width: int) -> Numbers:
     """Unpack 128 numbers of ``width`` bits from each part.
 
     Numbers stand in four lanes in turn; the words of a lane are every fourth of the part.
@@ -111,7 +111,7 @@ def _unpack(parts: Sequence[bytes], width: int) -> Numbers:
     return values.reshape(len(parts), BLOCK).astype(np.int64)
 
 
-def _tail(data: bytes, count: int, *, varint: bool) -> Numbers:
+def _tail(data: bytes | memoryview, count: int, *, varint: bool) -> Numbers:
     if not varint:
         return np.frombuffer(data, "<u4", count).astype(np.int64)
     raw = np.frombuffer(data, np.uint8).astype(np.int64)

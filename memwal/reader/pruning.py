@@ -25,7 +25,7 @@ from memwal.reader.column_bounds import ColumnBounds, array_of, plain_values
 from memwal.reader.region_specs import spec_of
 from memwal.region.date_parts import date_part
 from memwal.region.fields import RegionField
-from memwal.region.predicates import Alternative, read_predicate
+from memwal.region.predicate_alternatives import Alternative, read_predicate
 from memwal.region.region_values import read_values
 from memwal.region.spec import RegionSpec
 from memwal.region.transforms import CalendarPart, Identity, Truncate
@@ -46,7 +46,7 @@ class PrunedRegion:
     generations : tuple of int
         The generations that would have been read otherwise.
     reason : str
-        Why none of its rows can pass the filter.
+        Why none of its rows can pass the filter, in words.
     """
 
     region_id: UUID
@@ -141,7 +141,7 @@ def _bounds(alternative: Alternative, schema: pa.Schema) -> dict[str, ColumnBoun
                 schema.field(column).type,
                 [comparison for comparison in alternative if comparison.column == column],
             )
-            if bounds.conditions:
+            if bounds.comparisons:
                 found[column] = bounds
     return found
 
@@ -152,7 +152,7 @@ def _reason(
     for field, value in fields:
         named = [bounds[column] for column in field.columns if column and column in bounds]
         if len(named) == len(field.columns) and not _is_possible(field, value, named):
-            return _shown(field, value)
+            return _shown([(field, value)], named)
     for column, bound in bounds.items():
         parts = [
             (field, field.transform, value)
@@ -161,12 +161,18 @@ def _reason(
         ]
         wanted = [(part, int(value[0].as_py())) for _, part, value in parts]
         if wanted and not _has_period(bound, wanted):
-            return " and ".join(_shown(field, value) for field, _, value in parts)
+            return _shown([(field, value) for field, _, value in parts], [bound])
     return None
 
 
-def _shown(field: RegionField, value: pa.Array) -> str:
-    return f"{field} is {value[0].as_py()!r} in the region and another one in the filter"
+def _shown(fields: Sequence[tuple[RegionField, pa.Array]], bounds: Sequence[ColumnBounds]) -> str:
+    has = " and ".join(f"{field} is {_literal(value[0].as_py())}" for field, value in fields)
+    asked = " and ".join(str(one) for bound in bounds for one in bound.comparisons)
+    return f"{has} in all of its rows, and in none where {asked}"
+
+
+def _literal(value: Any) -> str:
+    return repr(value) if isinstance(value, str | bytes) else str(value).lower()
 
 
 def _is_possible(field: RegionField, value: pa.Array, bounds: Sequence[ColumnBounds]) -> bool:
@@ -178,6 +184,8 @@ def _is_possible(field: RegionField, value: pa.Array, bounds: Sequence[ColumnBou
         return _any_gives(field, value, known, [bound.data_type for bound in bounds])
     if isinstance(field.transform, Identity):
         return bounds[0].allows(plain_values(value)[0])
+    if isinstance(field.transform, CalendarPart):
+        return bounds[0].allows_part(field.transform.part, int(value[0].as_py()))
     if isinstance(field.transform, Truncate):
         return _overlaps(bounds[0], plain_values(value)[0], field.transform.width)
     return True
@@ -211,8 +219,10 @@ def _overlaps(bound: ColumnBounds, value: Any, width: int) -> bool:
     if isinstance(value, str | bytes):
         if len(value) < width:
             return bound.allows(value)
-        return (high is None or high >= value) and (
-            low is None or low <= value or bool(low.startswith(value))
+        return (
+            (high is None or high >= value)
+            and (low is None or low <= value or bool(low.startswith(value)))
+            and bound.allows_prefix(value)
         )
     # Integers end one before the next multiple; a width too far does no harm to decimals.
     reach = width - isinstance(value, int)

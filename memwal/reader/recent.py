@@ -50,6 +50,13 @@ class Recent(Generic[Value]):
                 self._weight -= weight
         return value
 
+    def put(self, key: Hashable, value: Value) -> None:
+        """Set the value of a key, whatever it was."""
+        with self._lock:
+            _, weight = self._values.pop(key, (value, 0))
+            self._weight -= weight
+        self.get(key, lambda: value)
+
     def peek(self, key: Hashable) -> Value | None:
         """The value of a key if it is there."""
         with self._lock:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from memwal.errors import InvalidInputError, MemWalError
+from memwal.errors import ConflictError, InvalidInputError, MemWalError, ObjectNotFoundError
 from memwal.reader.explain import ReadPlan, plan_of
 from memwal.reader.merged_rows import GENERATION, MergedRows, with_extra
 from memwal.reader.newest import ROW_ADDRESS, NewestRows, find_newest
@@ -21,6 +21,9 @@ from memwal.table_index.base_table import BaseTable, translate_lance_error
 
 if TYPE_CHECKING:
     import pandas as pd
+
+# So often may generations be collected under one that is read in the place of another.
+_TIMES = 5
 
 
 class Scan:
@@ -108,7 +111,7 @@ class Scan:
         sources, newest = _collect_once(self._collect)
         schema = output_schema(sources.base, self._columns)
         wanted = with_extra(schema, self._extra)
-        batches = self._run(MergedRows(sources, newest, schema, self._filter, self._extra))
+        batches = self._run(self._rows(sources, newest, schema, self._extra))
         # The first batch is read now, while the scan can still start over.
         first = list(itertools.islice(batches, 1))
         return pa.RecordBatchReader.from_batches(wanted, itertools.chain(first, batches))
@@ -116,9 +119,44 @@ class Scan:
     def _counted(self) -> int:
         sources, newest = _collect_once(self._collect)
         output_schema(sources.base, self._columns)
-        rows = MergedRows(sources, newest, pa.schema([]), self._filter, [])
         with _translated(sources.base):
-            return rows.count()
+            return self._rows(sources, newest, pa.schema([]), []).count()
+
+    def _rows(
+        self,
+        sources: ReadSources,
+        newest: NewestRows,
+        schema: pa.Schema,
+        extra: Sequence[str],
+        *,
+        keys: pa.Array | None = None,
+        times: int = _TIMES,
+    ) -> MergedRows:
+        """The rows of some keys, or of all.
+
+        When a generation is collected under way, the keys of its rows that were not given out yet
+        are read in the state of then, so that each is given out once, as it is now. In that state
+        the same may happen again, though not for ever.
+        """
+
+        def elsewhere(left: pa.Array) -> Iterator[pa.RecordBatch]:
+            again, newer = collect_newest(self._collect)
+            if output_schema(again.base, schema.names).types != schema.types:
+                raise ConflictError(
+                    f"the columns of {again.base.location} changed while it was scanned; scan again"
+                )
+            rows = self._rows(again, newer, schema, extra, keys=left, times=times - 1)
+            yield from rows.batches(None)
+
+        return MergedRows(
+            sources,
+            newest,
+            schema,
+            self._filter,
+            extra,
+            keys=keys,
+            elsewhere=elsewhere if times else None,
+        )
 
     def _run(self, rows: MergedRows) -> Iterator[pa.RecordBatch]:
         skip = self._offset
@@ -180,4 +218,11 @@ def _translated(base: BaseTable) -> Iterator[None]:
     except (OSError, ValueError) as error:
         if isinstance(error, MemWalError):
             raise
-        raise translate_lance_error(error, f"scanning {base.location}") from error
+        translated = translate_lance_error(error, f"scanning {base.location}")
+        if not isinstance(translated, ObjectNotFoundError):
+            raise translated from error
+        raise ObjectNotFoundError(
+            f"files of version {base.version} of {base.location} were deleted while it was "
+            "scanned; scan again, and clean up only versions that are older than the longest "
+            "scan takes (older_than of Lance's cleanup_old_versions), or tag the version"
+        ) from error

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Unpack
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
-from memwal.errors import InvalidInputError, MemWalError, ObjectNotFoundError
+from memwal.errors import InvalidInputError, MemWalError
 from memwal.reader.hits import Hits, fetch
 from memwal.reader.newest import NewestRows
 from memwal.reader.predicate import whole_predicate
+from memwal.reader.retry import while_collected
 from memwal.reader.scan import collect_newest, output_schema
 from memwal.reader.sources import ReadSources
 from memwal.reader.text_query import TextQuery
 from memwal.reader.text_search import best_texts
+from memwal.reader.vector_query import VectorOptions
 from memwal.reader.vector_search import nearest
 from memwal.table_index.base_table import translate_lance_error
 
@@ -25,7 +27,6 @@ DISTANCE = "_distance"
 SCORE = "_score"
 RELEVANCE = "_relevance_score"
 
-_ATTEMPTS = 5
 _RANK_CONSTANT = 60
 _CANDIDATES = 50
 
@@ -44,13 +45,7 @@ def answer(
     run : callable
         Searches them.
     """
-    retrying = Retrying(
-        retry=retry_if_exception_type(ObjectNotFoundError),
-        stop=stop_after_attempt(_ATTEMPTS),
-        reraise=True,
-    )
-    result: pa.Table = retrying(lambda: run(*collect_newest(collect)))
-    return result
+    return while_collected(lambda: run(*collect_newest(collect)))
 
 
 def search(
@@ -62,11 +57,8 @@ def search(
     k: int = 10,
     filter: str | None = None,
     columns: Sequence[str] | None = None,
-    metric: str | None = None,
-    nprobes: int | None = None,
-    refine_factor: int | None = None,
-    ef: int | None = None,
     prefilter: bool = True,
+    **options: Unpack[VectorOptions],
 ) -> pa.Table:
     """Rows with the nearest vectors; see :func:`memwal.reader.vector_search.nearest`.
 
@@ -85,11 +77,8 @@ def search(
             column=column,
             k=k,
             filter=filter,
-            metric=metric,
-            nprobes=nprobes,
-            refine_factor=refine_factor,
-            ef=ef,
             prefilter=prefilter,
+            **options,
         )
         return fetch(sources, hits, schema, [(DISTANCE, hits.values)])
 
@@ -131,10 +120,7 @@ def search_hybrid(
     columns: Sequence[str] | None = None,
     weight: float = 0.5,
     candidates: int | None = None,
-    metric: str | None = None,
-    nprobes: int | None = None,
-    refine_factor: int | None = None,
-    ef: int | None = None,
+    **options: Unpack[VectorOptions],
 ) -> pa.Table:
     """Rows that are near in vectors, in texts, or in both, by reciprocal rank fusion.
 
@@ -170,10 +156,7 @@ def search_hybrid(
             column=vector_column,
             k=depth,
             filter=filter,
-            metric=metric,
-            nprobes=nprobes,
-            refine_factor=refine_factor,
-            ef=ef,
+            **options,
         )
         texts = best_texts(sources, newest, query, columns=text_column, k=depth, filter=filter)
         hits, extra = _fused(near, texts, weight)

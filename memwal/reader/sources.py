@@ -14,6 +14,7 @@ from memwal.format.region_manifest import RegionManifest
 from memwal.memtable.unflushed import UnflushedRows
 from memwal.reader.generations import GenerationSource, open_all, open_memtable
 from memwal.reader.moment import moment, past_base
+from memwal.reader.needed_regions import WantedKeys
 from memwal.reader.pruning import PrunedRegion, RegionPruner
 from memwal.region.discovery import read_manifests
 from memwal.storage.location import TableLocation
@@ -80,6 +81,7 @@ def collect_sources(
     *,
     regions: Collection[UUID] | None = None,
     filter: str | None = None,
+    keys: WantedKeys | None = None,
     max_staleness: timedelta | None = None,
 ) -> ReadSources:
     """Collect the sources of a read (spec: MemTable Collection).
@@ -98,6 +100,9 @@ def collect_sources(
     filter : str, optional
         What the read filters by. Regions in which no row can pass are left out; the rows that are
         read still have to be filtered.
+    keys : callable, optional
+        The only keys that matter to the read, as columns in the types of a version of the base
+        table. Regions that cannot have them are not asked, as far as that is known in advance.
     max_staleness : timedelta, optional
         How old a snapshot of the regions may be that the read makes do with; see ``moment``.
 
@@ -116,7 +121,7 @@ def collect_sources(
             "instead, or leave max_staleness out"
         )
     for _ in range(_ATTEMPTS):
-        seen = moment(location, regions=regions, max_staleness=max_staleness)
+        seen = moment(location, regions=regions, keys=keys, max_staleness=max_staleness)
         base, manifests = seen.base, seen.manifests
         merged = base.details.merged
         pruned = _pruned(base, manifests, memtables or {}, filter)

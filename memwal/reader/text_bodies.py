@@ -20,6 +20,7 @@ from memwal.memtable.row_runs import RowView
 from memwal.memtable.text_rows import TextRows
 from memwal.memtable.text_tokens import Tokenizer
 from memwal.reader.row_set import RowIds
+from memwal.reader.text_edits import edits
 from memwal.reader.text_index import TextPart
 from memwal.reader.text_query import PhraseQuery
 
@@ -45,6 +46,11 @@ class Postings:
     counts: Numbers
     lengths: Numbers
 
+    @property
+    def nbytes(self) -> int:
+        """Memory, in bytes."""
+        return int(self.documents.nbytes + self.counts.nbytes + self.lengths.nbytes)
+
 
 class Body(Protocol):
     """Documents of one column in one source."""
@@ -61,8 +67,18 @@ class Body(Protocol):
     def size(self) -> tuple[int, int]:
         """Living documents that hold tokens, and how many tokens those have."""
 
+    @property
+    def nbytes(self) -> int:
+        """Memory of what is kept with the body alone, in bytes."""
+
     def postings(self, terms: Sequence[str]) -> dict[str, Postings]:
         """Living documents that hold each of some distinct terms."""
+
+    def ready(self, terms: Sequence[str]) -> bool:
+        """Whether storage need not be asked for :meth:`postings`."""
+
+    def lengths_of(self, rows: RowIds) -> Numbers:
+        """How many tokens some rows have; none where no living document here is the row."""
 
     def near(self, term: str, *, distance: int, prefix: int, limit: int) -> list[str]:
         """The first terms, in the order of their bytes, within some edits of one."""
@@ -97,16 +113,30 @@ class IndexedBody:
     size: tuple[int, int]
     phrases: Callable[[PhraseQuery], RowIds]
 
+    @property
+    def nbytes(self) -> int:
+        """Memory beside that of the index, in bytes."""
+        own = 0 if self.rows is self.part.rows else self.rows.nbytes
+        return int(own + self.alive.nbytes)
+
     def postings(self, terms: Sequence[str]) -> dict[str, Postings]:
         """Living documents that hold each of some distinct terms."""
         return {term: self._postings(term) for term in terms}
 
+    def ready(self, terms: Sequence[str]) -> bool:
+        """Whether storage need not be asked for postings."""
+        return self.part.ready(terms)
+
     def _postings(self, term: str) -> Postings:
         documents, counts = self.part.postings(term)
-        alive = self.alive[documents]
-        if not alive.all():
+        if self.size[0] < len(self.alive):
+            alive = self.alive[documents]
             documents, counts = documents[alive], counts[alive]
         return Postings(documents, counts, self.part.lengths[documents].astype(np.int64))
+
+    def lengths_of(self, rows: RowIds) -> Numbers:
+        """How many tokens some rows have; none where no living document here is the row."""
+        return _lengths_of(rows, self.rows, np.where(self.alive, self.part.lengths, 0))
 
     def near(self, term: str, *, distance: int, prefix: int, limit: int) -> list[str]:
         """The first terms of living documents within some edits of one."""
@@ -152,7 +182,13 @@ class TokenizedBody:
     def size(self) -> tuple[int, int]:
         """Living documents that hold tokens, and how many tokens those have."""
         counted = self.text.statistics([], self.view, alive=self.alive)
-        return counted.documents, counted.tokens
+        return counted.documents, int(counted.tokens)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the index and the rows, in bytes."""
+        kept = self.text.nbytes + self.rows.nbytes + self.alive.nbytes
+        return int(kept + sum(batch.nbytes for batch in self.view.batches))
 
     def postings(self, terms: Sequence[str]) -> dict[str, Postings]:
         """Living documents that hold each of some distinct terms."""
@@ -162,6 +198,15 @@ class TokenizedBody:
             documents = np.flatnonzero((counts[term] > 0) & self.alive)
             found[term] = Postings(documents, counts[term][documents], lengths[documents])
         return found
+
+    def ready(self, terms: Sequence[str]) -> bool:
+        """Everything is in memory."""
+        return True
+
+    def lengths_of(self, rows: RowIds) -> Numbers:
+        """How many tokens some rows have; none where no living document here is the row."""
+        lengths, _ = self.text.occurrences([], self.view)
+        return _lengths_of(rows, self.rows, np.where(self.alive, lengths, 0))
 
     def near(self, term: str, *, distance: int, prefix: int, limit: int) -> list[str]:
         """The first terms of living documents within some edits of one."""
@@ -223,21 +268,16 @@ def phrase_rows(dataset: lance.LanceDataset, query: PhraseQuery, *, fast: bool =
     return rows
 
 
-def edits(one: str, other: str, limit: int) -> int:
-    """Characters to insert, delete or replace; more than ``limit`` is only known to be more."""
-    if abs(len(one) - len(other)) > limit:
-        return limit + 1
-    row = list(range(len(other) + 1))
-    for count, mine in enumerate(one, 1):
-        further = [count]
-        for position, theirs in enumerate(other):
-            further.append(
-                min(row[position] + (mine != theirs), row[position + 1] + 1, further[-1] + 1)
-            )
-        row = further
-        if min(row) > limit:
-            return limit + 1
-    return row[-1]
+def _lengths_of(wanted: RowIds, rows: RowIds, lengths: Numbers) -> Numbers:
+    found = np.zeros(len(wanted), np.int64)
+    # Dead documents of a generation may stand for any row of the base table.
+    some = np.flatnonzero(lengths)
+    if len(some):
+        some = some[np.argsort(rows[some], kind="stable")]
+        at = np.minimum(np.searchsorted(rows[some], wanted), len(some) - 1)
+        match = rows[some[at]] == wanted
+        found[match] = lengths[some[at[match]]]
+    return found
 
 
 def total_size(bodies: Sequence[Body]) -> tuple[int, int]:

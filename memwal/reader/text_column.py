@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from memwal.errors import InvalidInputError
 from memwal.memtable.row_runs import RowView
 from memwal.memtable.text_rows import TextRows
 from memwal.memtable.text_tokens import Tokenizer
-from memwal.reader.base_indexes import Bridge, covered_fragments, find_gap, find_index
+from memwal.reader.base_indexes import Bridge, covered_fragments, find_gap
 from memwal.reader.generations import GenerationSource
 from memwal.reader.hits import BASE
 from memwal.reader.newest import NewestRows
+from memwal.reader.parallel import run_all
 from memwal.reader.recent import Recent, version_key
 from memwal.reader.replaced_rows import ReplacedRows, replaced_rows
 from memwal.reader.row_set import RowIds, contains
@@ -25,15 +26,15 @@ from memwal.reader.sources import ReadSources
 from memwal.reader.text_bodies import (
     Body,
     IndexedBody,
-    Mask,
+    Numbers,
     TokenizedBody,
     counted,
-    phrase_rows,
+    total_size,
 )
-from memwal.reader.text_index import TextPart, TextSegment, open_segment
-from memwal.reader.text_query import PhraseQuery
+from memwal.reader.text_choice import find_text_index, require_text_index
+from memwal.reader.text_documents import base_body, phrases_of
+from memwal.reader.text_index import TextSegment, open_segment
 from memwal.reader.warn_once import warn_once
-from memwal.table_index.base_table import BaseTable
 
 if TYPE_CHECKING:
     import lance
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _TOKENIZED_BYTES = 256 << 20
-_MASK_BYTES = 64 << 20
+_COLUMN_BYTES = 128 << 20
 _REMAPPED = "__lance_frag_reuse"
 
 
@@ -55,10 +56,27 @@ class TextColumn:
     tokenizer : Tokenizer
     bodies : tuple of Body
         Every living row is in one of them, unless it has no token.
+    starts : numpy.ndarray of int64, shape (bodies + 1,)
+        Where the documents of each body begin when they are counted one body after the other.
+    documents, tokens : int
+        Living documents of all bodies, and how many tokens they have.
+    key : hashable or None
+        Names these very documents for ever; None when rows of a MemTable are among them.
     """
 
     tokenizer: Tokenizer
     bodies: tuple[Body, ...]
+    starts: Numbers
+    documents: int
+    tokens: int
+    key: Hashable | None
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, bodies: Sequence[Body], key: Hashable | None) -> TextColumn:
+        """Count the documents of some bodies."""
+        documents, tokens = total_size(bodies)
+        starts = np.cumsum([0, *(len(body.rows) for body in bodies)])
+        return cls(tokenizer, tuple(bodies), starts, documents, tokens, key)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,44 +88,40 @@ class _Tokenized:
     rows: RowIds
 
 
-def text_columns(base: BaseTable) -> list[str]:
-    """Columns with a text index."""
-    return [
-        description.field_names[0]
-        for description in base.dataset.describe_indices()
-        if is_text_index(description.index_type) and len(description.field_names) == 1
-    ]
-
-
-def is_text_index(kind: str) -> bool:
-    """Whether pylance calls a text index so."""
-    return kind == "Inverted"
-
-
 def open_column(sources: ReadSources, newest: NewestRows, column: str) -> TextColumn:
     """Collect the documents of a column.
 
     Raises
     ------
     InvalidInputError
-        The base table has no text index on the column, or one whose documents are not texts.
+        The base table has no text index on the column, or one whose documents are the
+        elements of lists.
     """
+    identities = tuple(source.identity for source in sources.generations)
+    if None in identities:
+        return _open_column(sources, newest, column, None)
+    # Nothing of this changes, so that everything that depends on nothing else is kept as well.
+    options = tuple(sorted(sources.base.location.storage_options.items()))
+    key = (*version_key(sources.base), options, column, identities, sources.merged)
+    return _columns.get(key, lambda: _open_column(sources, newest, column, key))
+
+
+def _open_column(
+    sources: ReadSources, newest: NewestRows, column: str, key: Hashable | None
+) -> TextColumn:
     base = sources.base
-    index = find_index(base.dataset.describe_indices(), column, is_text_index)
-    if index is None:
-        raise InvalidInputError(
-            f"column {column} has no text index; create one on the base table with "
-            f"create_scalar_index({column!r}, 'INVERTED')"
-        )
-    segments = [
-        open_segment(base.location, base.location.uri, segment.uuid) for segment in index.segments
-    ]
+    index = require_text_index(base, column)
+    segments = run_all(
+        [
+            partial(open_segment, base.location, base.location.uri, segment.uuid)
+            for segment in index.segments
+        ]
+    )
     opener = _Opener(sources, newest, column, index, segments)
-    bodies: list[Body] = []
-    for position in range(len(sources.generations)):
-        bodies += opener.generation(position)
-    bodies += opener.base_table()
-    return TextColumn(opener.tokenizer, tuple(bodies))
+    positions = range(len(sources.generations))
+    parts = run_all([partial(opener.generation, position) for position in positions])
+    bodies = [*chain.from_iterable(parts), *opener.base_table()]
+    return TextColumn.of(opener.tokenizer, bodies, key)
 
 
 class _Opener:
@@ -127,9 +141,6 @@ class _Opener:
         self.index = index
         self.segments = segments
         self.options = dict(segments[0].parameters)
-        self.options["document_granularity"] = index.details.get("document_granularity")
-        if self.options["document_granularity"] is None:
-            del self.options["document_granularity"]
         self.tokenizer = Tokenizer(self.options)
 
     def generation(self, position: int) -> list[Body]:
@@ -170,19 +181,18 @@ class _Opener:
             )
             return [self._rest(tuple(sorted(base.dataset.fragment_ids())), None, replaced)]
         bodies: list[Body] = []
-        held = cache(lambda query: phrase_rows(base.dataset, query, fast=True))
+        held = phrases_of(version_key(base), base.dataset, fast=True)
         for description, segment in zip(self.index.segments, self.segments, strict=True):
             fragments = frozenset(description.fragment_ids)
             for number, part in enumerate(segment.parts or ()):
                 key = (*version_key(base), description.uuid, number)
-                bodies.append(_base_body(base, part, key, fragments, replaced, held))
+                bodies.append(base_body(base, part, key, fragments, replaced, held))
         gap = find_gap(self.sources, self.index)
         if gap is None:
             return bodies
         rest = gap.rest
-        for bridge in gap.bridges:
-            addresses = bridge.addresses[~contains(replaced.rows, bridge.rows)]
-            answered = self._indexed(bridge.source, BASE, addresses, bridge)
+        answers = run_all([partial(self._bridged, bridge, replaced) for bridge in gap.bridges])
+        for bridge, answered in zip(gap.bridges, answers, strict=True):
             bodies += answered
             if not answered:
                 rest = np.concatenate([rest, bridge.rows])
@@ -190,12 +200,17 @@ class _Opener:
             bodies.append(self._rest(gap.fragments, np.sort(rest), replaced))
         return bodies
 
+    def _bridged(self, bridge: Bridge, replaced: ReplacedRows) -> list[Body]:
+        """Rows of the base table that the index of a generation answers for."""
+        addresses = bridge.addresses[~contains(replaced.rows, bridge.rows)]
+        return self._indexed(bridge.source, BASE, addresses, bridge)
+
     def _indexed(
         self, source: GenerationSource, number: int, live: RowIds, bridge: Bridge | None
     ) -> list[Body]:
         """A generation's own index over some of its rows; nothing when it cannot be used."""
         dataset = source.dataset
-        index = find_index(dataset.describe_indices(), self.column, is_text_index)
+        index = find_text_index(dataset, self.column)
         if (
             source.identity is None
             or index is None
@@ -208,7 +223,7 @@ class _Opener:
             Tokenizer(segment.parameters).options != self.tokenizer.options for segment in segments
         ):
             return []
-        held = cache(lambda query: phrase_rows(dataset, query))
+        held = phrases_of(source.identity, dataset)
         bodies: list[Body] = []
         for segment in segments:
             for part in segment.parts or ():
@@ -261,37 +276,8 @@ class _Opener:
         return _tokenized.get((key, self.column, options), make)
 
 
-def _base_body(
-    base: BaseTable,
-    part: TextPart,
-    key: tuple[Any, ...],
-    fragments: frozenset[int],
-    replaced: ReplacedRows,
-    held: Callable[[PhraseQuery], RowIds],
-) -> Body:
-    def make() -> tuple[Mask, tuple[int, int]]:
-        alive = _alive(base, part.rows, fragments)
-        alive[part.find(replaced.rows)] = False
-        return alive, counted(part.lengths, alive)
-
-    alive, size = _masks.get((*key, replaced.digest), make)
-    return IndexedBody(BASE, part, part.rows, alive, size, held)
-
-
-def _alive(base: BaseTable, rows: RowIds, fragments: frozenset[int]) -> Mask:
-    """Which rows of an index the base table still has, in fragments that the index covers."""
-    inside = (rows >> np.uint64(32)).astype(np.uint32)
-    alive = np.zeros(len(rows), np.bool_)
-    for fragment in base.dataset.get_fragments():
-        if fragment.fragment_id not in fragments:
-            continue
-        here = inside == fragment.fragment_id
-        if fragment.num_deletions and here.any():
-            left = base.dataset.scanner(columns=[], with_row_id=True, fragments=[fragment])
-            ids = np.sort(left.to_table().column("_rowid").to_numpy())
-            here[here] = contains(ids, rows[here])
-        alive |= here
-    return alive
+def _column_weight(column: TextColumn) -> int:
+    return sum(body.nbytes for body in column.bodies)
 
 
 def _weight(found: _Tokenized) -> int:
@@ -299,4 +285,4 @@ def _weight(found: _Tokenized) -> int:
 
 
 _tokenized: Recent[_Tokenized] = Recent(_TOKENIZED_BYTES, _weight)
-_masks: Recent[tuple[Mask, tuple[int, int]]] = Recent(_MASK_BYTES, lambda found: found[0].nbytes)
+_columns: Recent[TextColumn] = Recent(_COLUMN_BYTES, _column_weight)

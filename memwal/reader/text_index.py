@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,6 +14,7 @@ from memwal.errors import CorruptDataError
 from memwal.reader.posting_lists import BLOCK, Numbers, decode_postings
 from memwal.reader.recent import Recent
 from memwal.reader.row_set import RowIds
+from memwal.reader.text_lists import POSTING_COLUMNS, HeldLists, PostingLists, StoredLists
 from memwal.reader.token_map import TokenMap
 from memwal.storage.location import TableLocation
 from memwal.table_index.base_table import translate_lance_error
@@ -22,6 +22,9 @@ from memwal.table_index.base_table import translate_lance_error
 _FORMATS: Final = ("1", "2")
 _PART_BYTES = 512 << 20
 _POSTING_BYTES = 256 << 20
+# So many tokens take a few MiB, and a generation has seldom more: all of them are read at once,
+# since there are many generations, and one request of each for every term would add up.
+_HELD_TOKENS = 4 << 20
 
 
 class TextPart:
@@ -47,15 +50,25 @@ class TextPart:
         if tokens.schema.names[0] != "_token_fst_bytes" or tokens.num_rows != 1:
             raise CorruptDataError(f"{name} holds no map of tokens; build the index again")
         self._tokens = TokenMap(tokens.column(0)[0].as_py(), name=name)
-        self._lists = _open(f"{uri}_invert.lance", options, columns=["_posting", "_length"])
+        lists = _open(f"{uri}_invert.lance", options, columns=POSTING_COLUMNS)
+        self._lists: PostingLists = (
+            HeldLists(lists.read_all().to_table())
+            if 0 < int(self.lengths.sum(dtype=np.int64)) <= _HELD_TOKENS
+            else StoredLists(lists)
+        )
         self._varint = metadata.get("posting_tail_codec") == "varint_delta_v1"
-        self._lock = threading.Lock()
         self._order: Numbers | None = None
 
     @property
     def nbytes(self) -> int:
-        """Memory, in bytes; posting lists are kept elsewhere."""
-        return int(self.rows.nbytes + self.lengths.nbytes)
+        """Memory, in bytes; what is decoded of posting lists is kept elsewhere."""
+        return int(self.rows.nbytes + self.lengths.nbytes + self._lists.nbytes)
+
+    def ready(self, terms: Sequence[str]) -> bool:
+        """Whether storage need not be asked for the documents that hold some terms."""
+        return self._lists.held or all(
+            _postings.peek((self._uri, term)) is not None for term in terms
+        )
 
     def postings(self, term: str) -> tuple[Numbers, Numbers]:
         """Documents that hold a term, and how often.
@@ -92,9 +105,7 @@ class TextPart:
         number = self._tokens.get(term)
         if number is None:
             return np.empty(0, np.int64), np.empty(0, np.int64)
-        with self._lock:
-            rows = self._lists.take_rows([number]).to_table()
-        blocks, length = rows.column("_posting")[0].as_py(), rows.column("_length")[0].as_py()
+        blocks, length = self._lists.read(number)
         return decode_postings(
             blocks, length, varint_tail=self._varint, name=f"the list of {term!r} in {self._uri}"
         )
@@ -141,7 +152,9 @@ def open_segment(location: TableLocation, root: str, segment: str) -> TextSegmen
         They are not those of a text index.
     """
     uri = f"{root}/_indices/{segment}"
-    return _segments.get(uri, lambda: _open_segment(location, uri))
+    # Its files stay open with the credentials of now.
+    options = tuple(sorted(location.storage_options.items()))
+    return _segments.get((uri, options), lambda: _open_segment(location, uri))
 
 
 def _open_segment(location: TableLocation, uri: str) -> TextSegment:

@@ -6,6 +6,7 @@ hold.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -29,8 +30,9 @@ class MatchQuery:
         Scores are multiplied by it.
     operator : {"or", "and"}, default "or"
         Whether one term is enough, or all must be there.
-    fuzziness : int, default 0
-        Characters by which a term may differ.
+    fuzziness : int or None, default 0
+        Characters by which a term may differ. None is the same as 0, as Lance takes it, though
+        pylance says that it depends on the length of the term.
     max_expansions : int, default 50
         Terms at most that a fuzzy query stands for, in the order of their bytes.
     prefix_length : int, default 0
@@ -41,16 +43,21 @@ class MatchQuery:
     column: str
     boost: float = field(default=1.0, kw_only=True)
     operator: Operator = field(default="or", kw_only=True)
-    fuzziness: int = field(default=0, kw_only=True)
+    fuzziness: int | None = field(default=0, kw_only=True)
     max_expansions: int = field(default=50, kw_only=True)
     prefix_length: int = field(default=0, kw_only=True)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "operator", _one_of(self.operator, ("or", "and")))
-        if self.fuzziness < 0 or self.prefix_length < 0 or self.max_expansions < 1:
+        if (self.fuzziness or 0) < 0 or self.prefix_length < 0 or self.max_expansions < 1:
             raise InvalidInputError(
                 "fuzziness and prefix_length must not be negative, max_expansions at least 1"
             )
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The column."""
+        return (self.column,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +80,11 @@ class PhraseQuery:
     def __post_init__(self) -> None:
         if self.slop < 0:
             raise InvalidInputError(f"slop is {self.slop}; it must not be negative")
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The column."""
+        return (self.column,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +126,50 @@ class MultiMatchQuery:
 
 
 @dataclass(frozen=True, slots=True)
+class CombinedFieldsQuery:
+    """The same text in several columns taken as one: BM25F. A repeated word counts once.
+
+    How rare a term is, how often a row holds it and how long the row is are told by all columns
+    together, and a row may hold one term here and another one there.
+
+    Parameters
+    ----------
+    query : str
+    columns : sequence of str
+        All of them have text indexes with the same tokenizer.
+    boosts : sequence of float, optional
+        Weight of each column, 1 or more; 1 by default.
+    operator : {"or", "and"}, default "or"
+        Whether one term is enough, or each must be in some column.
+    """
+
+    query: str
+    columns: Sequence[str]
+    boosts: Sequence[float] | None = field(default=None, kw_only=True)
+    operator: Operator = field(default="or", kw_only=True)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "operator", _one_of(self.operator, ("or", "and")))
+        object.__setattr__(self, "columns", tuple(self.columns))
+        if not self.columns or len(set(self.columns)) < len(self.columns):
+            raise InvalidInputError("name at least one column, and none twice")
+        if self.boosts is None:
+            return
+        object.__setattr__(self, "boosts", tuple(self.boosts))
+        if len(self.boosts) != len(self.columns):
+            raise InvalidInputError(
+                f"{len(self.boosts)} boosts are given for {len(self.columns)} columns"
+            )
+        if not all(1 <= boost < math.inf for boost in self.boosts):
+            raise InvalidInputError("the boosts of combined columns are numbers of at least 1")
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """Weight of each column."""
+        return tuple(self.boosts or [1.0] * len(self.columns))
+
+
+@dataclass(frozen=True, slots=True)
 class BoostQuery:
     """What one query finds, with a part of another's scores taken off.
 
@@ -151,19 +207,21 @@ class BooleanQuery:
         return [query for kind, query in self.queries if kind == occur]
 
 
-TextQuery: TypeAlias = MatchQuery | PhraseQuery | MultiMatchQuery | BoostQuery | BooleanQuery
-Leaf: TypeAlias = MatchQuery | PhraseQuery
+TextQuery: TypeAlias = (
+    MatchQuery | PhraseQuery | MultiMatchQuery | CombinedFieldsQuery | BoostQuery | BooleanQuery
+)
+Leaf: TypeAlias = MatchQuery | PhraseQuery | CombinedFieldsQuery
 
 
 def leaves(query: TextQuery) -> list[Leaf]:
-    """The parts of a query that search a column each.
+    """The parts of a query that are searched for by themselves.
 
     Raises
     ------
     InvalidInputError
         Something else stands among them.
     """
-    if isinstance(query, MatchQuery | PhraseQuery):
+    if isinstance(query, Leaf):
         return [query]
     if isinstance(query, MultiMatchQuery):
         return list(query.parts)

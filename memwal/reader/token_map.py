@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from memwal.errors import CorruptDataError
 
@@ -21,6 +21,22 @@ _INDEXED: Final = 32
 
 _Node = tuple[bool, int, list[tuple[int, int, int]]]
 """Whether a token ends here, what that adds, and the transitions: byte, output, next node."""
+
+
+class _Wide(NamedTuple):
+    """A node with several transitions: how many, and where in the map everything of them stands.
+
+    Everything is in the opposite order: what belongs to the first transition comes last.
+    """
+
+    final: bool
+    fan_out: int
+    inputs: int
+    targets: int
+    target_size: int
+    outputs: int
+    output_size: int
+    end: int
 
 
 class TokenMap:
@@ -57,12 +73,11 @@ class TokenMap:
             return None
         total, address = 0, self._root
         for byte in token.encode():
-            _, _, transitions = self._node(address)
-            step = next((t for t in transitions if t[0] == byte), None)
+            step = self._step(address, byte)
             if step is None:
                 return None
-            total += step[1]
-            address = step[2]
+            total += step[0]
+            address = step[1]
         final, output, _ = self._node(address)
         return total + output if final else None
 
@@ -100,6 +115,21 @@ class TokenMap:
                         continue
                 todo.append((target, further, total + more, reached))
 
+    def _step(self, address: int, byte: int) -> tuple[int, int] | None:
+        """Output and next node of one transition, without a look at the others."""
+        state = self._data[address] if address else 0
+        if address and not state >> 7:
+            wide = self._wide(state, address)
+            at = self._data.rfind(byte, wide.inputs - wide.fan_out, wide.inputs)
+            if at < 0:
+                return None
+            number = wide.inputs - 1 - at
+            return self._output(wide, number), self._next(wide, number)
+        for other, output, target in self._node(address)[2]:
+            if other == byte:
+                return output, target
+        return None
+
     def _node(self, address: int) -> _Node:
         if address == 0:
             return True, 0, []
@@ -124,6 +154,15 @@ class TokenMap:
         return self._data[address - 1], address - 1
 
     def _wide_node(self, state: int, address: int) -> _Node:
+        wide = self._wide(state, address)
+        transitions = [
+            (self._data[wide.inputs - 1 - i], self._output(wide, i), self._next(wide, i))
+            for i in range(wide.fan_out)
+        ]
+        last = self._number(wide.end, wide.output_size) if wide.final else 0
+        return wide.final, last, transitions
+
+    def _wide(self, state: int, address: int) -> _Wide:
         data = self._data
         final, count, at = bool(state & 0x40), state & 0x3F, address
         if not count:
@@ -136,15 +175,14 @@ class TokenMap:
         targets = inputs - count
         outputs = targets - count * target_size
         end = outputs - (count + final) * output_size
-        transitions = [
-            (
-                data[inputs - 1 - i],
-                self._number(outputs - (i + 1) * output_size, output_size),
-                self._target(targets - (i + 1) * target_size, target_size, end),
-            )
-            for i in range(count)
-        ]
-        return final, self._number(end, output_size) if final else 0, transitions
+        return _Wide(final, count, inputs, targets, target_size, outputs, output_size, end)
+
+    def _output(self, wide: _Wide, number: int) -> int:
+        return self._number(wide.outputs - (number + 1) * wide.output_size, wide.output_size)
+
+    def _next(self, wide: _Wide, number: int) -> int:
+        at = wide.targets - (number + 1) * wide.target_size
+        return self._target(at, wide.target_size, wide.end)
 
     def _target(self, at: int, size: int, end: int) -> int:
         apart = self._number(at, size)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,15 +12,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from memwal.memtable.row_runs import RowView
-from memwal.memtable.unflushed import UnflushedRows
 from memwal.memtable.vector_rows import Neighbours, nearest_rows
-from memwal.reader.base_indexes import Bridge, Gap, find_gap, find_index
+from memwal.reader.base_indexes import Gap, find_index
 from memwal.reader.generations import GenerationSource
 from memwal.reader.hits import BASE, Hits
+from memwal.reader.memtable_filter import passing_rows
 from memwal.reader.newest import NewestRows
 from memwal.reader.row_set import RowIds, contains, encode_row_set
-from memwal.reader.sources import ReadSources
-from memwal.reader.vector_query import VectorQuery, known_metric
+from memwal.reader.vector_multi import nearest_multivectors
+from memwal.reader.vector_parts import GenerationPart, Part
+from memwal.reader.vector_query import VectorQuery
 from memwal.reader.warn_once import warn_once
 from memwal.region.newest import key_column
 from memwal.table_index.base_table import BaseTable
@@ -48,12 +48,28 @@ class Candidates:
 
 
 def nearest_of(
-    rows: pa.Table, query: VectorQuery, *, k: int, allowed: npt.NDArray[np.bool_] | None = None
+    vectors: pa.ChunkedArray,
+    query: VectorQuery,
+    *,
+    k: int,
+    allowed: npt.NDArray[np.bool_] | None = None,
 ) -> Neighbours:
-    """The nearest of rows that were read, whose first column has the vectors."""
-    vectors = rows.select([0]).rename_columns(["vector"])
-    view = RowView.of(vectors.schema, vectors.to_batches())
+    """The nearest of vectors that were read."""
+    if query.is_multi:
+        return nearest_multivectors(
+            vectors, query.vector, k=k, metric=query.metric, allowed=allowed
+        )
+    rows = pa.table([vectors], names=["vector"])
+    view = RowView.of(rows.schema, rows.to_batches())
     return nearest_rows(view, "vector", query.vector, k=k, metric=query.metric, allowed=allowed)
+
+
+def vectors_in(rows: pa.Table, column: str) -> pa.ChunkedArray:
+    """The vectors in rows that were read, which Lance leaves in the structs that hold them."""
+    if column in rows.column_names:
+        return rows.column(column)
+    name, *fields = column.split(".")
+    return pc.struct_field(rows.column(name), fields)
 
 
 def is_vector_index(kind: str) -> bool:
@@ -66,57 +82,117 @@ def index_metric(index: IndexDescription | None) -> str:
     return str(index.details.get("metric_type", _FLAT_METRIC)) if index else _FLAT_METRIC
 
 
-def _is_exact(index: IndexDescription | None) -> bool:
+def _is_exact(index: IndexDescription | None, query: VectorQuery) -> bool:
     """Whether distances are those of the vectors, and not of what an index made of them."""
-    return index is None or index.index_type.upper().endswith("FLAT")
+    # Of a multivector an index finds some vectors, and guesses how near the others are.
+    return index is None or (index.index_type.upper().endswith("FLAT") and not query.is_multi)
+
+
+def memtable_candidates(part: GenerationPart, base: BaseTable, query: VectorQuery) -> Candidates:
+    """The nearest rows of a MemTable."""
+    source = part.source
+    if source.unflushed is None:
+        return generation_candidates(part, query)
+    view = source.unflushed.snapshot.view
+    allowed = np.zeros(view.rows, np.bool_)
+    allowed[part.addresses.astype(np.int64)] = True
+    if query.filter is not None:
+        allowed &= passing_rows(source, query.filter, base)
+    near = nearest_of(view.column(query.column), query, k=query.k, allowed=allowed)
+    return Candidates(Hits.of(part.number, near.rows.astype(np.uint64), near.distances), exact=True)
 
 
 def generation_candidates(
-    sources: ReadSources,
-    newest: NewestRows,
-    position: int,
-    query: VectorQuery,
-    *,
-    expects_index: bool,
+    part: GenerationPart, query: VectorQuery, *, expects_index: bool = False
 ) -> Candidates:
-    """The nearest living rows of one generation.
+    """The nearest rows of a generation, through its own index.
 
     Parameters
     ----------
-    position : int
-        Of the generation among those of the sources.
-    expects_index : bool
-        Whether to warn when a flushed generation has no index on the column.
+    expects_index : bool, default False
+        Whether to warn when it has none.
     """
-    source = sources.generations[position]
-    live = newest.live_addresses(position)
-    if not len(live):
-        return Candidates(Hits.joined([]), exact=True)
-    if source.unflushed is not None:
-        rows, distances = _in_memtable(source.unflushed, source.dataset, live, query)
-        return Candidates(Hits.of(position, rows, distances), exact=True)
+    source = part.source
     index = find_index(source.dataset.describe_indices(), query.column, is_vector_index)
     if index is None and expects_index:
         _warn(source, query.column)
-    rows, distances = _in_dataset(source.dataset, query, k=query.k, allowed=live)
-    return Candidates(Hits.of(position, rows, distances), exact=_is_exact(index))
+    found, distances = _in_dataset(source.dataset, query, k=query.k, allowed=part.encoded())
+    rows = part.rows[np.searchsorted(part.addresses, found)]
+    return Candidates(Hits.of(part.number, rows, distances), exact=_is_exact(index, query))
 
 
-def _in_memtable(
-    unflushed: UnflushedRows, dataset: lance.LanceDataset, live: RowIds, query: VectorQuery
-) -> tuple[RowIds, npt.NDArray[Any]]:
-    view = unflushed.snapshot.view
-    allowed = np.zeros(view.rows, np.bool_)
-    allowed[live.astype(np.int64)] = True
-    if query.filter is not None:
-        passing = np.zeros(view.rows, np.bool_)
-        found = dataset.scanner(columns=[], filter=query.filter, with_row_id=True)
-        passing[found.to_table().column("_rowid").to_numpy().astype(np.int64)] = True
-        allowed &= passing
-    near = nearest_rows(
-        view, query.column, query.vector, k=query.k, metric=query.metric, allowed=allowed
-    )
-    return near.rows.astype(np.uint64), near.distances
+def read_vectors(source: GenerationSource, column: str) -> pa.Table:
+    """Vectors and ``_rowid`` of a generation."""
+    return source.dataset.scanner(columns=[column], with_row_id=True).to_table()
+
+
+def rest_candidates(base: BaseTable, part: Part, gap: Gap, query: VectorQuery) -> Candidates:
+    """The nearest of the rows that came into the base table past the log, looked at one by one."""
+    rows = read_rest(base, gap, query.column, filter=query.filter)
+    row_ids = rows.column("_rowid").to_numpy()
+    allowed = contains(part.addresses, row_ids)
+    near = nearest_of(vectors_in(rows, query.column), query, k=query.k, allowed=allowed)
+    return Candidates(Hits.of(BASE, row_ids[near.rows], near.distances), exact=True)
+
+
+def read_rest(base: BaseTable, gap: Gap, column: str, *, filter: str | None = None) -> pa.Table:
+    """Vectors and ``_rowid`` of the rows that neither an index nor a generation answers for."""
+    read = base.dataset.scanner(
+        columns=[column],
+        filter=filter,
+        with_row_id=True,
+        fragments=[base.dataset.get_fragment(fragment) for fragment in gap.fragments],
+    ).to_table()
+    return read.filter(pa.array(contains(gap.rest, read.column("_rowid").to_numpy())))
+
+
+def base_candidates(
+    base: BaseTable,
+    newest: NewestRows,
+    index: IndexDescription | None,
+    query: VectorQuery,
+    *,
+    covered: bool,
+) -> Candidates:
+    """The nearest rows of the base table that no generation replaced, with exact distances.
+
+    Which rows were replaced is only asked of those that are found: they are blocked, and the
+    search goes on with more, until there are enough or no more. Their keys and vectors are read
+    together.
+
+    Parameters
+    ----------
+    index : IndexDescription or None
+        The base table's index on the column.
+    covered : bool
+        Whether only rows that the index covers are looked for.
+    """
+    keys = list(base.primary_key) if len(newest.keys) else []
+    columns = keys if _is_exact(index, query) else [*keys, query.column]
+    blocked = np.empty(0, np.uint64)
+    asked = query.k * _SPARE if keys else query.k
+    while True:
+        rows, distances = _in_dataset(
+            base.dataset, query, k=asked, blocked=blocked, covered=covered
+        )
+        if not len(rows) or not columns:
+            break
+        read = base.dataset._take_rows(rows.tolist(), columns=columns)
+        replaced = np.zeros(len(rows), np.bool_)
+        if keys:
+            replaced = _replaced(newest, key_column(read, keys))
+        left = np.flatnonzero(~replaced)[: query.k]
+        if len(left) < query.k and len(rows) == asked:
+            blocked = np.concatenate([blocked, rows[replaced]])
+            asked *= _GROWTH
+            continue
+        rows, distances = rows[left], distances[left]
+        if len(left) and not _is_exact(index, query):
+            vectors = vectors_in(read, query.column).take(pa.array(left))
+            near = nearest_of(vectors, query, k=len(left))
+            rows, distances = rows[near.rows], near.distances
+        break
+    return Candidates(Hits.of(BASE, rows, distances), exact=True)
 
 
 def _in_dataset(
@@ -124,13 +200,13 @@ def _in_dataset(
     query: VectorQuery,
     *,
     k: int,
-    allowed: RowIds | None = None,
+    allowed: bytes | None = None,
     blocked: RowIds | None = None,
-    fast: bool = False,
+    covered: bool = False,
 ) -> tuple[RowIds, npt.NDArray[Any]]:
     options: dict[str, Any] = {}
     if allowed is not None:
-        options["row_addr_allowlist"] = encode_row_set(allowed)
+        options["row_addr_allowlist"] = allowed
     if blocked is not None and len(blocked):
         options["row_addr_blocklist"] = encode_row_set(blocked)
     found = dataset.scanner(
@@ -145,77 +221,13 @@ def _in_dataset(
         filter=query.filter,
         prefilter=True,
         with_row_id=True,
-        fast_search=fast,
+        fast_search=covered,
+        # Beside it, Lance leaves out rows that an index of the filter does not cover, too.
+        use_scalar_index=not covered,
         disable_scoring_autoprojection=True,
         **options,
     ).to_table()
     return found.column("_rowid").to_numpy(), found.column("_distance").to_numpy()
-
-
-def base_searches(
-    sources: ReadSources,
-    newest: NewestRows,
-    index: IndexDescription | None,
-    query: VectorQuery,
-) -> list[Callable[[], Candidates]]:
-    """Searches that together find the nearest rows of the base table that nothing replaced.
-
-    Parameters
-    ----------
-    index : IndexDescription or None
-        The base table's index on the column.
-    """
-    base = sources.base
-    if not base.dataset.fragment_ids():
-        return []
-    gap = None
-    if index is not None and query.metric == known_metric(index_metric(index)):
-        gap = find_gap(sources, index)
-    bridged = gap is not None and bool(gap.bridges)
-
-    def in_base() -> Candidates:
-        def search(k: int, blocked: RowIds) -> tuple[RowIds, npt.NDArray[Any]]:
-            return _in_dataset(base.dataset, query, k=k, blocked=blocked, fast=bridged)
-
-        hits = _unreplaced(newest, query.k, search, lambda rows: _keys_of(base, rows))
-        return Candidates(hits, exact=_is_exact(index))
-
-    if gap is None or not bridged:
-        return [in_base]
-    tasks: list[Callable[[], Candidates]] = [in_base]
-    tasks += [
-        lambda bridge=bridge: _bridge_hits(newest, bridge, query)  # type: ignore[misc]
-        for bridge in gap.bridges
-    ]
-    if len(gap.rest):
-        tasks.append(lambda: _rest_hits(base, newest, gap, query))
-    return tasks
-
-
-def _unreplaced(
-    newest: NewestRows,
-    k: int,
-    search: Callable[[int, RowIds], tuple[RowIds, npt.NDArray[Any]]],
-    keys_of: Callable[[RowIds], pa.Array],
-) -> Hits:
-    """Search until ``k`` rows are found that no generation replaced, or there are no more.
-
-    Which rows were replaced is only asked of those that are found: they are blocked, and the next
-    round asks for more.
-    """
-    blocked = np.empty(0, np.uint64)
-    # Where nothing can be stale, no more than what is wanted; else enough for one round mostly.
-    asked = _SPARE * k if len(newest.keys) else k
-    while True:
-        rows, distances = search(asked, blocked)
-        if not len(newest.keys) or not len(rows):
-            return Hits.of(BASE, rows, distances)
-        replaced = _replaced(newest, keys_of(rows))
-        left = np.flatnonzero(~replaced)
-        if len(left) >= k or len(rows) < asked:
-            return Hits.of(BASE, rows[left[:k]], distances[left[:k]])
-        blocked = np.concatenate([blocked, rows[replaced]])
-        asked *= _GROWTH
 
 
 def _replaced(newest: NewestRows, keys: pa.Array) -> npt.NDArray[np.bool_]:
@@ -224,45 +236,6 @@ def _replaced(newest: NewestRows, keys: pa.Array) -> npt.NDArray[np.bool_]:
     replaced = np.zeros(len(keys), np.bool_)
     replaced[hit] = True
     return replaced
-
-
-def _keys_of(base: BaseTable, rows: RowIds) -> pa.Array:
-    found = base.dataset._take_rows(rows.tolist(), columns=list(base.primary_key))
-    return key_column(found, base.primary_key)
-
-
-def _bridge_hits(newest: NewestRows, bridge: Bridge, query: VectorQuery) -> Candidates:
-    index = find_index(bridge.source.dataset.describe_indices(), query.column, is_vector_index)
-
-    def search(k: int, blocked: RowIds) -> tuple[RowIds, npt.NDArray[Any]]:
-        allowed = bridge.addresses
-        if len(blocked):
-            allowed = allowed[~np.isin(bridge.rows, blocked)]
-        found, distances = _in_dataset(bridge.source.dataset, query, k=k, allowed=allowed)
-        return bridge.rows[np.searchsorted(bridge.addresses, found)], distances
-
-    order = np.argsort(bridge.rows)
-
-    def keys_of(rows: RowIds) -> pa.Array:
-        return bridge.keys.take(pa.array(order[np.searchsorted(bridge.rows, rows, sorter=order)]))
-
-    hits = _unreplaced(newest, query.k, search, keys_of)
-    return Candidates(hits, exact=_is_exact(index))
-
-
-def _rest_hits(base: BaseTable, newest: NewestRows, gap: Gap, query: VectorQuery) -> Candidates:
-    """Rows that came into the base table some other way, looked at one by one."""
-    rows = base.dataset.scanner(
-        columns=[query.column],
-        filter=query.filter,
-        with_row_id=True,
-        fragments=[base.dataset.get_fragment(fragment) for fragment in gap.fragments],
-    ).to_table()
-    replaced = pc.is_in(gap.rest_keys, value_set=newest.keys).to_numpy(zero_copy_only=False)
-    row_ids = rows.column("_rowid").to_numpy()
-    allowed = contains(gap.rest[~replaced], row_ids)
-    near = nearest_of(rows, query, k=query.k, allowed=allowed)
-    return Candidates(Hits.of(BASE, row_ids[near.rows], near.distances), exact=True)
 
 
 def _warn(source: GenerationSource, column: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +29,8 @@ class VectorQuery:
     Attributes
     ----------
     column : str
-    vector : array of numbers
+    vector : array of numbers, shape (dimension,)
+        Of a column of multivectors, shape (vectors, dimension).
     k : int
         Candidates wanted of each source.
     metric : str
@@ -45,6 +46,20 @@ class VectorQuery:
     metric: str
     options: dict[str, Any]
     filter: str | None
+
+    @property
+    def is_multi(self) -> bool:
+        """Whether rows have several vectors each."""
+        return bool(np.ndim(self.vector) == 2)
+
+
+class VectorOptions(TypedDict, total=False):
+    """How a vector search goes about; see :func:`memwal.reader.vector_search.nearest`."""
+
+    metric: str | None
+    nprobes: int | None
+    refine_factor: int | None
+    ef: int | None
 
 
 def known_metric(name: str) -> str:
@@ -69,7 +84,9 @@ def vector_column(base: BaseTable) -> str:
     InvalidInputError
         There is none, or more than one.
     """
-    found: list[str] = [field.name for field in base.schema if _is_vector(field.type)]
+    found: list[str] = [
+        field.name for field in base.schema if _is_vector(field.type) or _is_multivector(field.type)
+    ]
     if len(found) != 1:
         raise InvalidInputError(
             f"the table has {len(found)} columns of vectors"
@@ -83,6 +100,15 @@ def _is_vector(kind: pa.DataType) -> bool:
         pt.is_fixed_size_list(kind)
         and (pt.is_floating(kind.value_type) or kind.value_type == pa.uint8())
     )
+
+
+def _is_multivector(kind: pa.DataType) -> bool:
+    return bool(pt.is_list(kind) and _is_vector(kind.value_type) and pt.is_floating(_numbers(kind)))
+
+
+def _numbers(kind: pa.DataType) -> pa.DataType:
+    """Type of the numbers in vectors or multivectors."""
+    return kind.value_type.value_type if pt.is_list(kind) else kind.value_type
 
 
 def _column_type(schema: pa.Schema, path: str) -> pa.DataType | None:
@@ -105,19 +131,28 @@ def query_vector(base: BaseTable, column: str, vector: npt.ArrayLike | pa.Array)
         The column has no vectors, or the query does not fit them.
     """
     kind = _column_type(base.schema, column)
-    if kind is None or not _is_vector(kind):
+    if kind is None or not (_is_vector(kind) or _is_multivector(kind)):
         raise InvalidInputError(
             f"column {column} is {kind if kind is not None else 'not in the table'}; vectors are "
-            "fixed-size lists of float16, float32, float64 or uint8"
+            "fixed-size lists of float16, float32, float64 or uint8, multivectors lists of such "
+            "lists of floats"
         )
     values: Any = vector
     if isinstance(vector, pa.Array | pa.ChunkedArray):
-        values = vector.to_numpy(zero_copy_only=False)
+        values = vector.to_pylist()
     try:
-        numbers = np.asarray(values).astype(kind.value_type.to_pandas_dtype())
+        numbers = np.asarray(values).astype(_numbers(kind).to_pandas_dtype())
     except (TypeError, ValueError) as error:
         raise InvalidInputError(f"the query is not a vector of numbers: {error}") from error
-    if numbers.shape != (kind.list_size,):
+    if _is_multivector(kind):
+        dimension = kind.value_type.list_size
+        numbers = numbers[None] if numbers.ndim == 1 else numbers
+        if numbers.ndim != 2 or numbers.shape[1] != dimension or not len(numbers):
+            raise InvalidInputError(
+                f"the query has shape {numbers.shape}; column {column} has multivectors, which "
+                f"are searched with one or more vectors of {dimension}"
+            )
+    elif numbers.shape != (kind.list_size,):
         raise InvalidInputError(
             f"the query has shape {numbers.shape}; column {column} has vectors of {kind.list_size}"
         )

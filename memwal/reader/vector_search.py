@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from memwal.errors import InvalidInputError
-from memwal.reader.base_indexes import find_index
+from memwal.reader.base_indexes import find_gap, find_index
 from memwal.reader.hits import BASE, Hits, matching
 from memwal.reader.newest import NewestRows
 from memwal.reader.parallel import run_all
@@ -17,15 +19,33 @@ from memwal.reader.row_set import RowIds
 from memwal.reader.sources import ReadSources
 from memwal.reader.vector_candidates import (
     Candidates,
-    base_searches,
+    base_candidates,
     generation_candidates,
     index_metric,
     is_vector_index,
+    memtable_candidates,
     nearest_of,
+    read_rest,
+    read_vectors,
+    rest_candidates,
+    vectors_in,
 )
-from memwal.reader.vector_query import VectorQuery, known_metric, query_vector, vector_column
+from memwal.reader.vector_memory import Stored, layouts_of, nearest_in_memory, partitions_of
+from memwal.reader.vector_parts import uncovered_parts, unmerged_parts
+from memwal.reader.vector_query import (
+    VectorOptions,
+    VectorQuery,
+    known_metric,
+    query_vector,
+    vector_column,
+)
+
+if TYPE_CHECKING:
+    from lance.lance.indices import IndexDescription
 
 _REFINE = 2
+# An index finds some vectors of a row with several, and guesses how near the others are.
+_REFINE_MULTI = 10
 
 
 def nearest(
@@ -36,11 +56,8 @@ def nearest(
     column: str | None = None,
     k: int = 10,
     filter: str | None = None,
-    metric: str | None = None,
-    nprobes: int | None = None,
-    refine_factor: int | None = None,
-    ef: int | None = None,
     prefilter: bool = True,
+    **options: Unpack[VectorOptions],
 ) -> Hits:
     """Find the rows with the nearest vectors (spec: LSM Tree Merging Read, Indexed Read Plan).
 
@@ -53,7 +70,9 @@ def nearest(
     ----------
     sources, newest
         See :func:`memwal.reader.scan.collect_newest`.
-    vector : array of numbers, shape (dimension,)
+    vector : array of numbers, shape (dimension,) or (vectors, dimension)
+        Several vectors for a column of multivectors, whose rows are as far as their nearest vector
+        is from each of them, added up.
     column : str, optional
         May be left out when the table has one column of vectors.
     k : int, default 10
@@ -64,7 +83,7 @@ def nearest(
         without the index.
     nprobes : int, optional
         Partitions to look at in each source; Lance decides by default.
-    refine_factor : int, default 2
+    refine_factor : int, default 2, of multivectors 10
         How many candidates per row that is asked for are ranked again by their vectors. More
         finds more of the nearest rows, and costs reading so many more vectors.
     ef : int, optional
@@ -84,56 +103,106 @@ def nearest(
     """
     if k < 1:
         raise InvalidInputError(f"k is {k}; ask for at least one row")
-    factor = _REFINE if refine_factor is None else refine_factor
-    if factor < 1:
-        raise InvalidInputError(f"refine_factor is {factor}; it is at least 1")
     base = sources.base
     column = column or vector_column(base)
     index = find_index(base.dataset.describe_indices(), column, is_vector_index)
+    asked = query_vector(base, column, vector)
+    factor = options.get("refine_factor")
+    if factor is None:
+        factor = _REFINE if asked.ndim == 1 else _REFINE_MULTI
+    if factor < 1:
+        raise InvalidInputError(f"refine_factor is {factor}; it is at least 1")
     query = VectorQuery(
         column=column,
-        vector=query_vector(base, column, vector),
+        vector=asked,
         k=k * factor,
-        metric=known_metric(metric or index_metric(index)),
+        metric=known_metric(options.get("metric") or index_metric(index)),
         options={
-            name: value for name, value in (("nprobes", nprobes), ("ef", ef)) if value is not None
+            name: value for name in ("nprobes", "ef") if (value := options.get(name)) is not None
         },
         filter=filter if prefilter else None,
     )
-    tasks: list[Callable[[], Candidates]] = [
-        lambda position=position: generation_candidates(  # type: ignore[misc]
-            sources, newest, position, query, expects_index=index is not None
-        )
-        for position in range(len(sources.generations))
-    ]
-    tasks += base_searches(sources, newest, index, query)
-    hits = _ranked_again(sources, query, run_all(tasks)).best(k, smallest=True)
+    answers = index is not None and query.metric == known_metric(index_metric(index))
+    # Lance has no way to maintain an index over multivectors, so that nothing is amiss.
+    warns = index is not None and not query.is_multi
+    tasks = _tasks(sources, newest, query, index if answers else None, k, warns=warns)
+    found = run_all(tasks)
+    exact = [candidates.hits for candidates in found if candidates.exact]
+    estimated = Hits.joined([candidates.hits for candidates in found if not candidates.exact])
+    measured = _measured(sources, query, estimated.best(query.k, smallest=True))
+    hits = Hits.joined([*exact, measured]).best(k, smallest=True)
     if filter is not None and not prefilter and len(hits):
         hits = hits.take(matching(sources, hits, filter))
     return hits
 
 
-def _ranked_again(
-    sources: ReadSources, query: VectorQuery, candidates: Sequence[Candidates]
-) -> Hits:
-    """The best candidates with exact distances."""
-    hits = Hits.joined([found.hits for found in candidates])
-    exact = np.repeat(
-        np.array([found.exact for found in candidates], np.bool_),
-        [len(found.hits) for found in candidates],
-    )
-    chosen = hits.order(query.k, smallest=True)
-    hits, exact = hits.take(chosen), exact[chosen]
-    numbers = np.unique(hits.source[~exact])
-    mine = [np.flatnonzero((hits.source == number) & ~exact) for number in numbers]
+def _tasks(
+    sources: ReadSources,
+    newest: NewestRows,
+    query: VectorQuery,
+    index: IndexDescription | None,
+    k: int,
+    *,
+    warns: bool,
+) -> list[Callable[[], Candidates]]:
+    """Searches that together find the nearest rows of all sources.
+
+    Parameters
+    ----------
+    index : IndexDescription or None
+        The base table's index if it answers the query.
+    warns : bool
+        Whether to warn of generations without an index.
+    """
+    base = sources.base
+    gap = find_gap(sources, index) if index is not None else None
+    bridges, rest = uncovered_parts(sources, newest, gap)
+    tasks: list[Callable[[], Candidates]] = []
+    stored = []
+    if base.dataset.fragment_ids():
+        tasks.append(partial(base_candidates, base, newest, index, query, covered=gap is not None))
+    for part in (*unmerged_parts(sources, newest), *bridges):
+        source = part.source
+        if not source.is_flushed:
+            tasks.append(partial(memtable_candidates, part, base, query))
+            continue
+        expected = warns and part.number != BASE
+        stored.append(
+            Stored(
+                part,
+                source.dataset.count_rows(),
+                partial(read_vectors, source, query.column),
+                partial(generation_candidates, part, query, expects_index=expected),
+            )
+        )
+    if gap is not None and rest is not None:
+        stored.append(
+            Stored(
+                rest,
+                len(gap.rest),
+                partial(read_rest, base, gap, query.column),
+                partial(rest_candidates, base, rest, gap, query),
+            )
+        )
+    named = None if index is None or query.filter else partitions_of(base, index, query)
+    layouts = [None] * len(stored) if named is None else layouts_of(stored, query.column, named)
+    warm = [(rows.part, layout) for rows, layout in zip(stored, layouts, strict=True) if layout]
+    if named is not None and warm:
+        tasks.append(partial(nearest_in_memory, warm, query, named.partitions, k=k))
+    tasks += [rows.search for rows, layout in zip(stored, layouts, strict=True) if layout is None]
+    return tasks
+
+
+def _measured(sources: ReadSources, query: VectorQuery, hits: Hits) -> Hits:
+    """Hits with the distances of their vectors."""
+    numbers = np.unique(hits.source).tolist()
+    mine = [np.flatnonzero(hits.source == number) for number in numbers]
     values = hits.values.copy()
     for at, distances in zip(
         mine,
         run_all(
             [
-                lambda number=number, at=at: _distances(  # type: ignore[misc]
-                    sources, int(number), hits.rows[at], query
-                )
+                partial(_distances, sources, number, hits.rows[at], query)
                 for number, at in zip(numbers, mine, strict=True)
             ]
         ),
@@ -148,7 +217,7 @@ def _distances(
 ) -> npt.NDArray[np.float64]:
     dataset = sources.base.dataset if number == BASE else sources.generations[number].dataset
     found = dataset._take_rows(rows.tolist(), columns=[query.column])
-    near = nearest_of(found, query, k=len(rows))
+    near = nearest_of(vectors_in(found, query.column), query, k=len(rows))
     distances = np.full(len(rows), np.inf)
     distances[near.rows] = near.distances
     return distances

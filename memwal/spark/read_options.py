@@ -41,7 +41,8 @@ class ReadOptions:
     partitions : int or None
         How many partitions to make at most, instead of what ``target_partition_bytes`` gives.
     target_partition_bytes : int, default 128 MiB
-        Stored bytes that one partition reads, about. A fragment and a generation are never split.
+        Stored bytes that one partition reads, about. Neither a fragment nor what a region has
+        flushed is ever split.
     omit_unsupported : bool, default False
         Leave out columns of types that Spark does not have.
     truncate_nanoseconds : bool, default False

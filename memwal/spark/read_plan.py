@@ -13,6 +13,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from memwal.errors import InvalidInputError, TableSetupError
+from memwal.format.index_details import StoredRegionSpec
 from memwal.format.names import generation_dir
 from memwal.format.region_manifest import RegionManifest
 from memwal.reader.predicate import whole_predicate
@@ -81,7 +82,7 @@ class Share:
     fragments : tuple of int
         Ids of fragments of the base table.
     generations : tuple of int
-        Positions in :attr:`Moment.generations`.
+        Positions in :attr:`Moment.generations`; all of a region or none.
     """
 
     fragments: tuple[int, ...] = ()
@@ -150,18 +151,24 @@ def plan_read(
             )
         pending = {}
     generations = tuple(pending)
+    sizes = tuple(pending.values())
+    together = _together(base, manifests, generations)
+    shares = _divide(
+        [
+            *((size, True, number) for number, size in _fragment_bytes(base).items()),
+            *((sum(sizes[at] for at in group), False, n) for n, group in enumerate(together)),
+        ],
+        partitions=options.partitions,
+        target_bytes=options.target_partition_bytes,
+    )
     return ReadPlan(
         moment=Moment(location, base.version, generations),
         schema=schema,
         filter=predicate,
         regions=options.regions,
-        shares=_divide(
-            [
-                *((size, True, number) for number, size in _fragment_bytes(base).items()),
-                *((size, False, at) for at, size in enumerate(pending.values())),
-            ],
-            partitions=options.partitions,
-            target_bytes=options.target_partition_bytes,
+        shares=tuple(
+            Share(share.fragments, tuple(at for n in share.generations for at in together[n]))
+            for share in shares
         ),
         truncate=options.truncate_nanoseconds,
     )
@@ -175,14 +182,40 @@ def spec_in_force(base: BaseTable) -> RegionSpec:
     TableSetupError
         There is none.
     """
-    stored = [spec for spec in base.details.region_specs if not is_pending(spec)]
-    if not stored:
+    stored = _newest_spec(base)
+    if stored is None:
         raise TableSetupError(
             f"{base.location} has no region spec that tells which rows a region has; leave the "
             "option regions out"
         )
     names = {field_id: name for name, field_id in base.field_ids().items()}
-    return RegionSpec.from_stored(max(stored, key=lambda spec: spec.spec_id), names)
+    return RegionSpec.from_stored(stored, names)
+
+
+def _newest_spec(base: BaseTable) -> StoredRegionSpec | None:
+    stored = [spec for spec in base.details.region_specs if not is_pending(spec)]
+    return max(stored, key=lambda spec: spec.spec_id, default=None)
+
+
+def _together(
+    base: BaseTable,
+    manifests: Mapping[UUID, RegionManifest],
+    generations: tuple[PlannedGeneration, ...],
+) -> list[list[int]]:
+    """Positions of generations that one share reads: those of a region.
+
+    Once they are merged, the region is all that tells their rows apart; and not even that where
+    the spec in force does not have all the regions.
+    """
+    newest = _newest_spec(base)
+    groups: dict[UUID | None, list[int]] = {}
+    pending = {generation.region_id for generation in generations}
+    routed = newest is not None and all(
+        manifests[region_id].spec_id == newest.spec_id for region_id in pending
+    )
+    for at, generation in enumerate(generations):
+        groups.setdefault(generation.region_id if routed else None, []).append(at)
+    return list(groups.values())
 
 
 def _past_version(location: TableLocation, options: ReadOptions) -> int | None:
@@ -244,7 +277,7 @@ def _stored_bytes(fragment: LanceFragment) -> int:
 def _divide(
     items: list[tuple[int, bool, int]], *, partitions: int | None, target_bytes: int
 ) -> tuple[Share, ...]:
-    """Spread fragments and generations evenly: the largest first, each to the emptiest share."""
+    """Spread fragments and regions evenly: the largest first, each to the emptiest share."""
     total = sum(size for size, _, _ in items)
     wanted = partitions or math.ceil(total / target_bytes)
     count = max(1, min(wanted, len(items)))

@@ -8,9 +8,12 @@ for its next partitions.
 from __future__ import annotations
 
 import functools
+import itertools
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Final
 from uuid import UUID
 
@@ -25,6 +28,7 @@ from memwal.reader.merged_rows import project
 from memwal.reader.newest import ROW_ADDRESS, NewestRows, find_newest
 from memwal.region.newest import key_column
 from memwal.region.routing import Router
+from memwal.spark.later_moment import find_later_moment
 from memwal.spark.read_plan import Moment, PlannedGeneration, ReadPlan, Share, spec_in_force
 from memwal.table_index.base_table import BaseTable, open_base, translate_lance_error
 
@@ -41,27 +45,71 @@ _COUNTED_ROWS: Final = 1 << 20
 def read_share(plan: ReadPlan, share: Share) -> Iterator[pa.RecordBatch]:
     """Read the rows of a share that count, with the columns of the plan.
 
+    Where files of the plan are no longer stored, the same rows are looked for at a later version.
+
     Raises
     ------
     ConflictError
-        What the plan names is no longer stored: it is older than the collector's retention.
+        No version that is stored shows what the plan shows.
     """
-    moment = plan.moment
+    rows = _share_rows(plan, share)
     try:
-        opened = _opened(moment)
+        # The first batch is read now, while the share can still start over.
+        first = list(itertools.islice(rows, 1))
+    except (ObjectNotFoundError, TableSetupError) as error:
+        _opened.cache_clear()
+        first, rows = [], _later_rows(plan, share, error)
+    try:
+        yield from first
+        yield from rows
+    except (ObjectNotFoundError, TableSetupError) as error:
+        # The next try of the task looks for itself what is left.
+        _opened.cache_clear()
+        raise _outdated(plan.moment, error) from error
+
+
+def _share_rows(plan: ReadPlan, share: Share) -> Iterator[pa.RecordBatch]:
+    with _translated(plan.moment):
+        opened = _opened(plan.moment)
         for position in share.generations:
-            yield from _generation_rows(plan, opened, moment.generations[position])
+            yield from _generation_rows(plan, opened, plan.moment.generations[position])
         if share.fragments:
             yield from _base_rows(plan, opened, share.fragments)
-    except (ObjectNotFoundError, TableSetupError) as error:
-        raise _outdated(moment, error) from error
+
+
+def _later_rows(plan: ReadPlan, share: Share, error: MemWalError) -> Iterator[pa.RecordBatch]:
+    """The rows of a share at a later moment; other tasks may read theirs at that of the plan."""
+    with _translated(plan.moment):
+        later = find_later_moment(plan)
+        if later is None:
+            raise _outdated(plan.moment, error)
+        opened = _opened(later.moment)
+        moved = replace(plan, moment=later.moment)
+        planned = [plan.moment.generations[position] for position in share.generations]
+        left = set(later.moment.generations)
+        for generation in planned:
+            if generation in left:
+                yield from _generation_rows(moved, opened, generation)
+        if planned and later.merged_fragments:
+            # Rows of other shares' regions are theirs. A share of everything needs no routing.
+            regions = {generation.region_id for generation in planned}
+            if plan.regions is not None:
+                regions &= plan.regions
+            everything = len(planned) == len(plan.moment.generations)
+            routed = replace(moved, regions=plan.regions if everything else frozenset(regions))
+            yield from _base_rows(routed, opened, later.merged_fragments)
+        if fragments := tuple(n for n in share.fragments if n in later.fragments):
+            yield from _base_rows(moved, opened, fragments)
+
+
+@contextmanager
+def _translated(moment: Moment) -> Iterator[None]:
+    try:
+        yield
     except (OSError, ValueError) as error:
         if isinstance(error, MemWalError):
             raise
-        translated = translate_lance_error(error, f"reading {moment.location}")
-        if isinstance(translated, ObjectNotFoundError):
-            raise _outdated(moment, translated) from error
-        raise translated from error
+        raise translate_lance_error(error, f"reading {moment.location}") from error
 
 
 class _Opened:
@@ -208,7 +256,7 @@ def _empty_rows(count: int) -> Iterator[pa.RecordBatch]:
 def _outdated(moment: Moment, error: Exception) -> ConflictError:
     return ConflictError(
         f"version {moment.version} of {moment.location}, or a flushed generation that it does not "
-        f"contain, is no longer stored ({error}): the data frame is older than what the garbage "
-        "collector keeps. Load the table again; if this happens to young data frames, give the "
-        "collector a longer retention"
+        f"contain, is no longer stored ({error}), and newer rows came into the base table since: "
+        "the data frame is older than what the garbage collector keeps. Load the table again; if "
+        "this happens to young data frames, give the collector a longer retention"
     )

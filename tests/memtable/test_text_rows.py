@@ -121,14 +121,32 @@ def test_a_filter_leaves_the_statistics_alone(tmp_path: Path) -> None:
     same(found, lance_scores(dataset, "river bank", "row % 3 = 0"))
 
 
-def test_all_terms_may_be_asked_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"base_tokenizer": "ngram", "min_ngram_length": 3, "max_ngram_length": 4},
+        {"base_tokenizer": "icu"},
+        {"analyzer": "code", "split_identifiers": True, "preserve_original": True},
+    ],
+    ids=str,
+)
+def test_all_terms_may_be_asked_for(tmp_path: Path, options: dict[str, Any]) -> None:
+    """Where a word becomes several tokens, Lance asks for one of those at each position."""
     texts, alive = documents(400), np.ones(400, np.bool_)
-    dataset = indexed(tmp_path / "table", texts, alive)
-    index = TextRows("text")
-    for query in ["run walk", "run nowhere"]:
+    texts[:3] = ["riverBank", "river_run walk", "bankRun"]
+    dataset = indexed(tmp_path / "table", texts, alive, **options)
+    index, view = TextRows("text", options), view_of(texts, 50)
+    found_any = 0
+    for query in ["run walk", "run nowhere", "riverBank", "running walk_river", "the bank", "ban"]:
         wanted = MatchQuery(query, "text", operator=FullTextOperator.AND)
-        found = index.search(index.terms(query), view_of(texts, 50), k=10_000, operator="and")
+        found = index.search(index.groups(query), view, k=10_000, operator="and")
         same(found, lance_scores(dataset, wanted))
+        found_any += len(found.rows)
+        if not options:
+            terms = index.search(index.terms(query), view, k=10_000, operator="and")
+            assert terms.rows.tolist() == found.rows.tolist()
+    assert found_any
 
 
 def test_lists_of_text(tmp_path: Path) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import datetime
 import json
+import re
 from datetime import timedelta
 from typing import Any
 
-from support.tables import MakeTable, generations, keys, rows
+import pyarrow as pa
+import pytest
+from support.tables import MakeTable, generations, keys, rows, state
 
 import memwal
 from memwal.reader.scan import Scan
@@ -77,6 +81,84 @@ def test_a_plan_of_a_version_says_what_it_leaves_out(table: memwal.Table) -> Non
     assert plan.consistency == "version"
     assert [region.generations for region in plan.left_out] == [(number,)]
     assert "left out:" in str(plan)
+
+
+def test_a_version_or_a_tag_leaves_out_what_was_not_merged(
+    table: memwal.Table, caplog: pytest.LogCaptureFixture
+) -> None:
+    with table.writer() as writer:
+        writer.upsert(rows({1: 1, 2: 2}))
+        writer.flush()
+        table.merge()
+        table.base().dataset.tags.create("then", table.base().version)
+        version = table.base().version
+        writer.upsert(rows({2: 22, 3: 33}))
+        writer.flush()
+        writer.delete(keys(1))
+        for past in (table.at(version), table.at("then")):
+            caplog.clear()
+            assert state(past.scan().to_table()) == {1: 1, 2: 2}
+            assert state(past.lookup(keys(1, 2, 3))) == {1: 1, 2: 2}
+            assert past.scan(filter="n > 1").count_rows() == 1
+            (said,) = {record.getMessage() for record in caplog.records}
+            assert f"version {version} of" in said
+            assert "without 1 generations of 1 regions" in said
+            plan = past.explain(filter="n > 1")
+            assert (plan.version, plan.consistency) == (version, "version")
+            assert [source.kind for source in plan.sources] == ["base"]
+            (left,) = plan.left_out
+            assert left.generations == (2,)
+            assert f"generations 2: not in version {version} of the base table" in str(plan)
+    # What was merged since is left out as well.
+    table.checkpoint()
+    assert state(table.at("then").scan().to_table()) == {1: 1, 2: 2}
+    (left,) = table.at("then").explain().left_out
+    assert left.generations == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("filter", "said"),
+    [
+        ("id = 7", r"bucket\(id, 4\) is \d in all of its rows, and in none where id = 7"),
+        ("id in (7, 7, 7, 7) and n > 0", r"in none where id in \(7, 7, 7, \.\.\. 4 values\)"),
+        ("id = 7 or id = 7 and n = 1", r"in none where id = 7"),
+        ("id > 3 and false", "no row can pass the filter"),
+    ],
+)
+def test_a_reason_is_a_sentence(make_table: MakeTable, filter: str, said: str) -> None:
+    table = make_table(buckets=4)
+    with table.writer() as writer:
+        writer.upsert(rows(dict.fromkeys(range(100), 1)))
+    plan = explained(table, filter)
+    assert len(plan.pruned) >= 3
+    for region in plan.pruned:
+        assert re.fullmatch(f".*{said}", region.reason), region.reason
+
+
+def test_a_reason_names_dates_and_texts_as_they_are_written(make_table: MakeTable) -> None:
+    schema = pa.schema(
+        [pa.field("id", pa.int64(), nullable=False), ("day", pa.date32()), ("name", pa.string())]
+    )
+    table = make_table(
+        schema,
+        region_spec=memwal.RegionSpec.combine(
+            memwal.RegionSpec.year("day", immutable=True),
+            memwal.RegionSpec.truncate("name", 2, immutable=True),
+        ),
+    )
+    with table.writer() as writer:
+        row = {"id": 1, "day": datetime.date(2026, 3, 15), "name": "abc"}
+        writer.upsert(pa.Table.from_pylist([row], schema=schema))
+    for filter, said in {
+        "date_part('year', day) = 2025": "year(day) is 2026 in all of its rows, and in none where "
+        "year of day = 2025",
+        "day < date '2026-01-01'": "year(day) is 2026 in all of its rows, and in none where "
+        "day < '2026-01-01'",
+        "name like 'b%'": "truncate(name, 2) is 'ab' in all of its rows, and in none where "
+        "name starts with 'b'",
+    }.items():
+        (region,) = explained(table, filter).pruned
+        assert region.reason == said
 
 
 def test_planning_reads_no_rows_of_generations(table: memwal.Table) -> None:

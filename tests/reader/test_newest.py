@@ -7,12 +7,10 @@ from uuid import uuid4
 import lance
 import numpy as np
 import pyarrow as pa
-import pytest
 
-from memwal.reader import newest
 from memwal.reader.generations import GenerationSource
 from memwal.reader.lazy import Lazy
-from memwal.reader.newest import GenerationKeys, find_newest, read_keys
+from memwal.reader.newest import find_newest, read_keys
 
 
 def source(
@@ -72,47 +70,50 @@ def test_deleted_rows_of_a_generation_do_not_count() -> None:
 
 
 class TestCache:
-    @pytest.fixture
-    def cache(self, monkeypatch: pytest.MonkeyPatch) -> newest._KeyCache:
-        made = newest._KeyCache(100)
-        monkeypatch.setattr(newest, "_cache", made)
-        return made
-
-    @staticmethod
-    def keys(count: int) -> GenerationKeys:
-        return GenerationKeys(
-            keys=pa.array([0] * count, pa.int64()),
-            deleted=np.zeros(0, np.bool_),
-            addresses=np.zeros(0, np.uint64),
-        )
-
-    def test_reads_a_flushed_generation_once(self, cache: newest._KeyCache) -> None:
-        made = source(1, (1, False), identity="one")
+    def test_reads_a_flushed_generation_once(self) -> None:
+        made = source(1, (1, False), identity=str(uuid4()))
         first = read_keys(made, ["id"])
         assert read_keys(made, ["id"]) is first
 
-    def test_never_keeps_a_memtable(self, cache: newest._KeyCache) -> None:
+    def test_never_keeps_a_memtable(self) -> None:
         made = source(1, (1, False))
         assert read_keys(made, ["id"]) is not read_keys(made, ["id"])
 
-    def test_forgets_what_was_used_longest_ago(self, cache: newest._KeyCache) -> None:
-        cache.put("a", self.keys(5))
-        cache.put("b", self.keys(5))
-        assert cache.get("a") is not None
-        cache.put("c", self.keys(5))
-        assert cache.get("b") is None
-        assert cache.get("a") is not None
-        assert cache.get("c") is not None
+    def test_merges_the_same_generations_once(self) -> None:
+        made = [source(n, (n, False), identity=str(uuid4())) for n in (1, 2)]
+        first = find_newest(made, ["id"], pa.int64())
+        assert find_newest(made, ["id"], pa.int64()) is first
+        assert find_newest(made[:1], ["id"], pa.int64()).keys.to_pylist() == [1]
+        unflushed = [*made, source(3, (1, True))]
+        assert find_newest(unflushed, ["id"], pa.int64()).live_addresses(0).tolist() == []
+        assert find_newest(made, ["id"], pa.int64()).live_addresses(0).tolist() == [0]
 
-    def test_does_not_keep_what_is_too_large_for_it(self, cache: newest._KeyCache) -> None:
-        cache.put("large", self.keys(50))
-        assert cache.get("large") is None
-        cache.put("a", self.keys(5))
-        assert cache.get("a") is not None
+    def test_weighs_what_it_keeps(self) -> None:
+        found = find_newest([source(1, (1, False), (2, True))], ["id"], pa.int64())
+        assert found.nbytes == 2 * (8 + 8 + 8 + 1)
+        keys = read_keys(source(1, (1, False), (2, True)), ["id"])
+        assert keys.nbytes == 2 * (8 + 8) + keys.deleted.nbytes
 
-    def test_counts_a_generation_once(self, cache: newest._KeyCache) -> None:
-        for _ in range(10):
-            cache.put("a", self.keys(5))
-        cache.put("b", self.keys(5))
-        assert cache.get("a") is not None
-        assert cache.get("b") is not None
+
+class TestRowsThatCount:
+    def test_are_found_by_address_again(self) -> None:
+        found = find_newest(
+            [source(1, (1, False), (2, False), (5, False)), source(2, (3, False), (2, False))],
+            ["id"],
+            pa.int64(),
+        )
+        assert found.keys_at(0, np.array([2, 0], np.uint64)).to_pylist() == [5, 1]
+        assert found.keys_at(1, np.array([0, 1], np.uint64)).to_pylist() == [3, 2]
+        assert found.keys_at(1, np.empty(0, np.uint64)).to_pylist() == []
+
+    def test_can_be_narrowed_down_to_some_keys(self) -> None:
+        found = find_newest(
+            [source(1, (1, False), (2, False), (5, True)), source(2, (3, False), (2, False))],
+            ["id"],
+            pa.int64(),
+        )
+        some = found.only(pa.array([1, 2, 5, 9]))
+        assert some.live_addresses(0).tolist() == [0]
+        assert some.live_addresses(1).tolist() == [1]
+        assert some.keys.equals(found.keys)
+        assert found.live_addresses(1).tolist() == [0, 1]

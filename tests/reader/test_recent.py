@@ -28,3 +28,15 @@ def test_one_that_is_too_heavy_is_kept_until_the_next() -> None:
     recent.get("b", lambda: "x")
     assert recent.peek("a") is None
     assert recent.peek("b") == "x"
+
+
+def test_a_value_can_be_replaced() -> None:
+    recent: Recent[str] = Recent(4, len)
+    recent.put("a", "xx")
+    recent.put("b", "x")
+    recent.put("a", "yyy")
+    assert recent.peek("a") == "yyy"
+    assert recent.peek("b") == "x"
+    recent.put("c", "x")
+    assert recent.peek("b") is None
+    assert recent.peek("a") == "yyy"

@@ -13,6 +13,7 @@ from support.tables import SCHEMA, MakeTable, folder, keys, listing, numbered, r
 import memwal
 from memwal.errors import InvalidInputError
 from memwal.reader import generations as generations_module
+from memwal.reader import memtable_filter as memtable_filter_module
 from memwal.reader import merged_rows as merged_rows_module
 from memwal.reader.scan import Scan
 from memwal.reader.sources import collect_sources
@@ -288,7 +289,7 @@ class TestMemTables:
             made.append(rows.column_names)
             return lance.write_dataset(rows, "memory://")
 
-        for module in (merged_rows_module, generations_module):
+        for module in (memtable_filter_module, generations_module):
             monkeypatch.setattr(module, "write_in_memory", write)
         return made
 
@@ -322,7 +323,100 @@ def test_wide_rows_are_compared_a_few_at_a_time(
         writer.flush()
         table.merge()
         writer.upsert(rows({7: 77}))
-    seen = list(table.scan().to_batches())
-    assert len(seen) > 5
-    assert max(batch.nbytes for batch in seen) < 1 << 20
-    assert sum(batch.num_rows for batch in seen) == 50_000
+    for predicate in (None, "n = 0 or n = 77"):
+        seen = list(table.scan(filter=predicate).to_batches())
+        assert len(seen) > 5
+        assert max(batch.nbytes for batch in seen) < 1 << 20
+        assert sum(batch.num_rows for batch in seen) == 50_000
+
+
+class TestFilterThatPinsTheKey:
+    """With generations beside the base table, the base table's index is still asked."""
+
+    @pytest.fixture
+    def base_reads(
+        self, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
+    ) -> tuple[memwal.Table, list[str], list[int]]:
+        """A table with an index and a backlog; how Lance reads its base table, and the rows."""
+        table = make_table(buckets=2)
+        with table.writer() as writer:
+            writer.upsert(numbered(0, 50_000))
+            writer.flush()
+            table.merge()
+            lance.dataset(table.uri).create_scalar_index("id", "BTREE")
+            writer.upsert(numbered(49_000, 2_000, n=1))
+        plans: list[str] = []
+        read: list[int] = []
+        plain = lance.LanceScanner.to_batches
+
+        def to_batches(self: Any) -> Iterator[pa.RecordBatch]:
+            if f"{table.uri[1:]}/data" not in (plan := self.explain_plan()):
+                yield from plain(self)
+                return
+            plans.append(plan)
+            for batch in plain(self):
+                read.append(batch.num_rows)
+                yield batch
+
+        monkeypatch.setattr(lance.LanceScanner, "to_batches", to_batches)
+        return table, plans, read
+
+    @pytest.mark.parametrize(
+        ("predicate", "expected", "read_rows"),
+        [
+            ("id = 5", {5: 0}, 1),
+            ("id = 49999", {49_999: 1}, 1),
+            ("id in (7, 49999, 50001, 90000)", {7: 0, 49_999: 1, 50_001: 1}, 2),
+            ("id in (7, 8) and n = 0", {7: 0, 8: 0}, 2),
+        ],
+    )
+    def test_reads_just_these_rows(
+        self,
+        base_reads: tuple[memwal.Table, list[str], list[int]],
+        predicate: str,
+        expected: dict[int, int],
+        read_rows: int,
+    ) -> None:
+        table, plans, read = base_reads
+        scan = table.scan(filter=predicate)
+        assert "ScalarIndexQuery" in scan.explain().base_plan
+        assert state(scan.to_table()) == expected
+        assert sum(read) == read_rows
+        assert scan.count_rows() == len(expected)
+        assert len(plans) == 2
+        assert all("ScalarIndexQuery" in plan for plan in plans)
+
+    def test_stops_at_the_limit(
+        self, base_reads: tuple[memwal.Table, list[str], list[int]]
+    ) -> None:
+        table, _, read = base_reads
+        found = state(table.scan(filter="id < 40000", limit=10).to_table())
+        assert len(found) == 10
+        assert sum(read) <= 8_192
+        assert table.scan(limit=2_010).to_table().num_rows == 2_010
+        assert sum(read) <= 2 * 8_192
+
+
+def test_is_not_asked_for_the_keys_again_of_a_state_that_was_scanned(
+    make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = make_table(buckets=2)
+    with table.writer() as writer:
+        writer.upsert(numbered(0, 20_000))
+        writer.flush()
+        table.merge()
+        writer.upsert(numbered(10_000, 20_000, n=1))
+    expected = dict.fromkeys(range(10_000), 0) | dict.fromkeys(range(10_000, 30_000), 1)
+    assert state(table) == expected
+    scanned: list[Any] = []
+    plain = lance.LanceDataset.scanner
+
+    def scanner(self: Any, *args: Any, **options: Any) -> Any:
+        scanned.append(options.get("columns"))
+        return plain(self, *args, **options)
+
+    monkeypatch.setattr(lance.LanceDataset, "scanner", scanner)
+    assert table.scan().count_rows() == 30_000
+    assert scanned == []
+    assert table.scan(columns=["n"]).to_table().num_rows == 30_000
+    assert scanned == [["n"]] * 3

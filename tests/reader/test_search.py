@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,9 +13,11 @@ from support import native
 from support.searched import DIMENSION, SCHEMA, Searched
 
 from memwal.errors import InvalidInputError
+from memwal.reader import generations
 from memwal.reader.newest import NewestRows
+from memwal.reader.scan import collect_newest
 from memwal.reader.search import answer, search, search_hybrid, search_text
-from memwal.reader.sources import ReadSources
+from memwal.reader.sources import ReadSources, collect_sources
 from memwal.reader.text_query import MatchQuery
 
 VECTOR = np.linspace(-1, 1, DIMENSION)
@@ -118,6 +121,40 @@ def test_what_was_collected_meanwhile_is_found_in_the_base_table(
     assert found.num_rows > 20
     for row in found.to_pylist():
         assert row["t"] == searched.model[row["id"]]["t"]
+
+
+@pytest.mark.parametrize("filter", ["id = 123", "id IN (52, 190, 11)", "id = 3"])
+def test_regions_that_a_filter_rules_out_change_nothing(searched: Searched, filter: str) -> None:
+    with searched.table.writer() as writer:
+        searched.delete(writer, [190])
+        writer.upsert(searched.rows([3, 123]))
+        memtables = writer.memtables()
+        every = searched.sources(writer)
+        some = collect_newest(
+            lambda: collect_sources(searched.table.location, memtables, filter=filter)
+        )
+        assert len(some[0].generations) <= len(every[0].generations)
+        assert bool(some[0].pruned) == ("IN" not in filter)
+        found = search(*some, VECTOR, filter=filter, k=300)
+        assert found.equals(search(*every, VECTOR, filter=filter, k=300))
+        assert found.num_rows == (2 if filter.endswith("11)") else 1)
+
+
+def test_a_memtable_is_searched_where_it_lies(
+    searched: Searched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def copied(*args: Any) -> Any:
+        raise AssertionError("a MemTable was copied")
+
+    with searched.table.writer() as writer:
+        writer.upsert(searched.rows(range(210, 240)))
+        monkeypatch.setattr(generations, "_in_memory", copied)
+        searched.check_nearest(writer, k=300, least=0, filter="n < 4")
+        every = searched.sources(writer)
+        near = search(*every, VECTOR, k=300, filter="n < 4", prefilter=False)
+        assert sorted(near["id"].to_pylist()) == sorted(
+            key for key, row in searched.model.items() if row["n"] < 4
+        )
 
 
 def test_a_table_that_is_made_anew_in_the_same_place(tmp_path: Path) -> None:

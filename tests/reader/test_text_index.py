@@ -16,8 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memwal.errors import CorruptDataError, ObjectNotFoundError
+from memwal.reader import text_index
 from memwal.reader.posting_lists import decode_postings
-from memwal.reader.text_bodies import edits
+from memwal.reader.text_edits import edits
 from memwal.reader.text_index import TextPart, open_segment
 from memwal.reader.token_map import TokenMap
 from memwal.storage.location import TableLocation
@@ -67,9 +68,13 @@ def check(part: TextPart, texts: list[str]) -> None:
     assert everything == sorted(wanted, key=str.encode)
 
 
+@pytest.mark.parametrize("held", [False, True])
 @pytest.mark.parametrize("with_position", [False, True])
-def test_long_lists_of_many_widths(tmp_path: Path, with_position: bool) -> None:
+def test_long_lists_of_many_widths(
+    tmp_path: Path, with_position: bool, held: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Lists of up to 9,000 documents, with gaps and counts of one bit and of many."""
+    monkeypatch.setattr(text_index, "_HELD_TOKENS", (1 << 30) * held)
     rng = random.Random(3)
     words = [f"w{i}" for i in range(40)] + ["Ω", "naïve", "漢字", "x" * 300]
     texts = [
@@ -81,7 +86,10 @@ def test_long_lists_of_many_widths(tmp_path: Path, with_position: bool) -> None:
         else ""
         for row in range(9_000)
     ]
-    check(open_part(tmp_path, texts, with_position=with_position), texts)
+    part = open_part(tmp_path, texts, with_position=with_position)
+    assert part.ready(["all"]) == held
+    check(part, texts)
+    assert part.ready(["all", "not there"])
 
 
 @settings(max_examples=40)

@@ -9,42 +9,20 @@ from typing import Any
 import lance
 import pyarrow as pa
 import pytest
-from support.searched import Searched
+from lance.query import DocumentGranularity
+from support.searched import Searched, sources_of
 
 import memwal
 from memwal.errors import InvalidInputError
-from memwal.reader.scan import collect_newest
+from memwal.reader import replaced_rows, text_leaves
 from memwal.reader.search import search_text
-from memwal.reader.sources import collect_sources
 from memwal.reader.text_query import (
     BooleanQuery,
+    CombinedFieldsQuery,
     MatchQuery,
     MultiMatchQuery,
     PhraseQuery,
 )
-
-TOKENIZERS: dict[str, dict[str, Any]] = {
-    "default": {},
-    "no-stemming": {"stem": False},
-    "stop-words-and-accents": {"remove_stop_words": False, "ascii_folding": False},
-    "ngrams": {"base_tokenizer": "ngram", "min_ngram_length": 3, "max_ngram_length": 4},
-    "whitespace": {"base_tokenizer": "whitespace", "lower_case": False},
-    "raw": {"base_tokenizer": "raw"},
-    "german": {"language": "German"},
-    "short-tokens": {"max_token_length": 4},
-}
-
-
-@pytest.mark.parametrize("name", TOKENIZERS)
-def test_every_tokenizer(tmp_path: Path, name: str) -> None:
-    searched = Searched(tmp_path, seed=len(name), text=TOKENIZERS[name])
-    with searched.table.writer() as writer:
-        writer.upsert(searched.rows(range(100, 180)))
-        writer.flush()
-        searched.delete(writer, range(40))
-        writer.upsert(searched.rows(range(20, 50)))
-        for _ in range(8):
-            searched.check_text(writer, searched.query(fuzzy=name != "ngrams"))
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -52,32 +30,13 @@ def test_every_tokenizer(tmp_path: Path, name: str) -> None:
 def test_histories(tmp_path: Path, seed: int) -> None:
     """Whatever was written, flushed, merged, appended beside, indexed or compacted."""
     searched = Searched(tmp_path, seed=seed, maintained=["t_idx", "u_idx"][: 1 + seed % 2])
-    table = searched.table
-    for _ in range(3):
-        with table.writer() as writer:
-            for _ in range(searched.random.randint(1, 5)):
-                searched.step(writer)
-            _check(searched, writer)
-        _check(searched, table)
-        if searched.random.random() < 0.7:
-            table.merge()
-            _check(searched, table)
-        if searched.random.random() < 0.3:
-            start = 10_000 + max(searched.model)
-            lance.write_dataset(searched.rows(range(start, start + 5)), table.uri, mode="append")
-            _check(searched, table)
-        if searched.random.random() < 0.4:
-            table.build_indexes()
-            _check(searched, table)
-        if searched.random.random() < 0.3:
-            lance.dataset(table.uri).optimize.compact_files()
-            _check(searched, table)
 
+    def check(reads: Any) -> None:
+        for _ in range(4):
+            filter = searched.random.choice([None, None, "n < 4"])
+            searched.check_text(reads, searched.query(), filter=filter)
 
-def _check(searched: Searched, reads: Any) -> None:
-    for _ in range(4):
-        filter = searched.random.choice([None, None, "n < 4"])
-        searched.check_text(reads, searched.query(), filter=filter)
+    searched.live(check)
 
 
 def test_an_index_of_another_form_is_not_needed(
@@ -97,8 +56,7 @@ def test_statistics_do_not_count_what_is_gone(tmp_path: Path) -> None:
     """Rows deleted from the base table stay in its index until it is built again."""
     searched = Searched(tmp_path)
     lance.dataset(searched.uri).delete("id < 60")
-    for key in range(60):
-        del searched.model[key]
+    searched.forget(range(60))
     searched.check_text(searched.table, MatchQuery("apple fox", "t"))
     searched.table.build_indexes()
     searched.check_text(searched.table, MatchQuery("apple fox", "t"))
@@ -115,6 +73,65 @@ def test_a_filter_leaves_scores_alone_and_finds_all(tmp_path: Path) -> None:
         left = {key: score for key, score in every.items() if searched.model[key]["n"] == 3}
         assert list(found.values()) == list(left.values())[:k]
         assert found.keys() <= left.keys()
+
+
+def test_the_best_rows_are_found_whatever_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Documents that hold only frequent words are not scored where rare words decide."""
+    words = ["most"] * 120 + ["many"] * 40 + ["some"] * 10 + ["few"] * 3 + ["rare"]
+    searched = Searched(tmp_path, rows=600, words=words)
+    with searched.table.writer() as writer:
+        writer.upsert(searched.rows(range(550, 700)))
+    skipped: list[int] = []
+    scores_at = text_leaves._Weighed.scores_at
+
+    def spied(self: Any, documents: Any) -> Any:
+        skipped.append(len(documents))
+        return scores_at(self, documents)
+
+    monkeypatch.setattr(text_leaves._Weighed, "scores_at", spied)
+    for query in ("rare most", "few most many", "rare few some many most", "most most rare rare"):
+        for boost in (1.0, 3.0, -1.0):
+            one = MatchQuery(query, "t", boost=boost)
+            every = searched.found_texts(searched.table, one, k=None)
+            for k in (1, 3, 10, 40):
+                assert (
+                    list(searched.found_texts(searched.table, one, k=k).items())
+                    == list(every.items())[:k]
+                )
+    assert skipped
+    searched.check_text(searched.table, MatchQuery("rare most", "t"))
+
+
+def test_keys_of_a_memtable_are_looked_up_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched = Searched(tmp_path)
+    asked: list[list[int]] = []
+    rows_of_keys = replaced_rows.rows_of_keys
+
+    def spied(base: Any, keys: Any) -> Any:
+        asked.append(sorted(keys.to_pylist()))
+        return rows_of_keys(base, keys)
+
+    monkeypatch.setattr(replaced_rows, "rows_of_keys", spied)
+    query = MatchQuery("apple quick fox", "t")
+    with searched.table.writer() as writer:
+        for written, fresh in (([1, 2, 160], [[1, 2, 160]]), ([2, 3], [[3]]), ([1], [])):
+            writer.upsert(searched.rows(written))
+            asked.clear()
+            for _ in range(2):
+                searched.check_text(writer, query)
+            assert asked == fresh
+        writer.flush()
+        # Keys that no MemTable has any more are forgotten when they are many.
+        monkeypatch.setattr(replaced_rows, "_MOST_KEYS", 3)
+        for written, fresh in (([4], [4]), ([3], [3])):
+            writer.upsert(searched.rows(written))
+            asked.clear()
+            searched.check_text(writer, query)
+            assert fresh in asked
 
 
 def test_plain_text_searches_every_indexed_column(tmp_path: Path) -> None:
@@ -178,6 +195,41 @@ def test_lists_of_text_and_composite_keys(make_table: Any) -> None:
         assert _keys(writer, "blue") == {(1, "y")}
 
 
+def test_list_elements_as_documents(make_table: Any) -> None:
+    """Their index is left alone when there is one of rows beside it, and refused when not."""
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("t", pa.list_(pa.string()))])
+    table = make_table(schema)
+    rows = pa.table({"id": [1, 2], "t": [["red fox", "blue"], ["fox"]]}, schema=schema)
+    lance.write_dataset(rows, table.uri, mode="append")
+    lance.dataset(table.uri).create_scalar_index(
+        "t", "INVERTED", name="a", document_granularity=DocumentGranularity.LIST_ELEMENT
+    )
+    for options in ({"column": "t"}, {}):
+        with pytest.raises(InvalidInputError, match="create"):
+            table.search_text("fox", **options)
+    lance.dataset(table.uri).create_scalar_index("t", "INVERTED", name="b")
+    query = lance.query.MatchQuery("fox", "t", document_granularity=DocumentGranularity.ROW)
+    wanted = lance.dataset(table.uri).to_table(columns=["id", "_score"], full_text_query=query)
+    found = table.search_text("fox", columns=["id"])
+    assert found["id"].to_pylist() == wanted["id"].to_pylist() == [2, 1]
+    assert found["_score"].to_pylist() == pytest.approx(wanted["_score"].to_pylist(), rel=1e-5)
+
+
+def test_columns_are_combined_only_with_one_tokenizer(tmp_path: Path) -> None:
+    searched = Searched(tmp_path, rows=40)
+    lance.dataset(searched.uri).create_scalar_index("u", "INVERTED", name="u_idx", stem=False)
+    with pytest.raises(InvalidInputError, match="different tokenizers"):
+        searched.table.search_text(CombinedFieldsQuery("fox", ["t", "u"]))
+    for columns, boosts, words in (
+        (["t", "t"], None, "none twice"),
+        ([], None, "at least one"),
+        (["t", "u"], [1.0], "1 boosts"),
+        (["t", "u"], [1.0, 0.5], "at least 1"),
+    ):
+        with pytest.raises(InvalidInputError, match=words):
+            CombinedFieldsQuery("fox", columns, boosts=boosts)
+
+
 def test_mistakes_are_told(tmp_path: Path) -> None:
     searched = Searched(tmp_path, rows=40, text={"with_position": False})
     for query, words, options in (
@@ -207,5 +259,4 @@ def _keys(reads: Any, query: Any) -> set[tuple[int, str]]:
 
 
 def _search(reads: Any, query: Any) -> pa.Table:
-    sources, newest = collect_newest(lambda: collect_sources(reads.location, reads._memtables()))
-    return search_text(sources, newest, query, k=None)
+    return search_text(*sources_of(reads), query, k=None)

@@ -14,6 +14,7 @@ from support.searched import DIMENSION, SCHEMA, Searched
 
 import memwal
 from memwal.errors import InvalidInputError
+from memwal.reader import vector_memory
 from memwal.reader.base_indexes import find_gap, find_index
 from memwal.reader.scan import collect_newest
 from memwal.reader.search import search
@@ -21,10 +22,14 @@ from memwal.reader.sources import collect_sources
 from memwal.reader.vector_candidates import is_vector_index
 
 
+@pytest.mark.parametrize("in_memory", [False, True])
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.timeout(120)
-def test_histories(tmp_path: Path, seed: int) -> None:
+def test_histories(
+    tmp_path: Path, seed: int, in_memory: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever was written, flushed, merged, appended beside, indexed or compacted."""
+    monkeypatch.setattr(vector_memory, "_SEARCHES_BEFORE", 0 if in_memory else 1_000_000)
     searched = Searched(tmp_path, seed=seed, maintained=["v_idx"])
     table = searched.table
     for _ in range(3):

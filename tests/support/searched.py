@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,14 @@ import numpy as np
 import pyarrow as pa
 
 import memwal
+from memwal.reader.newest import NewestRows
 from memwal.reader.scan import collect_newest
 from memwal.reader.search import search, search_text
-from memwal.reader.sources import collect_sources
+from memwal.reader.sources import ReadSources, collect_sources
 from memwal.reader.text_query import (
     BooleanQuery,
     BoostQuery,
+    CombinedFieldsQuery,
     MatchQuery,
     MultiMatchQuery,
     PhraseQuery,
@@ -56,6 +58,8 @@ class Searched:
         Indexes that generations get.
     rows : int
         In the base table at first.
+    words : sequence of str
+        What texts are made of.
     """
 
     def __init__(
@@ -66,8 +70,11 @@ class Searched:
         text: Mapping[str, Any] | None = None,
         maintained: Iterable[str] = ALL_INDEXES,
         rows: int = 150,
+        words: Sequence[str] = WORDS,
     ) -> None:
         self.random = random.Random(seed)
+        self.words = words
+        self._merged: lance.LanceDataset | None = None
         self.text = {"with_position": True, **(text or {})}
         self.model: dict[int, dict[str, Any]] = {}
         self.uri = str(folder / "searched")
@@ -84,6 +91,7 @@ class Searched:
     def rows(self, ids: Iterable[int]) -> pa.Table:
         """New rows of some keys, which from now on must be there."""
         ids = list(ids)
+        self._merged = None
         for key in ids:
             self.model[key] = {
                 "id": key,
@@ -98,6 +106,11 @@ class Searched:
         """Delete keys, present or not."""
         ids = list(ids)
         writer.delete(pa.array(ids, pa.int64()))
+        self.forget(ids)
+
+    def forget(self, ids: Iterable[int]) -> None:
+        """Expect keys to be gone, present or not."""
+        self._merged = None
         for key in ids:
             self.model.pop(key, None)
 
@@ -113,10 +126,40 @@ class Searched:
 
     def merged(self) -> lance.LanceDataset:
         """One plain table with all rows and fresh text indexes."""
-        rows = [self.model[key] for key in sorted(self.model)]
-        dataset = lance.write_dataset(pa.Table.from_pylist(rows, schema=SCHEMA), "memory://")
-        self._index_texts(dataset)
-        return dataset
+        if self._merged is None:
+            rows = [self.model[key] for key in sorted(self.model)]
+            dataset = lance.write_dataset(pa.Table.from_pylist(rows, schema=SCHEMA), "memory://")
+            self._index_texts(dataset)
+            self._merged = dataset
+        return self._merged
+
+    def live(self, check: Callable[[Any], None]) -> None:
+        """Have rows written, flushed, merged, appended beside, indexed and compacted.
+
+        Parameters
+        ----------
+        check : callable
+            Compares what a writer, or the table, answers with what must be there.
+        """
+        for _ in range(3):
+            with self.table.writer() as writer:
+                for _ in range(self.random.randint(1, 5)):
+                    self.step(writer)
+                check(writer)
+            check(self.table)
+            if self.random.random() < 0.7:
+                self.table.merge()
+                check(self.table)
+            if self.random.random() < 0.3:
+                start = 10_000 + max(self.model)
+                lance.write_dataset(self.rows(range(start, start + 5)), self.uri, mode="append")
+                check(self.table)
+            if self.random.random() < 0.4:
+                self.table.build_indexes()
+                check(self.table)
+            if self.random.random() < 0.3:
+                lance.dataset(self.uri).optimize.compact_files()
+                check(self.table)
 
     def found_texts(
         self, reads: Any, query: str | TextQuery, *, k: int | None, **options: Any
@@ -133,6 +176,7 @@ class Searched:
         """All that matches, and the best five, with the scores of the merged table."""
         wanted = lance_scores(self.merged(), query, filter=filter)
         found = self.found_texts(reads, query, k=None, filter=filter)
+        assert list(found.values()) == sorted(found.values(), reverse=True), query
         assert found.keys() == wanted.keys(), query
         assert all(abs(found[key] - wanted[key]) < 1e-3 for key in found), query
         best = list(self.found_texts(reads, query, k=5, filter=filter).values())
@@ -161,12 +205,12 @@ class Searched:
         right = set(sorted(exact, key=lambda key: exact[key])[:k])
         assert len(right & set(ids)) >= min(least, len(right))
 
-    def sources(self, reads: Any) -> Any:
+    def sources(self, reads: Any) -> tuple[ReadSources, NewestRows]:
         """Sources of a read by a table or a writer."""
-        return collect_newest(lambda: collect_sources(self.table.location, reads._memtables()))
+        return sources_of(reads)
 
     def query(self, *, fuzzy: bool = True) -> TextQuery:
-        """A query at random."""
+        """A query at random; phrases only where the index has positions."""
         chance = self.random.random()
         if chance < 0.6:
             return self._leaf(fuzzy=fuzzy)
@@ -176,10 +220,15 @@ class Searched:
         return BooleanQuery([(occur, self._leaf(fuzzy=fuzzy)) for occur in occurs])  # type: ignore[misc]
 
     def _leaf(self, *, fuzzy: bool) -> TextQuery:
-        words = " ".join(self._any(*WORDS, "nothing") for _ in range(self.random.randint(1, 3)))
+        words = " ".join(
+            self._any(*self.words, "nothing") for _ in range(self.random.randint(1, 3))
+        )
         column, operator = self._any("t", "u"), self._any("or", "and")
-        kind = self.random.randrange(4)
-        if kind == 0:
+        kind = self.random.randrange(5)
+        if kind == 4:
+            weights = self._any(None, [1.0, 2.5])
+            return CombinedFieldsQuery(words, ("t", "u"), boosts=weights, operator=operator)
+        if kind == 0 and self.text["with_position"]:
             return PhraseQuery(words, column, slop=self.random.randrange(2))
         if kind == 1:
             boosts = self._any(None, [1.0, 3.0])
@@ -193,13 +242,14 @@ class Searched:
                 max_expansions=self._any(50, 3),
                 prefix_length=self.random.randrange(2),
             )
-        return MatchQuery(words, column, operator=operator, boost=self._any(1.0, 2.5))
+        boost, fuzziness = self._any((1.0, 0), (2.5, 0), (1.0, None))
+        return MatchQuery(words, column, operator=operator, boost=boost, fuzziness=fuzziness)
 
     def _text(self) -> str | None:
         chance = self.random.random()
         if chance < 0.05:
             return self._any(None, "", "the")
-        return " ".join(self._any(*WORDS) for _ in range(self.random.randint(1, 12)))
+        return " ".join(self._any(*self.words) for _ in range(self.random.randint(1, 12)))
 
     def _any(self, *values: Any) -> Any:
         return self.random.choice(values)
@@ -207,6 +257,11 @@ class Searched:
     def _index_texts(self, dataset: lance.LanceDataset) -> None:
         for column in ("t", "u"):
             dataset.create_scalar_index(column, "INVERTED", **self.text)
+
+
+def sources_of(reads: Any) -> tuple[ReadSources, NewestRows]:
+    """Sources of a read by a table or a writer."""
+    return collect_newest(lambda: collect_sources(reads.location, reads._memtables()))
 
 
 def lance_scores(
@@ -238,10 +293,12 @@ def lance_query(query: TextQuery) -> lq.FullTextQuery:
             [(lq.Occur(occur.upper()), lance_query(part)) for occur, part in query.queries]
         )
     operator = lq.FullTextOperator(query.operator.upper())
-    if isinstance(query, MultiMatchQuery):
+    if isinstance(query, MultiMatchQuery | CombinedFieldsQuery):
+        several = (
+            lq.MultiMatchQuery if isinstance(query, MultiMatchQuery) else lq.CombinedFieldsQuery
+        )
         boosts = None if query.boosts is None else list(query.boosts)
-        columns = list(query.columns)
-        return lq.MultiMatchQuery(query.query, columns, boosts=boosts, operator=operator)
+        return several(query.query, list(query.columns), boosts=boosts, operator=operator)
     return lq.MatchQuery(
         query.query,
         query.column,

@@ -6,12 +6,19 @@ from typing import Any
 
 import pytest
 
-from memwal.region.predicates import MAX_ALTERNATIVES, read_predicate
+from memwal.region.predicate_alternatives import MAX_ALTERNATIVES, read_predicate
 
 
 def read(text: str) -> list[list[tuple[Any, ...]]]:
     return [
-        [(c.column, c.operator, *(value.value for value in c.values)) for c in alternative]
+        [
+            (
+                f"{c.part or ''}{' ' if c.part else ''}{c.column}",
+                c.operator,
+                *(v.value for v in c.values),
+            )
+            for c in alternative
+        ]
         for alternative in read_predicate(text)
     ]
 
@@ -35,7 +42,28 @@ def read(text: str) -> list[list[tuple[Any, ...]]]:
         ("`odd name` = X'00ff'", [[("odd name", "=", b"\x00\xff")]]),
         ("d < date '2026-01-31'", [[("d", "<", "2026-01-31")]]),
         ("lower(t) = 'x' and id = 7", [[("id", "=", 7)]]),
-        ("t like 'x%' and id = 7", [[("id", "=", 7)]]),
+        ("t like 'x%' and id = 7", [[("t", "starts with", "x"), ("id", "=", 7)]]),
+        ("t not like 'x%'", [[("t", "does not start with", "x")]]),
+        ("t like 'x'", [[("t", "=", "x")]]),
+        ("t like 'x_y'", [[("t", "starts with", "x")]]),
+        ("t like 'x\\%y'", [[("t", "starts with", "x")]]),
+        ("starts_with(t, 'x')", [[("t", "starts with", "x")]]),
+        ("t ilike 'x%' and id = 7", [[("id", "=", 7)]]),
+        ("a in (1, null)", [[("a", "in", 1)]]),
+        ("id = cast(5 as bigint)", [[("id", "=", 5)]]),
+        ("id = 5::int and id = cast(300 as tinyint)", [[("id", "=", 5)]]),
+        ("id = -5::int", [[("id", "=", -5)]]),
+        ("d = cast('2026-01-31' as date)", [[("d", "=", "2026-01-31")]]),
+        ("cast(t as date) = date '2026-01-31'", [[("date t", "=", "2026-01-31")]]),
+        ("t::date < '2026-01-31'::date", [[("date t", "<", "2026-01-31")]]),
+        ("cast(a as decimal(5, 2)) = 1 and id = 7", [[("id", "=", 7)]]),
+        ("date_part('YEAR', t) = 2026", [[("year t", "=", 2026)]]),
+        ("date_part('year', t) in (1, 2)", [[("year t", "in", 1, 2)]]),
+        ("date_part('week', t) = 5 and id = 7", [[("id", "=", 7)]]),
+        ("flag is true", [[("flag", "=", True), ("flag", "is not null")]]),
+        ("flag is not true", [[("flag", "!=", True)], [("flag", "is null")]]),
+        ("(a = 1 and b = 2) is true", [[("a", "=", 1), ("b", "=", 2)]]),
+        ("a is not distinct from 1", [[("a", "=", 1)]]),
         ("id + 1 = 2 and id = 7", [[("id", "=", 7)]]),
         ("id = 1.5 and id = 7", [[("id", "=", 7)]]),
         ("false", []),
@@ -56,7 +84,15 @@ def test_what_is_understood(text: str, expected: list[list[tuple[Any, ...]]]) ->
         "a = 1 or lower(b) = 'x'",
         "not (a = 1 and lower(b) = 'x')",
         "a = null",
-        "a in (1, null)",
+        "a not in (1, null)",
+        "a not like 'x_y'",
+        "a is distinct from 1",
+        "(a = 1 and b = 2) is not true",
+        "a is not distinct from null",
+        "a is not distinct from true and b = 2",
+        "date_part('year', a) is null",
+        "cast(a as date) is null",
+        "a like 'x%' escape '!'",
         "a in (select 1)",
         "a.b = 1",
         'a = "b"',

@@ -1,0 +1,202 @@
+"""Vectors of a generation in memory, laid out by the partitions of the base table's index."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from memwal.reader.row_set import RowIds
+
+if TYPE_CHECKING:
+    import lance
+
+_BLOCK_ROWS = 4096
+# Relative to the numbers that are summed up in float32.
+_ROUNDING = 1e-5
+_METRICS: Final = ("l2", "cosine", "dot")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Partitions:
+    """Partitions of an IVF index.
+
+    Attributes
+    ----------
+    centroids : numpy.ndarray of float32, shape (partitions, dimension)
+    metric : {"l2", "cosine", "dot"}
+    """
+
+    centroids: npt.NDArray[np.float32]
+    metric: str
+
+    @classmethod
+    def of(cls, dataset: lance.LanceDataset, index: str, metric: str) -> Partitions | None:
+        """Those of an index; None when it has none, or its metric has none like that."""
+        if metric not in _METRICS:
+            return None
+        centroids = dataset.get_ivf_model(index).centroids
+        if centroids is None or not len(centroids):
+            return None
+        return cls(as_matrix(centroids).astype(np.float32), metric)
+
+    def nearest(self, vectors: npt.NDArray[Any], count: int) -> npt.NDArray[np.int64]:
+        """The nearest partitions of each vector in no order, shape (vectors, count)."""
+        count = min(count, len(self.centroids))
+        found = np.empty((len(vectors), count), np.int64)
+        for start in range(0, len(vectors), _BLOCK_ROWS):
+            apart = self._apart(vectors[start : start + _BLOCK_ROWS].astype(np.float32))
+            block = found[start : start + _BLOCK_ROWS]
+            if count == 1:
+                block[:, 0] = apart.argmin(axis=1)
+            else:
+                block[:] = np.argpartition(apart, count - 1, axis=1)[:, :count]
+        return found
+
+    def _apart(self, vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Distances up to what is the same for all partitions, shape (vectors, partitions)."""
+        with np.errstate(all="ignore"):
+            if self.metric == "dot":
+                return -vectors @ self.centroids.T
+            if self.metric == "cosine":
+                # Lance has the partitions of such an index among vectors of length one.
+                vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+            products: npt.NDArray[np.float32] = vectors @ self.centroids.T
+            return self._squares - 2 * products
+
+    @property
+    def _squares(self) -> npt.NDArray[np.float32]:
+        squares: npt.NDArray[np.float32] = np.vecdot(self.centroids, self.centroids)
+        return squares
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layout:
+    """Rows with their vectors, one partition after the other.
+
+    Attributes
+    ----------
+    vectors : numpy.ndarray of float32, shape (rows, dimension)
+    squares : numpy.ndarray of float32, shape (rows,)
+        Their squared lengths.
+    addresses : numpy.ndarray of uint64, shape (rows,)
+    starts : numpy.ndarray of int64, shape (partitions + 1,)
+        Where each partition begins, and the number of rows.
+    """
+
+    vectors: npt.NDArray[np.float32]
+    squares: npt.NDArray[np.float32]
+    addresses: RowIds
+    starts: npt.NDArray[np.int64]
+
+    @property
+    def nbytes(self) -> int:
+        """Memory, in bytes."""
+        parts = (self.vectors, self.squares, self.addresses, self.starts)
+        return sum(int(part.nbytes) for part in parts)
+
+    @classmethod
+    def of(cls, rows: pa.Table, partitions: Partitions) -> Layout:
+        """Lay out rows that were read: a column of vectors, and ``_rowid``.
+
+        Rows without a vector are left out.
+        """
+        rows = rows.filter(rows.column(0).is_valid())
+        vectors = as_matrix(rows.column(0)).astype(np.float32, copy=False)
+        home = partitions.nearest(vectors, 1)[:, 0]
+        order = np.argsort(home, kind="stable")
+        starts = np.zeros(len(partitions.centroids) + 1, np.int64)
+        np.cumsum(np.bincount(home, minlength=len(starts) - 1), out=starts[1:])
+        vectors = vectors[order]
+        with np.errstate(all="ignore"):
+            squares = np.vecdot(vectors, vectors)
+        return cls(vectors, squares, rows.column("_rowid").to_numpy()[order], starts)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Estimates:
+    """Rows of some partitions of several layouts, and about how near they are.
+
+    Attributes
+    ----------
+    values : numpy.ndarray of float32, shape (rows,)
+        In the order of the distances; NaN where there is none.
+    slack : float
+        By how much values may be in the wrong order.
+    layout, position : numpy.ndarray of int64, shape (rows,)
+        Where each row is.
+    """
+
+    values: npt.NDArray[np.float32]
+    slack: float
+    layout: npt.NDArray[np.int64]
+    position: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(
+        cls,
+        layouts: Sequence[Layout],
+        probes: npt.NDArray[np.int64],
+        vector: npt.NDArray[np.float32],
+        metric: str,
+    ) -> Estimates:
+        """Estimate all rows of some partitions: one product with the vectors where they lie."""
+        bounds = [(layout.starts[probes], layout.starts[probes + 1]) for layout in layouts]
+        counts = [last - first for first, last in bounds]
+        products = np.empty(sum(int(count.sum()) for count in counts), np.float32)
+        done = 0
+        with np.errstate(all="ignore"):
+            for layout, (first, last) in zip(layouts, bounds, strict=True):
+                vectors = layout.vectors
+                for start, stop in zip(first.tolist(), last.tolist(), strict=True):
+                    end = done + stop - start
+                    np.dot(vectors[start:stop], vector, out=products[done:end])
+                    done = end
+        which = np.repeat(np.arange(len(layouts)), [int(count.sum()) for count in counts])
+        position = _ranges(np.concatenate([first for first, _ in bounds]), np.concatenate(counts))
+        own = np.split(position, np.cumsum([int(count.sum()) for count in counts[:-1]]))
+        squares = np.concatenate(
+            [layout.squares[mine] for layout, mine in zip(layouts, own, strict=True)]
+        )
+        length = np.dot(vector, vector)
+        longest = np.nanmax(squares, initial=0.0)
+        with np.errstate(all="ignore"):
+            if metric == "dot":
+                return cls(-products, _ROUNDING * (longest * length) ** 0.5, which, position)
+            if metric == "cosine":
+                return cls(-products / np.sqrt(squares * length), _ROUNDING, which, position)
+            return cls(squares - 2 * products, _ROUNDING * (longest + length), which, position)
+
+    def best(self, count: int) -> npt.NDArray[np.int64]:
+        """Numbers of rows among which the nearest ``count`` are for certain."""
+        known: npt.NDArray[np.int64] = np.flatnonzero(np.isfinite(self.values))
+        if len(known) <= count:
+            return known
+        values = self.values[known]
+        limit = np.partition(values, count - 1)[count - 1] + np.float32(self.slack)
+        near: npt.NDArray[np.int64] = known[values <= limit]
+        return near
+
+
+def as_matrix(vectors: pa.ChunkedArray | pa.Array) -> npt.NDArray[Any]:
+    """Vectors without nulls, shape (rows, dimension)."""
+    values: npt.NDArray[Any] = np.asarray(pc.list_flatten(vectors))
+    return values.reshape(-1, vectors.type.list_size)
+
+
+def as_arrow(vectors: npt.NDArray[Any]) -> pa.FixedSizeListArray:
+    """Vectors as a column, without a copy."""
+    return pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1])
+
+
+def _ranges(starts: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The numbers of several ranges, one after the other."""
+    before = np.cumsum(counts) - counts
+    numbers = np.arange(int(counts.sum()), dtype=np.int64)
+    numbers += np.repeat(starts - before, counts)
+    return numbers

@@ -1,0 +1,106 @@
+"""Every kind of vector, index and metric, through the generations' indexes and in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import memwal
+from memwal.reader import vector_memory
+
+DIMENSION = 8
+PQ = {"num_sub_vectors": 4, "num_bits": 4}
+
+
+class Vectors:
+    """A table with one column of vectors, and what must be in it."""
+
+    def __init__(self, folder: Path, kind: pa.DataType, *, nested: bool) -> None:
+        self.random = np.random.default_rng(0)
+        self.model: dict[int, np.ndarray] = {}
+        self.column = "s.v" if nested else "v"
+        self.uri = str(folder / "vectors")
+        self._number = kind.to_pandas_dtype()
+        vector = pa.field("v", pa.list_(kind, DIMENSION))
+        self._nested = [vector] if nested else None
+        self._schema = pa.schema(
+            [
+                pa.field("id", pa.int64(), nullable=False),
+                pa.field("s", pa.struct([vector])) if nested else vector,
+            ]
+        )
+
+    def rows(self, ids: range) -> pa.Table:
+        vectors = self.random.standard_normal((len(ids), DIMENSION)).astype(self._number)
+        self.model.update(zip(ids, vectors.astype("f8"), strict=True))
+        column: Any = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), DIMENSION)
+        if self._nested:
+            column = pa.StructArray.from_arrays([column], fields=self._nested)
+        return pa.table([pa.array(ids, pa.int64()), column], schema=self._schema)
+
+    def check(self, reads: Any, metric: str) -> None:
+        query = self.random.standard_normal(DIMENSION).astype(self._number)
+        keys = list(self.model)
+        vectors, wide = np.array([self.model[key] for key in keys]), query.astype("f8")
+        products = vectors @ wide
+        distances = {
+            "l2": ((vectors - wide) ** 2).sum(axis=1),
+            "cosine": 1 - products / np.linalg.norm(vectors, axis=1) / np.linalg.norm(wide),
+            "dot": 1 - products,
+        }[metric]
+        near = np.argsort(distances)[:10]
+        found = reads.search(query, column=self.column, refine_factor=100, nprobes=9)
+        assert found["id"].to_pylist() == [keys[at] for at in near]
+        np.testing.assert_allclose(found["_distance"], distances[near], rtol=5e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("in_memory", [False, True])
+@pytest.mark.parametrize(
+    ("index", "options", "number", "metric", "nested"),
+    [
+        ("IVF_FLAT", {}, pa.float32(), "l2", False),
+        ("IVF_HNSW_SQ", {}, pa.float32(), "cosine", False),
+        ("IVF_PQ", PQ, pa.float32(), "dot", False),
+        ("IVF_PQ", PQ, pa.float16(), "l2", False),
+        ("IVF_FLAT", {}, pa.float64(), "cosine", False),
+        ("IVF_SQ", {}, pa.float32(), "l2", True),
+    ],
+)
+def test_the_nearest_rows(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    in_memory: bool,
+    index: str,
+    options: dict[str, Any],
+    number: pa.DataType,
+    metric: str,
+    nested: bool,
+) -> None:
+    monkeypatch.setattr(vector_memory, "_SEARCHES_BEFORE", 0 if in_memory else 1_000_000)
+    vectors = Vectors(tmp_path, number, nested=nested)
+    base = lance.write_dataset(vectors.rows(range(700)), vectors.uri)
+    base.create_index(
+        vectors.column, index, metric=metric, name="v_idx", num_partitions=2, **options
+    )
+    table = memwal.enable(
+        vectors.uri,
+        primary_key=["id"],
+        region_spec=memwal.RegionSpec.bucket("id", 2),
+        # Lance maintains indexes on columns of float32 that are not nested.
+        maintained_indexes=["v_idx"] if number == pa.float32() and not nested else [],
+    )
+    with table.writer() as writer:
+        writer.upsert(vectors.rows(range(1000, 1100)))
+        writer.flush()
+        table.merge()
+        vectors.check(table, metric)
+        writer.upsert(vectors.rows(range(50, 150)))
+        writer.flush()
+        vectors.check(table, metric)
+        writer.upsert(vectors.rows(range(120, 130)))
+        vectors.check(writer, metric)
