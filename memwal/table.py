@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from memwal.maintenance.backlog import read_status
 from memwal.maintenance.checkpoint import checkpoint
+from memwal.maintenance.compaction import DEFAULT_MIN_FRAGMENTS, compact
 from memwal.maintenance.garbage import DEFAULT_GRACE, DEFAULT_RETENTION, collect_garbage
 from memwal.maintenance.index_build import build_indexes
 from memwal.maintenance.merge import DEFAULT_COMMIT_BYTES, merge
@@ -162,6 +163,18 @@ class Table(Reads):
             run_bytes=run_bytes,
             max_tasks=max_tasks,
             run=run,
+        )
+
+    def compact(
+        self,
+        *,
+        min_fragments: int = DEFAULT_MIN_FRAGMENTS,
+        commit_bytes: int = DEFAULT_COMMIT_BYTES,
+        run: TaskRunner = run_in_process,
+    ) -> JobResult:
+        """Rewrite small fragments: :func:`memwal.maintenance.compaction.compact`."""
+        return compact(
+            self.location, min_fragments=min_fragments, commit_bytes=commit_bytes, run=run
         )
 
     def build_indexes(self, *, run: TaskRunner = run_in_process) -> JobResult:
