@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
+from weakref import WeakSet
 
 import pyarrow as pa
 
 from memwal.maintenance.backlog import read_status
-from memwal.maintenance.checkpoint import checkpoint
+from memwal.maintenance.checkpoint import CheckpointProgress, checkpoint
 from memwal.maintenance.compaction import DEFAULT_MIN_FRAGMENTS, compact
 from memwal.maintenance.garbage import DEFAULT_GRACE, DEFAULT_RETENTION, collect_garbage
 from memwal.maintenance.index_build import build_indexes
@@ -49,9 +51,25 @@ class Writer(TableWriter, Reads):
     def __init__(self, base: BaseTable, *args: Any, **kwargs: Any) -> None:
         TableWriter.__init__(self, base, *args, **kwargs)
         Reads.__init__(self, base.location)
+        _writers.add(self)
 
     def _memtables(self) -> MemTables:
         return self.memtables()
+
+
+# Those that are still open are found here, by whoever wants everything flushed.
+_writers: WeakSet[Writer] = WeakSet()
+
+
+def _open_writers(uri: str) -> list[Writer]:
+    return [writer for writer in list(_writers) if writer.location.uri == uri and writer.is_open]
+
+
+def _left(timeout: timedelta | None, started: float) -> float | None:
+    """Seconds until a timeout."""
+    if timeout is None:
+        return None
+    return max(started + timeout.total_seconds() - time.monotonic(), 0.0)
 
 
 class Table(Reads):
@@ -204,9 +222,36 @@ class Table(Reads):
             run=run,
         )
 
-    def checkpoint(self, *, run: TaskRunner = run_in_process) -> JobResult:
-        """Merge and index what is flushed now: :func:`memwal.maintenance.checkpoint.checkpoint`."""
-        return checkpoint(self.location, run=run)
+    def checkpoint(
+        self,
+        *,
+        flush: bool = True,
+        timeout: timedelta | None = None,
+        commit_bytes: int = DEFAULT_COMMIT_BYTES,
+        max_tasks: int = 1,
+        progress: Callable[[CheckpointProgress], None] | None = None,
+        run: TaskRunner = run_in_process,
+    ) -> JobResult:
+        """Merge and index what is written now: :func:`memwal.maintenance.checkpoint.checkpoint`.
+
+        Parameters
+        ----------
+        flush : bool, default True
+            Whether the writers of this table that are open in this process are flushed first.
+            Those of other processes are not.
+        """
+        started = time.monotonic()
+        for writer in _open_writers(self.uri) if flush else ():
+            writer.flush(timeout=_left(timeout, started))
+        left = _left(timeout, started)
+        return checkpoint(
+            self.location,
+            commit_bytes=commit_bytes,
+            max_tasks=max_tasks,
+            timeout=None if left is None else timedelta(seconds=left),
+            progress=progress,
+            run=run,
+        )
 
     def __repr__(self) -> str:
         return f"Table({self.uri!r})"
