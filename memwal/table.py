@@ -199,9 +199,9 @@ class Table(Reads):
         """Catch maintained indexes up: :func:`memwal.maintenance.index_build.build_indexes`."""
         return build_indexes(self.location, run=run)
 
-    def build_snapshot(self, *, run: TaskRunner = run_in_process) -> JobResult:
+    def build_snapshot(self, *, max_tasks: int = 1, run: TaskRunner = run_in_process) -> JobResult:
         """Publish region states: :func:`memwal.maintenance.snapshot_build.build_snapshot`."""
-        return build_snapshot(self.location, run=run)
+        return build_snapshot(self.location, max_tasks=max_tasks, run=run)
 
     def collect_garbage(
         self,

@@ -124,7 +124,9 @@ def _commit_through(
         raise
 
 
-def commit_details(base: BaseTable, details: IndexDetails) -> int:
+def commit_details(
+    base: BaseTable, details: IndexDetails, *, index_id: uuid.UUID | None = None
+) -> int:
     """Replace the MemWAL index details, provided that ``base`` is still the latest version.
 
     Parameters
@@ -133,6 +135,8 @@ def commit_details(base: BaseTable, details: IndexDetails) -> int:
         What the details were derived from.
     details : IndexDetails
         The new details, whole.
+    index_id : UUID, optional
+        Identity of the index from this version up to the next commit; a random one by default.
 
     Returns
     -------
@@ -149,7 +153,7 @@ def commit_details(base: BaseTable, details: IndexDetails) -> int:
     base.require_mem_wal()
     if base.index is None:
         raise TableSetupError(f"MemWAL is not enabled on {base.location}")
-    new = _index(base.version, str(uuid.uuid4()), details.encode())
+    new = _index(base.version, str(index_id or uuid.uuid4()), details.encode())
     old = _index(base.version, str(base.index.uuid), None)
     namespace = _pinned(base)
     cause: BaseException | None = None
