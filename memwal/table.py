@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
+from weakref import WeakSet
 
 import pyarrow as pa
 
 from memwal.maintenance.backlog import read_status
-from memwal.maintenance.checkpoint import checkpoint
-from memwal.maintenance.garbage import DEFAULT_GRACE, DEFAULT_RETENTION, collect_garbage
+from memwal.maintenance.checkpoint import CheckpointProgress, checkpoint
+from memwal.maintenance.compaction import DEFAULT_MIN_FRAGMENTS, compact
+from memwal.maintenance.garbage import (
+    DEFAULT_GRACE,
+    DEFAULT_INDEX_AGE,
+    DEFAULT_ORPHAN_AGE,
+    DEFAULT_RETENTION,
+    CollectionResult,
+    collect_garbage,
+)
 from memwal.maintenance.index_build import build_indexes
 from memwal.maintenance.merge import DEFAULT_COMMIT_BYTES, merge
 from memwal.maintenance.results import JobResult, TaskRunner, run_in_process
@@ -27,6 +37,9 @@ from memwal.table_index.base_table import BaseTable, open_base
 from memwal.table_index.region_specs import current_spec
 from memwal.writer.options import WriterOptions
 from memwal.writer.table_writer import TableWriter
+
+if TYPE_CHECKING:
+    from memwal.maintenance.verify import Depth, VerifyReport
 
 
 def open(uri: str, *, storage_options: Mapping[str, str] | None = None) -> Table:
@@ -48,9 +61,25 @@ class Writer(TableWriter, Reads):
     def __init__(self, base: BaseTable, *args: Any, **kwargs: Any) -> None:
         TableWriter.__init__(self, base, *args, **kwargs)
         Reads.__init__(self, base.location)
+        _writers.add(self)
 
     def _memtables(self) -> MemTables:
         return self.memtables()
+
+
+# Those that are still open are found here, by whoever wants everything flushed.
+_writers: WeakSet[Writer] = WeakSet()
+
+
+def _open_writers(uri: str) -> list[Writer]:
+    return [writer for writer in list(_writers) if writer.location.uri == uri and writer.is_open]
+
+
+def _left(timeout: timedelta | None, started: float) -> float | None:
+    """Seconds until a timeout."""
+    if timeout is None:
+        return None
+    return max(started + timeout.total_seconds() - time.monotonic(), 0.0)
 
 
 class Table(Reads):
@@ -164,13 +193,25 @@ class Table(Reads):
             run=run,
         )
 
+    def compact(
+        self,
+        *,
+        min_fragments: int = DEFAULT_MIN_FRAGMENTS,
+        commit_bytes: int = DEFAULT_COMMIT_BYTES,
+        run: TaskRunner = run_in_process,
+    ) -> JobResult:
+        """Rewrite small fragments: :func:`memwal.maintenance.compaction.compact`."""
+        return compact(
+            self.location, min_fragments=min_fragments, commit_bytes=commit_bytes, run=run
+        )
+
     def build_indexes(self, *, run: TaskRunner = run_in_process) -> JobResult:
         """Catch maintained indexes up: :func:`memwal.maintenance.index_build.build_indexes`."""
         return build_indexes(self.location, run=run)
 
-    def build_snapshot(self, *, run: TaskRunner = run_in_process) -> JobResult:
+    def build_snapshot(self, *, max_tasks: int = 1, run: TaskRunner = run_in_process) -> JobResult:
         """Publish region states: :func:`memwal.maintenance.snapshot_build.build_snapshot`."""
-        return build_snapshot(self.location, run=run)
+        return build_snapshot(self.location, max_tasks=max_tasks, run=run)
 
     def collect_garbage(
         self,
@@ -178,22 +219,78 @@ class Table(Reads):
         dry_run: bool = True,
         grace: timedelta = DEFAULT_GRACE,
         retention: timedelta = DEFAULT_RETENTION,
+        orphan_age: timedelta = DEFAULT_ORPHAN_AGE,
+        index_age: timedelta = DEFAULT_INDEX_AGE,
+        base_versions: bool = False,
+        explain: bool = False,
         max_tasks: int = 1,
         run: TaskRunner = run_in_process,
-    ) -> JobResult:
+    ) -> CollectionResult:
         """Delete what nobody needs: :func:`memwal.maintenance.garbage.collect_garbage`."""
         return collect_garbage(
             self.location,
             dry_run=dry_run,
             grace=grace,
             retention=retention,
+            orphan_age=orphan_age,
+            index_age=index_age,
+            base_versions=base_versions,
+            explain=explain,
             max_tasks=max_tasks,
             run=run,
         )
 
-    def checkpoint(self, *, run: TaskRunner = run_in_process) -> JobResult:
-        """Merge and index what is flushed now: :func:`memwal.maintenance.checkpoint.checkpoint`."""
-        return checkpoint(self.location, run=run)
+    def verify(
+        self,
+        *,
+        regions: Collection[UUID] | None = None,
+        depth: Depth | str = "full",
+        sample: int | None = None,
+        max_tasks: int = 1,
+        run: TaskRunner = run_in_process,
+    ) -> VerifyReport:
+        """Check every invariant: :func:`memwal.maintenance.verify.verify`."""
+        from memwal.maintenance.verify import verify
+
+        return verify(
+            self.location,
+            regions=regions,
+            depth=depth,
+            sample=sample,
+            max_tasks=max_tasks,
+            run=run,
+        )
+
+    def checkpoint(
+        self,
+        *,
+        flush: bool = True,
+        timeout: timedelta | None = None,
+        commit_bytes: int = DEFAULT_COMMIT_BYTES,
+        max_tasks: int = 1,
+        progress: Callable[[CheckpointProgress], None] | None = None,
+        run: TaskRunner = run_in_process,
+    ) -> JobResult:
+        """Merge and index what is written now: :func:`memwal.maintenance.checkpoint.checkpoint`.
+
+        Parameters
+        ----------
+        flush : bool, default True
+            Whether the writers of this table that are open in this process are flushed first.
+            Those of other processes are not.
+        """
+        started = time.monotonic()
+        for writer in _open_writers(self.uri) if flush else ():
+            writer.flush(timeout=_left(timeout, started))
+        left = _left(timeout, started)
+        return checkpoint(
+            self.location,
+            commit_bytes=commit_bytes,
+            max_tasks=max_tasks,
+            timeout=None if left is None else timedelta(seconds=left),
+            progress=progress,
+            run=run,
+        )
 
     def __repr__(self) -> str:
         return f"Table({self.uri!r})"

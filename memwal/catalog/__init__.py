@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from memwal.catalog.policy import Policy, merge_reason
-from memwal.catalog.records import BacklogSample, JobRun, ManagedTable, RunState
+from memwal.catalog.records import BacklogSample, JobRun, ManagedTable, Pruned, RunState
 from memwal.catalog.snapshot import read_snapshot
+from memwal.maintenance.policy import Policy, merge_reason
 
 if TYPE_CHECKING:
     from memwal.catalog.catalog import Catalog
@@ -21,6 +21,7 @@ __all__ = [
     "JobRun",
     "ManagedTable",
     "Policy",
+    "Pruned",
     "RunState",
     "merge_reason",
     "read_snapshot",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -14,15 +14,17 @@ from sqlalchemy.orm import Session
 from memwal.catalog import snapshot
 from memwal.catalog.database import Database, default_url
 from memwal.catalog.history import History
-from memwal.catalog.models import ManagedTableRow
-from memwal.catalog.policy import Policy
+from memwal.catalog.leases import Leases
+from memwal.catalog.models import BacklogSampleRow, JobRunRow, ManagedTableRow
 from memwal.catalog.records import (
     ManagedTable,
+    Pruned,
     check_name,
     check_storage_options_ref,
     check_uri,
 )
 from memwal.errors import InvalidInputError, ObjectNotFoundError
+from memwal.maintenance.policy import Policy
 
 
 class TableChanges(TypedDict, total=False):
@@ -65,8 +67,22 @@ class Catalog(History):
         self._snapshot_path = Path(path) if path else None
 
     def migrate(self) -> None:
-        """Create the catalog's schema, or bring it up to date; safe to call again."""
+        """Create the catalog's schema, or bring it up to date; safe to call again.
+
+        The snapshot for Airflow is written anew, since its format can have changed too.
+        """
         self._database.migrate()
+        self._refresh_snapshot()
+
+    @property
+    def leases(self) -> Leases:
+        """The leases of this catalog."""
+        return Leases(self._database)
+
+    @property
+    def database(self) -> Database:
+        """The database of this catalog, for what else is kept there."""
+        return self._database
 
     def close(self) -> None:
         """Give the connections back; the catalog can be used again afterwards."""
@@ -189,6 +205,36 @@ class Catalog(History):
             query = query.where(ManagedTableRow.enabled)
         with self._database.reading() as session:
             return [_table(row) for row in session.scalars(query)]
+
+    def prune(self, *, now: datetime | None = None) -> dict[str, Pruned]:
+        """Forget what the policies do not keep of runs and backlog samples.
+
+        The history of tables that are not registered any more goes by the default policy.
+
+        Parameters
+        ----------
+        now : datetime, optional
+            Aware; by default the present.
+
+        Returns
+        -------
+        dict of str to Pruned
+            By table, also where nothing went.
+        """
+        now = now or datetime.now(UTC)
+        policies = {table.name: table.policy for table in self.list()}
+        with self._database.reading() as session:
+            names = set(session.scalars(select(JobRunRow.table_name).distinct()))
+            names |= set(session.scalars(select(BacklogSampleRow.table_name).distinct()))
+        pruned = {}
+        for name in sorted(names):
+            policy = policies.get(name, Policy())
+            pruned[name] = self.prune_history(
+                name,
+                runs_before=now - timedelta(seconds=policy.run_retention_seconds),
+                samples_before=now - timedelta(seconds=policy.sample_retention_seconds),
+            )
+        return pruned
 
     def export_snapshot(self, path: str | Path) -> None:
         """Write all tables to a JSON file for :func:`memwal.catalog.read_snapshot`.

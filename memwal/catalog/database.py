@@ -5,10 +5,22 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect, make_url, text
+from sqlalchemy import (
+    URL,
+    Connection,
+    Engine,
+    create_engine,
+    event,
+    func,
+    inspect,
+    make_url,
+    select,
+    text,
+)
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.orm import Session
 
@@ -16,9 +28,11 @@ from memwal.catalog.models import HEAD_REVISION
 from memwal.errors import InvalidInputError, StoreUnavailableError, TableSetupError
 
 URL_VARIABLE = "MEMWAL_CATALOG_URL"
-MIGRATE_COMMAND = "python -c 'from memwal.catalog import Catalog; Catalog().migrate()'"
+MIGRATE_COMMAND = "memwal catalog migrate"
 BUSY_SECONDS = 30.0
 WRITES = "memwal_writes"
+# Any number, as long as all that migrate a catalog agree on it.
+_MIGRATION_LOCK = 5_275_803_947_121
 
 
 def default_url() -> str:
@@ -120,6 +134,9 @@ class Database:
         with self._translated():
             engine = self.engine.execution_options(**{WRITES: True})
             with engine.begin() as connection:
+                if connection.dialect.name == "postgresql":
+                    # Two that make the same table would both start, and one of them fail.
+                    connection.execute(select(func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
                 config.attributes["connection"] = connection
                 command.upgrade(config, "head")
         self._checked = False
@@ -161,6 +178,24 @@ class Database:
                 f"The catalog {self.shown_url} did not answer: {_cause(error)}. Check that it is "
                 f"reachable and not locked by another process for longer than {BUSY_SECONDS:g} s."
             ) from error
+
+
+def database_time(session: Session) -> datetime:
+    """What time it is, in UTC, by the one clock that all users of a database share.
+
+    SQLite has none of its own: its users are on one machine, and share that one's.
+    """
+    match session.get_bind().dialect.name:
+        case "sqlite":
+            return datetime.now(UTC)
+        case "postgresql":
+            # The moment of this statement; now() is when the transaction began.
+            now = session.scalar(select(func.clock_timestamp()))
+        case _:
+            now = session.scalar(select(func.current_timestamp()))
+    if not isinstance(now, datetime):
+        raise StoreUnavailableError(f"The catalog's database does not tell the time, but {now!r}.")
+    return now.replace(tzinfo=UTC) if now.tzinfo is None else now.astimezone(UTC)
 
 
 def _cause(error: DBAPIError) -> str:

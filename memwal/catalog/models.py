@@ -10,15 +10,17 @@ from sqlalchemy import (
     BigInteger,
     DateTime,
     Dialect,
+    Float,
     Index,
     MetaData,
     String,
     Text,
     TypeDecorator,
+    UniqueConstraint,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-HEAD_REVISION = "0001"
+HEAD_REVISION = "0002"
 """Newest migration. Kept here so that opening a catalog does not load Alembic."""
 
 
@@ -83,6 +85,14 @@ class JobRunRow(Base):
     result: Mapped[dict[str, Any] | None]
     error: Mapped[str | None] = mapped_column(Text)
     external_id: Mapped[str | None] = mapped_column(String(400))
+    done: Mapped[int | None] = mapped_column(BigInteger)
+    total: Mapped[int | None] = mapped_column(BigInteger)
+    rows: Mapped[int | None] = mapped_column(BigInteger)
+    bytes: Mapped[int | None] = mapped_column(BigInteger)
+    version_before: Mapped[int | None] = mapped_column(BigInteger)
+    version_after: Mapped[int | None] = mapped_column(BigInteger)
+    lease_token: Mapped[int | None] = mapped_column(BigInteger)
+    heartbeat_at: Mapped[datetime | None]
 
 
 class BacklogSampleRow(Base):
@@ -98,3 +108,29 @@ class BacklogSampleRow(Base):
     rows: Mapped[int] = mapped_column(BigInteger)
     bytes: Mapped[int] = mapped_column(BigInteger)
     wal_entries: Mapped[int] = mapped_column(BigInteger)
+
+
+class LeaseRow(Base):
+    """A lease. The row stays when the lease is given back, so that its token never repeats."""
+
+    __tablename__ = "leases"
+
+    resource: Mapped[str] = mapped_column(String(500), primary_key=True)
+    token: Mapped[int] = mapped_column(BigInteger)
+    holder: Mapped[str] = mapped_column(String(200))
+    ttl_seconds: Mapped[float] = mapped_column(Float(53))
+    acquired_at: Mapped[datetime]
+    expires_at: Mapped[datetime | None]
+
+
+class ExternalObjectRow(Base):
+    """An object whose creation was decided here. A staged object belongs to one row only."""
+
+    __tablename__ = "external_objects"
+    __table_args__ = (UniqueConstraint("root", "staged"),)
+
+    root: Mapped[str] = mapped_column(String(500), primary_key=True)
+    key: Mapped[str] = mapped_column(String(300), primary_key=True)
+    staged: Mapped[str] = mapped_column(String(100))
+    final: Mapped[bool]
+    created_at: Mapped[datetime]

@@ -10,8 +10,8 @@ from enum import StrEnum
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-from memwal.catalog.policy import Policy
 from memwal.errors import InvalidInputError
+from memwal.maintenance.policy import Policy
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 CONNECTION_PREFIX = "airflow:"
@@ -90,7 +90,7 @@ class ManagedTable:
 
 
 class RunState(StrEnum):
-    """State of a job run. ``ABANDONED``: a later try of the same thing found it unfinished."""
+    """State of a job run. ``ABANDONED``: its process died, or a later try found it unfinished."""
 
     RUNNING = "running"
     SUCCEEDED = "succeeded"
@@ -122,6 +122,16 @@ class JobRun:
         What went wrong in a run that failed.
     external_id : str or None
         Id of the run where it was started, for example of the Airflow task instance.
+    done, total : int or None
+        Tasks that are finished, and all of them; None when it did not tell.
+    rows, bytes : int or None
+        What it worked on.
+    version_before, version_after : int or None
+        Versions of the base table.
+    lease_token : int or None
+        Token of the lease that it ran under.
+    heartbeat_at : datetime or None
+        When it last said that it is alive, in UTC; None for a run that does not say so.
     """
 
     run_id: int
@@ -133,12 +143,37 @@ class JobRun:
     result: dict[str, Any] | None
     error: str | None
     external_id: str | None
+    done: int | None = None
+    total: int | None = None
+    rows: int | None = None
+    bytes: int | None = None
+    version_before: int | None = None
+    version_after: int | None = None
+    lease_token: int | None = None
+    heartbeat_at: datetime | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        finished = self.finished_at.isoformat() if self.finished_at else None
-        times = {"started_at": self.started_at.isoformat(), "finished_at": finished}
+        times = {
+            "started_at": self.started_at.isoformat(),
+            "finished_at": self.finished_at.isoformat() if self.finished_at else None,
+            "heartbeat_at": self.heartbeat_at.isoformat() if self.heartbeat_at else None,
+        }
         return {**asdict(self), **times, "state": self.state.value}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pruned:
+    """How many rows of its own the catalog forgot.
+
+    Attributes
+    ----------
+    runs, samples : int
+        Job runs, and backlog samples.
+    """
+
+    runs: int
+    samples: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from pathlib import Path
 from memwal.catalog.records import ManagedTable
 from memwal.errors import InvalidInputError, ObjectNotFoundError
 
-FORMAT = 1
+FORMAT = 2
 PATH_VARIABLE = "MEMWAL_CATALOG_SNAPSHOT"
 
 

@@ -1,8 +1,7 @@
-"""The maintenance jobs, run in this process: merge, index, snapshot, gc, checkpoint."""
+"""The maintenance jobs, run in this process: merge, index, snapshot, checkpoint."""
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Annotated
 
 import typer
@@ -66,49 +65,6 @@ def snapshot(
     with progress("reading regions") as run:
         result = opened.build_snapshot(run=run)
     print_result(result, as_json=as_json)
-
-
-def gc(
-    table: Uri,
-    delete: Annotated[
-        bool, typer.Option("--yes", "--no-dry-run", help="Delete, instead of only counting.")
-    ] = False,
-    grace_seconds: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            metavar="N",
-            help="How long a reader may go on with what it planned; well above the longest query.",
-        ),
-    ] = None,
-    retention_seconds: Annotated[
-        float | None,
-        typer.Option(
-            min=0, metavar="N", help="How long old versions of the table keep what they need."
-        ),
-    ] = None,
-    storage_options_file: OptionsFile = None,
-    storage_option: OptionPairs = None,
-    as_json: AsJson = False,
-) -> None:
-    """Collect what nobody needs any more. Only counts, unless told --yes."""
-    opened = open_table(table, storage_options_file, storage_option)
-    from memwal.cli.progress import progress
-    from memwal.maintenance.garbage import DEFAULT_GRACE, DEFAULT_RETENTION
-
-    with progress("collecting") as run:
-        result = opened.collect_garbage(
-            dry_run=not delete,
-            grace=DEFAULT_GRACE if grace_seconds is None else timedelta(seconds=grace_seconds),
-            retention=(
-                DEFAULT_RETENTION
-                if retention_seconds is None
-                else timedelta(seconds=retention_seconds)
-            ),
-            run=run,
-        )
-    note = "" if delete else "a dry run: nothing was deleted; --yes deletes"
-    print_result(result, as_json=as_json, note=note)
 
 
 def checkpoint(

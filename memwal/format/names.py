@@ -173,6 +173,11 @@ def table_manifest_keys(version: int) -> tuple[str, str]:
     return f"_versions/{_MAX_U64 - version:020d}.manifest", f"_versions/{version}.manifest"
 
 
+def index_file_key(index_id: UUID, name: str) -> str:
+    """Key of a file of an index of the base table."""
+    return f"_indices/{index_id}/{name}"
+
+
 def _parse_counter(name: str, suffix: str) -> int | None:
     digits = name.removesuffix(suffix)
     if digits == name or _DIGITS.fullmatch(digits) is None:

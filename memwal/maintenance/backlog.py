@@ -5,19 +5,24 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
 from uuid import UUID
 
+from memwal.errors import ObjectNotFoundError
 from memwal.format.names import BLOOM_FILTER_NAME, generation_dir
 from memwal.format.region_manifest import RegionManifest, RegionStatus
 from memwal.maintenance.index_build import caught_up, maintained_index_names
 from memwal.maintenance.status import IndexLag, RegionBacklog, TableStatus
+from memwal.reader.recent import Recent
 from memwal.region.discovery import read_manifests
 from memwal.storage.location import TableLocation
 from memwal.table_index.base_table import BaseTable, open_base
+from memwal.table_index.region_snapshot import read_snapshot
 from memwal.writer.log import find_tip
 
 _PARALLEL_READS = 16
+_KNOWN_GENERATIONS = 100_000
+
+_flushed: Recent[float] = Recent(_KNOWN_GENERATIONS)
 
 
 def read_status(
@@ -28,8 +33,9 @@ def read_status(
 ) -> TableStatus:
     """Read the backlog of a table, or of some of its regions.
 
-    Costs a handful of requests per region: the manifest, the tip of the log, and one for the age
-    of the oldest generation.
+    A region costs two requests for its manifest when the table's region snapshot is exact, and one
+    more when it is not; one for the tip of the log, if the hint in the manifest is exact; and one
+    for the age of its oldest generation, the first time that this process meets it.
 
     Parameters
     ----------
@@ -38,9 +44,13 @@ def read_status(
     clock : callable
         Seconds since the epoch.
     """
-    manifests = read_manifests(location.store, regions)
+    before = open_base(location)
+    before.require_mem_wal()
+    snapshot = read_snapshot(location.store, before.details) or {}
+    known = {region_id: manifest.version for region_id, manifest in snapshot.items()}
+    manifests = read_manifests(location.store, regions, known=known)
+    # After the manifests: what was merged in between is then no backlog.
     base = open_base(location)
-    base.require_mem_wal()
     now = clock()
     with ThreadPoolExecutor(_PARALLEL_READS) as pool:
         backlogs = list(
@@ -63,6 +73,14 @@ def _region(
     waiting = sorted(
         (f for f in manifest.flushed if f.generation > merged), key=lambda f: f.generation
     )
+    covered = min(
+        [merged]
+        + [
+            caught_up(base, name).get(manifest.region_id, 0)
+            for name in maintained_index_names(base)
+        ]
+    )
+    reclaimable = [f for f in manifest.flushed if f.generation <= covered]
     start = max(manifest.replay_after, manifest.wal_last_seen) + 1
     tip = find_tip(location.store, manifest.region_id, start=start)
     return RegionBacklog(
@@ -79,18 +97,32 @@ def _region(
         ),
         unflushed_wal_entries=tip - 1 - manifest.replay_after,
         retained_generations=len(manifest.flushed) - len(waiting),
+        reclaimable_generations=len(reclaimable),
+        reclaimable_bytes=sum(f.memory_bytes or 0 for f in reclaimable),
     )
 
 
 def _age(location: TableLocation, region_id: UUID, path: str, now: float) -> float | None:
-    """Age of a generation by the object that every flush writes last, or by any of its objects."""
+    """Age of a generation; None when it was merged and collected since the manifest was read."""
+    try:
+        flushed_at = _flushed.get(
+            (location.uri, region_id, path), lambda: _flushed_at(location, region_id, path)
+        )
+    except ObjectNotFoundError:
+        return None
+    return max(0.0, now - flushed_at)
+
+
+def _flushed_at(location: TableLocation, region_id: UUID, path: str) -> float:
+    """When the object was stored that every flush writes last, or any object of the generation."""
     folder = generation_dir(region_id, path)
     info = location.store.head(f"{folder}/{BLOOM_FILTER_NAME}")
-    times: list[datetime] = (
+    times = (
         [info.modified] if info is not None else [i.modified for i in location.store.list(folder)]
     )
-    # None: it was merged and collected since the manifest was read.
-    return max(0.0, now - max(times).timestamp()) if times else None
+    if not times:
+        raise ObjectNotFoundError(f"{folder} is gone")
+    return max(times).timestamp()
 
 
 def _lag(base: BaseTable, name: str) -> IndexLag:

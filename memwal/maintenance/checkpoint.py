@@ -3,24 +3,63 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
 from uuid import UUID
 
 from memwal.errors import ConflictError
 from memwal.maintenance.index_build import build_indexes
-from memwal.maintenance.merge import merge
+from memwal.maintenance.merge import DEFAULT_COMMIT_BYTES, merge
 from memwal.maintenance.results import JobResult, TaskRunner, run_in_process
 from memwal.region.discovery import read_manifests
 from memwal.storage.location import TableLocation
 from memwal.table_index.base_table import open_base
 
+# So often nothing may be merged, since others were faster, before it is told.
 _ROUNDS = 10
 
 
-def checkpoint(location: TableLocation, *, run: TaskRunner = run_in_process) -> JobResult:
+@dataclass(frozen=True, slots=True)
+class CheckpointProgress:
+    """How far a checkpoint is.
+
+    Attributes
+    ----------
+    merged, generations : int
+        Of the generations that existed at the start and were not merged, how many are by now.
+    indexing : bool
+        All are merged, and the maintained indexes catch up.
+    """
+
+    merged: int
+    generations: int
+    indexing: bool
+
+
+def checkpoint(
+    location: TableLocation,
+    *,
+    commit_bytes: int = DEFAULT_COMMIT_BYTES,
+    max_tasks: int = 1,
+    timeout: timedelta | None = None,
+    progress: Callable[[CheckpointProgress], None] | None = None,
+    run: TaskRunner = run_in_process,
+) -> JobResult:
     """Bring every generation that is flushed now into the base table and its maintained indexes.
 
     Rows that writers have not flushed are not touched: flush the writer first for those.
+
+    Parameters
+    ----------
+    commit_bytes, max_tasks
+        See :func:`memwal.maintenance.merge.merge`.
+    timeout : timedelta, optional
+        How long it may take. It is looked at between the commits of a task each.
+    progress : callable, optional
+        Told about each step.
+    run : callable
+        Runs the tasks.
 
     Returns
     -------
@@ -30,22 +69,43 @@ def checkpoint(location: TableLocation, *, run: TaskRunner = run_in_process) -> 
     Raises
     ------
     ConflictError
-        Some generation could not be merged; the message tells which, and why.
+        Some generation could not be merged, or it is not done in time; the message tells which,
+        and why. What was merged stays merged, and another call goes on from there.
     """
     started = time.monotonic()
+    deadline = None if timeout is None else started + timeout.total_seconds()
     target = {
         region_id: max(flushed.generation for flushed in manifest.flushed)
         for region_id, manifest in read_manifests(location.store).items()
         if manifest.flushed
     }
+    before = open_base(location).details.merged
+    whole = _missing(before, target)
     results: list[JobResult] = []
-    behind = _behind(location, target)
-    while behind and len(results) < _ROUNDS:
-        results.append(merge(location, regions=behind, run=run))
-        behind = _behind(location, target)
-    if behind:
-        problems = "; ".join(results[-1].problems) or "other mergers kept getting in between"
-        raise ConflictError(f"checkpoint of {location} is not complete: {problems}")
+    idle = 0
+    left = whole
+    while left:
+        _tell(progress, whole - left, whole, indexing=False)
+        _check_time(location, deadline, f"{left} of {whole} generations are not merged")
+        results.append(
+            merge(
+                location,
+                regions=_behind(location, target),
+                commit_bytes=commit_bytes,
+                # One commit of each task at a time, to look at the clock in between.
+                run_bytes=commit_bytes * max_tasks,
+                max_tasks=max_tasks,
+                run=run,
+            )
+        )
+        now = _missing(open_base(location).details.merged, target)
+        idle = idle + 1 if now == left else 0
+        left = now
+        if idle and (results[-1].held or idle == _ROUNDS):
+            problems = "; ".join(results[-1].problems) or "other mergers kept getting in between"
+            raise ConflictError(f"checkpoint of {location} is not complete: {problems}")
+    _tell(progress, whole, whole, indexing=True)
+    _check_time(location, deadline, "the maintained indexes have not caught up")
     results.append(build_indexes(location, run=run))
     figures: dict[str, int] = {}
     for result in results:
@@ -61,6 +121,29 @@ def checkpoint(location: TableLocation, *, run: TaskRunner = run_in_process) -> 
         figures=figures,
         problems=tuple(problem for result in results for problem in result.problems),
     )
+
+
+def _tell(
+    progress: Callable[[CheckpointProgress], None] | None,
+    merged: int,
+    generations: int,
+    *,
+    indexing: bool,
+) -> None:
+    if progress is not None:
+        progress(CheckpointProgress(merged, generations, indexing))
+
+
+def _check_time(location: TableLocation, deadline: float | None, left: str) -> None:
+    if deadline is not None and time.monotonic() >= deadline:
+        raise ConflictError(
+            f"checkpoint of {location} is not complete in time: {left}; call it again to go on"
+        )
+
+
+def _missing(merged: Mapping[UUID, int], target: Mapping[UUID, int]) -> int:
+    """How many generations the base table does not have, counting numbers without a gap."""
+    return sum(max(number - merged.get(region, 0), 0) for region, number in target.items())
 
 
 def _behind(location: TableLocation, target: Mapping[UUID, int]) -> list[UUID]:

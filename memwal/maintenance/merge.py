@@ -46,6 +46,7 @@ from memwal.maintenance.results import HeldRegion, JobResult, TaskRunner, run_in
 from memwal.region.discovery import read_manifests
 from memwal.storage.location import TableLocation
 from memwal.table_index.base_table import BaseTable, open_base, translate_lance_error
+from memwal.table_index.commit_conflicts import is_conflict
 from memwal.table_index.strict_commit import commit_durably
 
 logger = logging.getLogger(__name__)
@@ -391,16 +392,9 @@ def _commit(
     except ConflictError as error:
         raise _Conflict(str(error)) from error
     except (OSError, RuntimeError, ValueError) as error:
-        if _is_conflict(error):
+        if is_conflict(error):
             raise _Conflict(str(error).splitlines()[0]) from error
         raise translate_lance_error(error, f"merging into {base.location}") from error
-
-
-def _is_conflict(error: Exception) -> bool:
-    text = str(error).lower()
-    # A commit without rows meets no other's; then it is its mark that comes too late.
-    words = ("conflict", "concurrent", "contention", "stale sstable compaction")
-    return any(word in text for word in words)
 
 
 def _size(location: TableLocation, region_id: UUID, flushed: FlushedGeneration) -> int:

@@ -1,73 +1,119 @@
-"""Publishing the state of all regions in the MemWAL index (spec: Region Snapshot Storage).
+"""Publishing the state of all regions in the MemWAL index (spec: Region Snapshot Builder).
 
 Readers that can live with a moment's staleness then need no request per region. The snapshot
 replaces only the snapshot fields of the details, by compare-and-swap on top of what is there.
+
+What a process that dies leaves: before the commit, at most a file that no version names, which the
+collector takes; after it, a whole snapshot. Repeating it is harmless, and a slow one never replaces
+what was taken after it.
 """
 
 from __future__ import annotations
 
-import tempfile
+import logging
 import time
-from collections.abc import Callable, Iterable
+import uuid
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import partial
+from uuid import UUID
 
-import pyarrow as pa
-from lance.file import LanceFileWriter
-
+from memwal.errors import ConflictError, StoreError
 from memwal.format.index_details import IndexDetails
 from memwal.format.region_manifest import RegionManifest
 from memwal.maintenance.results import JobResult, TaskRunner, run_in_process
-from memwal.region.discovery import read_manifests
+from memwal.region.discovery import discover_regions, read_manifests
+from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.location import TableLocation
-from memwal.table_index.base_table import BaseTable
+from memwal.table_index.base_table import BaseTable, open_base
 from memwal.table_index.details import update_details
-
-_FLUSHED_TYPE = pa.list_(
-    pa.struct([pa.field("generation", pa.uint64()), pa.field("path", pa.string())])
+from memwal.table_index.region_snapshot import (
+    INLINE_REGIONS,
+    encode_snapshot,
+    pointer_to,
+    snapshot_key,
+    snapshot_rows,
 )
-_FILE_VERSION = "2.0"
+from memwal.writer.log import find_tip
+
+logger = logging.getLogger(__name__)
+
+# A task below this size costs more to start than to run.
+_TASK_REGIONS = 250
+_PARALLEL_READS = 16
+# The hint of a manifest is moved when it is so many entries behind: a version of the manifest for
+# every few entries would cost more than the looks that it saves.
+_HINT_LAG = 64
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotTask:
+    """Regions that one worker reads."""
+
+    location: TableLocation
+    regions: tuple[UUID, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotOutcome:
+    """What a task found.
+
+    Attributes
+    ----------
+    manifests : tuple of RegionManifest
+        The newest ones, with the tip of the log as it was found.
+    hints : int
+        How many manifests were told where the tip is.
+    """
+
+    manifests: tuple[RegionManifest, ...]
+    hints: int
 
 
 def build_snapshot(
     location: TableLocation,
     *,
+    max_tasks: int = 1,
+    inline_regions: int = INLINE_REGIONS,
     run: TaskRunner = run_in_process,
     clock: Callable[[], float] = time.time,
 ) -> JobResult:
     """Read every region's manifest and publish what they say.
 
     Regions that are claimed or flushed while the manifests are read may be in the snapshot or
-    not: it is a hint for readers, never the truth.
+    not: it is a hint for readers, never the truth. The tip of each log is looked up on the way, and
+    a manifest whose hint is far behind is told where it is, so that the next claim finds it sooner.
 
     Parameters
     ----------
+    max_tasks : int, default 1
+        Into how many tasks the regions are divided at most.
+    inline_regions : int, default 100
+        So many regions are kept in the table's manifest at most, more in a file of their own.
     run : callable
-        Runs the one task that this is.
+        Runs the tasks.
     clock : callable
         Seconds since the epoch.
+
+    Returns
+    -------
+    JobResult
+        Figures ``regions``, ``bytes`` of the snapshot, and ``hints`` that were moved.
     """
     started = time.monotonic()
-    outcome: JobResult
-    (outcome,) = run([SnapshotTask(location, clock)], run_snapshot_task)
-    return replace(outcome, seconds=time.monotonic() - started)
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotTask:
-    """A table whose regions are read."""
-
-    location: TableLocation
-    clock: Callable[[], float]
-
-
-def run_snapshot_task(task: SnapshotTask) -> JobResult:
-    """Read all manifests and commit the snapshot. Repeating it is harmless."""
-    location, clock = task.location, task.clock
     taken_at = int(clock() * 1000)
-    manifests = read_manifests(location.store)
-    rows = snapshot_rows(manifests.values())
-    data = _lance_file(rows)
+    regions = discover_regions(location.store)
+    tasks = _divided(location, regions, max_tasks)
+    outcomes: list[SnapshotOutcome] = run(tasks, run_snapshot_task) if tasks else []
+    manifests = [manifest for outcome in outcomes for manifest in outcome.manifests]
+    rows = snapshot_rows(manifests, open_base(location).details.region_specs)
+    data = inline = encode_snapshot(rows)
+    index_id = uuid.uuid4()
+    if len(manifests) > inline_regions:
+        key = snapshot_key(index_id)
+        location.store.create(key, data)
+        inline = pointer_to(key, rows.schema)
 
     def change(base: BaseTable) -> IndexDetails:
         if base.details.snapshot_ts_millis > taken_at:
@@ -77,51 +123,60 @@ def run_snapshot_task(task: SnapshotTask) -> JobResult:
             base.details,
             snapshot_ts_millis=taken_at,
             num_regions=len(manifests),
-            inline_snapshots=data,
+            inline_snapshots=inline,
         )
 
-    base = update_details(location, change)
+    base = update_details(location, change, index_id=index_id)
     return JobResult(
         job="snapshot",
         table=location.uri,
         version=base.version,
-        tasks=1,
-        commits=int(base.details.snapshot_ts_millis == taken_at),
-        figures={"regions": len(manifests), "bytes": len(data)},
+        tasks=len(tasks),
+        commits=int(base.details.inline_snapshots == inline),
+        seconds=time.monotonic() - started,
+        figures={
+            "regions": len(manifests),
+            "bytes": len(data),
+            "hints": sum(outcome.hints for outcome in outcomes),
+        },
     )
 
 
-def snapshot_rows(manifests: Iterable[RegionManifest]) -> pa.Table:
-    """One row per region, with a column per manifest field and one per region value."""
-    found = sorted(manifests, key=lambda manifest: manifest.region_id)
-    columns: dict[str, pa.Array] = {
-        "region_id": pa.array([m.region_id.bytes for m in found], pa.binary(16)),
-        "version": pa.array([m.version for m in found], pa.uint64()),
-        "region_spec_id": pa.array([m.spec_id for m in found], pa.uint32()),
-        "writer_epoch": pa.array([m.writer_epoch for m in found], pa.uint64()),
-        "replay_after_wal_entry_position": pa.array([m.replay_after for m in found], pa.uint64()),
-        "wal_entry_position_last_seen": pa.array([m.wal_last_seen for m in found], pa.uint64()),
-        "current_generation": pa.array([m.current_generation for m in found], pa.uint64()),
-        "flushed_generations": pa.array(
-            [
-                [{"generation": f.generation, "path": f.path} for f in manifest.flushed]
-                for manifest in found
-            ],
-            _FLUSHED_TYPE,
-        ),
-    }
-    values = [dict(manifest.region_fields) for manifest in found]
-    for field_id in sorted({name for fields in values for name in fields}):
-        columns[f"region_field_{field_id}"] = pa.array(
-            [fields.get(field_id) for fields in values], pa.binary()
-        )
-    return pa.table(columns)
+def run_snapshot_task(task: SnapshotTask) -> SnapshotOutcome:
+    """Read the manifests of some regions, and find the tips of their logs."""
+    manifests = read_manifests(task.location.store, task.regions)
+    with ThreadPoolExecutor(_PARALLEL_READS) as pool:
+        found = list(pool.map(partial(_at_tip, task.location), manifests.values()))
+    return SnapshotOutcome(tuple(manifest for manifest, _ in found), sum(told for _, told in found))
 
 
-def _lance_file(rows: pa.Table) -> bytes:
-    """The bytes of a Lance file, which only exists as a file until it is read back."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "snapshot.lance")
-        with LanceFileWriter(str(path), rows.schema, version=_FILE_VERSION) as writer:
-            writer.write_batch(rows)
-        return path.read_bytes()
+def _divided(
+    location: TableLocation, regions: Sequence[UUID], max_tasks: int
+) -> list[SnapshotTask]:
+    count = min(max_tasks, -(-len(regions) // _TASK_REGIONS))
+    return [SnapshotTask(location, tuple(regions[number::count])) for number in range(count)]
+
+
+def _at_tip(location: TableLocation, manifest: RegionManifest) -> tuple[RegionManifest, bool]:
+    """The manifest with the tip of the log in it, and whether its stored hint was moved."""
+    start = max(manifest.replay_after, manifest.wal_last_seen) + 1
+    # The newest entry may be torn, and a claim would put its own in that place.
+    newest = find_tip(location.store, manifest.region_id, start=start) - 2
+    behind = newest - manifest.wal_last_seen
+    if behind < _HINT_LAG:
+        return replace(manifest, wal_last_seen=max(newest, manifest.wal_last_seen)), False
+    try:
+        return _hinted(location, manifest.region_id, newest), True
+    except (ConflictError, StoreError) as error:
+        # It would only have saved the next claim some requests.
+        logger.info("hint of region %s not moved: %s", manifest.region_id, error)
+        return replace(manifest, wal_last_seen=newest), False
+
+
+def _hinted(location: TableLocation, region_id: UUID, newest: int) -> RegionManifest:
+    def change(latest: RegionManifest) -> RegionManifest | None:
+        if latest.wal_last_seen >= newest:
+            return None
+        return replace(latest, wal_last_seen=newest)
+
+    return RegionManifestStore(location.store, region_id).update(change, attempts=3)

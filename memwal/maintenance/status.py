@@ -31,6 +31,9 @@ class RegionBacklog:
         Entries of the write-ahead log that no flushed generation covers.
     retained_generations : int
         Generations that are merged and still stored.
+    reclaimable_generations, reclaimable_bytes : int
+        Of the retained ones, those that every maintained index covers: the collector may take them
+        when no version that is kept needs them, and readers had their time. Bytes as above.
     """
 
     region_id: str
@@ -44,6 +47,8 @@ class RegionBacklog:
     oldest_backlog_seconds: float | None
     unflushed_wal_entries: int
     retained_generations: int
+    reclaimable_generations: int = 0
+    reclaimable_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +88,22 @@ class TableStatus:
         """Bytes (in memory) in the backlog, over all regions."""
         return sum(region.backlog_bytes for region in self.regions)
 
+    @property
+    def reclaimable_bytes(self) -> int:
+        """Bytes (in memory) of generations that nothing but retention holds, over all regions."""
+        return sum(region.reclaimable_bytes for region in self.regions)
+
+    @property
+    def unflushed_wal_entries(self) -> int:
+        """Entries of the logs that no flushed generation covers, over all regions."""
+        return sum(region.unflushed_wal_entries for region in self.regions)
+
+    @property
+    def oldest_backlog_seconds(self) -> float | None:
+        """Age of the oldest generation of the backlog; None when there is none."""
+        ages = [r.oldest_backlog_seconds for r in self.regions if r.oldest_backlog_seconds]
+        return max(ages, default=None)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON, with the sums."""
         return {
@@ -90,4 +111,7 @@ class TableStatus:
             "backlog_generations": self.backlog_generations,
             "backlog_rows": self.backlog_rows,
             "backlog_bytes": self.backlog_bytes,
+            "unflushed_wal_entries": self.unflushed_wal_entries,
+            "oldest_backlog_seconds": self.oldest_backlog_seconds,
+            "reclaimable_bytes": self.reclaimable_bytes,
         }

@@ -9,20 +9,22 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 from uuid import UUID
 
-from memwal.errors import InvalidInputError
+from memwal.errors import InvalidInputError, ObjectNotFoundError
 from memwal.format.region_manifest import RegionManifest
 from memwal.reader.needed_regions import WantedKeys, divides_alike, needed_regions
 from memwal.reader.recent import Recent, version_key
-from memwal.reader.region_snapshot import read_snapshot
 from memwal.region.discovery import read_manifests
 from memwal.storage.location import TableLocation
 from memwal.table_index.base_table import BaseTable, open_base
+from memwal.table_index.region_snapshot import read_snapshot
 
 _OPEN_BASES: Final = 4
+_SNAPSHOTS: Final = 8
 
 _bases: Recent[BaseTable] = Recent(_OPEN_BASES)
 # The newest version of each table that a read has seen.
 _seen: Recent[BaseTable] = Recent(_OPEN_BASES)
+_snapshots: Recent[dict[UUID, RegionManifest]] = Recent(_SNAPSHOTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +78,10 @@ def moment(
         base = kept(open_base(location))
         base.require_mem_wal()
         taken = base.details.snapshot_ts_millis / 1000
-        if base.details.inline_snapshots and clock() - taken <= max_staleness.total_seconds():
-            found = read_snapshot(base.details)
+        found = None
+        if clock() - taken <= max_staleness.total_seconds():
+            found = _published(base)
+        if found is not None:
             chosen = found.keys() if regions is None else found.keys() & set(regions)
             return Moment(
                 base,
@@ -115,6 +119,22 @@ def past_base(location: TableLocation, version: int | str) -> BaseTable:
         known = ", ".join(sorted(name for name, other in tags.items() if not other["branch"]))
         raise InvalidInputError(f"{location} has no tag {version!r}; it has {known or 'none'}")
     return kept(open_base(location, version=int(tag["version"])))
+
+
+def _published(base: BaseTable) -> dict[UUID, RegionManifest] | None:
+    """The region snapshot of a version; None when there is none."""
+    data = base.details.inline_snapshots
+
+    def read() -> dict[UUID, RegionManifest]:
+        found = read_snapshot(base.location.store, base.details)
+        if found is None:
+            raise ObjectNotFoundError("the file of the snapshot is gone")
+        return found
+
+    try:
+        return _snapshots.get(data, read) if data else None
+    except ObjectNotFoundError:
+        return None
 
 
 def kept(base: BaseTable) -> BaseTable:

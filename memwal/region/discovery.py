@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from uuid import UUID
 
@@ -22,7 +22,10 @@ def discover_regions(store: ObjectStore) -> list[UUID]:
 
 
 def read_manifests(
-    store: ObjectStore, regions: Collection[UUID] | None = None
+    store: ObjectStore,
+    regions: Collection[UUID] | None = None,
+    *,
+    known: Mapping[UUID, int] | None = None,
 ) -> dict[UUID, RegionManifest]:
     """Newest manifest of each region, read side by side.
 
@@ -31,13 +34,19 @@ def read_manifests(
     regions : collection of UUID, optional
         Regions to read; by default all that have a folder. One without a manifest (a claim that
         died before its first write) is left out.
+    known : mapping of UUID to int, optional
+        A version of the manifest of some regions, as a snapshot has it. An exact one makes two
+        requests of three.
     """
     wanted = list(discover_regions(store) if regions is None else regions)
     if not wanted:
         return {}
     with ThreadPoolExecutor(min(_PARALLEL_READS, len(wanted))) as pool:
         manifests = pool.map(
-            lambda region: RegionManifestStore(store, region).read_latest(), wanted
+            lambda region: RegionManifestStore(store, region).read_latest(
+                known=known.get(region) if known else None
+            ),
+            wanted,
         )
         return {
             region: manifest

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from uuid import UUID
 
@@ -46,13 +47,22 @@ class RegionManifestStore:
         self._store = store
         self.region_id = region_id
 
-    def read_latest(self) -> RegionManifest | None:
+    def read_latest(self, *, known: int | None = None) -> RegionManifest | None:
         """Newest version, or None when the region was never claimed.
 
         With an exact version hint it costs the hint, a look for the version after it, and the
         version. A hint that is behind costs a look per version; one that is ahead or absent costs
         a listing.
+
+        Parameters
+        ----------
+        known : int, optional
+            A version that exists or existed. Two requests do if it is still the newest; the hint
+            is read if it is not.
         """
+        if known is not None and not self._store.exists(manifest_key(self.region_id, known + 1)):
+            with suppress(ObjectNotFoundError):
+                return self.read(known)
         hint = self._read_hint()
         if hint is not None:
             newest = self._probe_from(hint)

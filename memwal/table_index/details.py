@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from uuid import UUID
 
 from memwal.errors import ConflictError
 from memwal.format.index_details import IndexDetails
@@ -15,6 +16,7 @@ def update_details(
     location: TableLocation,
     change: Callable[[BaseTable], IndexDetails],
     *,
+    index_id: UUID | None = None,
     attempts: int = 50,
 ) -> BaseTable:
     """Apply a change to the details, again on each newer version until it lands.
@@ -24,6 +26,8 @@ def update_details(
     change : callable
         Gets the table as it is and returns the whole new details. Called once per attempt, and
         must therefore not have effects of its own.
+    index_id : UUID, optional
+        See :func:`memwal.table_index.strict_commit.commit_details`.
     attempts : int, default 50
         A conflict needs another commit to land first, so that somebody always gets on; 50 lost
         races in a row mean that something else is wrong.
@@ -45,7 +49,7 @@ def update_details(
         if details == base.details:
             return base
         try:
-            version = commit_details(base, details)
+            version = commit_details(base, details, index_id=index_id)
         except ConflictError:
             continue
         return open_base(location, version=version)

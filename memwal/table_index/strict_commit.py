@@ -63,8 +63,9 @@ def commit_durably(
     commit: Callable[[lance.LanceDataset], Result],
     *,
     accept: Callable[[int], bool] | None = None,
+    once: bool = True,
 ) -> Result | None:
-    """Run something that makes one commit, which Lance may rebase over others.
+    """Run something that commits, which Lance may rebase over others.
 
     On a local disk its version appears when all that it consists of is synced, which Lance itself
     does not see to: a machine that crashes could be left with a torn version that keeps the table
@@ -77,6 +78,8 @@ def commit_durably(
     accept : callable, optional
         Whether the commit may land right behind this version, which came after ``base``; behind
         any by default.
+    once : bool, default True
+        Whether it makes one version only, so that a failure after that was stored is none.
 
     Raises
     ------
@@ -93,11 +96,15 @@ def commit_durably(
     from memwal.table_index.pinned_namespace import DurableNamespace
 
     namespace = DurableNamespace(base.location, base.version, accept=accept)
-    return _commit_through(namespace, base, commit)
+    return _commit_through(namespace, base, commit, once=once)
 
 
 def _commit_through(
-    namespace: DurableNamespace, base: BaseTable, commit: Callable[[lance.LanceDataset], Result]
+    namespace: DurableNamespace,
+    base: BaseTable,
+    commit: Callable[[lance.LanceDataset], Result],
+    *,
+    once: bool = True,
 ) -> Result | None:
     dataset = lance.LanceDataset(
         base.location.uri,
@@ -110,14 +117,16 @@ def _commit_through(
     try:
         return commit(dataset)
     except (OSError, ValueError, RuntimeError) as error:
-        if namespace.outcome.created:
+        if once and namespace.outcome.created:
             return None
         if namespace.outcome.failure is not None:
             raise namespace.outcome.failure from error
         raise
 
 
-def commit_details(base: BaseTable, details: IndexDetails) -> int:
+def commit_details(
+    base: BaseTable, details: IndexDetails, *, index_id: uuid.UUID | None = None
+) -> int:
     """Replace the MemWAL index details, provided that ``base`` is still the latest version.
 
     Parameters
@@ -126,6 +135,8 @@ def commit_details(base: BaseTable, details: IndexDetails) -> int:
         What the details were derived from.
     details : IndexDetails
         The new details, whole.
+    index_id : UUID, optional
+        Identity of the index from this version up to the next commit; a random one by default.
 
     Returns
     -------
@@ -142,7 +153,7 @@ def commit_details(base: BaseTable, details: IndexDetails) -> int:
     base.require_mem_wal()
     if base.index is None:
         raise TableSetupError(f"MemWAL is not enabled on {base.location}")
-    new = _index(base.version, str(uuid.uuid4()), details.encode())
+    new = _index(base.version, str(index_id or uuid.uuid4()), details.encode())
     old = _index(base.version, str(base.index.uuid), None)
     namespace = _pinned(base)
     cause: BaseException | None = None

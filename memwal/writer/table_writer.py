@@ -142,6 +142,11 @@ class TableWriter:
         by = _one_batch(form.shape.partial(keys))
         return self._write(form, [_one_batch(batches)], WholeRows, wait, by=by)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes writes, in this process."""
+        return not (self._guard.inherited or self._regions.closed)
+
     def flush_wal(self) -> None:
         """Wait until every buffered write is durable.
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Protocol
 
 from memwal.errors import RegionFencedError, StoreUnavailableError
-from memwal.format.names import BLOOM_FILTER_NAME, generation_dir
+from memwal.format.names import BLOOM_FILTER_NAME, generation_dir, table_manifest_keys
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.base import ObjectStore
@@ -117,8 +117,10 @@ class Tenure:
         )
 
     def _is_stored(self, flushed: FlushedGeneration) -> bool:
+        """Whether a generation is whole: what its flush writes first is there, and what last."""
         folder = generation_dir(self._region_id, flushed.path)
-        return self._store.exists(f"{folder}/{BLOOM_FILTER_NAME}")
+        first, _ = table_manifest_keys(1)
+        return all(self._store.exists(f"{folder}/{name}") for name in (BLOOM_FILTER_NAME, first))
 
     def _check(self, latest: RegionManifest) -> None:
         if latest.writer_epoch != self.epoch:

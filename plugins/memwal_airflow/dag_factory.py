@@ -140,7 +140,7 @@ def build_dag(table: ManagedTable) -> DAG:
         merge = MergeOperator(
             task_id="merge",
             regions=decide.output,
-            max_bytes=policy.merge_max_bytes,
+            max_bytes=policy.merge_commit_bytes,
             outlets=[merged_asset(table.name)],
             **named,
         )

@@ -10,7 +10,7 @@ from airflow.sdk import BaseOperator, Context
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from memwal.catalog.policy import merge_reason
+from memwal.maintenance.policy import merge_reason
 from memwal_airflow.recording import Recorder
 from memwal_airflow.storage import table_at
 
@@ -78,7 +78,7 @@ class DecideMergeOperator(BaseOperator):
     table_uri, storage_options_ref
         As of :class:`memwal_airflow.operators.TableJobOperator`.
     at_generations, at_age_seconds
-        As of :func:`memwal.catalog.policy.merge_reason`.
+        As of :func:`memwal.maintenance.policy.merge_reason`.
 
     Returns
     -------

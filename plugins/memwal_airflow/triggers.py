@@ -14,7 +14,7 @@ from airflow.triggers.base import (
     TaskSuccessEvent,
 )
 
-from memwal.catalog.policy import merge_reason
+from memwal.maintenance.policy import merge_reason
 from memwal.maintenance.status import RegionBacklog
 from memwal_airflow.storage import read_options_async, region_backlog
 

@@ -25,7 +25,9 @@ def migrations() -> str:
 
 def test_an_unmigrated_catalog_says_what_to_call_and_makes_no_file(tmp_path: Path) -> None:
     path = tmp_path / "catalog.db"
-    with pytest.raises(TableSetupError, match=r"Catalog\(url\)\.migrate\(\), or run: python"):
+    with pytest.raises(
+        TableSetupError, match=r"Catalog\(url\)\.migrate\(\), or run: memwal catalog migrate"
+    ):
         Catalog(f"sqlite:///{path}").list()
     assert not path.exists()
 
@@ -143,7 +145,8 @@ def test_the_default_is_the_same_file_from_every_folder(
 
 
 def test_the_command_of_the_message_migrates(tmp_path: Path) -> None:
-    subprocess.run(shlex.split(f"{sys.executable} {MIGRATE_COMMAND.partition(' ')[2]}"), check=True)
+    program, *arguments = shlex.split(MIGRATE_COMMAND)
+    subprocess.run([Path(sys.executable).with_name(program), *arguments], check=True)
     catalog = Catalog()
     assert catalog.list() == []
     catalog.close()

@@ -1,11 +1,19 @@
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from memwal.catalog import Catalog, RunState
-from memwal.errors import InvalidInputError
+import memwal.catalog.active_run as active_run_module
+import memwal.catalog.run_history as run_history_module
+from memwal.catalog import Catalog, Policy, Pruned, RunState
+from memwal.errors import InvalidInputError, ObjectNotFoundError, StoreUnavailableError
 from memwal.maintenance.results import JobResult
 from memwal.maintenance.status import RegionBacklog, TableStatus
 
@@ -40,7 +48,7 @@ def test_a_run_that_ends_well_keeps_its_result(catalog: Catalog) -> None:
         run.finish(RESULT)
     (kept,) = catalog.runs(table="a")
     assert kept.state is RunState.SUCCEEDED
-    assert kept.result == RESULT.to_dict() | {"problems": []}
+    assert kept.result == json.loads(json.dumps(RESULT.to_dict()))
     assert kept.finished_at is not None
     assert kept.finished_at >= kept.started_at
     assert (kept.job, kept.external_id, kept.error) == ("merge", "x", None)
@@ -104,3 +112,206 @@ def test_backlog_is_summed_over_regions_and_comes_back_oldest_first(catalog: Cat
     assert (samples[2].rows, samples[2].bytes, samples[2].wal_entries) == (60, 30_000_000_000, 6)
     assert catalog.backlog_history("a", since=datetime.now(UTC) + timedelta(hours=1)) == []
     assert catalog.backlog_history("a", since=samples[1].at)[0] == samples[1]
+
+
+@pytest.fixture
+def hours_later(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Return a function that puts the clock of the catalog forward."""
+
+    def go(hours: float) -> None:
+        monkeypatch.setattr(
+            run_history_module,
+            "database_time",
+            lambda session: datetime.now(UTC) + timedelta(hours=hours),
+        )
+
+    return go
+
+
+def test_versions_rows_and_bytes_are_taken_from_the_result(each_catalog: Catalog) -> None:
+    result = JobResult(
+        job="merge",
+        table="/data/a.lance",
+        version=8,
+        figures={"generations": 2, "rows_upserted": 5, "rows_deleted": 2, "bytes": 1 << 40},
+    )
+    with each_catalog.record_run("a", "merge", version_before=6) as run:
+        run.finish(result)
+    kept = each_catalog.run(run.run_id)
+    assert (kept.version_before, kept.version_after) == (6, 8)
+    assert (kept.rows, kept.bytes) == (7, 1 << 40)
+    with pytest.raises(ObjectNotFoundError, match="no job run"):
+        each_catalog.run(run.run_id + 1)
+
+
+def test_a_run_under_a_lease_keeps_its_token(each_catalog: Catalog) -> None:
+    each_catalog.leases.acquire("t").release()
+    with (
+        each_catalog.leases.acquire("t") as lease,
+        each_catalog.record_run("a", "merge", lease=lease) as run,
+    ):
+        run.finish(RESULT)
+    assert each_catalog.run(run.run_id).lease_token == lease.token == 2
+
+
+def test_progress_is_seen_while_a_run_goes_on_and_kept_at_its_end(
+    each_catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(active_run_module, "PROGRESS_SECONDS", 0.02)
+    seen = threading.Event()
+    done: list[int | None] = []
+
+    def task(number: int) -> int:
+        deadline = time.monotonic() + 30
+        while number and each_catalog.runs()[0].done != number:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        done.append(each_catalog.runs()[0].done)
+        seen.set()
+        return number
+
+    with each_catalog.record_run("a", "merge") as run:
+        assert run.run_tasks([0, 1, 2], task) == [0, 1, 2]
+        run.progress(done=3, total=3, rows=40, bytes=50)
+        run.finish(RESULT)
+    assert done[1:] == [1, 2]
+    kept = each_catalog.run(run.run_id)
+    # Of rows, the result knows better.
+    assert (kept.done, kept.total, kept.rows, kept.bytes) == (3, 3, 3, 50)
+
+
+def test_progress_is_written_at_most_every_second(catalog: Catalog) -> None:
+    told = []
+
+    class Book:
+        def update_run(self, run_id: int, **progress: int) -> None:
+            told.append(progress)
+
+    run = active_run_module.ActiveRun(Book(), 1)
+    started = time.monotonic()
+    for n in range(1000):
+        run.progress(done=n, total=1000)
+    while not told:
+        time.sleep(0.05)
+    assert run.stop() == {"done": 999, "total": 1000}
+    assert len(told) <= 1 + (time.monotonic() - started) // active_run_module.PROGRESS_SECONDS
+    assert told[0] == {"done": 999, "total": 1000}
+
+
+def test_a_run_that_says_nothing_any_more_is_abandoned(
+    each_catalog: Catalog, hours_later: Callable[[float], None]
+) -> None:
+    beating = each_catalog.start_run("a", "merge", beats=True)
+    quiet = each_catalog.start_run("a", "gc")
+    running = [run.run_id for run in each_catalog.runs(state=RunState.RUNNING)]
+    assert running == [quiet, beating]
+    hours_later(0.1)
+    assert each_catalog.run(beating).state is RunState.ABANDONED
+    assert [run.run_id for run in each_catalog.runs(state=RunState.RUNNING)] == [quiet]
+    assert [run.run_id for run in each_catalog.runs(state=RunState.ABANDONED)] == [beating]
+    # It was only asleep.
+    each_catalog.update_run(beating, done=1, total=2)
+    assert each_catalog.run(beating).state is RunState.RUNNING
+    hours_later(0.2)
+    each_catalog.start_run("a", "merge")
+    hours_later(0)
+    kept = each_catalog.run(beating)
+    assert kept.state is RunState.ABANDONED
+    assert kept.finished_at is not None
+    assert kept.done == 1
+
+
+def test_a_killed_process_leaves_a_run_that_is_given_up(
+    each_catalog: Catalog, each_url: str, hours_later: Callable[[float], None]
+) -> None:
+    code = (
+        "import sys, time; from memwal.catalog import Catalog\n"
+        "with Catalog(sys.argv[1]).record_run('a', 'merge') as run:\n"
+        "    print(run.run_id, flush=True); time.sleep(60)\n"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", code, each_url], stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None
+    run_id = int(child.stdout.readline())
+    child.kill()
+    child.wait()
+    child.stdout.close()
+    assert each_catalog.run(run_id).state is RunState.RUNNING
+    hours_later(0.1)
+    assert each_catalog.run(run_id).state is RunState.ABANDONED
+
+
+def test_an_ended_run_is_not_brought_back(each_catalog: Catalog) -> None:
+    run = each_catalog.start_run("a", "merge")
+    each_catalog.finish_run(run, error="x")
+    each_catalog.update_run(run, done=1, total=2)
+    assert each_catalog.run(run).state is RunState.FAILED
+
+
+def test_a_failure_is_told_also_when_the_catalog_is_not_there(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def gone(*_: object, **__: object) -> None:
+        raise StoreUnavailableError("gone")
+
+    with pytest.raises(ValueError, match="the real one"), catalog.record_run("a", "merge"):
+        monkeypatch.setattr(catalog, "finish_run", gone)
+        raise ValueError("the real one")
+    assert "was not written" in caplog.text
+
+
+def test_runs_are_filtered_by_state_and_time(each_catalog: Catalog) -> None:
+    failed = each_catalog.start_run("a", "merge")
+    each_catalog.finish_run(failed, error="x")
+    started = each_catalog.run(failed).started_at
+    going = each_catalog.start_run("a", "merge")
+    assert [run.run_id for run in each_catalog.runs(state=RunState.FAILED)] == [failed]
+    later = each_catalog.runs(since=started + timedelta(microseconds=1))
+    assert [run.run_id for run in later] == [going]
+
+
+def test_last_runs_are_those_that_succeeded(each_catalog: Catalog) -> None:
+    first, second, failed = (each_catalog.start_run("a", "merge") for _ in range(3))
+    each_catalog.finish_run(first, result={})
+    ended = each_catalog.finish_run(second, result={}).finished_at
+    each_catalog.finish_run(failed, error="x")
+    each_catalog.finish_run(each_catalog.start_run("b", "gc"), result={})
+    assert each_catalog.last_runs("a") == {"merge": ended}
+    assert each_catalog.last_runs("none") == {}
+
+
+def test_old_history_is_forgotten_but_not_the_latest_success(each_catalog: Catalog) -> None:
+    old, latest, failed = (each_catalog.start_run("a", "merge") for _ in range(3))
+    each_catalog.finish_run(old, result={})
+    each_catalog.finish_run(latest, result={})
+    each_catalog.finish_run(failed, error="x")
+    going = each_catalog.start_run("a", "merge", beats=True)
+    each_catalog.start_run("b", "merge")
+    for name in "ab":
+        each_catalog.record_backlog(name, status(generations=1, wal=0))
+    now = datetime.now(UTC) + timedelta(minutes=1)
+    nothing = each_catalog.prune_history(
+        "a", runs_before=now - timedelta(days=1), samples_before=now - timedelta(days=1)
+    )
+    assert nothing == Pruned(runs=0, samples=0)
+    pruned = each_catalog.prune_history("a", runs_before=now, samples_before=now)
+    assert pruned == Pruned(runs=3, samples=1)
+    assert [run.run_id for run in each_catalog.runs(table="a")] == [latest]
+    assert len(each_catalog.runs(table="b")) == len(each_catalog.backlog_history("b")) == 1
+    assert going not in [run.run_id for run in each_catalog.runs()]
+
+
+def test_policies_say_what_is_kept(each_catalog: Catalog) -> None:
+    short = Policy(run_retention_seconds=60, sample_retention_seconds=3600)
+    each_catalog.register("short", uri="/data/s.lance", policy=short)
+    for name in ("short", "gone"):
+        each_catalog.finish_run(each_catalog.start_run(name, "gc"), error="x")
+        each_catalog.record_backlog(name, status(generations=1, wal=0))
+    now = datetime.now(UTC)
+    assert each_catalog.prune(now=now + timedelta(minutes=2)) == {
+        "gone": Pruned(runs=0, samples=0),
+        "short": Pruned(runs=1, samples=0),
+    }
+    assert each_catalog.prune(now=now + timedelta(days=8))["gone"] == Pruned(runs=0, samples=1)
+    assert each_catalog.prune(now=now + timedelta(days=31))["gone"].runs == 1

@@ -53,8 +53,8 @@ def test_reading_names_what_is_wrong(tmp_path: Path) -> None:
     path.write_text("{")
     with pytest.raises(InvalidInputError, match=r"bad\.json"):
         read_snapshot(path)
-    path.write_text(json.dumps({"format": 2, "tables": []}))
-    with pytest.raises(InvalidInputError, match="format 1"):
+    path.write_text(json.dumps({"format": 1, "tables": []}))
+    with pytest.raises(InvalidInputError, match="format 2"):
         read_snapshot(path)
 
 
@@ -100,7 +100,7 @@ def test_of_many_writers_none_takes_a_table_back(url: str, tmp_path: Path) -> No
 
 def test_reading_loads_neither_sqlalchemy_nor_lance(tmp_path: Path) -> None:
     path = tmp_path / "tables.json"
-    path.write_text(json.dumps({"format": 1, "tables": []}))
+    path.write_text(json.dumps({"format": 2, "tables": []}))
     code = (
         "import sys; from memwal.catalog import read_snapshot; "
         f"assert read_snapshot({str(path)!r}) == []; "

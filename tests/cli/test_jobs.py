@@ -1,14 +1,11 @@
-"""merge, index, snapshot, gc and checkpoint on real tables."""
+"""merge, index, snapshot and checkpoint on real tables."""
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 import pytest
-from support.tables import base_state, generations, state
+from support.tables import base_state
 
 import memwal
-from memwal.maintenance.garbage import DEFAULT_GRACE, DEFAULT_RETENTION
 from memwal.maintenance.results import JobResult
 
 
@@ -68,44 +65,6 @@ def test_checkpoint(cli, backlog, expected):
     status = backlog.status()
     assert status.backlog_generations == 0
     assert [index.generations for index in status.indexes] == [0]
-
-
-COLLECT_NOW = ["--grace-seconds", "0", "--retention-seconds", "0"]
-
-
-def test_gc_only_counts_unless_told(cli, backlog):
-    backlog.checkpoint()
-    answer = cli("gc", backlog.uri, *COLLECT_NOW)
-    assert answer.stdout.startswith("gc: 6 generations dropped, ")
-    assert answer.stdout.endswith("a dry run: nothing was deleted; --yes deletes\n")
-    assert all(generations(backlog, region) for region in backlog.region_ids())
-
-
-@pytest.mark.parametrize("flag", ["--yes", "--no-dry-run"])
-def test_gc_deletes(cli, backlog, expected, flag):
-    backlog.checkpoint()
-    # What is dropped from a manifest goes in the same run or, by a clock of milliseconds, the next.
-    runs = [cli("gc", backlog.uri, flag, *COLLECT_NOW, "--json").json["figures"] for _ in range(2)]
-    assert [figures["generations_dropped"] for figures in runs] == [6, 0]
-    assert sum(figures["folders"] for figures in runs) == 6
-    assert not any(generations(backlog, region) for region in backlog.region_ids())
-    assert state(backlog) == expected
-
-
-def test_gc_takes_its_times_in_seconds(cli, table, monkeypatch):
-    seen = []
-
-    def collect_garbage(self, *, grace, retention, **options):
-        seen.append((grace, retention))
-        return JobResult(job="gc", table=table.uri, version=1)
-
-    monkeypatch.setattr(memwal.Table, "collect_garbage", collect_garbage)
-    cli("gc", table.uri)
-    cli("gc", table.uri, "--grace-seconds", 90, "--retention-seconds", 0)
-    assert seen == [
-        (DEFAULT_GRACE, DEFAULT_RETENTION),
-        (timedelta(seconds=90), timedelta(0)),
-    ]
 
 
 @pytest.mark.parametrize("json", [[], ["--json"]])

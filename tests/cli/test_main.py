@@ -22,6 +22,7 @@ COMMANDS = [
     "snapshot",
     "gc",
     "checkpoint",
+    "verify",
     "add-region-spec",
 ]
 INSPECTIONS = [["inspect", "manifest"], ["inspect", "wal"], ["inspect", "details"]]
@@ -46,7 +47,7 @@ def test_every_command_takes_json_and_storage_options(cli, command):
 
 def test_every_command_is_tested_here():
     group = get_command(app)
-    assert sorted(group.commands) == sorted([*COMMANDS, "inspect"])
+    assert sorted(group.commands) == sorted([*COMMANDS, "catalog", "inspect", "jobs"])
     assert [["inspect", name] for name in group.commands["inspect"].commands] == INSPECTIONS
 
 

@@ -8,7 +8,7 @@ import pytest
 def test_json_is_the_status(cli, backlog):
     found = cli("status", backlog.uri, "--json").json
     expected = backlog.status().to_dict()
-    for region in (*found["regions"], *expected["regions"]):
+    for region in (found, expected, *found["regions"], *expected["regions"]):
         assert region.pop("oldest_backlog_seconds") >= 0
     assert found == {**expected, "regions": list(expected["regions"]), "indexes": found["indexes"]}
     assert found["backlog_generations"] == 6

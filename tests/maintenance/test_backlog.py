@@ -57,6 +57,9 @@ def test_counts_what_is_where(make_table: MakeTable) -> None:
     assert found.to_dict()["backlog_rows"] == 7
     table.checkpoint()
     after = table.status()
+    assert (region.reclaimable_generations, region.reclaimable_bytes) == (0, 0)
+    assert after.regions[0].reclaimable_generations == 4
+    assert after.to_dict()["reclaimable_bytes"] == after.reclaimable_bytes > 0
     assert after.backlog_generations == 0
     assert after.indexes[0].generations == 0
 
@@ -147,3 +150,28 @@ def test_a_damaged_region_is_an_error(table: memwal.Table) -> None:
 def test_a_table_that_is_not_there_is_an_error() -> None:
     with pytest.raises(TableSetupError):
         read_status(TableLocation("/nowhere/at/all"))
+
+
+def test_a_snapshot_saves_requests(faults: FaultyStores, make_table: MakeTable) -> None:
+    table = make_table(buckets=3)
+    with table.writer() as writer:
+        writer.upsert(numbered(0, 30))
+    store = faults.of(table.location)
+
+    def requests() -> list[tuple[str, str]]:
+        store.clear()
+        table.status()
+        return [call for call in store.calls if call[1].startswith("_mem_wal/")]
+
+    requests()
+    without = requests()
+    table.build_snapshot()
+    exact = requests()
+
+    # The ages of generations that were met before are known.
+    assert len(without) == 3 * 4
+    assert len(exact) == 3 * 3
+    writer = table.writer()
+    writer.upsert(numbered(0, 30))
+    writer.close()
+    assert table.status().backlog_generations == 6

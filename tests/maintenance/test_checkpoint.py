@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from memwal.errors import ConflictError
 from memwal.format.names import generation_dir
 from memwal.maintenance import checkpoint as checkpointing
 from memwal.maintenance import merge as merging
+from memwal.maintenance.checkpoint import CheckpointProgress
 from memwal.maintenance.index_build import caught_up
 
 
@@ -34,7 +36,7 @@ def test_merges_and_indexes_all_that_is_flushed(make_table: MakeTable) -> None:
         writer.flush()
     writer.upsert(rows({1: 99}))
 
-    result = table.checkpoint()
+    result = table.checkpoint(flush=False)
 
     writer.abort()
     assert base_state(table) == dict.fromkeys(range(30), 2)
@@ -135,3 +137,54 @@ def test_leaves_what_is_flushed_later(table: memwal.Table) -> None:
     writer.abort()
     assert merged(table) >= 1
     assert state(table) == {n: n for n in range(1, key[0] + 1)}
+
+
+def test_flushes_the_writers_of_this_process(table: memwal.Table, make_table: MakeTable) -> None:
+    other = make_table()
+    with table.writer() as writer, other.writer() as elsewhere:
+        writer.upsert(rows({1: 1}))
+        elsewhere.upsert(rows({2: 2}))
+
+        memwal.open(table.uri).checkpoint()
+
+        assert base_state(table) == {1: 1}
+        assert elsewhere.stats().regions[0].memtable_rows == 1
+        writer.upsert(rows({1: 11}))
+    writer.close()
+    table.checkpoint()
+    assert base_state(table) == {1: 11}
+
+
+def test_tells_how_far_it_is(table: memwal.Table) -> None:
+    with table.writer() as writer:
+        for key in range(3):
+            writer.upsert(rows({key: key}))
+            writer.flush()
+    told: list[CheckpointProgress] = []
+
+    table.checkpoint(commit_bytes=1, progress=told.append)
+
+    assert [(step.merged, step.indexing) for step in told] == [
+        (0, False),
+        (1, False),
+        (2, False),
+        (3, True),
+    ]
+    assert {step.generations for step in told} == {3}
+
+
+def test_ends_at_its_deadline_and_can_go_on(
+    table: memwal.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with table.writer() as writer:
+        for key in range(3):
+            writer.upsert(rows({key: key}))
+            writer.flush()
+    clock = iter(range(1000))
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpointing.time, "monotonic", lambda: float(next(clock)))
+        with pytest.raises(ConflictError, match=r"in time: .* of 3 generations are not merged"):
+            checkpointing.checkpoint(table.location, commit_bytes=1, timeout=timedelta(seconds=5))
+    assert 0 < merged(table) < 3
+    table.checkpoint()
+    assert merged(table) == 3

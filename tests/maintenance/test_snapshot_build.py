@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import pickle
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
+from lance.file import LanceFileReader
 from support.faulty_store import REGION_MANIFEST, TABLE_MANIFEST, FaultyStores, Killed
 from support.tables import MakeTable, keys, merged, numbered, rows, state
 
@@ -14,15 +21,18 @@ import memwal
 from memwal.errors import CorruptDataError, MemWalError, OutcomeUnknownError
 from memwal.format.names import manifest_key
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest
+from memwal.maintenance import snapshot_build
 from memwal.maintenance.snapshot_build import build_snapshot
-from memwal.reader.region_snapshot import read_snapshot
 from memwal.region.discovery import read_manifests
+from memwal.region.manifest_store import RegionManifestStore
+from memwal.table_index.region_snapshot import external_key, read_snapshot
 
 
 def without_sizes(manifest: RegionManifest) -> RegionManifest:
-    """What a snapshot keeps of a manifest."""
+    """What a snapshot keeps of a manifest, without the hint, which may be newer there."""
     return replace(
         manifest,
+        wal_last_seen=0,
         flushed=tuple(
             FlushedGeneration(generation=f.generation, path=f.path) for f in manifest.flushed
         ),
@@ -30,7 +40,8 @@ def without_sizes(manifest: RegionManifest) -> RegionManifest:
 
 
 def published(table: memwal.Table) -> list[RegionManifest]:
-    return list(read_snapshot(table.base().details).values())
+    found = read_snapshot(table.location.store, table.base().details) or {}
+    return [replace(manifest, wal_last_seen=0) for manifest in found.values()]
 
 
 def stored(table: memwal.Table) -> list[RegionManifest]:
@@ -239,3 +250,90 @@ def test_a_damaged_manifest_publishes_nothing(table: memwal.Table) -> None:
         table.build_snapshot()
 
     assert table.base().version == version
+
+
+def test_many_regions_are_kept_in_a_file_of_their_own(make_table: MakeTable) -> None:
+    table = make_table(buckets=5, maintained_indexes=["id_idx"])
+    flush(table, 0)
+
+    build_snapshot(table.location, inline_regions=4)
+
+    details = table.base().details
+    key = external_key(details)
+    assert key is not None
+    # At this very version the identity of the index leads there, as the format wants it.
+    index = table.base().index
+    assert index is not None
+    assert key == f"_indices/{index.uuid}/index.lance"
+    assert details.num_regions == 5
+    assert published(table) == stored(table)
+    rows = lance_rows(table.location.store.get(key))
+    assert rows.column("shard_id").to_pylist() == [str(m.region_id) for m in published(table)]
+    assert rows.column("region_field_bucket").type == pa.int32()
+    table.merge()
+    table.build_indexes()
+    # Lance has given the index other identities since.
+    assert len(published(table)) == 5
+    assert table.scan(max_staleness=timedelta(hours=1)).count_rows() == 20
+
+
+def test_a_file_that_is_gone_is_no_snapshot(make_table: MakeTable) -> None:
+    table = make_table(buckets=5)
+    flush(table, 0)
+    build_snapshot(table.location, inline_regions=4)
+    key = external_key(table.base().details)
+    assert key is not None
+    table.location.store.delete(key)
+
+    assert read_snapshot(table.location.store, table.base().details) is None
+    assert table.scan(max_staleness=timedelta(hours=1)).count_rows() == 20
+    table.build_snapshot()
+    assert published(table) == stored(table)
+
+
+def test_is_read_in_few_tasks(make_table: MakeTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot_build, "_TASK_REGIONS", 10)
+    table = make_table(buckets=25)
+    with table.writer() as writer:
+        writer.claim()
+    sizes: list[int] = []
+
+    def elsewhere(tasks: Any, function: Any) -> list[Any]:
+        sizes.extend(len(task.regions) for task in tasks)
+        return [pickle.loads(pickle.dumps(function(pickle.loads(pickle.dumps(t))))) for t in tasks]
+
+    result = build_snapshot(table.location, max_tasks=8, run=elsewhere)
+
+    assert sorted(sizes) == [8, 8, 9]
+    assert result.tasks == 3
+    assert published(table) == stored(table)
+
+
+def test_tells_the_manifest_where_the_log_ends(
+    make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot_build, "_HINT_LAG", 5)
+    table = make_table()
+    writer = table.writer()
+    for number in range(8):
+        writer.upsert(rows({number: number}))
+
+    result = table.build_snapshot()
+
+    (region,) = read_manifests(table.location.store)
+    manifest = RegionManifestStore(table.location.store, region).read_latest()
+    assert manifest is not None
+    # One less than the newest entry, which could be torn.
+    assert manifest.wal_last_seen == writer.stats().regions[0].next_position - 2
+    assert result.figures["hints"] == 1
+    writer.upsert(rows({100: 100}))
+    writer.close()
+    assert state(table) == {**{number: number for number in range(8)}, 100: 100}
+    assert table.build_snapshot().figures["hints"] == 0
+
+
+def lance_rows(data: bytes) -> pa.Table:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "file.lance")
+        path.write_bytes(data)
+        return LanceFileReader(str(path)).read_all().to_table()

@@ -34,7 +34,7 @@ def table(snapshot: Path, catalog: Catalog) -> ManagedTable:
         tags=("air",),
         priority=7,
         merge_at_generations=9,
-        merge_max_bytes=1 << 30,
+        merge_commit_bytes=1 << 30,
         gc_grace_seconds=61,
     )
     return register(owner="data team", storage_options_ref="airflow:lake", policy=policy)
@@ -113,7 +113,7 @@ def test_of_500_tables_a_task_builds_its_own_only(
     now = register(name="t").created_at.isoformat()
     entry = json.loads(snapshot.read_text())["tables"][0] | {"created_at": now, "updated_at": now}
     tables = [entry | {"name": f"t{number}"} for number in range(500)]
-    snapshot.write_text(json.dumps({"format": 1, "tables": tables}))
+    snapshot.write_text(json.dumps({"format": 2, "tables": tables}))
     assert len(build_dags(snapshot)) == 500
     monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", "memwal__t123")
     monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_TASK_ID", "merge")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import shutil
 import time
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from uuid import uuid4
 
 import lance
 import pytest
+from support.collecting import DAY, GRACE, HOUR, collect, drop, flush
 from support.faulty_store import REGION_MANIFEST, FaultyStores, Killed
 from support.tables import (
     REGION,
@@ -47,42 +49,8 @@ from memwal.format.names import (
 from memwal.format.region_manifest import RegionStatus
 from memwal.maintenance import merge as merging
 from memwal.maintenance.garbage import collect_garbage
-from memwal.maintenance.results import JobResult
 from memwal.reader.sources import collect_sources
 from memwal.region.region_ids import bucket_region_id
-
-GRACE = timedelta(minutes=10)
-HOUR = 3600.0
-DAY = 24 * HOUR
-
-
-def collect(table: memwal.Table, seconds: float = 0.0, **options: Any) -> JobResult:
-    """Collect for good, as of so many seconds from now, without any retention of versions."""
-    options.setdefault("grace", GRACE)
-    options.setdefault("retention", timedelta(0))
-    options.setdefault("dry_run", False)
-    return collect_garbage(table.location, clock=later(seconds), **options)
-
-
-def drop(table: memwal.Table) -> int:
-    """Let the manifests stop naming what is merged, and delete nothing yet.
-
-    The clock is ahead by just so much that what was merged is a grace period old, and what this
-    very run writes is not.
-    """
-    folders = region_folders(table)
-    time.sleep(0.1)
-    ahead = GRACE.total_seconds() - 0.05
-    dropped = collect(table, ahead).figures["generations_dropped"]
-    assert region_folders(table) == folders
-    return dropped
-
-
-def flush(table: memwal.Table, *parts: dict[int, int | None]) -> None:
-    with table.writer() as writer:
-        for part in parts:
-            writer.upsert(rows(part))
-            writer.flush()
 
 
 @pytest.fixture
@@ -171,7 +139,7 @@ class TestDryRun:
         assert told.figures == done.figures
         assert done.figures["folders"] == 3
 
-    @pytest.mark.parametrize("name", ["grace", "retention", "orphan_age"])
+    @pytest.mark.parametrize("name", ["grace", "retention", "orphan_age", "index_age"])
     def test_times_must_not_be_negative(self, table: memwal.Table, name: str) -> None:
         with pytest.raises(InvalidInputError):
             collect(table, **{name: timedelta(seconds=-1)})
@@ -489,6 +457,7 @@ class TestReadersWithinGrace:
         table.merge()
         drop(table)
         age(table, DAY)
+        age(table, DAY, pattern="_versions/*")
 
         collect(table)
 
@@ -804,3 +773,25 @@ def test_the_epoch_of_a_live_writer_stays(table: memwal.Table) -> None:
     writer.upsert(rows({2: 2}))
     writer.close()
     assert state(table) == {1: 1, 2: 2}
+
+
+def test_tasks_and_outcomes_can_be_sent_to_other_machines(make_table: MakeTable) -> None:
+    table = make_table(buckets=4)
+    with table.writer() as writer:
+        writer.upsert(numbered(0, 50))
+    table.merge()
+    sent: list[int] = []
+
+    def run(tasks: Any, function: Any) -> list[Any]:
+        sent.append(len(tasks))
+        return [
+            pickle.loads(pickle.dumps(pickle.loads(pickle.dumps((function, task)))[0](task)))
+            for task in tasks
+        ]
+
+    result = collect(table, DAY, run=run, max_tasks=3, explain=True)
+
+    assert sent == [3]
+    assert result.tasks == 3
+    assert result.figures["generations_dropped"] == 4
+    assert {d.region_id for d in result.decisions} == {str(r) for r in table.region_ids()}

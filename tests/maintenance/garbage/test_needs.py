@@ -11,7 +11,9 @@ from support.tables import REGION, MakeTable, rows
 
 import memwal
 from memwal.errors import MemWalError
-from memwal.maintenance.retention import removable_generations
+from memwal.maintenance.garbage.ages import Ages
+from memwal.maintenance.garbage.needs import read_needs
+from memwal.maintenance.garbage.versions import StoredVersions
 
 AGES_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 
@@ -21,7 +23,9 @@ def now() -> datetime:
 
 
 def removable(table: memwal.Table, cutoff: datetime) -> dict[UUID, int]:
-    return removable_generations(table.base(), cutoff=cutoff)
+    ages = Ages(now=cutoff, grace=timedelta(0), retention=timedelta(0))
+    needs = read_needs(table.location, ages)
+    return {region: needs.removable(region) for region in table.region_ids()}
 
 
 @pytest.fixture
@@ -45,9 +49,8 @@ def test_nothing_while_every_version_counts(history: memwal.Table) -> None:
 
 
 def test_what_the_version_at_the_cutoff_has_merged(history: memwal.Table) -> None:
-    dated = {
-        int(v["version"]): v["timestamp"].astimezone(UTC) for v in history.base().dataset.versions()
-    }
+    stored = StoredVersions.list(history.location).manifests
+    dated = {version: info.modified for version, info in stored.items()}
     for version, moment in dated.items():
         merged_then = lance.dataset(history.uri, version=version).count_rows()
         assert removable(history, moment).get(REGION, 0) == merged_then
@@ -102,4 +105,4 @@ def test_a_protected_version_that_cannot_be_read_is_an_error(history: memwal.Tab
     history.location.store.put(key, b"nonsense")
 
     with pytest.raises(MemWalError):
-        removable_generations(base, cutoff=now())
+        removable(history, now())

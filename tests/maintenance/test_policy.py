@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwal.catalog import Policy, merge_reason
 from memwal.errors import InvalidInputError
+from memwal.maintenance.policy import Policy, merge_reason
 from memwal.maintenance.status import RegionBacklog
 
 
@@ -31,7 +31,7 @@ def region(generations: int, age: float | None) -> RegionBacklog:
 def test_defaults_are_the_documented_ones() -> None:
     policy = Policy()
     assert policy.merge_at_generations == 4
-    assert policy.merge_max_bytes == 1 << 30
+    assert policy.merge_commit_bytes == 1 << 30
     assert policy.gc_grace_seconds == 600
     assert policy.gc_retention_seconds == 3600
 
@@ -41,10 +41,14 @@ def test_defaults_are_the_documented_ones() -> None:
         Policy,
         merge_at_generations=st.integers(1, 1000),
         merge_at_age_seconds=st.floats(0, 1e6),
-        merge_max_bytes=st.integers(1 << 20, 1 << 50),
+        merge_commit_bytes=st.integers(1 << 20, 1 << 50),
         schedule=st.one_of(st.none(), st.just("*/5 * * * *"), st.floats(1, 1e6)),
         sensor_poke_seconds=st.floats(1, 100),
         gc_grace_seconds=st.floats(60, 1e6),
+        merge_at_bytes=st.one_of(st.none(), st.integers(1, 1 << 50)),
+        merge_run_bytes=st.one_of(st.none(), st.integers(1 << 20, 1 << 50)),
+        quiet_hours=st.sampled_from([(), ("22:00-06:00 Europe/Berlin", "12:00-13:30 UTC")]),
+        version_retention_seconds=st.one_of(st.none(), st.floats(0, 1e9)),
         tags=st.lists(st.from_regex(r"[a-z][a-z0-9]{0,5}", fullmatch=True)).map(tuple),
         priority=st.integers(1, 100),
     )
@@ -59,7 +63,7 @@ def test_json_round_trip(policy: Policy) -> None:
         ("merge_at_generations", 0),
         ("merge_at_generations", 2.5),
         ("merge_at_generations", True),
-        ("merge_max_bytes", 1),
+        ("merge_commit_bytes", 1),
         ("merge_at_age_seconds", -1),
         ("merge_at_age_seconds", "5"),
         ("merge_at_age_seconds", float("nan")),
@@ -67,6 +71,23 @@ def test_json_round_trip(policy: Policy) -> None:
         ("sensor_timeout_seconds", float("inf")),
         ("gc_grace_seconds", 59),
         ("gc_retention_seconds", None),
+        ("merge_at_bytes", 0),
+        ("merge_run_bytes", 5),
+        ("index_at_generations", None),
+        ("index_at_rows", 0),
+        ("compact_at_fragments", 1),
+        ("snapshot_at_age_seconds", 0),
+        ("run_retention_seconds", -1),
+        ("version_retention_seconds", -1),
+        ("quiet_hours", "22:00-06:00 UTC"),
+        ("quiet_hours", ("22-06 UTC",)),
+        ("quiet_hours", ("22:00-24:00 UTC",)),
+        ("quiet_hours", ("22:00-22:00 UTC",)),
+        ("quiet_hours", ("22:00-06:00",)),
+        ("quiet_hours", ("22:00-06:00 Mars/Crater",)),
+        ("quiet_hours", ("22:00-06:00 Europe",)),
+        ("quiet_hours", ("22:00-06:00 ../etc",)),
+        ("quiet_hours", (5,)),
         ("schedule", "every minute"),
         ("schedule", "* * * *"),
         ("schedule", "@reboot"),
@@ -101,6 +122,8 @@ def test_a_region_is_due_by_count_or_by_age() -> None:
     assert policy.merge_reason(region(3, 299)) is None
     assert policy.merge_reason(region(3, None)) is None
     assert "4 generations wait" in (policy.merge_reason(region(4, None)) or "")
+    assert "bytes wait" in (Policy(merge_at_bytes=300).merge_reason(region(3, None)) or "")
+    assert Policy(merge_at_bytes=301).merge_reason(region(3, None)) is None
     assert "301 s" in (policy.merge_reason(region(1, 301)) or "")
 
 

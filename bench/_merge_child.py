@@ -1,0 +1,62 @@
+"""A process of its own that merges, and tells its time and peak memory as JSON.
+
+Usage: ``python bench/_merge_child.py '{"do": "ours", "union" or "each", "uri": ..., ...}'``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from importlib import import_module
+from typing import Any
+
+import lance
+from _child import memory, reset_peak
+
+import memwal
+from memwal.maintenance.merge import merge
+
+# Below it Lance's own index is quicker than a join, above it the join.
+_JOIN_FROM_ROWS = 1_000
+
+
+def main() -> None:
+    """Do what the argument says."""
+    task = json.loads(sys.argv[1])
+    table = memwal.open(task["uri"])
+    table.base()
+    import_module("memwal.table_index.pinned_namespace")
+    os.sync()
+    reset_peak()
+    baseline = memory("VmRSS")
+    started = time.perf_counter()
+    if task["do"] == "ours":
+        merge(table.location, commit_bytes=task["commit_bytes"])
+    else:
+        for source in task["sources"]:
+            _native(task["uri"], lance.dataset(source))
+    elapsed = time.perf_counter() - started
+    os.sync()
+    synced = time.perf_counter() - started
+    print(
+        json.dumps(
+            {"seconds": elapsed, "synced": synced, "baseline": baseline, "peak": memory("VmHWM")}
+        )
+    )
+
+
+def _native(uri: str, source: lance.LanceDataset) -> Any:
+    return (
+        lance.dataset(uri)
+        .merge_insert("id")
+        .when_matched_update_all()
+        .when_not_matched_insert_all()
+        .use_index(source.count_rows() < _JOIN_FROM_ROWS)
+        .execute(source.to_table())
+    )
+
+
+if __name__ == "__main__":
+    main()

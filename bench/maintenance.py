@@ -1,0 +1,50 @@
+"""Speed and memory of the maintenance jobs, each figure beside Lance's own way, in one run.
+
+Usage: ``python bench/maintenance.py [--rows N] [--folder DIR] [--only NAME] [--json]``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from _measure import Line, machine, show
+from _merges import memory_lines, merge_lines
+
+_PARTS: dict[str, Callable[[Path, int], Iterator[Line]]] = {
+    "merge": merge_lines,
+    "memory": memory_lines,
+}
+
+
+def main() -> None:
+    """Measure and print."""
+    arguments = _arguments()
+    lines = []
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as scratch:
+        where = machine(Path(scratch))
+        for name in arguments.only or _PARTS:
+            part = Path(scratch, name)
+            part.mkdir()
+            lines += list(_PARTS[name](part, arguments.rows))
+    if arguments.json:
+        described = [line.as_dict() for line in lines]
+        print(json.dumps({"machine": where, "rows": arguments.rows, "lines": described}, indent=2))
+    else:
+        show(lines, title=f"{arguments.rows:,} rows, {where}")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=2_000_000, help="rows of the base table")
+    parser.add_argument("--folder", type=Path, help="on the disk to measure; a temporary one")
+    parser.add_argument("--only", action="append", choices=sorted(_PARTS), help="this part only")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,311 @@
+"""Leases: who is at work on what, so that a second run waits or skips instead of wasting work.
+
+A lease is not a fence. Between a look at it and what is done next, a process can be paused for
+any time; what it does then must still be refused by a compare-and-swap. What a lease does promise
+is that two holders of one resource never have the same token, that later ones have higher ones,
+and that a holder which looks after its time is up hears of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import random
+import socket
+import time
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from memwal.catalog.database import Database, database_time
+from memwal.catalog.lease import Lease, boot_seconds
+from memwal.catalog.models import LeaseRow
+from memwal.errors import ConflictError, InvalidInputError, ObjectNotFoundError
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_TTL = timedelta(seconds=60)
+
+_SHORTEST_TTL = timedelta(milliseconds=300)
+_LONGEST_POLL_SECONDS = 1.0
+# How far beyond its time to live an expiry may lie before the clock must have been put back.
+_CLOCK_SLACK = timedelta(seconds=5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseRecord:
+    """What the catalog knows of a lease.
+
+    Attributes
+    ----------
+    resource : str
+        What is leased.
+    holder : str
+        Who has it, or had it last.
+    token : int
+        Number of the lease; every later one of the same resource has a higher one.
+    ttl_seconds : float
+        How long it lasts without being renewed.
+    acquired_at : datetime
+        In UTC.
+    expires_at : datetime or None
+        In UTC; None when it was given back.
+    held : bool
+        Whether it was in force when it was looked at.
+    """
+
+    resource: str
+    holder: str
+    token: int
+    ttl_seconds: float
+    acquired_at: datetime
+    expires_at: datetime | None
+    held: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            "resource": self.resource,
+            "holder": self.holder,
+            "token": self.token,
+            "ttl_seconds": self.ttl_seconds,
+            "acquired_at": self.acquired_at.isoformat(),
+            "expires_at": self.expires_at.isoformat() if self.expires_at else None,
+            "held": self.held,
+        }
+
+
+class Leases:
+    """The leases of a catalog.
+
+    Parameters
+    ----------
+    database : Database
+        Where they are kept; of a catalog, :attr:`memwal.catalog.Catalog.leases`.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def acquire(
+        self,
+        resource: str,
+        *,
+        holder: str | None = None,
+        ttl: timedelta = DEFAULT_TTL,
+        wait: timedelta | None = None,
+    ) -> Lease:
+        """Take a lease, and renew it in the background until it is released.
+
+        Parameters
+        ----------
+        resource : str
+            What to lease, up to 500 characters; see :func:`job_resource`.
+        holder : str, optional
+            Who takes it, for people: by default machine and process.
+        ttl : timedelta, default 60 s
+            How long it lasts after the last renewal, which is tried every third of it. After a
+            crash others wait so long; a pause or an outage of the database that is longer loses
+            it. At least 0.3 s.
+        wait : timedelta, optional
+            How long to wait for somebody else's lease to end. None does not wait at all.
+
+        Returns
+        -------
+        Lease
+            A context manager, which releases it at the end of its block.
+
+        Raises
+        ------
+        ConflictError
+            Somebody else has it, still after ``wait``.
+        InvalidInputError
+            The resource is empty or too long, or ``ttl`` too short.
+        StoreUnavailableError
+            The database does not answer.
+
+        Examples
+        --------
+        >>> with catalog.leases.acquire(job_resource("flights", "merge")) as lease:
+        ...     for task in plan:
+        ...         prepare(task)
+        ...         lease.check()
+        ...         commit(task)
+        """
+        if not resource or len(resource) > 500:
+            raise InvalidInputError("The resource of a lease has 1 to 500 characters.")
+        if ttl < _SHORTEST_TTL:
+            raise InvalidInputError(f"A lease of {ttl} is too short to be renewed; use 0.3 s.")
+        name = (holder or default_holder())[:200]
+        started = time.monotonic()
+        while True:
+            asked_at = boot_seconds()
+            found, taken = self._try(resource, name, ttl)
+            if taken:
+                return Lease(
+                    self,
+                    resource=resource,
+                    holder=name,
+                    token=found.token,
+                    ttl=ttl,
+                    asked_at=asked_at,
+                )
+            left = -1.0 if wait is None else wait.total_seconds() + started - time.monotonic()
+            if left <= 0:
+                raise ConflictError(
+                    f"{resource} is leased to {found.holder} (token {found.token}) until "
+                    f"{found.expires_at:%Y-%m-%d %H:%M:%S} UTC or longer; try again later."
+                )
+            pause = min(_LONGEST_POLL_SECONDS, found.ttl_seconds / 5, ttl.total_seconds() / 5)
+            time.sleep(min(left, pause * random.uniform(0.5, 1.0)))  # noqa: S311
+
+    def list(self, *, held_only: bool = True) -> list[LeaseRecord]:
+        """Return the leases by resource: those in force, or also the ones that ended."""
+        with self._database.reading() as session:
+            now = database_time(session)
+            rows = session.scalars(select(LeaseRow).order_by(LeaseRow.resource))
+            found = [_record(row, now) for row in rows]
+        return [record for record in found if record.held or not held_only]
+
+    def release(self, resource: str, *, token: int | None = None) -> LeaseRecord:
+        """End a lease by force, whoever has it, and return what it was.
+
+        Its holder hears of it at its next renewal or look, and may go on until then: make sure
+        that it is dead, or do not start another.
+
+        Parameters
+        ----------
+        resource : str
+            What is leased.
+        token : int, optional
+            End it only while this is its token.
+
+        Raises
+        ------
+        ObjectNotFoundError
+            It was never leased.
+        ConflictError
+            It has another token by now.
+        """
+        with self._database.writing() as session:
+            row = _locked(session, resource)
+            if row is None:
+                raise ObjectNotFoundError(f"No lease of {resource!r} is known.")
+            if token is not None and row.token != token:
+                raise ConflictError(
+                    f"The lease of {resource} has token {row.token} by now, not {token}."
+                )
+            record = _record(row, database_time(session))
+            row.expires_at = None
+        if record.held:
+            logger.warning(
+                "the lease of %s was taken from %s (token %d) by force",
+                resource,
+                record.holder,
+                record.token,
+            )
+        return record
+
+    def renew(self, resource: str, token: int, ttl: timedelta) -> bool:
+        """Let a lease last for ``ttl`` from now; False when it is over."""
+        with self._database.writing() as session:
+            row = _locked(session, resource)
+            now = database_time(session)
+            if row is None or row.token != token or not _is_held(row, now):
+                return False
+            row.expires_at = now + ttl
+            return True
+
+    def holds(self, resource: str, token: int) -> bool:
+        """Whether the lease with this token is in force."""
+        with self._database.reading() as session:
+            row = session.get(LeaseRow, resource)
+            return row is not None and row.token == token and _is_held(row, database_time(session))
+
+    def give_back(self, resource: str, token: int) -> None:
+        """End a lease if it has this token."""
+        with self._database.writing() as session:
+            row = _locked(session, resource)
+            if row is not None and row.token == token:
+                row.expires_at = None
+
+    def _try(self, resource: str, holder: str, ttl: timedelta) -> tuple[LeaseRecord, bool]:
+        """Take the lease if it is free. The one that is then in force, and whether it is ours."""
+        with self._database.writing() as session:
+            row = _locked(session, resource)
+            if row is None:
+                _insert(session, resource, holder, ttl)
+                row = _locked(session, resource)
+            if row is None:
+                raise ConflictError(f"The lease of {resource} came and went; try again.")
+            now = database_time(session)
+            if _is_held(row, now):
+                return _record(row, now), False
+            row.token += 1
+            row.holder = holder
+            row.ttl_seconds = ttl.total_seconds()
+            row.acquired_at = now
+            row.expires_at = now + ttl
+            return _record(row, now), True
+
+
+def job_resource(table: str, job: str) -> str:
+    """What to lease for a job on a table.
+
+    Parameters
+    ----------
+    table : str
+        Name of the managed table.
+    job : str
+        ``merge``, ``index``, ``snapshot``, ``gc`` ...
+    """
+    return f"table/{table}/{job}"
+
+
+def default_holder() -> str:
+    """Machine and process."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def _locked(session: Session, resource: str) -> LeaseRow | None:
+    """The row, which nobody else changes until the end of the transaction."""
+    query = select(LeaseRow).where(LeaseRow.resource == resource).with_for_update()
+    return session.scalar(query.execution_options(populate_existing=True))
+
+
+def _insert(session: Session, resource: str, holder: str, ttl: timedelta) -> None:
+    """Make a row that nobody holds, unless somebody else just did."""
+    row = LeaseRow(
+        resource=resource,
+        token=0,
+        holder=holder,
+        ttl_seconds=ttl.total_seconds(),
+        acquired_at=database_time(session),
+        expires_at=None,
+    )
+    with contextlib.suppress(IntegrityError), session.begin_nested():
+        session.add(row)
+
+
+def _is_held(row: LeaseRow, now: datetime) -> bool:
+    if row.expires_at is None or row.expires_at <= now:
+        return False
+    # No renewal puts the end so far ahead: the clock was put back, and would keep a ghost alive.
+    return row.expires_at <= now + timedelta(seconds=row.ttl_seconds) + _CLOCK_SLACK
+
+
+def _record(row: LeaseRow, now: datetime) -> LeaseRecord:
+    return LeaseRecord(
+        resource=row.resource,
+        holder=row.holder,
+        token=row.token,
+        ttl_seconds=row.ttl_seconds,
+        acquired_at=row.acquired_at,
+        expires_at=row.expires_at,
+        held=_is_held(row, now),
+    )

@@ -1,0 +1,326 @@
+"""Runs of the maintenance jobs: what they tell while they go on, and how they ended."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, and_, func, or_, select, update
+
+from memwal.catalog.active_run import BEAT_SECONDS, ActiveRun
+from memwal.catalog.database import Database, database_time
+from memwal.catalog.lease import Lease
+from memwal.catalog.models import JobRunRow
+from memwal.catalog.records import JobRun, RunState
+from memwal.errors import InvalidInputError, MemWalError, ObjectNotFoundError
+
+logger = logging.getLogger(__name__)
+
+RUN_SILENCE = timedelta(seconds=4 * BEAT_SECONDS)
+"""A run that says it is alive, and then says nothing for so long, is taken for dead."""
+
+_RUNNING = JobRunRow.state == RunState.RUNNING.value
+
+
+class RunHistory:
+    """The runs of a catalog.
+
+    Parameters
+    ----------
+    database : Database
+        Where they are kept.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def start_run(
+        self,
+        table: str,
+        job: str,
+        *,
+        external_id: str | None = None,
+        version_before: int | None = None,
+        lease_token: int | None = None,
+        beats: bool = False,
+    ) -> int:
+        """Record that a job has started and return the number of the run.
+
+        Runs of the same table, job and external id that are still ``running`` become
+        ``abandoned``: the process of an earlier try died without a word. So do runs of the table
+        that have been silent for too long.
+
+        Parameters
+        ----------
+        table, job : str
+            Name of the managed table, and ``merge``, ``index``, ``snapshot``, ``gc`` ...
+        external_id : str, optional
+            Id of the run where it was started.
+        version_before : int, optional
+            Version of the base table.
+        lease_token : int, optional
+            Token of the lease that it runs under.
+        beats : bool, default False
+            Whether :meth:`update_run` will be called at least every 15 s, and the run taken for
+            dead when it is not for a minute. :meth:`record_run` does.
+        """
+        with self._database.writing() as session:
+            now = database_time(session)
+            row = JobRunRow(
+                table_name=table,
+                job=job,
+                state=RunState.RUNNING.value,
+                started_at=now,
+                external_id=external_id,
+                version_before=version_before,
+                lease_token=lease_token,
+                heartbeat_at=now if beats else None,
+            )
+            dead = _silent(now)
+            if external_id is not None:
+                dead = or_(dead, and_(JobRunRow.job == job, JobRunRow.external_id == external_id))
+            session.execute(
+                update(JobRunRow)
+                .where(JobRunRow.table_name == table, _RUNNING, dead)
+                .values(state=RunState.ABANDONED.value, finished_at=now)
+            )
+            session.add(row)
+            session.flush()
+            return row.id
+
+    def update_run(
+        self,
+        run_id: int,
+        *,
+        done: int | None = None,
+        total: int | None = None,
+        rows: int | None = None,
+        bytes: int | None = None,
+    ) -> None:
+        """Keep the progress that is given, and that the run is alive.
+
+        One that was taken for dead meanwhile and is not, is ``running`` again; one that has ended
+        is left as it is.
+        """
+        found = {"done": done, "total": total, "rows": rows, "bytes": bytes}
+        with self._database.writing() as session:
+            values: dict[str, Any] = {k: v for k, v in found.items() if v is not None}
+            session.execute(
+                update(JobRunRow)
+                .where(JobRunRow.id == run_id)
+                .where(or_(_RUNNING, JobRunRow.state == RunState.ABANDONED.value))
+                .values(
+                    **values,
+                    state=RunState.RUNNING.value,
+                    finished_at=None,
+                    heartbeat_at=database_time(session),
+                )
+            )
+
+    def finish_run(
+        self,
+        run_id: int,
+        *,
+        result: Mapping[str, Any] | None = None,
+        error: str | None = None,
+        progress: Mapping[str, int] | None = None,
+    ) -> JobRun:
+        """Record how a run ended: with ``result`` it succeeded, with ``error`` it failed.
+
+        Parameters
+        ----------
+        run_id : int
+            As of :meth:`start_run`.
+        result : mapping, optional
+            ``JobResult.to_dict()``; the version after the run, its rows and bytes are taken from
+            it.
+        error : str, optional
+            What went wrong.
+        progress : mapping, optional
+            The last ``done``, ``total``, ``rows`` and ``bytes``.
+
+        Raises
+        ------
+        InvalidInputError
+            Not exactly one of result and error is given.
+        ObjectNotFoundError
+            There is no such run.
+        """
+        if (result is None) == (error is None):
+            raise InvalidInputError("Give finish_run() either a result or an error.")
+        with self._database.writing() as session:
+            row = session.get(JobRunRow, run_id)
+            if row is None:
+                raise _no_run(run_id)
+            row.state = (RunState.FAILED if result is None else RunState.SUCCEEDED).value
+            row.finished_at = now = database_time(session)
+            row.result = None if result is None else dict(result)
+            row.error = error
+            for name, value in {**(progress or {}), **_measured(result or {})}.items():
+                setattr(row, name, value)
+            session.flush()
+            return _run(row, now)
+
+    @contextlib.contextmanager
+    def record_run(
+        self,
+        table: str,
+        job: str,
+        *,
+        external_id: str | None = None,
+        version_before: int | None = None,
+        lease: Lease | None = None,
+    ) -> Iterator[ActiveRun]:
+        """Record a run around the block that does it, with its progress.
+
+        When the process dies, the run becomes ``abandoned`` about a minute later.
+
+        Examples
+        --------
+        >>> with catalog.record_run("flights", "merge") as run:
+        ...     run.finish(memwal.open(uri).merge(run=run.run_tasks))
+
+        Raises
+        ------
+        InvalidInputError
+            The block ended without an error and without :meth:`ActiveRun.finish`.
+        """
+        run_id = self.start_run(
+            table,
+            job,
+            external_id=external_id,
+            version_before=version_before,
+            lease_token=lease.token if lease is not None else None,
+            beats=True,
+        )
+        run = ActiveRun(self, run_id)
+        try:
+            try:
+                yield run
+            finally:
+                progress = run.stop()
+            if run.result is None:
+                raise InvalidInputError("Call finish(result) inside the block of record_run().")
+        except BaseException as error:
+            reason = f"{type(error).__name__}: {error}"
+            try:
+                self.finish_run(run_id, error=reason, progress=progress)
+            except MemWalError as second:
+                # What went wrong first is what the caller must hear of.
+                logger.warning("the failure of run %d was not written: %s", run_id, second)
+            raise
+        self.finish_run(run_id, result=run.result.to_dict(), progress=progress)
+
+    def runs(
+        self,
+        *,
+        table: str | None = None,
+        job: str | None = None,
+        state: RunState | None = None,
+        since: datetime | None = None,
+        limit: int = 100,
+    ) -> list[JobRun]:
+        """Return the latest runs, newest first.
+
+        Parameters
+        ----------
+        table, job, state : optional
+            Only these.
+        since : datetime, optional
+            Aware; only runs that were started from then on.
+        limit : int, default 100
+            Most runs to return.
+        """
+        query = select(JobRunRow).order_by(JobRunRow.started_at.desc(), JobRunRow.id.desc())
+        if table is not None:
+            query = query.where(JobRunRow.table_name == table)
+        if job is not None:
+            query = query.where(JobRunRow.job == job)
+        if since is not None:
+            query = query.where(JobRunRow.started_at >= since)
+        with self._database.reading() as session:
+            now = database_time(session)
+            if state is RunState.RUNNING:
+                query = query.where(_RUNNING, ~_silent(now))
+            elif state is RunState.ABANDONED:
+                silent = and_(_RUNNING, _silent(now))
+                query = query.where(or_(JobRunRow.state == state.value, silent))
+            elif state is not None:
+                query = query.where(JobRunRow.state == state.value)
+            return [_run(row, now) for row in session.scalars(query.limit(limit))]
+
+    def run(self, run_id: int) -> JobRun:
+        """Return one run.
+
+        Raises
+        ------
+        ObjectNotFoundError
+            There is none with this number.
+        """
+        with self._database.reading() as session:
+            row = session.get(JobRunRow, run_id)
+            if row is None:
+                raise _no_run(run_id)
+            return _run(row, database_time(session))
+
+    def last_runs(self, table: str) -> dict[str, datetime]:
+        """When each job of a table last ended well, in UTC; jobs that never did are absent."""
+        query = (
+            select(JobRunRow.job, func.max(JobRunRow.finished_at))
+            .where(JobRunRow.table_name == table)
+            .where(JobRunRow.state == RunState.SUCCEEDED.value)
+            .group_by(JobRunRow.job)
+        )
+        with self._database.reading() as session:
+            return {job: at for job, at in session.execute(query) if at is not None}
+
+
+def _measured(result: Mapping[str, Any]) -> dict[str, int]:
+    """What a result tells of rows, bytes and the version."""
+    figures: Mapping[str, int] = result.get("figures") or {}
+    found: dict[str, int] = {}
+    rows = [count for name, count in figures.items() if name == "rows" or name[:5] == "rows_"]
+    if rows:
+        found["rows"] = sum(rows)
+    if "bytes" in figures:
+        found["bytes"] = figures["bytes"]
+    if result.get("version") is not None:
+        found["version_after"] = result["version"]
+    return found
+
+
+def _silent(now: datetime) -> ColumnElement[bool]:
+    return and_(JobRunRow.heartbeat_at.is_not(None), JobRunRow.heartbeat_at < now - RUN_SILENCE)
+
+
+def _no_run(run_id: int) -> ObjectNotFoundError:
+    return ObjectNotFoundError(f"The catalog holds no job run {run_id}.")
+
+
+def _run(row: JobRunRow, now: datetime) -> JobRun:
+    state = RunState(row.state)
+    beat = row.heartbeat_at
+    if state is RunState.RUNNING and beat is not None and beat < now - RUN_SILENCE:
+        state = RunState.ABANDONED
+    return JobRun(
+        run_id=row.id,
+        table=row.table_name,
+        job=row.job,
+        state=state,
+        started_at=row.started_at,
+        finished_at=row.finished_at,
+        result=row.result,
+        error=row.error,
+        external_id=row.external_id,
+        done=row.done,
+        total=row.total,
+        rows=row.rows,
+        bytes=row.bytes,
+        version_before=row.version_before,
+        version_after=row.version_after,
+        lease_token=row.lease_token,
+        heartbeat_at=beat,
+    )

@@ -1,0 +1,176 @@
+"""Compacting the base table's small fragments, and those with many deleted rows.
+
+Every merge leaves new fragments, and old ones with holes. Lance plans and rewrites; here is when it
+is worth it, in pieces of which each fits between other commits. A process that dies before a commit
+leaves files that no version names, which the clean-up of old versions takes; one that repeats it
+plans anew. A rewrite and a merge that touch the same fragments exclude each other, and whoever
+comes second tries again with less: both shrink until they get through.
+
+A commit remaps the indexes over the fragments that it replaces. Lance withdraws the catch-up of the
+indexes then, and the next index build records it again, with nothing to add.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import lance
+from lance.optimize import Compaction, CompactionOptions, CompactionTask, RewriteResult
+
+from memwal.errors import InvalidInputError
+from memwal.maintenance.results import JobResult, TaskRunner, run_in_process
+from memwal.storage.location import TableLocation
+from memwal.table_index.base_table import (
+    BaseTable,
+    open_base,
+    open_dataset,
+    translate_lance_error,
+)
+from memwal.table_index.commit_conflicts import is_conflict
+from memwal.table_index.strict_commit import commit_durably
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_MIN_FRAGMENTS = 8
+DEFAULT_TARGET_ROWS = 1 << 20
+DEFAULT_COMMIT_BYTES = 1 << 30
+
+_ATTEMPTS = 8
+_SHRINK = 4
+_CONFLICT_WAIT_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteTask:
+    """Fragments of one version that become one, or a few full ones."""
+
+    location: TableLocation
+    version: int
+    plan: CompactionTask
+
+
+def compact(
+    location: TableLocation,
+    *,
+    min_fragments: int = DEFAULT_MIN_FRAGMENTS,
+    target_rows: int = DEFAULT_TARGET_ROWS,
+    commit_bytes: int = DEFAULT_COMMIT_BYTES,
+    run: TaskRunner = run_in_process,
+) -> JobResult:
+    """Rewrite small fragments, and those of which a tenth or more is deleted.
+
+    Parameters
+    ----------
+    min_fragments : int, default 8
+        Nothing is done until so many fragments are worth it.
+    target_rows : int, default 1,048,576
+        A fragment with fewer rows is small.
+    commit_bytes : int, default 1 GiB
+        Size on storage of what one commit replaces at most. Smaller ones get in each other's way
+        less; each remaps the indexes.
+    run : callable
+        Runs the rewrites of a commit.
+
+    Returns
+    -------
+    JobResult
+        Figures ``fragments_removed`` and ``fragments_added``; a problem when other commits kept
+        getting in between.
+    """
+    if min(min_fragments, target_rows, commit_bytes) < 1:
+        raise InvalidInputError("min_fragments, target_rows and commit_bytes must be at least 1")
+    started = time.monotonic()
+    tasks = commits = removed = added = failures = 0
+    budget = commit_bytes
+    wanted = min_fragments
+    problems: tuple[str, ...] = ()
+    while True:
+        base = open_base(location)
+        rewrites = _plan(base, target_rows, budget, wanted)
+        if not rewrites:
+            break
+        tasks += len(rewrites)
+        done: list[RewriteResult] = run(rewrites, run_rewrite_task)
+        if not _commit(base, rewrites, done):
+            failures += 1
+            if failures == _ATTEMPTS:
+                problems = (f"{failures} rewrites of {location} met other commits; run it again",)
+                break
+            budget = max(budget // _SHRINK, 1)
+            time.sleep(random.uniform(0, _CONFLICT_WAIT_SECONDS * failures))  # noqa: S311
+            continue
+        commits += 1
+        removed += sum(result.metrics.fragments_removed for result in done)
+        added += sum(result.metrics.fragments_added for result in done)
+        # What is begun is finished, although less than the threshold may be left.
+        wanted = 1
+    return JobResult(
+        job="compact",
+        table=location.uri,
+        version=open_base(location).version,
+        tasks=tasks,
+        commits=commits,
+        seconds=time.monotonic() - started,
+        figures={"fragments_removed": removed, "fragments_added": added},
+        problems=problems,
+    )
+
+
+def small_fragments(base: BaseTable, *, target_rows: int = DEFAULT_TARGET_ROWS) -> int:
+    """How many fragments a compaction would replace."""
+    plan = Compaction.plan(base.dataset, {"target_rows_per_fragment": target_rows})
+    return sum(len(task.fragments) for task in plan.tasks)
+
+
+def run_rewrite_task(task: RewriteTask) -> RewriteResult:
+    """Write the new fragments; no version names them yet."""
+    dataset = open_dataset(task.location, version=task.version)
+    try:
+        return task.plan.execute(dataset)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise translate_lance_error(error, f"rewriting fragments of {task.location}") from error
+
+
+def _plan(
+    base: BaseTable, target_rows: int, budget: int, min_fragments: int
+) -> tuple[RewriteTask, ...]:
+    if min_fragments > 1 and small_fragments(base, target_rows=target_rows) < min_fragments:
+        return ()
+    options: CompactionOptions = {"target_rows_per_fragment": target_rows}
+    plan = Compaction.plan(base.dataset, {**options, "max_source_bytes": budget})
+    # One task is more than the budget allows: it goes alone.
+    found = plan.tasks or Compaction.plan(base.dataset, options).tasks[:1]
+    return tuple(RewriteTask(base.location, base.version, task) for task in found)
+
+
+def _commit(
+    base: BaseTable, tasks: Sequence[RewriteTask], rewrites: Sequence[RewriteResult]
+) -> bool:
+    """Put the new fragments in the place of the old ones; False when somebody else touched them."""
+
+    def commit(dataset: lance.LanceDataset) -> None:
+        Compaction.commit(dataset, list(rewrites))
+
+    try:
+        # Lance reserves the numbers of the new fragments in a version of its own.
+        commit_durably(base, commit, once=False)
+    except (OSError, RuntimeError, ValueError) as error:
+        if _landed(base, tasks):
+            return True
+        if is_conflict(error):
+            logger.info(
+                "compaction of %s met another commit, trying again: %s", base.location, error
+            )
+            return False
+        raise translate_lance_error(error, f"compacting {base.location}") from error
+    return True
+
+
+def _landed(base: BaseTable, tasks: Sequence[RewriteTask]) -> bool:
+    """Whether new fragments are there although their commit was said to have failed."""
+    there = {fragment.fragment_id for fragment in open_base(base.location).dataset.get_fragments()}
+    return not any(fragment.id in there for task in tasks for fragment in task.plan.fragments)

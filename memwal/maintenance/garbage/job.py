@@ -1,0 +1,159 @@
+"""The job: reads what is in use, gives regions to workers, then looks after the table itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+from memwal.errors import MemWalError
+from memwal.maintenance.garbage import index_files, staging
+from memwal.maintenance.garbage.ages import (
+    DEFAULT_GRACE,
+    DEFAULT_INDEX_AGE,
+    DEFAULT_ORPHAN_AGE,
+    DEFAULT_RETENTION,
+    Ages,
+)
+from memwal.maintenance.garbage.base_versions import clean_base_versions
+from memwal.maintenance.garbage.decisions import CollectionResult, Decision, Tally
+from memwal.maintenance.garbage.needs import read_needs
+from memwal.maintenance.garbage.tasks import CollectOutcome, CollectTask, run_collect_task
+from memwal.maintenance.garbage.versions import StoredVersions
+from memwal.maintenance.results import TaskRunner, run_in_process
+from memwal.region.discovery import discover_regions
+from memwal.storage.location import TableLocation
+from memwal.table_index.base_table import open_base
+
+
+def collect_garbage(
+    location: TableLocation,
+    *,
+    dry_run: bool = True,
+    grace: timedelta = DEFAULT_GRACE,
+    retention: timedelta = DEFAULT_RETENTION,
+    orphan_age: timedelta = DEFAULT_ORPHAN_AGE,
+    index_age: timedelta = DEFAULT_INDEX_AGE,
+    base_versions: bool = False,
+    explain: bool = False,
+    max_tasks: int = 1,
+    run: TaskRunner = run_in_process,
+    clock: Callable[[], float] = time.time,
+) -> CollectionResult:
+    """Collect merged generations, their log entries, old manifests, and what crashes left.
+
+    Parameters
+    ----------
+    dry_run : bool, default True
+        Only count.
+    grace : timedelta, default 10 minutes
+        How long a reader may go on with what it planned, and a paused writer may take before it
+        looks at its epoch again. Must be well above the longest query.
+    retention : timedelta, default 1 hour
+        How long versions of the base table keep the generations that they need; tags and
+        branches keep them for ever.
+    orphan_age : timedelta, default 1 day
+        Age at which a folder that no manifest ever named is taken for the rest of a flush that
+        died, and a staged file for the rest of a write.
+    index_age : timedelta, default 7 days
+        The same for index files, whose builds may take long.
+    base_versions : bool, default False
+        Whether to have Lance clean up versions of the base table that are older than the
+        retention; tagged ones, and those that branches start from, stay.
+    explain : bool, default False
+        Whether to return every decision: what goes, what stays, and why. Costs a listing for each
+        generation.
+    max_tasks : int, default 1
+        Into how many tasks the regions are divided at most.
+    clock : callable
+        Seconds since the epoch; must agree with the store's clock to well within ``grace``.
+
+    Returns
+    -------
+    CollectionResult
+        Figures ``generations_dropped``, ``folders`` (of which ``orphaned_folders`` were never
+        named), ``log_entries``, ``manifests``, ``index_files``, ``staging_files``,
+        ``base_versions``; ``bytes``, and the same by kind as ``bytes_...``.
+
+    Raises
+    ------
+    InvalidInputError
+        An age is negative.
+    MemWalError
+        What is in use cannot be read. Nothing was deleted then.
+    """
+    ages = Ages(
+        now=datetime.fromtimestamp(clock(), UTC),
+        grace=grace,
+        retention=retention,
+        orphan_age=orphan_age,
+        index_age=index_age,
+    )
+    started = time.monotonic()
+    base = open_base(location)
+    base.require_mem_wal()
+    needs = read_needs(location, ages, base=base)
+    regions = discover_regions(location.store)
+    if not dry_run:
+        # A commit of Lance is not synced to disk; what replaces the garbage must be, first.
+        location.store.barrier()
+    tasks = [
+        CollectTask(
+            location=location,
+            regions=share,
+            needs=needs.only(share),
+            ages=ages,
+            dry_run=dry_run,
+            explain=explain,
+        )
+        for share in _shares(regions, max_tasks)
+    ]
+    outcomes: list[CollectOutcome] = run(tasks, run_collect_task) if tasks else []
+    tally = Tally(explain=explain)
+    problems: list[str] = []
+    for outcome in outcomes:
+        tally.merge(outcome.figures, outcome.decisions)
+        problems.extend(outcome.problems)
+    try:
+        for decision in _of_the_table(location, ages, dry_run=dry_run, versions=base_versions):
+            tally.add(decision)
+    except MemWalError as error:
+        problems.append(f"files of the table itself: not collected: {error}")
+    return CollectionResult(
+        job="gc",
+        table=location.uri,
+        version=base.version,
+        tasks=len(tasks),
+        seconds=time.monotonic() - started,
+        figures=tally.figures,
+        problems=tuple(problems),
+        decisions=tuple(tally.decisions),
+    )
+
+
+def _of_the_table(
+    location: TableLocation, ages: Ages, *, dry_run: bool, versions: bool
+) -> Iterator[Decision]:
+    """Decide about what belongs to no region; yields each decision after it was carried out."""
+    store = location.store
+    for decision in index_files.judge_index_files(location, ages):
+        if decision.goes and not dry_run:
+            index_files.delete(store, decision.what)
+        yield decision
+    for decision in staging.judge_staged_manifests(StoredVersions.list(location), ages):
+        if decision.goes and not dry_run:
+            store.delete(decision.what)
+        yield decision
+    yield from staging.judge_temporaries(location, ages)
+    if not dry_run:
+        staging.delete_temporaries(store, ages)
+    if versions:
+        cleaned = clean_base_versions(location, older_than=ages.keep, dry_run=dry_run)
+        if cleaned is not None:
+            yield cleaned
+
+
+def _shares(regions: Sequence[UUID], tasks: int) -> list[tuple[UUID, ...]]:
+    count = min(tasks, len(regions))
+    return [tuple(regions[start::count]) for start in range(count)]

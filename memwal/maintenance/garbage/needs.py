@@ -1,0 +1,198 @@
+"""Which generations somebody may still read: tables, indexes, tags, branches, recent versions.
+
+Progress only grows from one version of a line to the next. What the oldest version that is kept
+does not need, no later one does: of all old versions, one is read. What a branch needs is what the
+version needs that it started from; what was merged into the branch since is more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+from memwal.errors import ObjectNotFoundError, TableSetupError
+from memwal.maintenance.garbage.ages import Ages, moment
+from memwal.maintenance.garbage.decisions import Reason
+from memwal.maintenance.garbage.versions import StoredVersions, progress_of
+from memwal.maintenance.index_build import caught_up, maintained_index_names
+from memwal.storage.location import TableLocation
+from memwal.table_index.base_table import BaseTable, open_base, translate_lance_error
+
+REFS_DIR = "_refs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """Up to which generation of each region one user of the table lets garbage go.
+
+    Attributes
+    ----------
+    reason : Reason
+    words : str
+        Who that is.
+    generations : mapping of UUID to int
+        Regions that are missing have 0.
+    until : str or None
+        When the limit ends by itself.
+    """
+
+    reason: Reason
+    words: str
+    generations: Mapping[UUID, int]
+    until: str | None = None
+
+    def of(self, region_id: UUID) -> int:
+        """Newest generation that may go."""
+        return self.generations.get(region_id, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What of a table is in use.
+
+    Attributes
+    ----------
+    limits : tuple of Limit
+        What is named first is the reason that people are told.
+    refs : tuple
+        State of tags and branches when this was read, to notice that they changed.
+    """
+
+    limits: tuple[Limit, ...]
+    refs: tuple[tuple[object, ...], ...] = ()
+
+    def removable(self, region_id: UUID) -> int:
+        """Newest generation of a region that nobody needs; 0 for none."""
+        return min(limit.of(region_id) for limit in self.limits)
+
+    def holder(self, region_id: UUID, generation: int) -> Limit | None:
+        """Who needs a generation; None when nobody does."""
+        return next((lim for lim in self.limits if generation > lim.of(region_id)), None)
+
+    def only(self, regions: Collection[UUID]) -> Needs:
+        """The same for some regions, which is less to send to a worker."""
+        return Needs(
+            tuple(
+                Limit(
+                    reason=limit.reason,
+                    words=limit.words,
+                    generations={region: limit.of(region) for region in regions},
+                    until=limit.until,
+                )
+                for limit in self.limits
+            ),
+            self.refs,
+        )
+
+
+def read_needs(location: TableLocation, ages: Ages, *, base: BaseTable | None = None) -> Needs:
+    """Read what is in use.
+
+    A generation is needed until it is merged in the latest version, every maintained index covers
+    it, and every version that may still be read has it merged too: tagged ones, the ones that
+    branches start from, and all that were the latest one retention ago or later.
+
+    Raises
+    ------
+    MemWalError
+        What is in use cannot be read. Nothing may be deleted then.
+    """
+    # First the state of tags and branches: one that changes while this reads is noticed later.
+    refs = read_refs(location)
+    latest = open_base(location) if base is None else base
+    latest.require_mem_wal()
+    limits = [
+        Limit(
+            reason=Reason.NOT_MERGED,
+            words="not merged into the base table",
+            generations=dict(latest.details.merged),
+        )
+    ]
+    limits += [
+        Limit(
+            reason=Reason.INDEX_BEHIND,
+            words=f"index {name} has not caught up with it",
+            generations=dict(caught_up(latest, name)),
+        )
+        for name in maintained_index_names(latest)
+    ]
+    held = _held_by_versions(latest, ages)
+    if held is not None:
+        limits.append(held)
+    return Needs(tuple(limits), refs)
+
+
+def read_refs(location: TableLocation) -> tuple[tuple[object, ...], ...]:
+    """A state of tags and branches that differs after any change of them: one listing."""
+    return tuple(
+        sorted((i.key, i.size, i.modified.timestamp()) for i in location.store.list(REFS_DIR))
+    )
+
+
+def _held_by_versions(base: BaseTable, ages: Ages) -> Limit | None:
+    """The limit of the oldest version that is kept and older than the latest one."""
+    versions = StoredVersions.list(base.location)
+    if base.version not in versions.manifests:
+        raise TableSetupError(
+            f"version {base.version} of {base.location} is not in its listing; try again"
+        )
+    recent = versions.latest_at(ages.now - ages.keep)
+    kept = {**_named_versions(base)}
+    kept.setdefault(recent, (Reason.RETENTION, f"version {recent} is kept for its age"))
+    for version in sorted(kept):
+        if version >= base.version:
+            return None
+        reason, words = kept[version]
+        progress = _progress_at(base, versions, version)
+        # One from before MemWAL was enabled needs no generation itself; but as the oldest recent
+        # version it stands for the ones after it, which had nothing merged.
+        if progress is None and version != recent:
+            continue
+        until = None
+        if version == recent and reason is Reason.RETENTION:
+            replaced = versions.replaced_at(version)
+            until = None if replaced is None else moment(replaced + ages.keep)
+        return Limit(reason=reason, words=words, generations=dict(progress or {}), until=until)
+    return None
+
+
+def _progress_at(
+    base: BaseTable, versions: StoredVersions, version: int
+) -> Mapping[UUID, int] | None:
+    info = versions.manifests.get(version)
+    if info is None:
+        raise TableSetupError(
+            f"version {version} of {base.location} is tagged or has a branch, and its manifest is "
+            "gone: nobody can tell what it needs; delete the tag or the branch if nobody does"
+        )
+    try:
+        return progress_of(base.location, info)
+    except ObjectNotFoundError as error:
+        raise TableSetupError(
+            f"version {version} of {base.location} was cleaned up while this read it; try again"
+        ) from error
+
+
+def _named_versions(base: BaseTable) -> dict[int, tuple[Reason, str]]:
+    """Versions of this line that are tagged, or that branches start from, and for whom."""
+    try:
+        tags = base.dataset.tags.list()
+        branches = base.dataset.branches.list()
+    except (OSError, ValueError, RuntimeError) as error:
+        raise translate_lance_error(error, f"listing what {base.location} keeps") from error
+    if any(base.location.uri.endswith(f"/tree/{name}") for name in branches):
+        raise TableSetupError(
+            f"{base.location} is a branch: it began with the merge progress of another line, which "
+            "says nothing of its own generations; nothing is collected there"
+        )
+    found: dict[int, tuple[Reason, str]] = {}
+    for name, branch in branches.items():
+        # The chain of ancestors starts on the main line, also where one of them is gone.
+        version = int(branch["branch_identifier"][0][0])
+        found[version] = (Reason.BRANCH, f"branch {name} from version {version} needs it")
+    for name, tag in tags.items():
+        if not tag["branch"]:
+            version = int(tag["version"])
+            found[version] = (Reason.TAG, f"tag {name} at version {version} needs it")
+    return found

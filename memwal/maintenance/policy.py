@@ -1,0 +1,246 @@
+"""When and how one table is maintained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any, Self
+
+from memwal.errors import InvalidInputError
+from memwal.maintenance.policy_checks import (
+    GIB,
+    MIB,
+    check_integer,
+    check_schedule,
+    check_seconds,
+    check_tags,
+    check_tuple,
+)
+from memwal.maintenance.quiet_hours import QuietWindow
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from memwal.maintenance.status import RegionBacklog
+
+_DAY = 86_400.0
+_TUPLES = ("tags", "quiet_hours")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """Maintenance policy of one table. Every value is checked when the object is made.
+
+    A job is due as soon as one of its limits is reached, whichever comes first. A limit that is
+    None never is.
+
+    Attributes
+    ----------
+    merge_at_generations : int, default 4
+        A region is due for a merge when so many generations wait. Fewer means fresher indexes and
+        cheaper reads, but more commits to the base table: one per merge.
+    merge_at_bytes : int or None, default 1 GiB
+        A region is due when what waits takes so many bytes, as the manifests count them.
+    merge_at_age_seconds : float, default 300
+        A region is due when its oldest waiting generation is this old, however few there are.
+    merge_commit_bytes : int, default 1 GiB
+        Most bytes (as the manifests count them) that one commit of a merge takes in. It bounds
+        the memory of a merge task, which needs about three times as much.
+    merge_run_bytes : int or None, default None
+        Most bytes that one run of a merge takes in; the rest waits for the next one. None sets no
+        limit.
+    index_at_generations : int, default 1
+        The indexes are due when one of them does not cover so many merged generations.
+    index_at_rows : int or None, default 100,000
+        The indexes are due when one of them does not cover so many rows of the base table.
+    index_at_age_seconds : float, default 900
+        The indexes are due when one of them is behind at all and none was built for so long.
+    snapshot_at_age_seconds : float, default 300
+        The region snapshot is due when it is this old. Readers that can live with its age need no
+        request per region.
+    snapshot_at_regions : int or None, default None
+        The region snapshot is due when so many regions have changed since it was taken.
+    gc_interval_seconds : float, default 3600
+        Garbage is collected when it was not for so long.
+    gc_at_bytes : int or None, default 1 GiB
+        Garbage is collected when so many bytes could go.
+    compact_at_fragments : int or None, default 64
+        The base table is compacted when it has so many small fragments.
+    quiet_hours : tuple of str, default ()
+        Windows such as ``"22:00-06:00 Europe/Berlin"`` in which only what is overdue by
+        ``quiet_critical_seconds`` runs; see :class:`~memwal.maintenance.quiet_hours.QuietWindow`.
+    quiet_critical_seconds : float, default 3600
+        How far beyond its age limit a job must be to run in quiet hours all the same.
+    version_retention_seconds : float or None, default None
+        How long old versions of the base table are kept to be read; None keeps them all.
+    run_retention_seconds : float, default 30 days
+        How long the catalog keeps what it knows of a run that ended. The latest that succeeded of
+        each job stays.
+    sample_retention_seconds : float, default 7 days
+        How long the catalog keeps a sample of the backlog.
+    schedule : str, float or None, default 60
+        How often a maintenance run starts: a cron expression (five fields, or ``@hourly`` ...), a
+        number of seconds, or None for runs started by hand only. A run that is still going on
+        delays the next one; runs never overlap.
+    sensor_poke_seconds : float, default 10
+        Pause between two looks at a region's backlog. A look costs a listing and a read of the
+        object store: at 10 s, 16 regions make about 23,000 requests an hour.
+    sensor_timeout_seconds : float, default 60
+        How long one run waits for a region to become due before it ends, green. A region that
+        becomes due after the others were merged waits for the next run, so this also bounds how
+        late it can be.
+    gc_grace_seconds : float, default 600
+        How long an object that nothing names any more is kept for readers that still hold an
+        older manifest. At least 60.
+    gc_retention_seconds : float, default 3600
+        How far back versions of the base table keep what they need.
+    tags : tuple of str, default ()
+        Shown beside the table, to filter by.
+    priority : int, default 1
+        1 to 100; tables with a higher one get free task slots first.
+
+    Raises
+    ------
+    InvalidInputError
+        A value is of the wrong kind or out of its range; the message names the key.
+    """
+
+    merge_at_generations: int = 4
+    merge_at_bytes: int | None = GIB
+    merge_at_age_seconds: float = 300.0
+    merge_commit_bytes: int = GIB
+    merge_run_bytes: int | None = None
+    index_at_generations: int = 1
+    index_at_rows: int | None = 100_000
+    index_at_age_seconds: float = 900.0
+    snapshot_at_age_seconds: float = 300.0
+    snapshot_at_regions: int | None = None
+    gc_interval_seconds: float = 3600.0
+    gc_at_bytes: int | None = GIB
+    compact_at_fragments: int | None = 64
+    quiet_hours: tuple[str, ...] = ()
+    quiet_critical_seconds: float = 3600.0
+    version_retention_seconds: float | None = None
+    run_retention_seconds: float = 30 * _DAY
+    sample_retention_seconds: float = 7 * _DAY
+    schedule: str | float | None = 60.0
+    sensor_poke_seconds: float = 10.0
+    sensor_timeout_seconds: float = 60.0
+    gc_grace_seconds: float = 600.0
+    gc_retention_seconds: float = 3600.0
+    tags: tuple[str, ...] = ()
+    priority: int = 1
+
+    def __post_init__(self) -> None:
+        check_integer("merge_at_generations", self.merge_at_generations, low=1)
+        check_integer("merge_commit_bytes", self.merge_commit_bytes, low=MIB)
+        check_integer("index_at_generations", self.index_at_generations, low=1)
+        check_integer("priority", self.priority, low=1, high=100)
+        for key, low in (
+            ("merge_at_bytes", 1),
+            ("merge_run_bytes", MIB),
+            ("index_at_rows", 1),
+            ("snapshot_at_regions", 1),
+            ("gc_at_bytes", 1),
+            # One small fragment alone has nothing to be joined with.
+            ("compact_at_fragments", 2),
+        ):
+            check_integer(key, getattr(self, key), low=low, optional=True)
+        for key, least in (
+            ("merge_at_age_seconds", 0),
+            ("index_at_age_seconds", 0),
+            ("snapshot_at_age_seconds", 1),
+            ("gc_interval_seconds", 1),
+            ("quiet_critical_seconds", 0),
+            ("run_retention_seconds", 0),
+            ("sample_retention_seconds", 0),
+            ("sensor_poke_seconds", 1),
+            ("sensor_timeout_seconds", 1),
+            ("gc_grace_seconds", 60),
+            ("gc_retention_seconds", 0),
+        ):
+            check_seconds(key, getattr(self, key), low=least)
+        if self.version_retention_seconds is not None:
+            check_seconds("version_retention_seconds", self.version_retention_seconds, low=0)
+        check_schedule("schedule", self.schedule)
+        check_tags("tags", self.tags)
+        for window in check_tuple("quiet_hours", self.quiet_hours):
+            QuietWindow.parse(window)
+
+    def quiet_window(self, now: datetime) -> str | None:
+        """The quiet hours that a moment lies in; None when it lies in none.
+
+        Parameters
+        ----------
+        now : datetime
+            Aware.
+        """
+        return next(
+            (text for text in self.quiet_hours if QuietWindow.parse(text).contains(now)), None
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {**asdict(self), **{key: list(getattr(self, key)) for key in _TUPLES}}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Make a policy of what :meth:`to_dict` gave; absent keys take their defaults.
+
+        Raises
+        ------
+        InvalidInputError
+            A key is unknown (each is named) or a value is wrong.
+        """
+        known = {field.name for field in fields(cls)}
+        unknown = sorted(set(values) - known)
+        if unknown:
+            raise InvalidInputError(
+                f"Unknown policy keys: {', '.join(map(repr, unknown))}. "
+                f"Known are: {', '.join(sorted(known))}."
+            )
+        options = dict(values)
+        for key in _TUPLES:
+            if isinstance(options.get(key), list):
+                options[key] = tuple(options[key])
+        return cls(**options)
+
+    def merge_reason(self, region: RegionBacklog) -> str | None:
+        """Why this region is due for a merge; None when it is not."""
+        return merge_reason(
+            region,
+            at_generations=self.merge_at_generations,
+            at_age_seconds=self.merge_at_age_seconds,
+            at_bytes=self.merge_at_bytes,
+        )
+
+
+def merge_reason(
+    region: RegionBacklog,
+    *,
+    at_generations: int,
+    at_age_seconds: float,
+    at_bytes: int | None = None,
+) -> str | None:
+    """Why a region with this backlog is due for a merge; None when it is not.
+
+    Parameters
+    ----------
+    region : RegionBacklog
+        What the region looks like now.
+    at_generations : int
+        Due when so many generations wait.
+    at_age_seconds : float
+        Due when the oldest waiting generation is this old.
+    at_bytes : int, optional
+        Due when what waits takes so many bytes.
+    """
+    waiting = region.backlog_generations
+    if waiting >= at_generations:
+        return f"{waiting} generations wait, {at_generations} are enough"
+    if waiting and at_bytes is not None and region.backlog_bytes >= at_bytes:
+        return f"{region.backlog_bytes} bytes wait, {at_bytes} are enough"
+    age = region.oldest_backlog_seconds
+    if waiting and age is not None and age >= at_age_seconds:
+        return f"the oldest generation waits for {age:.0f} s, {at_age_seconds:.0f} s are enough"
+    return None

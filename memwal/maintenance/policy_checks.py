@@ -1,0 +1,77 @@
+"""Checks of the values of a policy; every message names the key and what it may be."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TypeGuard
+
+from memwal.errors import InvalidInputError
+
+MIB = 1024 * 1024
+GIB = 1024 * MIB
+
+_CRON_PRESETS = frozenset({"@hourly", "@daily", "@weekly", "@monthly", "@yearly"})
+_CRON_FIELD = re.compile(r"[0-9A-Za-z*/,\-#?]+")
+_TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}")
+
+
+def check_integer(
+    key: str, value: object, *, low: int, high: int | None = None, optional: bool = False
+) -> None:
+    """Refuse what is no whole number from ``low`` to ``high``; None passes when ``optional``."""
+    if optional and value is None:
+        return
+    wrong = not isinstance(value, int) or isinstance(value, bool) or value < low
+    if wrong or (high is not None and isinstance(value, int) and value > high):
+        limits = f"of at least {low}" if high is None else f"from {low} to {high}"
+        choice = ", or None for no limit" if optional else ""
+        raise InvalidInputError(
+            f"Policy key {key!r} is {value!r}; give a whole number {limits}{choice}."
+        )
+
+
+def check_seconds(key: str, value: object, *, low: float) -> None:
+    """Refuse what is no finite number of seconds of at least ``low``."""
+    if not _is_number(value) or not math.isfinite(value) or value < low:
+        raise InvalidInputError(
+            f"Policy key {key!r} is {value!r}; give a number of seconds of at least {low:g}."
+        )
+
+
+def check_schedule(key: str, value: object) -> None:
+    """Refuse what is no cron expression, number of seconds or None."""
+    if value is None:
+        return
+    if isinstance(value, str):
+        cron = value.split()
+        if value in _CRON_PRESETS or (len(cron) == 5 and all(map(_CRON_FIELD.fullmatch, cron))):
+            return
+    elif _is_number(value):
+        check_seconds(key, value, low=1)
+        return
+    raise InvalidInputError(
+        f"Policy key {key!r} is {value!r}; give a cron expression of five fields, one of "
+        f"{', '.join(sorted(_CRON_PRESETS))}, a number of seconds, or None for manual runs only."
+    )
+
+
+def check_tuple(key: str, value: object) -> tuple[object, ...]:
+    """Return the value when it is a tuple, and refuse it when not."""
+    if not isinstance(value, tuple):
+        raise InvalidInputError(f"Policy key {key!r} is {value!r}; give a tuple of texts.")
+    return value
+
+
+def check_tags(key: str, value: object) -> None:
+    """Refuse what is no tuple of tags."""
+    for tag in check_tuple(key, value):
+        if not isinstance(tag, str) or not _TAG.fullmatch(tag):
+            raise InvalidInputError(
+                f"Policy key {key!r} holds {tag!r}; a tag has 1 to 64 letters, digits and "
+                "any of _.:- and starts with a letter or digit."
+            )
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)

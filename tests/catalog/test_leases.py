@@ -1,0 +1,324 @@
+from __future__ import annotations
+
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import update
+from support.postgres import PostgresServer
+
+import memwal.catalog.database as database_module
+from memwal.catalog import Catalog
+from memwal.catalog.database import Database
+from memwal.catalog.leases import Leases, default_holder, job_resource
+from memwal.catalog.models import LeaseRow
+from memwal.errors import ConflictError, InvalidInputError, ObjectNotFoundError
+
+CHILD = Path(__file__).with_name("_lease_child.py")
+LONG = timedelta(minutes=5)
+
+
+@pytest.fixture
+def leases(database: Database) -> Leases:
+    return Leases(database)
+
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start(each_url: str) -> Iterator[Start]:
+    """Return a function that starts a child, which does not outlive the test."""
+    children: list[subprocess.Popen[str]] = []
+
+    def run(mode: str, *arguments: object) -> subprocess.Popen[str]:
+        command = [sys.executable, CHILD, mode, each_url, *map(str, arguments)]
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        children.append(child)
+        return child
+
+    yield run
+    for child in children:
+        child.kill()
+        child.wait()
+        assert child.stdout is not None
+        child.stdout.close()
+
+
+def says(child: subprocess.Popen[str]) -> str:
+    assert child.stdout is not None
+    return child.stdout.readline().strip()
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def is_refused(leases: Leases) -> bool:
+    try:
+        leases.acquire("t", ttl=LONG).release()
+    except ConflictError:
+        return True
+    return False
+
+
+def test_a_lease_is_had_by_one(leases: Leases) -> None:
+    with leases.acquire("t", holder="a", ttl=LONG) as lease:
+        lease.check()
+        assert not lease.lost
+        # The same name does not make the same holder.
+        with pytest.raises(ConflictError, match=r"leased to a \(token 1\) until"):
+            leases.acquire("t", holder="a")
+        leases.acquire("u").release()
+    with leases.acquire("t", holder="b") as again:
+        assert again.token == 2
+
+
+def test_tokens_grow_for_ever(leases: Leases) -> None:
+    tokens = []
+    for _ in range(5):
+        with leases.acquire("t") as lease:
+            tokens.append(lease.token)
+        assert leases.list() == []
+    assert tokens == [1, 2, 3, 4, 5]
+    assert leases.list(held_only=False)[0].token == 5
+
+
+def test_the_list_tells_who(leases: Leases) -> None:
+    with leases.acquire("t", ttl=LONG), leases.acquire("s", holder="x", ttl=LONG):
+        first, second = leases.list()
+        assert (first.resource, first.holder, first.held) == ("s", "x", True)
+        assert second.holder == default_holder()
+        assert second.expires_at is not None
+        assert second.expires_at - second.acquired_at == LONG
+        assert first.to_dict()["ttl_seconds"] == 300
+    assert [one.expires_at for one in leases.list(held_only=False)] == [None, None]
+
+
+def test_a_released_lease_is_over(leases: Leases) -> None:
+    lease = leases.acquire("t")
+    lease.release()
+    lease.release()
+    assert lease.lost
+    with pytest.raises(ConflictError, match="it was released"):
+        lease.check()
+
+
+def test_waiting_takes_the_lease_as_soon_as_it_is_free(leases: Leases) -> None:
+    first = leases.acquire("t", ttl=LONG)
+    threading.Timer(0.2, first.release).start()
+    with leases.acquire("t", ttl=timedelta(seconds=1), wait=timedelta(seconds=60)) as second:
+        assert second.token == 2
+
+
+def test_waiting_ends(leases: Leases) -> None:
+    with leases.acquire("t", ttl=LONG), pytest.raises(ConflictError, match="try again later"):
+        leases.acquire("t", wait=timedelta(seconds=0.3))
+
+
+@pytest.mark.parametrize("resource", ["", "x" * 501])
+def test_resources_have_a_length(leases: Leases, resource: str) -> None:
+    with pytest.raises(InvalidInputError, match="500"):
+        leases.acquire(resource)
+
+
+def test_a_lease_must_be_long_enough_to_be_renewed(leases: Leases) -> None:
+    with pytest.raises(InvalidInputError, match="too short"):
+        leases.acquire("t", ttl=timedelta(milliseconds=100))
+
+
+def test_jobs_of_tables_have_names_of_their_own() -> None:
+    assert job_resource("a", "merge") != job_resource("a", "gc")
+
+
+def test_a_lease_is_renewed_as_long_as_it_is_held(leases: Leases) -> None:
+    with leases.acquire("t", ttl=timedelta(seconds=0.6)) as lease:
+        first = leases.list()[0].expires_at
+        wait_for(lambda: leases.list()[0].expires_at > first + timedelta(seconds=1))
+        lease.check()
+        assert is_refused(leases)
+
+
+def test_a_lease_that_is_taken_by_force_is_lost(leases: Leases) -> None:
+    lease = leases.acquire("t", holder="a", ttl=LONG)
+    with pytest.raises(ConflictError, match="token 1 by now"):
+        leases.release("t", token=2)
+    lease.check()
+    assert leases.release("t", token=1).held
+    with pytest.raises(ConflictError, match="taken away"):
+        lease.check()
+    other = leases.acquire("t", holder="b", ttl=LONG)
+    # What the one that lost it does at its end does not end the other's.
+    lease.release()
+    other.check()
+    other.release()
+    assert not leases.release("t").held
+    with pytest.raises(ObjectNotFoundError, match="never"):
+        leases.release("never")
+
+
+def test_the_heartbeat_hears_of_the_loss(leases: Leases) -> None:
+    lease = leases.acquire("t", ttl=timedelta(seconds=0.6))
+    leases.release("t")
+    wait_for(lambda: lease.lost)
+    lease.release()
+
+
+def test_a_clock_that_was_put_back_keeps_no_ghost_alive(leases: Leases, database: Database) -> None:
+    ghost = leases.acquire("t", ttl=LONG)
+    with database.writing() as session:
+        far = leases.list()[0].expires_at
+        assert far is not None
+        session.execute(update(LeaseRow).values(expires_at=far + timedelta(hours=1)))
+    with leases.acquire("t") as lease:
+        assert lease.token == 2
+    with pytest.raises(ConflictError):
+        ghost.check()
+    ghost.release()
+
+
+def test_the_ghost_of_a_killed_process_goes_when_its_time_is_up(
+    leases: Leases, start: Start
+) -> None:
+    child = start("hold", 3)
+    assert says(child) == "1"
+    assert says(child) == "in"
+    child.kill()
+    child.wait()
+    # Renewed at most a moment ago, so that there is time for a look.
+    with pytest.raises(ConflictError):
+        leases.acquire("t")
+    with leases.acquire("t", wait=timedelta(seconds=60)) as lease:
+        assert lease.token == 2
+
+
+def test_a_process_that_was_stopped_for_too_long_notices_before_it_goes_on(
+    leases: Leases, start: Start
+) -> None:
+    child = start("hold", 1)
+    assert says(child) == "1"
+    child.send_signal(signal.SIGSTOP)
+    with leases.acquire("t", ttl=LONG, wait=timedelta(seconds=60)) as lease:
+        assert lease.token == 2
+        child.send_signal(signal.SIGCONT)
+        assert child.wait(60) == 0
+        lease.check()
+    # "in" was written before it stopped, or by a look that had found it in force by then.
+    assert child.stdout is not None
+    words = child.stdout.read().split()
+    assert words[-1] == "lost"
+
+
+def test_a_process_that_overslept_has_lost_its_lease_though_nobody_took_it(
+    leases: Leases, start: Start
+) -> None:
+    child = start("hold", 1)
+    assert says(child) == "1"
+    child.send_signal(signal.SIGSTOP)
+    wait_for(lambda: leases.list() == [])
+    # A little longer: by its own clock the lease ends no later than by the database's.
+    child.send_signal(signal.SIGCONT)
+    assert child.wait(60) == 0
+    assert leases.list(held_only=False)[0].token == 1
+
+
+def test_processes_that_race_for_a_lease_are_never_in_it_together(
+    each_catalog: Catalog, start: Start, tmp_path: Path
+) -> None:
+    counter = tmp_path / "counter"
+    counter.write_text("0")
+    children = [start("count", counter, 15) for _ in range(2)]
+    tokens = [int(token) for child in children for token in child.communicate()[0].split()]
+    assert [child.returncode for child in children] == [0, 0]
+    assert counter.read_text() == "30"
+    assert sorted(tokens) == list(range(1, 31))
+
+
+def test_threads_that_take_a_new_lease_at_once_get_it_once(leases: Leases) -> None:
+    taken = []
+    barrier = threading.Barrier(6)
+
+    def take() -> None:
+        barrier.wait()
+        try:
+            taken.append(leases.acquire("new", ttl=LONG))
+        except ConflictError:
+            return
+
+    threads = [threading.Thread(target=take) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [lease.token for lease in taken] == [1]
+    taken[0].release()
+
+
+def test_a_holder_goes_on_while_the_server_is_gone_and_keeps_its_lease(
+    postgres: PostgresServer, postgres_url: str
+) -> None:
+    catalog = Catalog(postgres_url)
+    lease = catalog.leases.acquire("t", ttl=timedelta(seconds=30))
+    postgres.stop()
+    try:
+        lease.check()
+    finally:
+        postgres.start()
+    lease.check()
+    assert is_refused(catalog.leases)
+    lease.release()
+    assert catalog.leases.list() == []
+    catalog.close()
+
+
+def test_a_holder_stops_when_the_server_is_gone_for_longer_than_its_lease(
+    postgres: PostgresServer, postgres_url: str
+) -> None:
+    catalog = Catalog(postgres_url)
+    lease = catalog.leases.acquire("t", ttl=timedelta(seconds=0.9))
+    postgres.stop()
+    try:
+        wait_for(lambda: lease.lost)
+        with pytest.raises(ConflictError, match="not renewed in time"):
+            lease.check()
+        lease.release()
+    finally:
+        postgres.start()
+    with catalog.leases.acquire("t") as other:
+        assert other.token == 2
+    catalog.close()
+
+
+def test_a_holder_goes_on_while_the_file_is_locked(
+    catalog: Catalog,
+    url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(database_module, "BUSY_SECONDS", 0.05)
+    other = Catalog(url)
+    lease = other.leases.acquire("t", ttl=timedelta(seconds=4))
+    before = other.leases.list()[0].expires_at
+    locker = sqlite3.connect(tmp_path / "catalog.db", isolation_level=None)
+    locker.execute("BEGIN IMMEDIATE")
+    wait_for(lambda: "not renewed yet" in caplog.text)
+    lease.check()
+    assert other.leases.list()[0].expires_at == before
+    locker.execute("ROLLBACK")
+    locker.close()
+    wait_for(lambda: other.leases.list()[0].expires_at > before)
+    lease.check()
+    lease.release()
+    other.close()

@@ -1,0 +1,108 @@
+"""The catalog on a real PostgreSQL, where it could differ from SQLite."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from datetime import UTC, datetime
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import select, text
+from support.postgres import PostgresServer
+
+from memwal.catalog import Catalog, Policy, RunState
+from memwal.catalog.database import Database, database_time
+from memwal.catalog.models import Base
+from memwal.errors import InvalidInputError, StoreUnavailableError, TableSetupError
+
+
+def test_what_is_kept_comes_back(each_catalog: Catalog) -> None:
+    policy = Policy(tags=("air",), quiet_hours=("22:00-06:00 Europe/Berlin",))
+    table = each_catalog.register("flights", uri="s3://lake/flights.lance", policy=policy)
+    assert each_catalog.get("flights") == table
+    assert table.created_at.tzinfo is UTC
+    with pytest.raises(InvalidInputError, match="choose another name"):
+        each_catalog.register("flights", uri="s3://lake/flights.lance")
+    run = each_catalog.start_run("flights", "merge")
+    each_catalog.finish_run(run, result={"figures": {"rows": 1}})
+    (kept,) = each_catalog.runs()
+    assert (kept.state, kept.result) == (RunState.SUCCEEDED, {"figures": {"rows": 1}})
+
+
+def test_migrations_make_exactly_the_mapped_schema(empty_postgres_url: str) -> None:
+    database = Database(empty_postgres_url)
+    database.migrate()
+    with database.engine.connect() as connection:
+        context = MigrationContext.configure(connection)
+        assert compare_metadata(context, Base.metadata) == []
+    database.engine.dispose()
+
+
+def test_an_unmigrated_database_says_so(empty_postgres_url: str) -> None:
+    catalog = Catalog(empty_postgres_url)
+    with pytest.raises(TableSetupError, match="memwal catalog migrate"):
+        catalog.list()
+    catalog.close()
+
+
+def test_processes_that_migrate_at_once_all_succeed(each_empty_url: str) -> None:
+    code = f"from memwal.catalog import Catalog; Catalog({each_empty_url!r}).migrate()"
+    processes = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(3)]
+    assert [process.wait() for process in processes] == [0, 0, 0]
+    catalog = Catalog(each_empty_url)
+    assert catalog.list() == []
+    catalog.close()
+
+
+def test_the_time_is_that_of_the_statement_not_of_the_transaction(database: Database) -> None:
+    with database.reading() as session:
+        first = database_time(session)
+        time.sleep(0.02)
+        second = database_time(session)
+    assert first.tzinfo is UTC
+    assert second > first
+    assert abs((second - datetime.now(UTC)).total_seconds()) < 60
+
+
+def test_a_server_that_is_gone_is_unavailable_and_comes_back(
+    postgres: PostgresServer, postgres_url: str
+) -> None:
+    catalog = Catalog(postgres_url)
+    catalog.register("a", uri="/data/a.lance")
+    postgres.stop()
+    try:
+        with pytest.raises(StoreUnavailableError, match="did not answer"):
+            catalog.list()
+    finally:
+        postgres.start()
+    assert [table.name for table in catalog.list()] == ["a"]
+    catalog.close()
+
+
+def test_a_connection_that_breaks_in_a_transaction_is_unavailable(postgres_url: str) -> None:
+    database = Database(postgres_url)
+    with pytest.raises(StoreUnavailableError), database.writing() as session:
+        killer = Database(postgres_url)
+        pid = session.scalar(text("SELECT pg_backend_pid()"))
+        with killer.engine.connect() as connection:
+            connection.execute(text(f"SELECT pg_terminate_backend({pid})"))
+        killer.engine.dispose()
+        session.execute(select(1))
+    database.engine.dispose()
+
+
+def test_threads_share_a_catalog(each_catalog: Catalog) -> None:
+    def register(start: int) -> None:
+        for n in range(start, start + 5):
+            each_catalog.register(f"t{n}", uri="/data/t.lance")
+
+    threads = [threading.Thread(target=register, args=(5 * n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(each_catalog.list()) == 20

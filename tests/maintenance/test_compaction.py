@@ -1,0 +1,232 @@
+"""Compacting the base table."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import lance
+import pytest
+from support.tables import MakeTable, base_state, folder, keys, numbered, rows
+
+import memwal
+from memwal.errors import InvalidInputError
+from memwal.maintenance import compaction
+from memwal.maintenance.compaction import compact, small_fragments
+from memwal.maintenance.index_build import build_indexes, covers
+from memwal.maintenance.merge import merge
+
+
+@pytest.fixture
+def indexed(make_table: MakeTable) -> memwal.Table:
+    return make_table(maintained_indexes=["id_idx", "n_idx"])
+
+
+def fragmented(table: memwal.Table, count: int = 10, *, start: int = 0) -> dict[int, int]:
+    """Merge generation by generation: as many fragments, with a deleted row here and there."""
+    with table.writer() as writer:
+        for turn in range(start, start + count):
+            writer.upsert(numbered(turn * 10, 10, n=turn))
+            writer.delete(keys(turn * 10))
+            writer.flush()
+    merge(table.location, commit_bytes=1)
+    return {key: key // 10 for key in range(start * 10, (start + count) * 10) if key % 10}
+
+
+def test_makes_few_of_many(indexed: memwal.Table) -> None:
+    expected = fragmented(indexed)
+    assert small_fragments(indexed.base()) == 10
+
+    result = indexed.compact()
+
+    assert result.figures == {"fragments_removed": 10, "fragments_added": 1}
+    assert (result.job, result.tasks, result.commits) == ("compact", 1, 1)
+    assert result.problems == ()
+    assert len(indexed.base().dataset.get_fragments()) == 1
+    assert base_state(indexed) == expected
+    assert indexed.compact().commits == 0
+
+
+def test_leaves_what_is_not_worth_it(indexed: memwal.Table) -> None:
+    fragmented(indexed, 4)
+    assert compact(indexed.location, min_fragments=5).commits == 0
+    assert compact(indexed.location, min_fragments=4).commits == 1
+
+
+def test_progress_stays_and_indexes_catch_up_again(indexed: memwal.Table) -> None:
+    fragmented(indexed)
+    build_indexes(indexed.location)
+    merged = indexed.base().details.merged
+
+    indexed.compact()
+
+    base = indexed.base()
+    assert base.details.merged == merged
+    build_indexes(indexed.location)
+    base = indexed.base()
+    assert covers(base, "id_idx", merged)
+    assert covers(base, "n_idx", merged)
+    plan = base.dataset.scanner(filter="id = 15").explain_plan()
+    assert "ScalarIndex" in plan
+    assert base.dataset.to_table(filter="id = 15").column("n").to_pylist() == [1]
+
+
+def test_tasks_travel(indexed: memwal.Table) -> None:
+    expected = fragmented(indexed)
+
+    def elsewhere(tasks: Any, function: Any) -> list[Any]:
+        sent = pickle.loads(pickle.dumps((list(tasks), function)))
+        return [pickle.loads(pickle.dumps(sent[1](task))) for task in sent[0]]
+
+    assert compact(indexed.location, run=elsewhere).commits == 1
+    assert base_state(indexed) == expected
+
+
+def test_small_commits_do_it_piece_by_piece(indexed: memwal.Table) -> None:
+    expected = fragmented(indexed)
+    result = compact(indexed.location, target_rows=20, commit_bytes=1)
+    assert result.commits > 1
+    assert len(indexed.base().dataset.get_fragments()) < 10
+    assert base_state(indexed) == expected
+
+
+def test_a_process_that_dies_before_its_commit_has_changed_nothing(
+    indexed: memwal.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = fragmented(indexed)
+
+    class Killed(BaseException):
+        pass
+
+    def die(*args: Any) -> bool:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(compaction, "_commit", die)
+        with pytest.raises(Killed):
+            indexed.compact()
+    assert base_state(indexed) == expected
+    assert indexed.compact().commits == 1
+    assert base_state(indexed) == expected
+
+
+def test_a_merge_in_between_is_kept_and_the_rest_is_tried_again(
+    indexed: memwal.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = fragmented(indexed)
+    with indexed.writer() as writer:
+        writer.upsert(rows({5: 500}))
+        writer.delete(keys(7))
+        writer.flush()
+    real = compaction._commit
+    tries: list[bool] = []
+
+    def crowded(*args: Any) -> bool:
+        if not tries:
+            merge(indexed.location)
+        tries.append(real(*args))
+        return tries[-1]
+
+    monkeypatch.setattr(compaction, "_commit", crowded)
+    monkeypatch.setattr(compaction.time, "sleep", lambda seconds: None)
+    result = indexed.compact()
+
+    assert tries[0] is False
+    assert tries[-1] is True
+    assert result.problems == ()
+    expected.update({5: 500})
+    del expected[7]
+    assert base_state(indexed) == expected
+
+
+def test_a_merge_under_way_goes_on_after_a_compaction(
+    indexed: memwal.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from memwal.maintenance import merge as merging
+
+    expected = fragmented(indexed)
+    with indexed.writer() as writer:
+        writer.upsert(rows({5: 500, 1000: 1}))
+        writer.flush()
+    real = merging._upsert
+    done: list[int] = []
+
+    def late(base: Any, source: Any) -> int:
+        if not done:
+            done.append(indexed.compact().commits)
+        return real(base, source)
+
+    monkeypatch.setattr(merging, "_upsert", late)
+    indexed.merge()
+
+    assert done == [1]
+    assert base_state(indexed) == {**expected, 5: 500, 1000: 1}
+
+
+def test_a_commit_whose_answer_is_lost_is_done(
+    indexed: memwal.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = fragmented(indexed)
+    real = compaction.Compaction.commit
+
+    class Deaf:
+        plan = staticmethod(compaction.Compaction.plan)
+
+        @staticmethod
+        def commit(*args: Any) -> None:
+            real(*args)
+            raise OSError("connection reset")
+
+    monkeypatch.setattr(compaction, "Compaction", Deaf)
+    result = indexed.compact()
+
+    assert (result.commits, result.problems) == (1, ())
+    assert base_state(indexed) == expected
+
+
+def test_gives_up_where_others_never_stop(
+    indexed: memwal.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = fragmented(indexed)
+    monkeypatch.setattr(compaction, "_commit", lambda *args: False)
+    monkeypatch.setattr(compaction.time, "sleep", lambda seconds: None)
+    result = indexed.compact()
+    assert "run it again" in result.problems[0]
+    assert base_state(indexed) == expected
+
+
+def test_stable_row_ids_stay(make_table: MakeTable) -> None:
+    table = make_table()
+    expected = fragmented(table)
+    path = str(folder(table)) + "-stable"
+    plain = table.base().dataset.to_table()
+    dataset = lance.write_dataset(
+        plain, path, enable_stable_row_ids=True, max_rows_per_file=10, max_rows_per_group=10
+    )
+    stable = memwal.enable(path, region_spec=memwal.RegionSpec.unsharded(), primary_key=["id"])
+    with stable.writer() as writer:
+        writer.upsert(rows({5: 500}))
+        writer.flush()
+    stable.merge()
+    ids = dict(
+        zip(
+            *(
+                stable.base().dataset.to_table(columns=["id"], with_row_id=True)[name].to_pylist()
+                for name in ("id", "_rowid")
+            ),
+            strict=True,
+        )
+    )
+    assert len(dataset.get_fragments()) > 8
+
+    stable.compact()
+
+    after = stable.base().dataset.to_table(columns=["id"], with_row_id=True)
+    assert dict(zip(after["id"].to_pylist(), after["_rowid"].to_pylist(), strict=True)) == ids
+    assert base_state(stable) == {**expected, 5: 500}
+
+
+@pytest.mark.parametrize("name", ["min_fragments", "target_rows", "commit_bytes"])
+def test_refuses_nonsense(table: memwal.Table, name: str) -> None:
+    with pytest.raises(InvalidInputError, match="at least 1"):
+        compact(table.location, **{name: 0})
