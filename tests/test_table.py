@@ -11,10 +11,11 @@ import pytest
 from support.tables import REGION, MakeTable, keys, manifest, numbered, rows, state
 
 import memwal
-from memwal.errors import InvalidInputError, MemWalError
+from memwal.errors import InvalidInputError, MemWalError, TableSetupError
 from memwal.maintenance.merge import plan_merge, run_merge_task
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.region.region_ids import bucket_region_id
+from memwal.storage.location import TableLocation
 
 
 def test_tells_what_it_is(make_table: MakeTable) -> None:
@@ -159,3 +160,17 @@ def test_columns_that_were_added_later(make_table: MakeTable) -> None:
     found = {row["id"]: row["more"] for row in table.scan().to_table().to_pylist()}
     assert found == expected
     assert isinstance(table.region_ids()[0], UUID)
+
+
+def test_a_branch_is_refused(make_table: MakeTable) -> None:
+    table = make_table()
+    with table.writer() as writer:
+        writer.upsert(rows({1: 1}))
+    table.merge()
+    side = table.base().dataset.create_branch("side")
+
+    with pytest.raises(TableSetupError, match="is the branch side of a table"):
+        memwal.open(side.uri)
+    with pytest.raises(TableSetupError, match="is the branch side of a table"):
+        memwal.Table(TableLocation(side.uri, {})).writer()
+    assert state(memwal.open(table.uri)) == {1: 1}

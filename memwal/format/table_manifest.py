@@ -70,10 +70,7 @@ def read_index_section(manifest: bytes, *, name: str = "the table's manifest") -
     CorruptDataError
         When the bytes are no Lance manifest, or a length or position in them leads outside.
     """
-    position = _manifest_position(manifest, name)
-    message = parse_message(
-        lance_manifest_pb2.Manifest, _prefixed(manifest, position, name), name=name
-    )
+    message = _message(manifest, name)
     if not message.HasField("index_section"):
         return []
     section = parse_message(
@@ -82,6 +79,18 @@ def read_index_section(manifest: bytes, *, name: str = "the table's manifest") -
         name=name,
     )
     return [_entry_from(entry, name) for entry in section.indices]
+
+
+def branch_of(manifest: bytes, *, name: str = "the table's manifest") -> str | None:
+    """Return the branch that a table's manifest file belongs to; None for the main one.
+
+    Raises
+    ------
+    CorruptDataError
+        See :func:`read_index_section`.
+    """
+    message = _message(manifest, name)
+    return message.branch if message.HasField("branch") else None
 
 
 def find_mem_wal_index(manifest: bytes, *, name: str = "the table's manifest") -> IndexEntry | None:
@@ -110,6 +119,13 @@ def find_mem_wal_index(manifest: bytes, *, name: str = "the table's manifest") -
             "be; look at the commits before it"
         )
     return entries[0] if entries else None
+
+
+def _message(manifest: bytes, name: str) -> lance_manifest_pb2.Manifest:
+    position = _manifest_position(manifest, name)
+    return parse_message(
+        lance_manifest_pb2.Manifest, _prefixed(manifest, position, name), name=name
+    )
 
 
 def _manifest_position(manifest: bytes, name: str) -> int:

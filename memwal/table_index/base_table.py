@@ -20,7 +20,7 @@ from memwal.errors import (
 )
 from memwal.format.index_details import IndexDetails
 from memwal.format.names import table_manifest_keys
-from memwal.format.table_manifest import IndexEntry, find_mem_wal_index
+from memwal.format.table_manifest import IndexEntry, branch_of, find_mem_wal_index
 from memwal.region.field_ids import with_field_ids
 from memwal.storage.location import TableLocation
 
@@ -54,6 +54,8 @@ class BaseTable:
         Entry of the MemWAL index in the manifest; None when MemWAL is not enabled.
     details : IndexDetails
         What the entry holds; empty when MemWAL is not enabled.
+    branch : str or None
+        Branch of the table that this is; None for the main one.
     """
 
     location: TableLocation
@@ -62,6 +64,7 @@ class BaseTable:
     primary_key: tuple[str, ...]
     index: IndexEntry | None
     details: IndexDetails
+    branch: str | None = None
 
     @property
     def version(self) -> int:
@@ -69,7 +72,16 @@ class BaseTable:
         return int(self.dataset.version)
 
     def require_mem_wal(self) -> None:
-        """Raise TableSetupError unless the table has a primary key and MemWAL is enabled."""
+        """Raise TableSetupError unless the table has a primary key and MemWAL is enabled.
+
+        A branch has neither regions nor progress of its own, and what it inherited of both is that
+        of another table.
+        """
+        if self.branch is not None:
+            raise TableSetupError(
+                f"{self.location} is the branch {self.branch} of a table, which has no regions of "
+                "its own; open the table, or read the branch with pylance"
+            )
         if not self.primary_key:
             raise TableSetupError(
                 f"{self.location} has no primary key; "
@@ -153,7 +165,8 @@ def open_base(location: TableLocation, *, version: int | None = None) -> BaseTab
 
 def describe_base(location: TableLocation, dataset: lance.LanceDataset) -> BaseTable:
     """Read what the manifest of a data set's version says about keys and MemWAL."""
-    index = find_mem_wal_index(read_table_manifest(location, int(dataset.version)))
+    manifest = read_table_manifest(location, int(dataset.version))
+    index = find_mem_wal_index(manifest)
     return BaseTable(
         location=location,
         dataset=dataset,
@@ -161,6 +174,7 @@ def describe_base(location: TableLocation, dataset: lance.LanceDataset) -> BaseT
         primary_key=tuple(f.name() for f in dataset.lance_schema.unenforced_primary_key()),
         index=index,
         details=IndexDetails.decode(index.details) if index is not None else IndexDetails(),
+        branch=branch_of(manifest),
     )
 
 

@@ -27,7 +27,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import any_pb2 as google_dot_protobuf_dot_any__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14lance_manifest.proto\x12\x15memwal.lance_table.v1\x1a\x19google/protobuf/any.proto\"8\n\x08Manifest\x12\x1a\n\rindex_section\x18\x06 \x01(\x04H\x00\x88\x01\x01\x42\x10\n\x0e_index_section\"E\n\x0cIndexSection\x12\x35\n\x07indices\x18\x01 \x03(\x0b\x32$.memwal.lance_table.v1.IndexMetadata\"\x17\n\x07IndexId\x12\x0c\n\x04uuid\x18\x01 \x01(\x0c\"\xa9\x02\n\rIndexMetadata\x12,\n\x04uuid\x18\x01 \x01(\x0b\x32\x1e.memwal.lance_table.v1.IndexId\x12\x0e\n\x06\x66ields\x18\x02 \x03(\x05\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x17\n\x0f\x64\x61taset_version\x18\x04 \x01(\x04\x12\x1c\n\x0f\x66ragment_bitmap\x18\x05 \x01(\x0cH\x00\x88\x01\x01\x12+\n\rindex_details\x18\x06 \x01(\x0b\x32\x14.google.protobuf.Any\x12\x1a\n\rindex_version\x18\x07 \x01(\x05H\x01\x88\x01\x01\x12\x17\n\ncreated_at\x18\x08 \x01(\x04H\x02\x88\x01\x01\x42\x12\n\x10_fragment_bitmapB\x10\n\x0e_index_versionB\r\n\x0b_created_atb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14lance_manifest.proto\x12\x15memwal.lance_table.v1\x1a\x19google/protobuf/any.proto\"X\n\x08Manifest\x12\x1a\n\rindex_section\x18\x06 \x01(\x04H\x00\x88\x01\x01\x12\x13\n\x06\x62ranch\x18\x14 \x01(\tH\x01\x88\x01\x01\x42\x10\n\x0e_index_sectionB\t\n\x07_branch\"E\n\x0cIndexSection\x12\x35\n\x07indices\x18\x01 \x03(\x0b\x32$.memwal.lance_table.v1.IndexMetadata\"\x17\n\x07IndexId\x12\x0c\n\x04uuid\x18\x01 \x01(\x0c\"\xa9\x02\n\rIndexMetadata\x12,\n\x04uuid\x18\x01 \x01(\x0b\x32\x1e.memwal.lance_table.v1.IndexId\x12\x0e\n\x06\x66ields\x18\x02 \x03(\x05\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x17\n\x0f\x64\x61taset_version\x18\x04 \x01(\x04\x12\x1c\n\x0f\x66ragment_bitmap\x18\x05 \x01(\x0cH\x00\x88\x01\x01\x12+\n\rindex_details\x18\x06 \x01(\x0b\x32\x14.google.protobuf.Any\x12\x1a\n\rindex_version\x18\x07 \x01(\x05H\x01\x88\x01\x01\x12\x17\n\ncreated_at\x18\x08 \x01(\x04H\x02\x88\x01\x01\x42\x12\n\x10_fragment_bitmapB\x10\n\x0e_index_versionB\r\n\x0b_created_atb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,11 +35,11 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'lance_manifest_pb2', _globa
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_MANIFEST']._serialized_start=74
-  _globals['_MANIFEST']._serialized_end=130
-  _globals['_INDEXSECTION']._serialized_start=132
-  _globals['_INDEXSECTION']._serialized_end=201
-  _globals['_INDEXID']._serialized_start=203
-  _globals['_INDEXID']._serialized_end=226
-  _globals['_INDEXMETADATA']._serialized_start=229
-  _globals['_INDEXMETADATA']._serialized_end=526
+  _globals['_MANIFEST']._serialized_end=162
+  _globals['_INDEXSECTION']._serialized_start=164
+  _globals['_INDEXSECTION']._serialized_end=233
+  _globals['_INDEXID']._serialized_start=235
+  _globals['_INDEXID']._serialized_end=258
+  _globals['_INDEXMETADATA']._serialized_start=261
+  _globals['_INDEXMETADATA']._serialized_end=558
 # @@protoc_insertion_point(module_scope)

@@ -10,10 +10,12 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Manifest(_message.Message):
-    __slots__ = ("index_section",)
+    __slots__ = ("index_section", "branch")
     INDEX_SECTION_FIELD_NUMBER: _ClassVar[int]
+    BRANCH_FIELD_NUMBER: _ClassVar[int]
     index_section: int
-    def __init__(self, index_section: _Optional[int] = ...) -> None: ...
+    branch: str
+    def __init__(self, index_section: _Optional[int] = ..., branch: _Optional[str] = ...) -> None: ...
 
 class IndexSection(_message.Message):
     __slots__ = ("indices",)
