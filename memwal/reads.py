@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 import pyarrow as pa
@@ -13,13 +13,16 @@ from memwal.reader.explain import ReadPlan
 from memwal.reader.lookup import look_up
 from memwal.reader.needed_regions import WantedKeys
 from memwal.reader.retry import while_collected
-from memwal.reader.scan import Scan
+from memwal.reader.scan import Scan, collect_newest
 from memwal.reader.search import answer, search, search_hybrid, search_text
 from memwal.reader.sources import MemTables, ReadSources, collect_sources, collect_version
 from memwal.reader.text_query import TextQuery
 from memwal.storage.location import TableLocation
 from memwal.table_index.base_table import BaseTable
 from memwal.writer.rows import RowShape
+
+if TYPE_CHECKING:
+    import lance
 
 
 class Reads:
@@ -71,6 +74,17 @@ class Reads:
             with_generation=with_generation,
             with_row_address=with_row_address,
         )
+
+    def to_dataset(self) -> lance.LanceDataset | None:
+        """The base table as a Lance data set, if it alone has every row that a read sees now.
+
+        Returns
+        -------
+        lance.LanceDataset or None
+            Pinned at its version; None as long as anything is not merged. See ``checkpoint``.
+        """
+        sources, newest = collect_newest(self._collect)
+        return None if len(newest.keys) else sources.base.dataset
 
     def explain(
         self, *, filter: str | None = None, columns: Sequence[str] | None = None

@@ -81,6 +81,10 @@ class Scan:
         """Run the scan into memory."""
         return self.to_reader().read_all()
 
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Run the scan for whoever speaks Arrow's C interface: polars, DuckDB, ``pa.table``."""
+        return self.to_reader().__arrow_c_stream__(requested_schema)
+
     def to_pandas(self) -> pd.DataFrame:
         """Run the scan into a pandas data frame."""
         return self.to_table().to_pandas()

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import duckdb
 import lance
+import polars
 import pyarrow as pa
 import pytest
 from support.tables import SCHEMA, MakeTable, folder, keys, listing, numbered, rows, state
@@ -146,6 +148,47 @@ def test_every_form_of_the_result_has_the_same_rows(
     reads: Reads, make: Callable[[Any], pa.Table]
 ) -> None:
     assert state(make(reads.scan())) == EXPECTED
+
+
+class TestHandingOver:
+    """To libraries that speak Arrow."""
+
+    @pytest.fixture
+    def table(self, make_table: MakeTable) -> memwal.Table:
+        table = make_table()
+        with table.writer() as writer:
+            writer.upsert(rows({1: 1, 2: 2, 3: 3}))
+            writer.flush()
+            table.merge()
+            writer.upsert(rows({2: 20}))
+            writer.delete(keys(3))
+        return table
+
+    def test_arrow_and_pandas(self, table: memwal.Table) -> None:
+        scan = table.scan(columns=["id", "n"])
+        assert state(table) == {1: 1, 2: 20}
+        assert pa.table(scan).sort_by("id").to_pydict() == {"id": [1, 2], "n": [1, 20]}
+        assert dict(scan.to_pandas().to_numpy().tolist()) == {1: 1, 2: 20}
+
+    def test_polars(self, table: memwal.Table) -> None:
+        frame = polars.DataFrame(table.scan(columns=["id", "n"]))
+        assert frame.sort("id").rows() == [(1, 1), (2, 20)]
+
+    def test_duckdb(self, table: memwal.Table) -> None:
+        with duckdb.connect() as connection:
+            found = connection.from_arrow(table.scan(filter="n > 0"))
+            assert found.aggregate("sum(n), count(*)").fetchall() == [(21, 2)]
+
+    def test_lance_when_nothing_waits(self, table: memwal.Table) -> None:
+        assert table.to_dataset() is None
+        table.merge()
+        dataset = table.to_dataset()
+        assert dataset is not None
+        assert state(dataset.to_table()) == {1: 1, 2: 20}
+        with table.writer() as writer:
+            writer.upsert(rows({4: 4}))
+            assert writer.to_dataset() is None
+            assert table.to_dataset() is not None
 
 
 class TestEmptyTable:
