@@ -30,12 +30,12 @@ What this covers, and what not:
   names. It can be one commit behind of a process that died after step 2, and never sees anything
   that was not committed.
 * **Of the commits to the base table, only those are covered that memwal creates the version of**:
-  changes of the MemWAL details (region snapshots, specs), strict commits of index builds, and the
-  marked commit of a merge. Those that Lance makes alone are not: ``create`` and ``enable``, a new
-  index, and every append, update or compaction by somebody else. One of those overwrites a version
-  that another process committed at the same moment, covered or not. Such a table must therefore
-  not be written past memwal, and be set up by one process. A lease keeps two apart only as long as
-  neither is paused past its end between its look and its commit.
+  those of the maintenance jobs, and changes of the MemWAL details. Those that Lance makes alone are
+  not: ``create`` and ``enable``, a new index, and every append, update or compaction by somebody
+  else. One of those overwrites a version that another process committed at the same moment, covered
+  or not. Such a table must therefore not be written past memwal, and be set up by one process. A
+  lease keeps two apart only as long as neither is paused past its end between its look and its
+  commit.
 * A version of the base table whose committer died after step 2 is not seen by Lance before the
   next commit, or a look for it through this class, has finished it.
 * A name that was deleted is free again, as in any store. A creator that is paused between steps 2
@@ -47,6 +47,7 @@ from __future__ import annotations
 
 import builtins
 import logging
+import os
 import re
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -86,6 +87,23 @@ _ATTEMPTS = 5
 _REFUSED_FOR = timedelta(days=30)
 
 
+def external_store(inner: ObjectStore, variable: str) -> ObjectStore:
+    """The store whose commits are decided by the database that an environment variable names.
+
+    Raises
+    ------
+    InvalidInputError
+        The variable is not set.
+    """
+    url = os.environ.get(variable)
+    if not url:
+        raise InvalidInputError(
+            f"the environment variable {variable}, which names the database that decides the "
+            f"commits of {inner.uri}, is not set"
+        )
+    return ExternalManifestStore(inner, Database(url))
+
+
 class ExternalManifestStore(ObjectStore):
     """A store whose :meth:`create` is decided by a database; see the module for what that covers.
 
@@ -111,6 +129,10 @@ class ExternalManifestStore(ObjectStore):
         self.is_local = inner.is_local
         self._inner = inner
         self._database = database
+
+    @property
+    def lance_commits(self) -> bool:
+        return False
 
     def create(self, key: str, data: Data) -> None:
         """Store an object under a name that is free.

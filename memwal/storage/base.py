@@ -53,10 +53,17 @@ class ObjectStore(ABC):
     is_local : bool
         Whether the objects are files of this machine. Only then do :meth:`sync` and
         :meth:`barrier` have something to do.
+    lance_commits : bool
+        Whether a version of a table that Lance itself stores here is durable, and never in the
+        place of another one. If not, versions are stored by us.
     """
 
     uri: str
     is_local: bool
+
+    @property
+    def lance_commits(self) -> bool:
+        return not self.is_local
 
     @abstractmethod
     def create(self, key: str, data: Data) -> None:

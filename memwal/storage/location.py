@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Final
 
 from memwal.storage import base, uris
 from memwal.storage.base import ObjectStore
@@ -13,6 +15,14 @@ from memwal.storage.open import check_options, open_store
 from memwal.storage.redaction import redact
 
 __all__ = ["TableLocation", "redact"]
+
+COMMITS_IN: Final = "memwal_commits_in"
+"""Storage option for a store without put-if-absent.
+
+It names the environment variable that has the URL of the database which decides the commits.
+"""
+
+_WRAPPERS: Final = "memwal.stores"
 
 # A client of a bucket holds a few connections; processes that serve more tables than this reopen.
 _OPEN_STORES = 512
@@ -32,7 +42,8 @@ class TableLocation:
         ``file://``, no trailing slash. Given as any spelling that
         :func:`~memwal.storage.open.open_store` takes.
     storage_options : mapping
-        As Lance takes them; a copy of what was given.
+        As Lance takes them; a copy of what was given. ``memwal_commits_in`` is ours, see
+        :data:`COMMITS_IN`.
 
     Raises
     ------
@@ -89,9 +100,20 @@ class TableLocation:
 
 @functools.lru_cache(maxsize=_OPEN_STORES)
 def _shared_store(location: TableLocation) -> ObjectStore:
-    return open_store(location.uri, location.storage_options)
+    return _opened(location, durable=True)
 
 
 @functools.lru_cache(maxsize=_OPEN_STORES)
 def _shared_store_without_fsync(location: TableLocation) -> ObjectStore:
-    return open_store(location.uri, location.storage_options, durable=False)
+    return _opened(location, durable=False)
+
+
+def _opened(location: TableLocation, *, durable: bool) -> ObjectStore:
+    options = dict(location.storage_options)
+    variable = options.pop(COMMITS_IN, None)
+    store = open_store(location.uri, options, durable=durable)
+    if variable is None:
+        return store
+    (wrapper,) = entry_points(group=_WRAPPERS, name=COMMITS_IN)
+    wrapped: ObjectStore = wrapper.load()(store, variable)
+    return wrapped

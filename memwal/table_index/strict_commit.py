@@ -90,7 +90,7 @@ def commit_durably(
     OSError, ValueError, RuntimeError
         Whatever ``commit`` raises, conflicts among it.
     """
-    if accept is None and not base.location.store.is_local:
+    if accept is None and base.location.store.lance_commits:
         return commit(base.dataset)
     # Here, since its library takes half a second to import, which a producer never needs.
     from memwal.table_index.pinned_namespace import DurableNamespace

@@ -22,6 +22,7 @@ from memwal.catalog.external_manifest import STAGING, ExternalManifestStore
 from memwal.catalog.models import ExternalObjectRow
 from memwal.errors import (
     CorruptDataError,
+    InvalidInputError,
     MemWalError,
     ObjectExistsError,
     ObjectNotFoundError,
@@ -430,3 +431,26 @@ def test_a_version_of_the_base_table_whose_committer_died_is_found_by_the_next(
     table.build_snapshot()
     assert table.base().version == before + 2
     assert staged(inner) == []
+
+
+class TestStorageOption:
+    """``memwal_commits_in``, by which a table names the database."""
+
+    def test_leads_every_process_to_the_database(
+        self, tmp_path: Path, database: Database, each_url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("COMMITS", each_url)
+        found = TableLocation(str(tmp_path / "table"), {location.COMMITS_IN: "COMMITS"})
+        store = found.store
+        assert isinstance(store, ExternalManifestStore)
+        assert not store.lance_commits
+        store.create(KEY, b"first")
+        with pytest.raises(ObjectExistsError):
+            store.create(KEY, b"second")
+        with database.reading() as session:
+            assert session.scalars(select(ExternalObjectRow)).all()
+
+    def test_of_a_variable_that_is_not_set_says_so(self, tmp_path: Path) -> None:
+        found = TableLocation(str(tmp_path / "other"), {location.COMMITS_IN: "NO_COMMITS"})
+        with pytest.raises(InvalidInputError, match="NO_COMMITS"):
+            _ = found.store
