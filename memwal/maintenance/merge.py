@@ -11,7 +11,8 @@ process that pauses, dies or repeats does at each step:
 
 A process that wakes late cannot do harm: its delete pass is pinned to the version whose progress
 it read, and is refused when anybody touched the same rows since; its marked commit is refused when
-the progress is not below its marks, and when another merger moved the progress of its regions.
+the progress is not below its marks, when another merger moved the progress of its regions, and when
+somebody else brought rows that may have the same keys.
 
 Lance refuses a merge when somebody appended to the table meanwhile, since the same keys may be
 among what was appended. Next to a writer that appends faster than a large commit takes, commits
@@ -31,7 +32,7 @@ import lance
 import pyarrow as pa
 from lance.mem_wal import CompactedSsTable
 
-from memwal.errors import ConflictError
+from memwal.errors import ConflictError, TableSetupError
 from memwal.format.names import generation_dir
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest
 from memwal.maintenance.merge_source import (
@@ -363,15 +364,40 @@ def _upsert(base: BaseTable, source: MergeSource) -> int:
         )
         return _execute(builder, source.upserts)
 
-    def unmoved(version: int) -> bool:
-        moved = open_base(base.location, version=version)
-        return not_merged(moved, source.batches) == list(source.batches)
-
-    # Another merger may bring one of several generations, and with it a key that a later one
-    # deletes, after the delete pass. Lance sees neither rows nor marks in conflict there.
-    guarded = bool(source.deletes.num_rows) and any(len(b.generations) > 1 for b in source.batches)
-    figures = _commit(base, execute, accept=unmoved if guarded else None)
+    figures = _commit(base, execute, accept=_ours_to_merge(base, source))
     return int(figures["num_inserted_rows"] + figures["num_updated_rows"])
+
+
+def _ours_to_merge(base: BaseTable, source: MergeSource) -> Callable[[int], bool]:
+    """Whether the rows of a merge may be committed behind a version that came after ``base``.
+
+    Lance looks for rows that both commits touched, and does not see all of them:
+
+    * another merger may have brought one of several generations, and with it a key that a later
+      one deletes, after the delete pass;
+    * somebody may have inserted, directly, a key that is new here as well. Lance compares inserted
+      keys only of merges that join, and not of those that look keys up in an index. A commit that
+      moves the progress of other regions brings other keys.
+    """
+    known = {base.version: base}
+
+    def accept(version: int) -> bool:
+        for number in range(base.version + 1, version + 1):
+            if number not in known:
+                try:
+                    known[number] = open_base(base.location, version=number)
+                except TableSetupError:
+                    # Cleaned up already: nobody can tell any more what it brought.
+                    return False
+            before, after = known[number - 1], known[number]
+            if not_merged(after, source.batches) != list(source.batches):
+                return False
+            brought = set(after.dataset.fragment_ids()) - set(before.dataset.fragment_ids())
+            if brought and after.details.merged == before.details.merged:
+                return False
+        return True
+
+    return accept
 
 
 def _execute(builder: lance.dataset.MergeInsertBuilder, rows: pa.Table) -> Mapping[str, int]:
