@@ -12,10 +12,11 @@ indexes then, and the next index build records it again, with nothing to add.
 
 from __future__ import annotations
 
+import json
 import logging
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import lance
@@ -95,7 +96,7 @@ def compact(
             break
         tasks += len(rewrites)
         done: list[RewriteResult] = run(rewrites, run_rewrite_task)
-        if not _commit(base, rewrites, done):
+        if not _commit(base, done):
             failures += 1
             if failures == _ATTEMPTS:
                 problems = (f"{failures} rewrites of {location} met other commits; run it again",)
@@ -147,9 +148,7 @@ def _plan(
     return tuple(RewriteTask(base.location, base.version, task) for task in found)
 
 
-def _commit(
-    base: BaseTable, tasks: Sequence[RewriteTask], rewrites: Sequence[RewriteResult]
-) -> bool:
+def _commit(base: BaseTable, rewrites: Sequence[RewriteResult]) -> bool:
     """Put the new fragments in the place of the old ones; False when somebody else touched them."""
 
     def commit(dataset: lance.LanceDataset) -> None:
@@ -159,7 +158,7 @@ def _commit(
         # Lance reserves the numbers of the new fragments in a version of its own.
         commit_durably(base, commit, once=False)
     except (OSError, RuntimeError, ValueError) as error:
-        if _landed(base, tasks):
+        if _landed(base, rewrites):
             return True
         if is_conflict(error):
             logger.info(
@@ -170,7 +169,20 @@ def _commit(
     return True
 
 
-def _landed(base: BaseTable, tasks: Sequence[RewriteTask]) -> bool:
-    """Whether new fragments are there although their commit was said to have failed."""
-    there = {fragment.fragment_id for fragment in open_base(base.location).dataset.get_fragments()}
-    return not any(fragment.id in there for task in tasks for fragment in task.plan.fragments)
+def _landed(base: BaseTable, rewrites: Sequence[RewriteResult]) -> bool:
+    """Whether new fragments are there although their commit was said to have failed.
+
+    Their files tell: their numbers are given by the commit, and the old ones may be gone for
+    something else that somebody did.
+    """
+    there = _files(open_base(base.location).dataset.get_fragments())
+    return any(
+        file["path"] in there
+        for rewrite in rewrites
+        for fragment in json.loads(rewrite.json())["new_fragments"]
+        for file in fragment["files"]
+    )
+
+
+def _files(fragments: Iterable[lance.LanceFragment]) -> set[str]:
+    return {file.path for fragment in fragments for file in fragment.data_files()}
