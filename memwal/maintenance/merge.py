@@ -301,7 +301,7 @@ def _merge_commit(
         wanted = not_merged(base, batches, held)
         if not wanted:
             return _Commit(version=base.version, held=tuple(held.values()))
-        if source is None or source.batches != tuple(wanted):
+        if source is None or not _is_of(source, base, wanted):
             try:
                 source = read_source(base, wanted, held)
             except Collected:
@@ -312,7 +312,7 @@ def _merge_commit(
             if source.deletes.num_rows:
                 deleted += _delete(base, source.deletes)
                 base = open_base(location)
-                if not_merged(base, source.batches) != list(source.batches):
+                if not _is_of(source, base, not_merged(base, source.batches)):
                     continue
             figures = _upsert(base, source)
         except _Conflict as conflict:
@@ -329,6 +329,11 @@ def _merge_commit(
     raise _Contended(
         f"{attempts} attempts to merge into {location} met other commits; try again later"
     )
+
+
+def _is_of(source: MergeSource, base: BaseTable, wanted: Sequence[RegionBatch]) -> bool:
+    """Whether a source has exactly these generations, in the columns of this version."""
+    return source.batches == tuple(wanted) and source.upserts.schema.equals(base.schema)
 
 
 class _Contended(ConflictError):
