@@ -16,7 +16,7 @@ import json
 import logging
 import random
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import lance
@@ -87,32 +87,30 @@ def compact(
     started = time.monotonic()
     tasks = commits = removed = added = failures = 0
     budget = commit_bytes
-    wanted = min_fragments
     problems: tuple[str, ...] = ()
-    while True:
-        base = open_base(location)
-        rewrites = _plan(base, target_rows, budget, wanted)
-        if not rewrites:
-            break
+    base = open_base(location)
+    # What is there now, and not what merges add meanwhile: with that it might never end.
+    small = _small_fragments(base, target_rows)
+    while len(small) >= min_fragments and (rewrites := _plan(base, target_rows, budget, small)):
         tasks += len(rewrites)
         done: list[RewriteResult] = run(rewrites, run_rewrite_task)
-        if not _commit(base, done):
+        committed = _commit(base, done)
+        base = open_base(location)
+        if not committed:
             failures += 1
             if failures == _ATTEMPTS:
                 problems = (f"{failures} rewrites of {location} met other commits; run it again",)
                 break
             budget = max(budget // _SHRINK, 1)
             time.sleep(random.uniform(0, _CONFLICT_WAIT_SECONDS * failures))  # noqa: S311
-            continue
-        commits += 1
-        removed += sum(result.metrics.fragments_removed for result in done)
-        added += sum(result.metrics.fragments_added for result in done)
-        # What is begun is finished, although less than the threshold may be left.
-        wanted = 1
+        else:
+            commits += 1
+            removed += sum(result.metrics.fragments_removed for result in done)
+            added += sum(result.metrics.fragments_added for result in done)
     return JobResult(
         job="compact",
         table=location.uri,
-        version=open_base(location).version,
+        version=base.version,
         tasks=tasks,
         commits=commits,
         seconds=time.monotonic() - started,
@@ -123,8 +121,7 @@ def compact(
 
 def small_fragments(base: BaseTable, *, target_rows: int = DEFAULT_TARGET_ROWS) -> int:
     """How many fragments a compaction would replace."""
-    plan = Compaction.plan(base.dataset, {"target_rows_per_fragment": target_rows})
-    return sum(len(task.fragments) for task in plan.tasks)
+    return len(_small_fragments(base, target_rows))
 
 
 def run_rewrite_task(task: RewriteTask) -> RewriteResult:
@@ -136,15 +133,26 @@ def run_rewrite_task(task: RewriteTask) -> RewriteResult:
         raise translate_lance_error(error, f"rewriting fragments of {task.location}") from error
 
 
+def _small_fragments(base: BaseTable, target_rows: int) -> frozenset[int]:
+    plan = Compaction.plan(base.dataset, {"target_rows_per_fragment": target_rows})
+    return frozenset(fragment.id for task in plan.tasks for fragment in task.fragments)
+
+
 def _plan(
-    base: BaseTable, target_rows: int, budget: int, min_fragments: int
+    base: BaseTable, target_rows: int, budget: int, wanted: Collection[int]
 ) -> tuple[RewriteTask, ...]:
-    if min_fragments > 1 and small_fragments(base, target_rows=target_rows) < min_fragments:
-        return ()
+    """Rewrites of the fragments that are wanted, and of what Lance puts together with them."""
+
+    def tasks(options: CompactionOptions) -> list[CompactionTask]:
+        return [
+            task
+            for task in Compaction.plan(base.dataset, options).tasks
+            if any(fragment.id in wanted for fragment in task.fragments)
+        ]
+
     options: CompactionOptions = {"target_rows_per_fragment": target_rows}
-    plan = Compaction.plan(base.dataset, {**options, "max_source_bytes": budget})
     # One task is more than the budget allows: it goes alone.
-    found = plan.tasks or Compaction.plan(base.dataset, options).tasks[:1]
+    found = tasks({**options, "max_source_bytes": budget}) or tasks(options)[:1]
     return tuple(RewriteTask(base.location, base.version, task) for task in found)
 
 

@@ -203,6 +203,26 @@ def test_a_commit_that_failed_is_not_done_because_the_old_fragments_are_gone(
         indexed.compact()
 
 
+@pytest.mark.parametrize("commit_bytes", [1, 1 << 30])
+def test_ends_beside_merges_that_never_do(indexed: memwal.Table, commit_bytes: int) -> None:
+    expected = fragmented(indexed)
+    turns: list[int] = []
+
+    def run(tasks: Any, function: Any) -> list[Any]:
+        turns.append(1000 + len(turns))
+        assert len(turns) <= 10, "it runs after every merge"
+        with indexed.writer() as writer:
+            writer.upsert(rows({turns[-1]: 1}))
+        merge(indexed.location)
+        return [function(task) for task in tasks]
+
+    result = compact(indexed.location, commit_bytes=commit_bytes, run=run)
+
+    assert result.problems == ()
+    assert result.figures["fragments_removed"] >= 10
+    assert base_state(indexed) == {**expected, **dict.fromkeys(turns, 1)}
+
+
 def test_gives_up_where_others_never_stop(
     indexed: memwal.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
