@@ -185,16 +185,18 @@ def plan_merge(
 def _oldest(batches: Sequence[RegionBatch], budget: int) -> list[RegionBatch]:
     """What fits the budget, level by level: the oldest generation of each region, then the next.
 
-    No region waits for another one to be merged whole.
+    No region waits for another one to be merged whole. Within a level any may come first: were it
+    always the same ones, and the budget too small for a level, others would wait for ever.
     """
+    order = random.sample(range(len(batches)), len(batches))
     levels = sorted(
-        (level, number)
-        for number, batch in enumerate(batches)
-        for level in range(len(batch.generations))
+        (level, turn, number)
+        for turn, number in enumerate(order)
+        for level in range(len(batches[number].generations))
     )
     taken = [0] * len(batches)
     size = 0
-    for level, number in levels:
+    for level, _, number in levels:
         size += batches[number].generations[level].bytes
         if size > budget and any(taken):
             break

@@ -252,10 +252,30 @@ class TestOrder:
         assert merge(table.location, run_bytes=1).figures["generations"] == 1
         merge(table.location, run_bytes=whole * 4 // 9)
 
-        assert sorted(merged(table, region) for region in regions) in ([1, 1, 2], [1, 2, 2])
+        assert sorted(merged(table, region) for region in regions) in (
+            [1, 1, 2],
+            [1, 2, 2],
+            [1, 1, 3],
+        )
         merge(table.location, run_bytes=whole)
         for region in regions:
             check_merged(table, dict.fromkeys(range(30), 2), region)
+
+    def test_runs_that_are_too_small_for_the_inflow_reach_every_region(self) -> None:
+        """The same one first each time, and the other would wait while that has anything."""
+        batches = [
+            merging.RegionBatch(
+                bucket_region_id(number),
+                tuple(merging.Generation(g, f"gen_{g}", 10) for g in range(1, count + 1)),
+            )
+            for number, count in enumerate((5, 1))
+        ]
+
+        found = [merging._oldest(batches, 1) for _ in range(64)]
+
+        assert all(len(taken) == 1 for taken in found)
+        assert all([g.number for g in taken[0].generations] == [1] for taken in found)
+        assert {taken[0].region_id for taken in found} == {b.region_id for b in batches}
 
 
 STEPS = ("open_base", "read_source", "_delete", "_upsert")
