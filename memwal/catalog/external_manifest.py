@@ -1,8 +1,8 @@
 """Put-if-absent for a store that has none, decided by a row of the catalog's database.
 
 This is Lance's protocol of the external manifest store, for what memwal itself creates: the
-manifests of regions, the entries of their logs, and those versions of the base table that memwal
-puts under their name itself. One creation goes through five steps:
+manifests of regions, the entries of their logs, the records of abandoned ones, and those versions
+of the base table that memwal puts under their name itself. One creation goes through five steps:
 
 1. The object is stored under a staging name of its own.
 2. A row is inserted that gives the staging name to the final one. The final name is the row's key,
@@ -77,7 +77,7 @@ STAGING = "_memwal_staging"
 """Folder of a table that objects wait in; no reader of Lance looks there."""
 
 _COVERED = re.compile(
-    r"_mem_wal/[^/]+/(manifest|wal)/[^/]+|_versions/[0-9]+\.manifest|_probe-[0-9a-f]+"
+    r"_mem_wal/[^/]+/(manifest|wal|abandoned)/[^/]+|_versions/[0-9]+\.manifest|_probe-[0-9a-f]+"
 )
 _MAX_ROOT = 500
 _MAX_KEY = 300

@@ -11,7 +11,7 @@ from uuid import UUID
 from memwal.errors import ConflictError
 from memwal.maintenance.index_build import build_indexes
 from memwal.maintenance.merge import DEFAULT_COMMIT_BYTES, merge
-from memwal.maintenance.results import JobResult, TaskRunner, run_in_process
+from memwal.maintenance.results import HeldRegion, JobResult, TaskRunner, run_in_process
 from memwal.region.discovery import read_manifests
 from memwal.storage.location import TableLocation
 from memwal.table_index.base_table import open_base
@@ -82,15 +82,18 @@ def checkpoint(
     before = open_base(location).details.merged
     whole = _missing(before, target)
     results: list[JobResult] = []
+    held: dict[UUID, HeldRegion] = {}
     idle = 0
     left = whole
     while left:
         _tell(progress, whole - left, whole, indexing=False)
         _check_time(location, deadline, f"{left} of {whole} generations are not merged")
+        # One that cannot be read is tried once, and takes no part of the budget of the others.
+        behind = [region for region in _behind(location, target) if region not in held]
         results.append(
             merge(
                 location,
-                regions=_behind(location, target),
+                regions=behind,
                 commit_bytes=commit_bytes,
                 # One commit of each task at a time, to look at the clock in between.
                 run_bytes=commit_bytes * max_tasks,
@@ -99,10 +102,11 @@ def checkpoint(
             )
         )
         now = _missing(open_base(location).details.merged, target)
-        idle = idle + 1 if now == left else 0
+        idle = idle + 1 if now == left and not results[-1].held else 0
         left = now
-        if idle and (results[-1].held or idle == _ROUNDS):
-            problems = "; ".join(results[-1].problems) or "other mergers kept getting in between"
+        held |= {UUID(region.region_id): region for region in results[-1].held}
+        if left and (idle == _ROUNDS or (held and held.keys() >= set(behind))):
+            problems = "; ".join(map(str, held.values())) or "other mergers kept getting in between"
             raise ConflictError(f"checkpoint of {location} is not complete: {problems}")
     _tell(progress, whole, whole, indexing=True)
     _check_time(location, deadline, "the maintained indexes have not caught up")

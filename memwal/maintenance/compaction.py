@@ -12,10 +12,11 @@ indexes then, and the next index build records it again, with nothing to add.
 
 from __future__ import annotations
 
+import json
 import logging
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import lance
@@ -86,32 +87,30 @@ def compact(
     started = time.monotonic()
     tasks = commits = removed = added = failures = 0
     budget = commit_bytes
-    wanted = min_fragments
     problems: tuple[str, ...] = ()
-    while True:
-        base = open_base(location)
-        rewrites = _plan(base, target_rows, budget, wanted)
-        if not rewrites:
-            break
+    base = open_base(location)
+    # What is there now, and not what merges add meanwhile: with that it might never end.
+    small = _small_fragments(base, target_rows)
+    while len(small) >= min_fragments and (rewrites := _plan(base, target_rows, budget, small)):
         tasks += len(rewrites)
         done: list[RewriteResult] = run(rewrites, run_rewrite_task)
-        if not _commit(base, rewrites, done):
+        committed = _commit(base, done)
+        base = open_base(location)
+        if not committed:
             failures += 1
             if failures == _ATTEMPTS:
                 problems = (f"{failures} rewrites of {location} met other commits; run it again",)
                 break
             budget = max(budget // _SHRINK, 1)
             time.sleep(random.uniform(0, _CONFLICT_WAIT_SECONDS * failures))  # noqa: S311
-            continue
-        commits += 1
-        removed += sum(result.metrics.fragments_removed for result in done)
-        added += sum(result.metrics.fragments_added for result in done)
-        # What is begun is finished, although less than the threshold may be left.
-        wanted = 1
+        else:
+            commits += 1
+            removed += sum(result.metrics.fragments_removed for result in done)
+            added += sum(result.metrics.fragments_added for result in done)
     return JobResult(
         job="compact",
         table=location.uri,
-        version=open_base(location).version,
+        version=base.version,
         tasks=tasks,
         commits=commits,
         seconds=time.monotonic() - started,
@@ -122,8 +121,7 @@ def compact(
 
 def small_fragments(base: BaseTable, *, target_rows: int = DEFAULT_TARGET_ROWS) -> int:
     """How many fragments a compaction would replace."""
-    plan = Compaction.plan(base.dataset, {"target_rows_per_fragment": target_rows})
-    return sum(len(task.fragments) for task in plan.tasks)
+    return len(_small_fragments(base, target_rows))
 
 
 def run_rewrite_task(task: RewriteTask) -> RewriteResult:
@@ -135,21 +133,30 @@ def run_rewrite_task(task: RewriteTask) -> RewriteResult:
         raise translate_lance_error(error, f"rewriting fragments of {task.location}") from error
 
 
+def _small_fragments(base: BaseTable, target_rows: int) -> frozenset[int]:
+    plan = Compaction.plan(base.dataset, {"target_rows_per_fragment": target_rows})
+    return frozenset(fragment.id for task in plan.tasks for fragment in task.fragments)
+
+
 def _plan(
-    base: BaseTable, target_rows: int, budget: int, min_fragments: int
+    base: BaseTable, target_rows: int, budget: int, wanted: Collection[int]
 ) -> tuple[RewriteTask, ...]:
-    if min_fragments > 1 and small_fragments(base, target_rows=target_rows) < min_fragments:
-        return ()
+    """Rewrites of the fragments that are wanted, and of what Lance puts together with them."""
+
+    def tasks(options: CompactionOptions) -> list[CompactionTask]:
+        return [
+            task
+            for task in Compaction.plan(base.dataset, options).tasks
+            if any(fragment.id in wanted for fragment in task.fragments)
+        ]
+
     options: CompactionOptions = {"target_rows_per_fragment": target_rows}
-    plan = Compaction.plan(base.dataset, {**options, "max_source_bytes": budget})
     # One task is more than the budget allows: it goes alone.
-    found = plan.tasks or Compaction.plan(base.dataset, options).tasks[:1]
+    found = tasks({**options, "max_source_bytes": budget}) or tasks(options)[:1]
     return tuple(RewriteTask(base.location, base.version, task) for task in found)
 
 
-def _commit(
-    base: BaseTable, tasks: Sequence[RewriteTask], rewrites: Sequence[RewriteResult]
-) -> bool:
+def _commit(base: BaseTable, rewrites: Sequence[RewriteResult]) -> bool:
     """Put the new fragments in the place of the old ones; False when somebody else touched them."""
 
     def commit(dataset: lance.LanceDataset) -> None:
@@ -159,7 +166,7 @@ def _commit(
         # Lance reserves the numbers of the new fragments in a version of its own.
         commit_durably(base, commit, once=False)
     except (OSError, RuntimeError, ValueError) as error:
-        if _landed(base, tasks):
+        if _landed(base, rewrites):
             return True
         if is_conflict(error):
             logger.info(
@@ -170,7 +177,20 @@ def _commit(
     return True
 
 
-def _landed(base: BaseTable, tasks: Sequence[RewriteTask]) -> bool:
-    """Whether new fragments are there although their commit was said to have failed."""
-    there = {fragment.fragment_id for fragment in open_base(base.location).dataset.get_fragments()}
-    return not any(fragment.id in there for task in tasks for fragment in task.plan.fragments)
+def _landed(base: BaseTable, rewrites: Sequence[RewriteResult]) -> bool:
+    """Whether new fragments are there although their commit was said to have failed.
+
+    Their files tell: their numbers are given by the commit, and the old ones may be gone for
+    something else that somebody did.
+    """
+    there = _files(open_base(base.location).dataset.get_fragments())
+    return any(
+        file["path"] in there
+        for rewrite in rewrites
+        for fragment in json.loads(rewrite.json())["new_fragments"]
+        for file in fragment["files"]
+    )
+
+
+def _files(fragments: Iterable[lance.LanceFragment]) -> set[str]:
+    return {file.path for fragment in fragments for file in fragment.data_files()}

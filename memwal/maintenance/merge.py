@@ -186,16 +186,18 @@ def plan_merge(
 def _oldest(batches: Sequence[RegionBatch], budget: int) -> list[RegionBatch]:
     """What fits the budget, level by level: the oldest generation of each region, then the next.
 
-    No region waits for another one to be merged whole.
+    No region waits for another one to be merged whole. Within a level any may come first: were it
+    always the same ones, and the budget too small for a level, others would wait for ever.
     """
+    order = random.sample(range(len(batches)), len(batches))
     levels = sorted(
-        (level, number)
-        for number, batch in enumerate(batches)
-        for level in range(len(batch.generations))
+        (level, turn, number)
+        for turn, number in enumerate(order)
+        for level in range(len(batches[number].generations))
     )
     taken = [0] * len(batches)
     size = 0
-    for level, number in levels:
+    for level, _, number in levels:
         size += batches[number].generations[level].bytes
         if size > budget and any(taken):
             break
@@ -302,7 +304,7 @@ def _merge_commit(
         wanted = not_merged(base, batches, held)
         if not wanted:
             return _Commit(version=base.version, held=tuple(held.values()))
-        if source is None or source.batches != tuple(wanted):
+        if source is None or not _is_of(source, base, wanted):
             try:
                 source = read_source(base, wanted, held)
             except Collected:
@@ -313,7 +315,7 @@ def _merge_commit(
             if source.deletes.num_rows:
                 deleted += _delete(base, source.deletes)
                 base = open_base(location)
-                if not_merged(base, source.batches) != list(source.batches):
+                if not _is_of(source, base, not_merged(base, source.batches)):
                     continue
             figures = _upsert(base, source)
         except _Conflict as conflict:
@@ -330,6 +332,11 @@ def _merge_commit(
     raise _Contended(
         f"{attempts} attempts to merge into {location} met other commits; try again later"
     )
+
+
+def _is_of(source: MergeSource, base: BaseTable, wanted: Sequence[RegionBatch]) -> bool:
+    """Whether a source has exactly these generations, in the columns of this version."""
+    return source.batches == tuple(wanted) and source.upserts.schema.equals(base.schema)
 
 
 class _Contended(ConflictError):

@@ -112,7 +112,8 @@ def build_snapshot(
     index_id = uuid.uuid4()
     if len(manifests) > inline_regions:
         key = snapshot_key(index_id)
-        location.store.create(key, data)
+        # Nobody else has the name, which not every store could refuse to give twice.
+        location.store.put(key, data)
         inline = pointer_to(key, rows.schema)
 
     def change(base: BaseTable) -> IndexDetails:
@@ -166,6 +167,9 @@ def _at_tip(location: TableLocation, manifest: RegionManifest) -> tuple[RegionMa
     if behind < _HINT_LAG:
         return replace(manifest, wal_last_seen=max(newest, manifest.wal_last_seen)), False
     try:
+        # Lance syncs no entry on a local disk. A claim refuses a log that is shorter than the hint,
+        # so that the hint must not outlive them when the machine crashes.
+        location.store.barrier()
         return _hinted(location, manifest.region_id, newest), True
     except (ConflictError, StoreError) as error:
         # It would only have saved the next claim some requests.

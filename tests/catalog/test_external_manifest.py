@@ -32,11 +32,13 @@ from memwal.errors import (
     UnsupportedStoreError,
 )
 from memwal.format.region_manifest import RegionManifest
+from memwal.maintenance.snapshot_build import build_snapshot
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage import location
 from memwal.storage.local import LocalStore
 from memwal.storage.location import TableLocation
 from memwal.storage.open import check_put_if_absent, open_store
+from memwal.table_index.region_snapshot import external_key, read_snapshot
 
 CHILD = Path(__file__).with_name("_commit_child.py")
 REGION = UUID(int=7)
@@ -408,6 +410,27 @@ def test_a_table_lives_in_such_a_store(
     with table.writer() as writer:
         writer.upsert(rows({100: 5}))
     assert state(table) == {**expected, 100: 5}
+    (inner,) = careless_tables.values()
+    assert inner.count("create") == 0
+
+
+def test_a_log_is_abandoned_and_a_large_snapshot_taken_in_such_a_store(
+    careless_tables: dict[str, CarelessStore], make_table: MakeTable
+) -> None:
+    table = make_table(buckets=3)
+    writer = table.writer()
+    writer.upsert(rows(dict.fromkeys(range(20), 1)))
+    writer.abort()
+    with table.writer(replay=False) as second:
+        second.claim()
+        second.upsert(rows({7: 7}))
+    assert state(table) == {7: 7}
+
+    build_snapshot(table.location, inline_regions=2)
+
+    details = table.base().details
+    assert external_key(details) is not None
+    assert len(read_snapshot(table.location.store, details) or {}) == 3
     (inner,) = careless_tables.values()
     assert inner.count("create") == 0
 

@@ -119,6 +119,23 @@ def test_that_cannot_be_complete_says_why(
     assert merged(table) == 0
 
 
+def test_of_a_region_that_cannot_be_read_completes_the_others(make_table: MakeTable) -> None:
+    """Though each commit has room for one generation, and its own come first."""
+    table = make_table(buckets=2)
+    with table.writer() as writer:
+        for turn in range(3):
+            writer.upsert(numbered(0, 30, n=turn))
+            writer.flush()
+    bad, good = table.region_ids()
+    shutil.rmtree(folder(table) / generation_dir(bad, manifest(table, bad).flushed[0].path))
+
+    with pytest.raises(ConflictError, match=str(bad)):
+        table.checkpoint(commit_bytes=1)
+
+    assert merged(table, good) == 3
+    assert merged(table, bad) == 0
+
+
 def test_leaves_what_is_flushed_later(table: memwal.Table) -> None:
     """It ends though a producer never does."""
     writer = table.writer()

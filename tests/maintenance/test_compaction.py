@@ -10,7 +10,7 @@ import pytest
 from support.tables import MakeTable, base_state, folder, keys, numbered, rows
 
 import memwal
-from memwal.errors import InvalidInputError
+from memwal.errors import InvalidInputError, StoreUnavailableError
 from memwal.maintenance import compaction
 from memwal.maintenance.compaction import compact, small_fragments
 from memwal.maintenance.index_build import build_indexes, covers
@@ -182,6 +182,45 @@ def test_a_commit_whose_answer_is_lost_is_done(
 
     assert (result.commits, result.problems) == (1, ())
     assert base_state(indexed) == expected
+
+
+def test_a_commit_that_failed_is_not_done_because_the_old_fragments_are_gone(
+    indexed: memwal.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fragmented(indexed)
+
+    class Broken:
+        plan = staticmethod(compaction.Compaction.plan)
+
+        @staticmethod
+        def commit(*args: Any) -> None:
+            indexed.base().dataset.delete("id >= 0")
+            raise OSError("the disk is broken")
+
+    monkeypatch.setattr(compaction, "Compaction", Broken)
+
+    with pytest.raises(StoreUnavailableError, match="the disk is broken"):
+        indexed.compact()
+
+
+@pytest.mark.parametrize("commit_bytes", [1, 1 << 30])
+def test_ends_beside_merges_that_never_do(indexed: memwal.Table, commit_bytes: int) -> None:
+    expected = fragmented(indexed)
+    turns: list[int] = []
+
+    def run(tasks: Any, function: Any) -> list[Any]:
+        turns.append(1000 + len(turns))
+        assert len(turns) <= 10, "it runs after every merge"
+        with indexed.writer() as writer:
+            writer.upsert(rows({turns[-1]: 1}))
+        merge(indexed.location)
+        return [function(task) for task in tasks]
+
+    result = compact(indexed.location, commit_bytes=commit_bytes, run=run)
+
+    assert result.problems == ()
+    assert result.figures["fragments_removed"] >= 10
+    assert base_state(indexed) == {**expected, **dict.fromkeys(turns, 1)}
 
 
 def test_gives_up_where_others_never_stop(

@@ -252,10 +252,30 @@ class TestOrder:
         assert merge(table.location, run_bytes=1).figures["generations"] == 1
         merge(table.location, run_bytes=whole * 4 // 9)
 
-        assert sorted(merged(table, region) for region in regions) in ([1, 1, 2], [1, 2, 2])
+        assert sorted(merged(table, region) for region in regions) in (
+            [1, 1, 2],
+            [1, 2, 2],
+            [1, 1, 3],
+        )
         merge(table.location, run_bytes=whole)
         for region in regions:
             check_merged(table, dict.fromkeys(range(30), 2), region)
+
+    def test_runs_that_are_too_small_for_the_inflow_reach_every_region(self) -> None:
+        """The same one first each time, and the other would wait while that has anything."""
+        batches = [
+            merging.RegionBatch(
+                bucket_region_id(number),
+                tuple(merging.Generation(g, f"gen_{g}", 10) for g in range(1, count + 1)),
+            )
+            for number, count in enumerate((5, 1))
+        ]
+
+        found = [merging._oldest(batches, 1) for _ in range(64)]
+
+        assert all(len(taken) == 1 for taken in found)
+        assert all([g.number for g in taken[0].generations] == [1] for taken in found)
+        assert {taken[0].region_id for taken in found} == {b.region_id for b in batches}
 
 
 STEPS = ("open_base", "read_source", "_delete", "_upsert")
@@ -701,6 +721,59 @@ def test_commits_shrink_where_others_get_in_between(
     assert result.figures["generations"] == 8
     assert sizes[0] == 8
     assert min(sizes) <= 2
+
+
+@pytest.mark.parametrize("step", ["_delete", "_upsert"])
+@pytest.mark.parametrize("change", ["add", "drop", "rename"])
+def test_columns_that_change_under_it_are_as_they_are_then(
+    table: memwal.Table, monkeypatch: pytest.MonkeyPatch, step: str, change: str
+) -> None:
+    flush(table, {1: 1, 2: 2, 7: 7})
+    table.merge()
+    flush(table, {1: 11, 3: 3}, [2])
+    real, calls = getattr(merging, step), [0]
+
+    def late(base: Any, rows: Any) -> int:
+        calls[0] += 1
+        if calls[0] == 1:
+            dataset = table.base().dataset
+            if change == "add":
+                dataset.add_columns(pa.field("extra", pa.int64()))
+            elif change == "drop":
+                dataset.drop_columns(["text"])
+            else:
+                dataset.alter_columns({"path": "text", "name": "words"})
+        return int(real(base, rows))
+
+    monkeypatch.setattr(merging, step, late)
+    table.merge()
+
+    found = table.base().dataset.to_table().to_pylist()
+    assert {row["id"]: row["n"] for row in found} == {1: 11, 3: 3, 7: 7}
+    if change != "drop":
+        name = "words" if change == "rename" else "text"
+        assert {row[name] for row in found} == {"1=11", "3=3", "7=7"}
+    assert merged(table) == 3
+    assert table.scan().count_rows() == 3
+
+
+@pytest.mark.parametrize("step", ["_delete", "_upsert"])
+@pytest.mark.parametrize("run_bytes", [1, None])
+def test_two_mergers_of_a_table_with_stable_row_ids(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, run_bytes: int | None
+) -> None:
+    path = str(tmp_path / "stable")
+    lance.write_dataset(rows({1: 1, 2: 2, 50: 50}), path, enable_stable_row_ids=True)
+    table = memwal.enable(path, region_spec=memwal.RegionSpec.unsharded(), primary_key=["id"])
+    flush(table, {1: 11, 7: 7, 9: 9}, [2, 7], {8: 8, 2: 22}, [9, 1], {1: 111})
+    with stopped_at(monkeypatch, step) as pause, ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(table.merge)
+        pause.wait_until_reached()
+        table.merge(commit_bytes=1, run_bytes=run_bytes)
+        pause.release()
+        slow.result()
+
+    check_merged(table, {1: 111, 2: 22, 8: 8, 50: 50})
 
 
 def test_a_task_that_is_run_again_much_later_does_nothing(table: memwal.Table) -> None:

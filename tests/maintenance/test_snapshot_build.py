@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -330,6 +331,23 @@ def test_tells_the_manifest_where_the_log_ends(
     writer.close()
     assert state(table) == {**{number: number for number in range(8)}, 100: 100}
     assert table.build_snapshot().figures["hints"] == 0
+
+
+def test_the_log_is_durable_before_the_manifest_says_how_long_it_is(
+    faults: FaultyStores, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot_build, "_HINT_LAG", 2)
+    table = make_table()
+    with table.writer() as writer:
+        for number in range(6):
+            writer.upsert(rows({number: number}))
+        store = faults.of(table.location)
+        store.clear()
+
+        assert table.build_snapshot().figures["hints"] == 1
+
+    names = [name for name, key in store.calls if fnmatch(key, REGION_MANIFEST) or not key]
+    assert names.index("barrier") < names.index("create")
 
 
 def lance_rows(data: bytes) -> pa.Table:

@@ -11,7 +11,7 @@ from uuid import UUID
 import lance
 import pytest
 from support.faulty_store import TABLE_MANIFEST, FaultyStore, FaultyStores
-from support.tables import MakeTable, folder, keys, merged, rows, state
+from support.tables import MakeTable, base_state, folder, keys, merged, rows, state
 
 import memwal
 from memwal.errors import (
@@ -20,12 +20,16 @@ from memwal.errors import (
     OutcomeUnknownError,
     StoreAccessError,
     StoreFullError,
+    StoreUnavailableError,
     TableSetupError,
 )
 from memwal.format.index_details import IndexDetails
 from memwal.table_index.base_table import BaseTable, open_base
 from memwal.table_index.details import update_details
-from memwal.table_index.strict_commit import commit_details
+from memwal.table_index.strict_commit import commit_details, commit_durably
+
+# A version that is not named yet.
+STAGED = "_versions/*.manifest-*"
 
 
 @pytest.fixture
@@ -35,6 +39,20 @@ def store(faults: FaultyStores, table: memwal.Table) -> FaultyStore:
 
 def stamped(base: BaseTable, millis: int) -> IndexDetails:
     return replace(base.details, snapshot_ts_millis=millis)
+
+
+def upsert(values: dict[int, int | None]) -> Callable[[lance.LanceDataset], object]:
+    def commit(dataset: lance.LanceDataset) -> object:
+        merge = dataset.merge_insert(["id"]).when_matched_update_all().when_not_matched_insert_all()
+        return merge.conflict_retries(0).execute(rows(values))
+
+    return commit
+
+
+def natively(table: memwal.Table, values: dict[int, int | None]) -> None:
+    """What somebody else commits, past everything of ours."""
+    merge = lance.dataset(table.uri).merge_insert(["id"])
+    merge.when_matched_update_all().when_not_matched_insert_all().execute(rows(values))
 
 
 def leftovers(table: memwal.Table) -> list[str]:
@@ -260,3 +278,136 @@ class TestUpdate:
             list(pool.map(add, range(12)))
 
         assert len(table.base().details.writer_config_defaults) == 12
+
+
+class TestDurably:
+    """Commits that Lance rebases, of which each version is created by ours."""
+
+    def test_over_several_others(self, table: memwal.Table) -> None:
+        natively(table, {1: 1, 2: 2, 3: 3})
+        base = table.base()
+        natively(table, {1: 10})
+        natively(table, {3: 30})
+        table.base().dataset.delete("id = 2")
+        asked: list[int] = []
+
+        commit_durably(base, upsert({9: 9}), accept=lambda version: not asked.append(version))
+
+        assert asked == [base.version + 3], "all of the others, at once"
+        assert table.base().version == base.version + 4
+        assert base_state(table) == {1: 10, 3: 30, 9: 9}
+        assert leftovers(table) == []
+
+    def test_that_is_not_accepted_changes_nothing(self, table: memwal.Table) -> None:
+        base = table.base()
+        natively(table, {2: 2})
+
+        with pytest.raises(ConflictError):
+            commit_durably(base, upsert({9: 9}), accept=lambda version: False)
+
+        assert base_state(table) == {2: 2}
+        assert leftovers(table) == []
+        # Nothing came in between: there is nothing to accept.
+        commit_durably(table.base(), upsert({9: 9}), accept=lambda version: False)
+        assert base_state(table) == {2: 2, 9: 9}
+
+    def test_is_accepted_anew_when_others_come_between_the_look_and_the_name(
+        self, store: FaultyStore, table: memwal.Table
+    ) -> None:
+        base = table.base()
+        natively(table, {2: 2})
+        asked: list[int] = []
+        pause = store.pause("create", TABLE_MANIFEST)
+        with ThreadPoolExecutor(1) as pool:
+            committing = pool.submit(
+                commit_durably,
+                base,
+                upsert({9: 9}),
+                accept=lambda version: not asked.append(version),
+            )
+            pause.wait_until_reached()
+            natively(table, {3: 3})
+            natively(table, {4: 4})
+            pause.release()
+            committing.result()
+
+        assert asked == [base.version + 1, base.version + 3]
+        assert base_state(table) == {2: 2, 3: 3, 4: 4, 9: 9}
+        assert leftovers(table) == []
+
+    @pytest.mark.parametrize("kind", ["not there", "there", "our own"])
+    def test_an_ambiguous_answer_is_settled(
+        self, store: FaultyStore, table: memwal.Table, kind: str
+    ) -> None:
+        base = table.base()
+        natively(table, {3: 3})
+        if kind == "our own":
+            store.claim_exists("create", TABLE_MANIFEST)
+        else:
+            store.fail("create", TABLE_MANIFEST, after=kind == "there")
+
+        commit_durably(base, upsert({9: 9}))
+
+        assert base_state(table) == {3: 3, 9: 9}
+        assert table.base().version == base.version + 2
+        assert leftovers(table) == []
+
+    @pytest.mark.parametrize(
+        ("action", "pattern"),
+        [("get", STAGED), ("barrier", "*")],
+    )
+    def test_a_store_that_fails_before_the_name_leaves_nothing(
+        self, store: FaultyStore, table: memwal.Table, action: str, pattern: str
+    ) -> None:
+        base = table.base()
+        store.fail(action, pattern, times=100)
+
+        with pytest.raises(StoreUnavailableError):
+            commit_durably(base, upsert({9: 9}))
+
+        store._rules.clear()
+        assert table.base().version == base.version
+        assert leftovers(table) == []
+        commit_durably(base, upsert({9: 9}))
+        assert base_state(table) == {9: 9}
+
+    def test_what_fails_behind_the_name_is_no_failure(
+        self, store: FaultyStore, table: memwal.Table
+    ) -> None:
+        base = table.base()
+        store.fail("delete", STAGED, times=100)
+
+        commit_durably(base, upsert({9: 9}))
+
+        assert base_state(table) == {9: 9}
+        assert table.base().version == base.version + 1
+
+    def test_beside_lance_loses_nothing(self, table: memwal.Table) -> None:
+        def write(number: int) -> None:
+            for turn in range(4):
+                mine = {number * 100 + turn: turn}
+                if number % 2:
+                    commit_durably(table.base(), upsert(mine))
+                else:
+                    natively(table, mine)
+
+        with ThreadPoolExecutor(6) as pool:
+            list(pool.map(write, range(6)))
+
+        assert base_state(table) == {n * 100 + turn: turn for n in range(6) for turn in range(4)}
+        assert leftovers(table) == []
+
+    def test_keeps_the_names_that_versions_have(self, tmp_path: Path) -> None:
+        path = tmp_path / "older"
+        lance.write_dataset(rows({1: 1}), path, enable_v2_manifest_paths=False)
+        table = memwal.enable(
+            str(path), region_spec=memwal.RegionSpec.unsharded(), primary_key=["id"]
+        )
+        commit_durably(table.base(), upsert({2: 2}))
+        assert (path / f"_versions/{table.base().version}.manifest").exists()
+        lance.dataset(path).migrate_manifest_paths_v2()
+
+        commit_durably(table.base(), upsert({3: 3}))
+
+        assert {len(file.stem) for file in (path / "_versions").glob("*.manifest")} == {20}
+        assert base_state(table) == {1: 1, 2: 2, 3: 3}

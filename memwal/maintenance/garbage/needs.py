@@ -1,14 +1,18 @@
 """Which generations somebody may still read: tables, indexes, tags, branches, recent versions.
 
-Progress only grows from one version of a line to the next. What the oldest version that is kept
-does not need, no later one does: of all old versions, one is read. What a branch needs is what the
-version needs that it started from; what was merged into the branch since is more.
+Progress only grows from one version of a line to the next. What the version does not need that was
+the latest a retention ago, no later one does: of all those, one is read. Only restoring an old
+version takes progress back; so each version that has a tag or a branch is read too, as what they
+need stays for ever. What a branch needs is what the version needs that it started from; what was
+merged into the branch since is more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from uuid import UUID
 
 from memwal.errors import ObjectNotFoundError, TableSetupError
@@ -20,6 +24,8 @@ from memwal.storage.location import TableLocation
 from memwal.table_index.base_table import BaseTable, open_base, translate_lance_error
 
 REFS_DIR = "_refs"
+
+_PARALLEL_READS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,9 +123,7 @@ def read_needs(location: TableLocation, ages: Ages, *, base: BaseTable | None = 
         )
         for name in maintained_index_names(latest)
     ]
-    held = _held_by_versions(latest, ages)
-    if held is not None:
-        limits.append(held)
+    limits += _held_by_versions(latest, ages)
     return Needs(tuple(limits), refs)
 
 
@@ -130,8 +134,8 @@ def read_refs(location: TableLocation) -> tuple[tuple[object, ...], ...]:
     )
 
 
-def _held_by_versions(base: BaseTable, ages: Ages) -> Limit | None:
-    """The limit of the oldest version that is kept and older than the latest one."""
+def _held_by_versions(base: BaseTable, ages: Ages) -> Iterator[Limit]:
+    """The limits of the versions that are kept and older than the latest one, oldest first."""
     versions = StoredVersions.list(base.location)
     if base.version not in versions.manifests:
         raise TableSetupError(
@@ -140,11 +144,11 @@ def _held_by_versions(base: BaseTable, ages: Ages) -> Limit | None:
     recent = versions.latest_at(ages.now - ages.keep)
     kept = {**_named_versions(base)}
     kept.setdefault(recent, (Reason.RETENTION, f"version {recent} is kept for its age"))
-    for version in sorted(kept):
-        if version >= base.version:
-            return None
+    older = sorted(version for version in kept if version < base.version)
+    with ThreadPoolExecutor(_PARALLEL_READS) as pool:
+        found = list(pool.map(partial(_progress_at, base, versions), older))
+    for version, progress in zip(older, found, strict=True):
         reason, words = kept[version]
-        progress = _progress_at(base, versions, version)
         # One from before MemWAL was enabled needs no generation itself; but as the oldest recent
         # version it stands for the ones after it, which had nothing merged.
         if progress is None and version != recent:
@@ -153,8 +157,7 @@ def _held_by_versions(base: BaseTable, ages: Ages) -> Limit | None:
         if version == recent and reason is Reason.RETENTION:
             replaced = versions.replaced_at(version)
             until = None if replaced is None else moment(replaced + ages.keep)
-        return Limit(reason=reason, words=words, generations=dict(progress or {}), until=until)
-    return None
+        yield Limit(reason=reason, words=words, generations=dict(progress or {}), until=until)
 
 
 def _progress_at(
@@ -181,11 +184,6 @@ def _named_versions(base: BaseTable) -> dict[int, tuple[Reason, str]]:
         branches = base.dataset.branches.list()
     except (OSError, ValueError, RuntimeError) as error:
         raise translate_lance_error(error, f"listing what {base.location} keeps") from error
-    if any(base.location.uri.endswith(f"/tree/{name}") for name in branches):
-        raise TableSetupError(
-            f"{base.location} is a branch: it began with the merge progress of another line, which "
-            "says nothing of its own generations; nothing is collected there"
-        )
     found: dict[int, tuple[Reason, str]] = {}
     for name, branch in branches.items():
         # The chain of ancestors starts on the main line, also where one of them is gone.

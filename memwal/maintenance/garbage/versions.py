@@ -89,7 +89,7 @@ def progress_of(location: TableLocation, manifest: ObjectInfo) -> Mapping[UUID, 
     return _progress(location, manifest)
 
 
-@functools.lru_cache(maxsize=32)
+@functools.lru_cache(maxsize=256)
 def _progress(location: TableLocation, manifest: ObjectInfo) -> Mapping[UUID, int] | None:
     entry = find_mem_wal_index(location.store.get(manifest.key), name=manifest.key)
     return None if entry is None else IndexDetails.decode(entry.details).merged
