@@ -11,8 +11,9 @@ from memwal.reader.recent import Recent, version_key
 from memwal.table_index.base_table import BaseTable, open_base, translate_lance_error
 
 _KNOWN_COMMITS: Final = 1_024
-# What is older is not asked for: an index that lags so far behind is searched past anyway.
-_MOST_COMMITS: Final = 256
+# Each costs a few requests when it is seen for the first time. The rows of fragments that are older
+# are looked at one by one, as those are that nobody merged.
+_MOST_COMMITS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
