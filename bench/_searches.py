@@ -68,7 +68,7 @@ def _against_native(
     folder: Path, uri: str, rows: int, regions: int, generations: int, vectors: np.ndarray
 ) -> Iterator[Line]:
     table = _enabled(uri, memwal.RegionSpec.bucket("id", regions))
-    _written(table, rows, generations, max(rows // _PART, 1) * regions)
+    tables.flush_generations(table, rows, generations, max(rows // _PART, 1) * regions, _rows)
     merged_rows = table.scan().to_reader()
     merged_uri = str(folder / "merged")
     _index(lance.write_dataset(merged_rows, merged_uri, schema=merged_rows.schema))
@@ -116,7 +116,7 @@ def _against_native(
 def _behind(folder: Path, uri: str, rows: int, vectors: np.ndarray) -> Iterator[Line]:
     lagging = _enabled(uri, memwal.RegionSpec.unsharded())
     fresh = max(rows // _PART, 1)
-    _written(lagging, rows, _BEHIND, fresh)
+    tables.flush_generations(lagging, rows, _BEHIND, fresh, _rows)
     lagging.merge()
     caught_up_uri = _copied(uri, folder / "caught-up")
     caught_up = memwal.open(caught_up_uri)
@@ -179,11 +179,7 @@ def _nearest(dataset: lance.LanceDataset, vectors: np.ndarray) -> list[set[int]]
 def _base(folder: Path, rows: int) -> str:
     """A table of vectors with an index on them."""
     uri = str(folder / "vectors")
-    starts = range(0, rows, _PIECE)
-    made = (_rows(np.arange(start, min(start + _PIECE, rows)), start) for start in starts)
-    batches = (batch for piece in made for batch in piece.to_batches())
-    lance.write_dataset(pa.RecordBatchReader.from_batches(VECTORS, batches), uri)
-    _index(lance.dataset(uri))
+    _index(tables.write_in_pieces(uri, VECTORS, rows, _rows, piece=_PIECE))
     return uri
 
 
@@ -201,19 +197,6 @@ def _enabled(uri: str, spec: memwal.RegionSpec) -> memwal.Table:
     return memwal.enable(
         uri, primary_key=["id"], region_spec=spec, maintained_indexes=["vector_idx"]
     )
-
-
-def _written(table: memwal.Table, rows: int, generations: int, fresh: int) -> None:
-    """Flush so many generations, half updates of the base table and half new rows."""
-    options = memwal.WriterOptions(max_memtable_rows=1 << 24, max_memtable_bytes=1 << 32)
-    random = np.random.default_rng(1)
-    with table.writer(options=options) as writer:
-        for number in range(generations):
-            first = rows + number * fresh
-            ids = np.arange(first, first + fresh)
-            ids[: fresh // 2] = random.choice(rows, fresh // 2, replace=False)
-            writer.upsert(_rows(ids, first))
-            writer.flush()
 
 
 def _rows(ids: np.ndarray, seed: int) -> pa.Table:

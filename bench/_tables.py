@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,9 @@ WIDE = pa.schema(
     ]
 )
 MAINTAINED = ("id_idx", "vector_idx", "text_idx")
+
+MakeRows = Callable[[np.ndarray, int], pa.Table]
+"""Makes rows of some keys, and of a seed."""
 
 _WORDS = 20_000
 _WORDS_PER_TEXT = 8
@@ -69,6 +73,31 @@ def index(dataset: lance.LanceDataset) -> None:
         num_sub_vectors=_SUB_VECTORS,
     )
     dataset.create_scalar_index("text", "INVERTED", name="text_idx")
+
+
+def write_in_pieces(
+    uri: str, schema: pa.Schema, rows: int, make: MakeRows, *, piece: int
+) -> lance.LanceDataset:
+    """Write a data set with the keys from 0 on, so many rows in memory at a time."""
+    starts = range(0, rows, piece)
+    made = (make(np.arange(start, min(start + piece, rows)), start) for start in starts)
+    batches = (batch for part in made for batch in part.to_batches())
+    return lance.write_dataset(pa.RecordBatchReader.from_batches(schema, batches), uri)
+
+
+def flush_generations(
+    table: memwal.Table, rows: int, generations: int, fresh: int, make: MakeRows
+) -> None:
+    """Flush so many generations, half updates of the base table's ``rows`` and half new rows."""
+    options = memwal.WriterOptions(max_memtable_rows=1 << 24, max_memtable_bytes=1 << 32)
+    random = np.random.default_rng(1)
+    with table.writer(options=options) as writer:
+        for number in range(generations):
+            first = rows + number * fresh
+            ids = np.arange(first, first + fresh)
+            ids[: fresh // 2] = random.choice(rows, fresh // 2, replace=False)
+            writer.upsert(make(ids, first))
+            writer.flush()
 
 
 def narrow_rows(count: int, start: int, *, padding: int = 0) -> pa.Table:

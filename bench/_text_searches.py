@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import _tables as tables
 import lance
 import numpy as np
 import pyarrow as pa
@@ -63,7 +64,7 @@ def _against_merged(
     folder: Path, uri: str, rows: int, regions: int, generations: int, queries: list[str]
 ) -> Iterator[Line]:
     table = _enabled(uri, memwal.RegionSpec.bucket("id", regions))
-    _written(table, rows, generations, max(rows // _PART, 1) * regions)
+    tables.flush_generations(table, rows, generations, max(rows // _PART, 1) * regions, _rows)
     merged_rows = table.scan().to_reader()
     merged_uri = str(folder / "merged-texts")
     merged = lance.write_dataset(merged_rows, merged_uri, schema=merged_rows.schema)
@@ -98,7 +99,7 @@ def _against_merged(
 
 def _behind(folder: Path, uri: str, rows: int, queries: list[str]) -> Iterator[Line]:
     lagging = _enabled(uri, memwal.RegionSpec.unsharded())
-    _written(lagging, rows, _BEHIND, max(rows // _PART, 1))
+    tables.flush_generations(lagging, rows, _BEHIND, max(rows // _PART, 1), _rows)
     lagging.merge()
     caught_up_uri = str(folder / "caught-up")
     shutil.copytree(uri, caught_up_uri)
@@ -153,30 +154,14 @@ def _bound(native: Figure, sources: int) -> Figure:
 def _base(folder: Path, rows: int) -> str:
     """A table of texts with an index on them."""
     uri = str(folder / "texts")
-    starts = range(0, rows, _PIECE)
-    made = (_rows(np.arange(start, min(start + _PIECE, rows)), start) for start in starts)
-    batches = (batch for piece in made for batch in piece.to_batches())
-    reader = pa.RecordBatchReader.from_batches(TEXTS, batches)
-    lance.write_dataset(reader, uri).create_scalar_index("text", "INVERTED", name="text_idx")
-    lance.dataset(uri).create_scalar_index("id", "BTREE")
+    dataset = tables.write_in_pieces(uri, TEXTS, rows, _rows, piece=_PIECE)
+    dataset.create_scalar_index("text", "INVERTED", name="text_idx")
+    dataset.create_scalar_index("id", "BTREE")
     return uri
 
 
 def _enabled(uri: str, spec: memwal.RegionSpec) -> memwal.Table:
     return memwal.enable(uri, primary_key=["id"], region_spec=spec, maintained_indexes=["text_idx"])
-
-
-def _written(table: memwal.Table, rows: int, generations: int, fresh: int) -> None:
-    """Flush so many generations, half updates of the base table and half new rows."""
-    options = memwal.WriterOptions(max_memtable_rows=1 << 24, max_memtable_bytes=1 << 32)
-    random = np.random.default_rng(1)
-    with table.writer(options=options) as writer:
-        for number in range(generations):
-            first = rows + number * fresh
-            ids = np.arange(first, first + fresh)
-            ids[: fresh // 2] = random.choice(rows, fresh // 2, replace=False)
-            writer.upsert(_rows(ids, first))
-            writer.flush()
 
 
 def _rows(ids: np.ndarray, seed: int) -> pa.Table:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 import pyarrow as pa
 
+from memwal.errors import InvalidInputError
 from memwal.reader.explain import ReadPlan
 from memwal.reader.lookup import look_up
 from memwal.reader.needed_regions import WantedKeys
@@ -115,6 +116,10 @@ class Reads:
         """
 
         def wanted(base: BaseTable) -> pa.Table:
+            if not base.primary_key:
+                raise InvalidInputError(
+                    f"version {base.version} of {base.location} has no primary key; scan it instead"
+                )
             shape = RowShape(base.identified_schema, base.primary_key)
             rows = pa.Table.from_batches(shape.deletes(keys), shape.schema)
             return rows.select(shape.primary_key)

@@ -16,17 +16,17 @@ import pyarrow.compute as pc
 
 from memwal.errors import ObjectNotFoundError
 from memwal.reader.generations import GenerationSource, open_generation
-from memwal.reader.newest import find_newest
+from memwal.reader.merged_fragments import merged_fragments
+from memwal.reader.newest import ROW_ADDRESS, find_newest, keys_of
 from memwal.reader.recent import Recent, version_key
 from memwal.reader.row_set import RowIds
 from memwal.reader.sources import MergedGeneration, ReadSources
-from memwal.region.newest import key_column
 from memwal.table_index.base_table import BaseTable
 
 if TYPE_CHECKING:
     from lance.lance.indices import IndexDescription
 
-_KNOWN_GAPS = 16
+_GAP_BYTES = 128 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,15 @@ class Gap:
     rest_keys: pa.Array
     key: tuple[Hashable, ...]
 
+    @property
+    def nbytes(self) -> int:
+        """Memory, in bytes."""
+        bridged = sum(
+            bridge.addresses.nbytes + bridge.rows.nbytes + bridge.keys.nbytes
+            for bridge in self.bridges
+        )
+        return int(bridged + self.rest.nbytes + self.rest_keys.nbytes)
+
 
 def find_index(
     descriptions: Sequence[IndexDescription], column: str, kind: Callable[[str], bool]
@@ -94,9 +103,9 @@ def covered_fragments(index: IndexDescription) -> set[int]:
 def find_gap(sources: ReadSources, index: IndexDescription) -> Gap | None:
     """Rows of the base table that an index does not cover, None when it covers all.
 
-    A row belongs to the newest of the stored generations that has its key: the one that brought
-    it, as long as only merges write to the table. Rows that somebody appended beside are in
-    ``rest``. The answer is kept for later calls, since it never changes for a version.
+    A row that a merge wrote belongs to the newest of the stored generations that has its key: the
+    one that brought it. Rows that somebody appended or updated beside are in ``rest``. The answer
+    is kept for later calls, since it never changes for a version.
     """
     base = sources.base
     covered = covered_fragments(index)
@@ -135,14 +144,18 @@ def _find_gap(
     rows = base.dataset.scanner(
         columns=list(base.primary_key),
         with_row_id=True,
+        with_row_address=True,
         fragments=[base.dataset.get_fragment(fragment) for fragment in fragments],
     ).to_table()
-    keys = key_column(rows, base.primary_key)
+    keys = keys_of(rows, base.primary_key)
     row_ids = rows.column("_rowid").to_numpy()
     opened = _open(base, merged)
     newest = find_newest(opened, base.primary_key, keys.type)
     at = pc.index_in(keys, value_set=newest.keys)
     known = at.is_valid().to_numpy(zero_copy_only=False)
+    if known.any():
+        inside = rows.column(ROW_ADDRESS).to_numpy() >> np.uint64(32)
+        known &= np.isin(inside, sorted(merged_fragments(base, fragments)))
     where = pc.fill_null(at, 0).to_numpy()
     if len(newest.keys):
         known &= ~newest.deleted[where]
@@ -174,4 +187,4 @@ def _open(base: BaseTable, merged: Sequence[MergedGeneration]) -> list[Generatio
     return found
 
 
-_gaps: Recent[Gap] = Recent(_KNOWN_GAPS)
+_gaps: Recent[Gap] = Recent(_GAP_BYTES, lambda gap: gap.nbytes)

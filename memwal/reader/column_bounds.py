@@ -229,6 +229,9 @@ def _plain(constant: Constant, data_type: pa.DataType) -> Any:
     if pt.is_date32(data_type) and kind in ("text", "date"):
         return _days(str(value))
     if pt.is_timestamp(data_type) and kind in ("text", "date", "timestamp"):
+        if kind == "date" and _days(str(value)) is None:
+            # Of a date that is written with a time of day, engines leave the time out or refuse it.
+            return None
         # What a constant means beside another zone depends on the engine.
         return (
             _instant(str(value), _UNITS[data_type.unit]) if data_type.tz in (None, "UTC") else None

@@ -22,7 +22,9 @@ from memwal.region.row_schema import stored_schema
 from memwal.table_index.base_table import BaseTable, open_dataset
 
 _ONE_FILE = 1 << 31
+# Open ones, and megabytes of those that were copied.
 _OPEN_GENERATIONS = 512
+_MEGABYTE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,8 @@ class GenerationSource:
         Whether it is flushed, and no MemTable.
     folder : str or None
         Of a flushed generation in the table's present form: its folder below the table.
+    copied_bytes : int
+        Of a flushed generation that was brought into the table's present form: memory of its rows.
     """
 
     region_id: UUID
@@ -58,6 +62,7 @@ class GenerationSource:
     snapshot: MemTableSnapshot | None = None
     is_flushed: bool = True
     folder: str | None = None
+    copied_bytes: int = 0
 
     @property
     def dataset(self) -> lance.LanceDataset:
@@ -96,6 +101,7 @@ def open_generation(
         It was collected.
     """
     folder: str | None = generation_dir(region_id, path)
+    copied_bytes = 0
     dataset = open_dataset(base.location, generation_dir(region_id, path))
     identity: str | None = base.location.child(generation_dir(region_id, path))
     stored = with_field_ids(dataset.schema, dataset.lance_schema)
@@ -105,12 +111,14 @@ def open_generation(
         rows = dataset.to_table()
         rows = pa.Table.from_arrays(rows.columns, schema=_without_tombstone_id(stored))
         dataset, identity, folder = _in_memory(base, rows), None, None
+        copied_bytes = rows.nbytes
     return GenerationSource(
         region_id=region_id,
         generation=generation,
         opened=Lazy.of(dataset),
         identity=identity,
         folder=folder,
+        copied_bytes=copied_bytes,
     )
 
 
@@ -160,4 +168,6 @@ def write_in_memory(rows: pa.Table) -> lance.LanceDataset:
     return lance.write_dataset(rows, "memory://", max_rows_per_file=_ONE_FILE)
 
 
-_generations: Recent[GenerationSource] = Recent(_OPEN_GENERATIONS)
+_generations: Recent[GenerationSource] = Recent(
+    _OPEN_GENERATIONS, lambda source: 1 + source.copied_bytes // _MEGABYTE
+)

@@ -101,6 +101,11 @@ class NewestRows:
         return slice(int(first), int(last))
 
 
+def keys_of(rows: pa.Table, primary_key: Sequence[str]) -> pa.Array:
+    """Keys of rows; nulls where the table has no key."""
+    return key_column(rows, primary_key) if primary_key else pa.nulls(rows.num_rows)
+
+
 def find_newest(
     generations: Sequence[GenerationSource], primary_key: Sequence[str], key_type: pa.DataType
 ) -> NewestRows:

@@ -65,6 +65,8 @@ class Recent(Generic[Value]):
 
 
 def version_key(base: BaseTable) -> tuple[Hashable, ...]:
-    """What names the rows of a version for ever, also when the table is made anew in its place."""
-    made = base.index.uuid if base.index is not None else None
-    return base.location.uri, base.version, made
+    """What names the rows of a version for ever, also when another table comes into its place.
+
+    A table that was made anew, or taken back from a backup, counts its versions anew as well.
+    """
+    return base.location.uri, base.version, base.digest

@@ -21,7 +21,7 @@ from memwal.reader.sources import ReadSources
 from memwal.table_index.base_table import BaseTable
 
 _CACHE_BYTES = 128 << 20
-_TOGETHER = 8
+_VERSIONS = 4
 # So many keys of MemTables are remembered, or twice as many as there are, before all are forgotten.
 _MOST_KEYS = 1_000_000
 
@@ -146,6 +146,6 @@ class _Lookups:
         self.done = _Done.none(key_type)
 
 
-_together: Recent[ReplacedRows] = Recent(_TOGETHER)
+_together: Recent[ReplacedRows] = Recent(_CACHE_BYTES, lambda found: found.rows.nbytes)
 _known: Recent[RowIds] = Recent(_CACHE_BYTES, lambda rows: rows.nbytes)
-_lookups: Recent[_Lookups] = Recent(_TOGETHER)
+_lookups: Recent[_Lookups] = Recent(_VERSIONS)

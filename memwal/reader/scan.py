@@ -12,11 +12,10 @@ import pyarrow as pa
 from memwal.errors import ConflictError, InvalidInputError, MemWalError, ObjectNotFoundError
 from memwal.reader.explain import ReadPlan, plan_of
 from memwal.reader.merged_rows import GENERATION, MergedRows, with_extra
-from memwal.reader.newest import ROW_ADDRESS, NewestRows, find_newest
+from memwal.reader.newest import ROW_ADDRESS, NewestRows, find_newest, keys_of
 from memwal.reader.predicate import whole_predicate
 from memwal.reader.retry import while_collected
 from memwal.reader.sources import ReadSources
-from memwal.region.newest import key_column
 from memwal.table_index.base_table import BaseTable, translate_lance_error
 
 if TYPE_CHECKING:
@@ -193,8 +192,8 @@ def collect_newest(collect: Callable[[], ReadSources]) -> tuple[ReadSources, New
 def _collect_once(collect: Callable[[], ReadSources]) -> tuple[ReadSources, NewestRows]:
     sources = collect()
     base = sources.base
-    empty = base.schema.empty_table().select(list(base.primary_key))
-    key_type = key_column(empty, base.primary_key).type
+    # A version from before MemWAL was enabled may have no key, and then nothing has to be compared.
+    key_type = keys_of(base.schema.empty_table(), base.primary_key).type
     return sources, find_newest(sources.generations, base.primary_key, key_type)
 
 

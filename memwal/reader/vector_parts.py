@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import pyarrow.compute as pc
@@ -16,7 +16,7 @@ from memwal.reader.recent import Recent
 from memwal.reader.row_set import RowIds, encode_row_set
 from memwal.reader.sources import ReadSources
 
-_KNOWN_STATES = 8
+_PART_BYTES = 128 << 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,6 +39,11 @@ class Part:
     name: Hashable
     addresses: RowIds
     rows: RowIds
+
+    @property
+    def nbytes(self) -> int:
+        """Memory, in bytes; row ids take about as much again where they are encoded."""
+        return int(2 * self.addresses.nbytes + self.rows.nbytes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,5 +127,11 @@ def _flushed(sources: ReadSources) -> tuple[Hashable, ...] | None:
     return None if None in names else (names, options_key(sources.base))
 
 
-_parts: Recent[tuple[GenerationPart, ...]] = Recent(_KNOWN_STATES)
-_gap_parts: Recent[tuple[tuple[GenerationPart, ...], Part | None]] = Recent(_KNOWN_STATES)
+def _weight(parts: Sequence[Part]) -> int:
+    return sum(part.nbytes for part in parts)
+
+
+_parts: Recent[tuple[GenerationPart, ...]] = Recent(_PART_BYTES, _weight)
+_gap_parts: Recent[tuple[tuple[GenerationPart, ...], Part | None]] = Recent(
+    _PART_BYTES, lambda found: _weight([*found[0], *([found[1]] if found[1] else [])])
+)

@@ -141,9 +141,14 @@ def query_vector(base: BaseTable, column: str, vector: npt.ArrayLike | pa.Array)
     if isinstance(vector, pa.Array | pa.ChunkedArray):
         values = vector.to_pylist()
     try:
-        numbers = np.asarray(values).astype(_numbers(kind).to_pandas_dtype())
+        given = np.asarray(values)
+        # What is too large becomes infinite, and is refused below.
+        with np.errstate(over="ignore", invalid="ignore"):
+            numbers = given.astype(_numbers(kind).to_pandas_dtype())
     except (TypeError, ValueError) as error:
         raise InvalidInputError(f"the query is not a vector of numbers: {error}") from error
+    if numbers.dtype == np.uint8 and not np.array_equal(numbers, given):
+        raise InvalidInputError("the query holds numbers that are no bytes, from 0 to 255")
     if _is_multivector(kind):
         dimension = kind.value_type.list_size
         numbers = numbers[None] if numbers.ndim == 1 else numbers

@@ -53,6 +53,8 @@ def known(found: Truth, *, value: bool) -> Truth:
     """``is true`` or ``is false``, which are never unknown."""
     wanted = found if value else Not(found)
     if isinstance(found, Comparison):
+        if found.operator in ("is null", "is not null"):
+            return wanted
         return Junction(True, (wanted, Comparison(found.column, "is not null")))
     return only(wanted)
 

@@ -52,6 +52,9 @@ def find_later_moment(plan: ReadPlan) -> LaterMoment | None:
     """
     moment = plan.moment
     base = open_base(moment.location, version=moment.version)
+    if base.digest != moment.digest:
+        # Another table is in its place.
+        return None
     limits = _limits(plan, base)
     latest = open_base(moment.location).version
     planned = found = before = _contents(base)
@@ -77,6 +80,7 @@ def find_later_moment(plan: ReadPlan) -> LaterMoment | None:
         moment=Moment(
             moment.location,
             reached.version,
+            reached.digest,
             tuple(g for g in moment.generations if g.number > progress.get(g.region_id, 0)),
         ),
         fragments=frozenset(planned.keys() & found.keys()),

@@ -64,12 +64,15 @@ class Moment:
 
     Attributes
     ----------
+    digest : bytes
+        Of the version, which another table in the same place may have as well.
     generations : tuple of PlannedGeneration
         Oldest first within each region.
     """
 
     location: TableLocation
     version: int
+    digest: bytes
     generations: tuple[PlannedGeneration, ...]
 
 
@@ -162,7 +165,7 @@ def plan_read(
         target_bytes=options.target_partition_bytes,
     )
     return ReadPlan(
-        moment=Moment(location, base.version, generations),
+        moment=Moment(location, base.version, base.digest, generations),
         schema=schema,
         filter=predicate,
         regions=options.regions,

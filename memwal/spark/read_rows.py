@@ -121,6 +121,10 @@ class _Opened:
         self._newest: dict[UUID, tuple[list[GenerationSource], NewestRows]] = {}
         self._fresh_keys: pa.Array | None = None
         self.base: BaseTable = open_base(moment.location, version=moment.version)
+        if self.base.digest != moment.digest:
+            raise TableSetupError(
+                f"version {moment.version} of {moment.location} is that of another table by now"
+            )
         key = self.base.schema.empty_table().select(list(self.base.primary_key))
         self._key_type = key_column(key, self.base.primary_key).type
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -54,6 +55,8 @@ class BaseTable:
         Entry of the MemWAL index in the manifest; None when MemWAL is not enabled.
     details : IndexDetails
         What the entry holds; empty when MemWAL is not enabled.
+    digest : bytes
+        Of the version's manifest, which names the files of the rows: what it names for ever.
     branch : str or None
         Branch of the table that this is; None for the main one.
     """
@@ -64,6 +67,7 @@ class BaseTable:
     primary_key: tuple[str, ...]
     index: IndexEntry | None
     details: IndexDetails
+    digest: bytes
     branch: str | None = None
 
     @property
@@ -174,6 +178,7 @@ def describe_base(location: TableLocation, dataset: lance.LanceDataset) -> BaseT
         primary_key=tuple(f.name() for f in dataset.lance_schema.unenforced_primary_key()),
         index=index,
         details=IndexDetails.decode(index.details) if index is not None else IndexDetails(),
+        digest=hashlib.blake2b(manifest, digest_size=16).digest(),
         branch=branch_of(manifest),
     )
 

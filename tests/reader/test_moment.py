@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from datetime import timedelta
+from pathlib import Path
 
+import lance
 import pytest
 from support.faulty_store import FaultyStores
 from support.tables import MakeTable, keys, later, rows, state
@@ -134,3 +137,43 @@ class TestVersion:
             collect_version(table.location, 99)
         with pytest.raises(InvalidInputError, match="no tag 'nope'"):
             collect_version(table.location, "nope")
+
+    def test_from_before_memwal_was_enabled(self, tmp_path: Path) -> None:
+        uri = str(tmp_path / "table")
+        lance.write_dataset(rows({1: 1, 2: 2}).slice(0, 1), uri)
+        lance.write_dataset(rows({2: 2}), uri, mode="append")
+        table = memwal.enable(uri, primary_key=["id"], region_spec=memwal.RegionSpec.unsharded())
+        early = table.at(2)
+        assert state(early) == {1: 1, 2: 2}
+        assert early.scan(filter="n > 1").count_rows() == 1
+        with pytest.raises(InvalidInputError, match="no primary key"):
+            early.lookup(keys(1))
+
+
+class TestAnotherTableInItsPlace:
+    """The same versions, at the same path, with other rows."""
+
+    def test_made_anew(self, tmp_path: Path) -> None:
+        uri = str(tmp_path / "table")
+        for n in (1, 2):
+            shutil.rmtree(uri, ignore_errors=True)
+            lance.write_dataset(rows({1: n, 2: n}), uri)
+            table = memwal.enable(
+                uri, primary_key=["id"], region_spec=memwal.RegionSpec.unsharded()
+            )
+            assert state(table.at(1)) == state(table) == {1: n, 2: n}
+
+    def test_taken_back_from_a_backup(self, table: memwal.Table, tmp_path: Path) -> None:
+        with table.writer() as writer:
+            writer.upsert(rows({1: 1, 2: 2}))
+            writer.flush()
+            table.merge()
+            writer.upsert(rows({2: 22}))
+        shutil.copytree(table.uri, tmp_path / "backup")
+        for n in (3, 4):
+            lance.write_dataset(rows({n: n}), table.uri, mode="append")
+            assert state(table) == {1: 1, 2: 22, n: n}
+            assert table.scan().count_rows() == 3
+            assert table.lookup(keys(n)).num_rows == 1
+            shutil.rmtree(table.uri)
+            shutil.copytree(tmp_path / "backup", table.uri)

@@ -251,6 +251,13 @@ def test_no_region_with_a_row_of_the_answer_is_left_out(
             {"at": datetime.datetime(2026, 3, 15, 12, 30)},
             False,
         ),
+        # SQL leaves the time of day out.
+        (
+            "hour",
+            "at = cast('2026-03-15 12:30:00' as date)",
+            {"at": datetime.datetime(2026, 3, 15)},
+            False,
+        ),
         (
             "calendar",
             "date_part('year', at) = 2026 and date_part('month', at) = 4",

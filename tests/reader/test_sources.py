@@ -337,3 +337,13 @@ def test_generations_of_today_are_read_from_disk_and_not_copied(table: memwal.Ta
     assert merged(table) == 0
     assert source.dataset.schema.names == [*SCHEMA.names, "_tombstone"]
     assert pa.types.is_boolean(source.dataset.schema.field("_tombstone").type)
+
+
+def test_what_is_copied_for_a_new_column_counts_by_its_bytes(table: memwal.Table) -> None:
+    flushed(table, {number: number for number in range(1000)})
+    (before,) = collect_sources(table.location).generations
+    assert before.copied_bytes == 0
+    table.base().dataset.add_columns(pa.field("more", pa.int64()))
+    (copied,) = collect_sources(table.location).generations
+    assert copied.identity is None
+    assert copied.copied_bytes > 1000 * 16

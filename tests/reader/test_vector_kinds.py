@@ -104,3 +104,57 @@ def test_the_nearest_rows(
         vectors.check(table, metric)
         writer.upsert(vectors.rows(range(120, 130)))
         vectors.check(writer, metric)
+
+
+@pytest.mark.parametrize("in_memory", [False, True])
+@pytest.mark.parametrize(
+    ("index", "options"), [("IVF_PQ", PQ), ("IVF_FLAT", {}), ("IVF_HNSW_SQ", {})]
+)
+def test_vectors_without_a_distance_are_never_found(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    in_memory: bool,
+    index: str,
+    options: dict[str, Any],
+) -> None:
+    """Zeros under cosine, NaN and null, wherever they are: also where more rows are asked for."""
+    monkeypatch.setattr(vector_memory, "_SEARCHES_BEFORE", 0 if in_memory else 1_000_000)
+    random = np.random.default_rng(0)
+    schema = pa.schema(
+        [
+            pa.field("id", pa.int64(), nullable=False),
+            pa.field("v", pa.list_(pa.float32(), DIMENSION)),
+        ]
+    )
+    known: set[int] = set()
+
+    def rows(ids: range) -> pa.Table:
+        vectors: list[Any] = random.standard_normal((len(ids), DIMENSION)).tolist()
+        vectors[3:6] = [[0.0] * DIMENSION, None, [float("nan")] * DIMENSION]
+        known.update([*ids[:3], *ids[6:]])
+        return pa.table({"id": list(ids), "v": vectors}, schema=schema)
+
+    def check(reads: Any) -> None:
+        found = reads.search(np.ones(DIMENSION), k=2_000, refine_factor=5, nprobes=2)
+        assert set(found["id"].to_pylist()) == known
+        assert np.isfinite(found["_distance"].to_numpy()).all()
+
+    uri = str(tmp_path / "vectors")
+    base = lance.write_dataset(rows(range(600)), uri)
+    base.create_index("v", index, metric="cosine", name="v_idx", num_partitions=2, **options)
+    table = memwal.enable(
+        uri,
+        primary_key=["id"],
+        region_spec=memwal.RegionSpec.unsharded(),
+        maintained_indexes=["v_idx"],
+    )
+    with table.writer() as writer:
+        writer.upsert(rows(range(1000, 1020)))
+        writer.flush()
+        check(table)
+        writer.upsert(rows(range(2000, 2010)))
+        check(writer)
+    table.merge()
+    check(table)
+    lance.write_dataset(rows(range(3000, 3010)), uri, mode="append")
+    check(table)

@@ -41,6 +41,9 @@ def test_histories(
         if searched.random.random() < 0.7:
             table.merge()
             _check(searched, table)
+            if searched.random.random() < 0.5:
+                searched.update_by_hand(searched.random.sample(sorted(searched.model), 20))
+                _check(searched, table)
         if searched.random.random() < 0.3:
             start = 10_000 + max(searched.model)
             lance.write_dataset(searched.rows(range(start, start + 5)), table.uri, mode="append")

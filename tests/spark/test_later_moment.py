@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import lance
 import pyarrow as pa
 import pytest
-from support.tables import MakeTable, keys, later, rows, state
+from support.tables import SCHEMA, MakeTable, keys, later, rows, state
 
 import memwal
 from memwal.errors import ConflictError
@@ -206,3 +208,28 @@ class TestNotToBeTold:
         lance.dataset(table.uri).cleanup_old_versions(timedelta(0))
         with pytest.raises(ConflictError, match="Load the table again"):
             read(made)
+
+
+def test_another_table_in_its_place_is_told(make_table: MakeTable, tmp_path: Path) -> None:
+    """A worker may still have the version open that the old table had."""
+    table = make_table()
+    write(table, {1: 1})
+    table.merge()
+    made = plan(table)
+    assert shown(made, read(made)) == {1: 1}
+    kept = tmp_path / "kept"
+    shutil.move(table.uri, kept)
+    table = memwal.create(
+        made.moment.location.uri,
+        SCHEMA,
+        primary_key=["id"],
+        region_spec=memwal.RegionSpec.unsharded(),
+    )
+    write(table, {1: 2})
+    table.merge()
+    anew = plan(table)
+    assert anew.moment.version == made.moment.version
+    assert shown(anew, read(anew)) == {1: 2}
+    _opened.cache_clear()
+    with pytest.raises(ConflictError, match="another table"):
+        read(made)

@@ -78,6 +78,8 @@ class RandomPredicates:
                         f"{column} {no}in ({value}, null)",
                         f"({column} = {value}) is {no}true",
                         f"({column} < {value}) is {no}false",
+                        f"({column} is {no}null) is {self._random.choice(['', 'not '])}true",
+                        f"({column} is null) is {no}false",
                     ]
                 )
             case 0:
@@ -93,6 +95,9 @@ class RandomPredicates:
                 return f"{column} {self._random.choice(_SIGNS)} {value}"
 
     def _of_a_part(self, column: str, data_type: pa.DataType) -> str:
+        if pt.is_timestamp(data_type) and self._chance(0.1):
+            day = self._random.choice(_DAYS)
+            return f"{column} {self._random.choice(_SIGNS)} cast('{day} 12:30:00' as date)"
         if self._chance(0.3):
             day = self._random.choice(_DAYS)
             name = self._random.choice(["cast({} as date)", "{}::date"]).format(column)

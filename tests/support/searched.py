@@ -102,6 +102,11 @@ class Searched:
             }
         return pa.Table.from_pylist([self.model[key] for key in ids], schema=SCHEMA)
 
+    def update_by_hand(self, ids: Iterable[int]) -> None:
+        """Write other rows of keys that are merged into the base table."""
+        written = self.rows(ids)
+        lance.dataset(self.uri).merge_insert("id").when_matched_update_all().execute(written)
+
     def delete(self, writer: Any, ids: Iterable[int]) -> None:
         """Delete keys, present or not."""
         ids = list(ids)
@@ -150,6 +155,9 @@ class Searched:
             if self.random.random() < 0.7:
                 self.table.merge()
                 check(self.table)
+                if self.random.random() < 0.5:
+                    self.update_by_hand(self.random.sample(sorted(self.model), 20))
+                    check(self.table)
             if self.random.random() < 0.3:
                 start = 10_000 + max(self.model)
                 lance.write_dataset(self.rows(range(start, start + 5)), self.uri, mode="append")
