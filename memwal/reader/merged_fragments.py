@@ -6,9 +6,10 @@ from collections.abc import Collection, Hashable
 from dataclasses import dataclass
 from typing import Final
 
-from memwal.errors import ObjectNotFoundError, TableSetupError
+from memwal.errors import TableSetupError
 from memwal.reader.recent import Recent, version_key
-from memwal.table_index.base_table import BaseTable, open_base, translate_lance_error
+from memwal.table_index.base_table import BaseTable, open_base
+from memwal.table_index.commit_kinds import REWRITE, commit_kind
 
 _KNOWN_COMMITS: Final = 1_024
 # Each costs a few requests when it is seen for the first time. The rows of fragments that are older
@@ -86,7 +87,7 @@ def _commit(earlier: BaseTable, later: BaseTable) -> _Commit:
     old, new = earlier.details.merged, later.details.merged
     is_merge = old != new and all(new.get(region, 0) >= number for region, number in old.items())
     sources = None
-    if written and not is_merge and _is_rewrite(later):
+    if written and not is_merge and commit_kind(later, later.version) == REWRITE:
         sources = frozenset(before.keys() - after.keys())
     return _Commit(earlier.version, version_key(earlier), written, is_merge, sources)
 
@@ -96,24 +97,6 @@ def _files(base: BaseTable) -> dict[int, tuple[str, ...]]:
         int(fragment.fragment_id): tuple(file.path for file in fragment.data_files())
         for fragment in base.dataset.get_fragments()
     }
-
-
-def _is_rewrite(base: BaseTable) -> bool:
-    from lance import LanceOperation
-
-    try:
-        transaction = base.dataset.read_transaction(base.version)
-    except TypeError as error:
-        # pylance cannot show what became of the indexes that a rewrite remapped.
-        if "RewrittenIndex" in str(error):
-            return True
-        raise
-    except (OSError, ValueError) as error:
-        translated = translate_lance_error(error, f"reading the commits of {base.location}")
-        if isinstance(translated, ObjectNotFoundError):
-            return False
-        raise translated from error
-    return transaction is not None and isinstance(transaction.operation, LanceOperation.Rewrite)
 
 
 _commits: Recent[_Commit] = Recent(_KNOWN_COMMITS)

@@ -9,9 +9,10 @@ from memwal.errors import MemWalError
 from memwal.format.index_details import IndexDetails
 from memwal.format.table_manifest import find_mem_wal_index
 from memwal.table_index.base_table import BaseTable, read_table_manifest
+from memwal.table_index.commit_kinds import REWRITE, commit_kind
 
 # Commits that change no row.
-_HARMLESS: Final = frozenset({"CreateIndex", "Rewrite", "UpdateConfig"})
+_HARMLESS: Final = frozenset({"CreateIndex", REWRITE, "UpdateConfig"})
 _MAX_VERSIONS: Final = 1_000
 
 
@@ -27,7 +28,7 @@ def only_merges_since(base: BaseTable, region_id: UUID, generation: int) -> bool
             before = _details(base, version - 1)
             if before.merged.get(region_id, 0) < generation <= after.merged.get(region_id, 0):
                 return True
-            if before.merged == after.merged and _kind(base, version) not in _HARMLESS:
+            if before.merged == after.merged and commit_kind(base, version) not in _HARMLESS:
                 return False
         except (MemWalError, OSError, ValueError, RuntimeError):
             # Cleaned up, or an operation that pylance cannot show.
@@ -39,8 +40,3 @@ def only_merges_since(base: BaseTable, region_id: UUID, generation: int) -> bool
 def _details(base: BaseTable, version: int) -> IndexDetails:
     entry = find_mem_wal_index(read_table_manifest(base.location, version))
     return IndexDetails.decode(entry.details) if entry is not None else IndexDetails()
-
-
-def _kind(base: BaseTable, version: int) -> str:
-    transaction = base.dataset.read_transaction(version)
-    return type(transaction.operation).__name__ if transaction is not None else "unknown"
