@@ -13,6 +13,11 @@ from memwal.storage.base import ObjectStore
 
 # Reads wait for the store, not for the processor.
 _PARALLEL_READS = 16
+_KNOWN_REGIONS = 100_000
+
+# The version that this process met last of each region's manifest, by the table's address. Never
+# trusted, only where to look first; when there are too many, all are forgotten.
+_met: dict[tuple[str, UUID], int] = {}
 
 
 def discover_regions(store: ObjectStore) -> list[UUID]:
@@ -29,6 +34,8 @@ def read_manifests(
 ) -> dict[UUID, RegionManifest]:
     """Newest manifest of each region, read side by side.
 
+    Two requests are enough for one that is still the one that this process met last.
+
     Parameters
     ----------
     regions : collection of UUID, optional
@@ -41,15 +48,20 @@ def read_manifests(
     wanted = list(discover_regions(store) if regions is None else regions)
     if not wanted:
         return {}
+
+    def read(region: UUID) -> RegionManifest | None:
+        told = known.get(region, 0) if known else 0
+        version = max(told, _met.get((store.uri, region), 0))
+        return RegionManifestStore(store, region).read_latest(known=version or None)
+
     with ThreadPoolExecutor(min(_PARALLEL_READS, len(wanted))) as pool:
-        manifests = pool.map(
-            lambda region: RegionManifestStore(store, region).read_latest(
-                known=known.get(region) if known else None
-            ),
-            wanted,
-        )
-        return {
-            region: manifest
-            for region, manifest in zip(wanted, manifests, strict=True)
-            if manifest is not None
-        }
+        manifests = list(pool.map(read, wanted))
+    found = {
+        region: manifest
+        for region, manifest in zip(wanted, manifests, strict=True)
+        if manifest is not None
+    }
+    if len(_met) + len(found) > _KNOWN_REGIONS:
+        _met.clear()
+    _met.update(((store.uri, region), manifest.version) for region, manifest in found.items())
+    return found
