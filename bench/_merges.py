@@ -30,7 +30,7 @@ _PIECE = 50_000
 def merge_lines(folder: Path, rows: int) -> Iterator[Line]:
     """Eight regions with four generations each, into a base table of so many rows."""
     uri = str(folder / "merged")
-    table = _table(uri, rows)
+    table = backlog_table(uri, rows)
     backlogs.write_generations(table, rows, fresh=backlogs.fresh_rows(rows))
     union, each, count = _sources(table, folder)
     tasks = {
@@ -88,7 +88,7 @@ def memory_lines(folder: Path, rows: int) -> Iterator[Line]:
     peaks: list[Figure] = []
     for times in _BACKLOGS:
         uri = str(folder / f"backlog-{times}")
-        table = _table(uri, rows // 4)
+        table = backlog_table(uri, rows // 4)
         for _ in range(times):
             backlogs.write_generations(table, rows // 4, fresh=fresh)
         waiting = table.status().backlog_bytes
@@ -108,7 +108,8 @@ def memory_lines(folder: Path, rows: int) -> Iterator[Line]:
         )
 
 
-def _table(uri: str, rows: int) -> memwal.Table:
+def backlog_table(uri: str, rows: int) -> memwal.Table:
+    """A base table of so many rows, eight regions, and no backlog yet."""
     starts = range(0, rows, _PIECE)
     made = (backlogs.read_rows(min(_PIECE, rows - start), start) for start in starts)
     batches = (batch for piece in made for batch in piece.to_batches())
