@@ -25,9 +25,8 @@ from _requests import counting_proxy, running_emulator
 import memwal
 from memwal.format.names import BLOOM_FILTER_NAME, generation_dir, wal_key
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest
-from memwal.region.discovery import discover_regions
 from memwal.region.manifest_store import RegionManifestStore
-from memwal.region.region_ids import bucket_region_id
+from memwal.region.region_ids import identity_region_id
 from memwal.table_index.strict_commit import commit_details
 
 _CHILD = Path(__file__).with_name("_region_child.py")
@@ -35,8 +34,9 @@ _CHILD = Path(__file__).with_name("_region_child.py")
 _ROWS_PER_REGION = 400
 _LEAST_REGIONS = 64
 _SMALLER = 4
-# Regions that a writer has written, with a row each.
+# Each key has a region of its own; these are written by a writer.
 _REAL = 8
+_SPEC = memwal.RegionSpec.identity("id")
 _PARALLEL_WRITES = 32
 _GENERATIONS = 2
 _ENTRIES_PER_GENERATION = 2
@@ -150,44 +150,63 @@ def _table(scratch: Path, regions: int) -> Iterator[memwal.Table]:
     scratch.mkdir()
     with running_emulator(scratch) as emulator:
         uri = f"s3://{emulator.create_bucket()}/table"
-        table = tables.create_narrow(uri, buckets=regions, storage_options=emulator.storage_options)
+        table = memwal.create(
+            uri,
+            tables.NARROW,
+            primary_key=["id"],
+            region_spec=_SPEC,
+            storage_options=emulator.storage_options,
+        )
         with table.writer() as writer:
             for _ in range(_GENERATIONS):
                 writer.upsert(tables.narrow_rows(_REAL, 0))
                 writer.flush()
-        written = discover_regions(table.location.store)
-        made_up = sorted({*map(bucket_region_id, range(regions))}.difference(written))
         with ThreadPoolExecutor(_PARALLEL_WRITES) as pool:
-            for _ in pool.map(lambda region: _make_up(table, region), made_up):
+            for _ in pool.map(lambda number: _make_up(table, number), range(_REAL, regions)):
                 pass
         base = table.base()
-        merged = dict.fromkeys([*written, *made_up], 1)
+        merged = dict.fromkeys(map(_region, range(regions)), 1)
         commit_details(base, replace(base.details, merged=merged))
         yield table
 
 
-def _make_up(table: memwal.Table, region_id: UUID) -> None:
-    """Write what a writer leaves that claimed a region and flushed it."""
+def _region(number: int) -> UUID:
+    return identity_region_id(_value(number))
+
+
+def _value(number: int) -> bytes:
+    return number.to_bytes(8, "little")
+
+
+def _make_up(table: memwal.Table, number: int) -> None:
+    """Write what a writer leaves that claimed the region of a key, and flushed it twice."""
     store = table.location.store
+    region_id = _region(number)
     manifests = RegionManifestStore(store, region_id)
-    manifest = RegionManifest(region_id=region_id, version=1, writer_epoch=1, spec_id=1)
+    manifest = RegionManifest(
+        region_id=region_id,
+        version=1,
+        writer_epoch=1,
+        spec_id=1,
+        region_fields=((_SPEC.fields[0].field_id, _value(number)),),
+    )
     manifests.commit(manifest)
     # The fence comes first.
     store.put(wal_key(region_id, 1), b"")
     position = 1
-    for number in range(1, _GENERATIONS + 1):
+    for generation in range(1, _GENERATIONS + 1):
         for _ in range(_ENTRIES_PER_GENERATION):
             position += 1
             store.put(wal_key(region_id, position), bytes(_KIB))
-        path = f"{number:08x}_gen_{number}"
+        path = f"{generation:08x}_gen_{generation}"
         folder = generation_dir(region_id, path)
         store.put(f"{folder}/data/rows.lance", bytes(_KIB))
         store.put(f"{folder}/{BLOOM_FILTER_NAME}", bytes(_KIB))
-        flushed = FlushedGeneration(generation=number, path=path, memory_bytes=_KIB, rows=1)
+        flushed = FlushedGeneration(generation=generation, path=path, memory_bytes=_KIB, rows=1)
         manifest = replace(
             manifest,
             version=manifest.version + 1,
-            current_generation=number + 1,
+            current_generation=generation + 1,
             replay_after=position,
             wal_last_seen=position,
             flushed=(*manifest.flushed, flushed),
