@@ -11,8 +11,8 @@ from memwal.format.region_manifest import RegionManifest
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.base import ObjectStore
 
-# Reads wait for the store, not for the processor.
-_PARALLEL_READS = 16
+_PARALLEL_LOCAL_READS = 16
+_PARALLEL_READS = 64
 _KNOWN_REGIONS = 100_000
 
 # The version that this process met last of each region's manifest, by the table's address. Never
@@ -24,6 +24,11 @@ def discover_regions(store: ObjectStore) -> list[UUID]:
     """Ids of the regions that have a folder, in the order of their ids: one listing."""
     found = (parse_region_name(name) for name in store.list_folders(MEM_WAL_DIR))
     return sorted(region_id for region_id in found if region_id is not None)
+
+
+def parallel_reads(store: ObjectStore) -> int:
+    """How many regions are read at once: objects are waited for, files of this machine are not."""
+    return _PARALLEL_LOCAL_READS if store.is_local else _PARALLEL_READS
 
 
 def read_manifests(
@@ -54,7 +59,7 @@ def read_manifests(
         version = max(told, _met.get((store.uri, region), 0))
         return RegionManifestStore(store, region).read_latest(known=version or None)
 
-    with ThreadPoolExecutor(min(_PARALLEL_READS, len(wanted))) as pool:
+    with ThreadPoolExecutor(min(parallel_reads(store), len(wanted))) as pool:
         manifests = list(pool.map(read, wanted))
     found = {
         region: manifest
