@@ -1,7 +1,7 @@
 """What maintaining one table costs at 100, 10,000 and 1,000,000 regions: a model, as Markdown.
 
-Usage: ``python bench/scale.py [--latency MILLISECONDS] [--parallel N] [--indexes N]``. Requests are
-those that ``bench/maintenance.py --only regions`` counts; everything else is written down below.
+Usage: ``python bench/scale.py [--latency MILLISECONDS] [--indexes N]``. Requests are those that
+``bench/maintenance.py --only regions`` counts; all that is taken for granted stands below.
 """
 
 from __future__ import annotations
@@ -43,15 +43,19 @@ class Pass:
     policy : str
         Key of the policy that says how often.
     each : mapping of str to int
-        Requests for each region, by kind. They are sent one after another, and many regions at
-        once.
+        Requests for each region, by kind, sent one after another.
+    at_once : int
+        Regions that a process reads at once.
+    default : float
+        Seconds from one run to the next, as the policy has it by itself.
     intervals : tuple of float
-        Seconds from one to the next: by default, and as it should be set for each size.
+        The same as it should be set for each size.
     """
 
     name: str
     policy: str
     each: dict[str, int]
+    at_once: int
     default: float
     intervals: tuple[float, float, float]
 
@@ -65,43 +69,48 @@ class Pass:
         """What the requests of a run cost."""
         return sum(PRICES[kind] * number for kind, number in self.requests(regions).items())
 
-    def seconds(self, regions: int, *, latency: float, parallel: int) -> float:
+    def seconds(self, regions: int, *, latency: float) -> float:
         """How long one process waits for its requests."""
         one = sum(self.each.values()) * latency
-        return one * -(-regions // parallel) + max(regions / LISTED_AT_ONCE, 1) * latency
+        return one * -(-regions // self.at_once) + max(regions / LISTED_AT_ONCE, 1) * latency
 
 
 PASSES = (
-    Pass("look at the backlog", "schedule", {"GET": 2, "HEAD": 3}, 60, (60, 600, 3_600)),
-    Pass("snapshot", "snapshot_at_age_seconds", {"GET": 2, "HEAD": 2}, 300, (300, 600, 3_600)),
+    Pass("look at the backlog", "schedule", {"GET": 2, "HEAD": 3}, 64, 60, (60, 600, 3_600)),
+    Pass("snapshot", "snapshot_at_age_seconds", {"GET": 2, "HEAD": 2}, 64, 300, (300, 600, 3_600)),
     Pass(
         "collection, nothing to do",
         "gc_interval_seconds",
         {"GET": 3, "LIST": 3},
+        16,
         3_600,
         (3_600, 21_600, 86_400),
     ),
 )
-# For each region of which something is dropped, beyond looking: in this run, and in the next one.
-DROPPING = {"GET": 3, "HEAD": 2, "PUT": 2}
-DELETING = {"GET": 1, "LIST": 2, "POST": 4}
+# One generation with one entry of its log in a region of its own, from flush to collection.
+LIFE = {
+    "flushing it": {"PUT": 9, "HEAD": 6, "GET": 5, "LIST": 3},
+    "merging it": {"GET": 2, "LIST": 1},
+    "dropping it from the manifest": {"GET": 3, "HEAD": 2, "PUT": 2},
+    "deleting it, its log and an old manifest": {"GET": 1, "LIST": 2, "POST": 4},
+}
 
 
 def main() -> None:
     """Print the tables."""
     arguments = _arguments()
-    for line in _lines(arguments.latency / 1e3, arguments.parallel, arguments.indexes):
+    for line in _lines(arguments.latency / 1e3, arguments.indexes):
         print(line)
 
 
-def _lines(latency: float, parallel: int, indexes: int) -> Iterator[str]:
-    yield "| regions | job | requests of a run | $ of a run | minutes | every | $ a month | "
+def _lines(latency: float, indexes: int) -> Iterator[str]:
+    yield "| regions | job | requests of a run | $ of a run | minutes | every | $ a month |"
     yield "|---|---|---|---|---|---|---|"
     totals = []
     for number, regions in enumerate(REGIONS):
         total = hours = by_default = 0.0
         for job in PASSES:
-            seconds = job.seconds(regions, latency=latency, parallel=parallel)
+            seconds = job.seconds(regions, latency=latency)
             runs = MONTH / max(job.intervals[number], seconds)
             total += runs * job.dollars(regions)
             hours += runs * seconds / 3_600
@@ -128,9 +137,9 @@ def _lines(latency: float, parallel: int, indexes: int) -> Iterator[str]:
             f"| {SNAPSHOT_BYTES_PER_REGION * regions / 1e6:,.2g} MB |"
         )
     yield ""
-    yield "| for each region of which a generation is collected | requests | $ of a million |"
+    yield "| a generation | requests | $ of a million |"
     yield "|---|---|---|"
-    for name, each in (("dropping it", DROPPING), ("deleting what it left", DELETING)):
+    for name, each in LIFE.items():
         kinds = ", ".join(f"{n} {kind}" for kind, n in each.items())
         million = 1e6 * sum(PRICES[kind] * n for kind, n in each.items())
         yield f"| {name} | {kinds} | {million:.2f} |"
@@ -139,7 +148,6 @@ def _lines(latency: float, parallel: int, indexes: int) -> Iterator[str]:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--latency", type=float, default=20, help="of a request, in milliseconds")
-    parser.add_argument("--parallel", type=int, default=16, help="regions at once in a process")
     parser.add_argument("--indexes", type=int, default=2, help="maintained indexes")
     return parser.parse_args()
 
