@@ -135,7 +135,7 @@ def test_tables_of_reads_are_kept_when_asked(tmp_path: Path) -> None:
 JOB_LINES: dict[str, dict[str, int]] = {
     "merge": {"merge": 3, "merge memory": 1},
     "memory": {"merge memory": 3},
-    "spark": {"spark": 2},
+    "spark": {"spark": 3},
     "regions": {"region requests": 7, "region seconds": 7, "region memory": 7},
 }
 
