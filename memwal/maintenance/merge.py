@@ -117,8 +117,8 @@ def merge(
         At least one generation is merged.
     max_tasks : int, default 1
         Into how many tasks the regions are divided at most. A task has a whole commit to make:
-        a merge keeps all processors of a machine busy, and Lance refuses the second of two
-        merges at once when each inserts more than some hundred new keys, which is then done again.
+        a merge keeps all processors of a machine busy; and of two merges at once that each insert
+        more than some dozens of new keys Lance refuses the second, which is then done again.
     run : callable
         Runs the tasks.
 
