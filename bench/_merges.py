@@ -149,7 +149,7 @@ def _sources(table: memwal.Table, folder: Path) -> tuple[str, list[str], int]:
         raise SystemExit("there is no backlog")
     union = str(folder / "union")
     lance.write_dataset(source.upserts, union)
-    each = []
+    each: list[str] = []
     for batch in batches:
         for generation in batch.generations:
             one = read_source(base, [RegionBatch(batch.region_id, (generation,))], {})

@@ -20,7 +20,8 @@ from uuid import UUID
 
 import _tables as tables
 from _measure import Line, Target, constant
-from _requests import counting_proxy, running_emulator
+from _requests import counting_proxy
+from support.s3_emulator import running_emulator
 
 import memwal
 from memwal.format.names import BLOOM_FILTER_NAME, generation_dir, wal_key

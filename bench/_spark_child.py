@@ -21,7 +21,7 @@ from memwal.spark.runner import spark_runner
 from memwal.spark.session import spark_session
 
 _WORKERS = 2
-_ROUNDS = 3
+_ROUNDS = 5
 
 
 def main() -> None:
