@@ -18,9 +18,6 @@ from _child import memory, reset_peak
 import memwal
 from memwal.maintenance.merge import merge
 
-# Below it Lance's own index is quicker than a join, above it the join.
-_JOIN_FROM_ROWS = 1_000
-
 
 def main() -> None:
     """Do what the argument says."""
@@ -36,7 +33,7 @@ def main() -> None:
         merge(table.location, commit_bytes=task["commit_bytes"])
     else:
         for source in task["sources"]:
-            _native(task["uri"], lance.dataset(source))
+            _native(task["uri"], lance.dataset(source), use_index=task["use_index"])
     elapsed = time.perf_counter() - started
     os.sync()
     synced = time.perf_counter() - started
@@ -47,13 +44,13 @@ def main() -> None:
     )
 
 
-def _native(uri: str, source: lance.LanceDataset) -> Any:
+def _native(uri: str, source: lance.LanceDataset, *, use_index: bool) -> Any:
     return (
         lance.dataset(uri)
         .merge_insert("id")
         .when_matched_update_all()
         .when_not_matched_insert_all()
-        .use_index(source.count_rows() < _JOIN_FROM_ROWS)
+        .use_index(use_index)
         .execute(source.to_table())
     )
 

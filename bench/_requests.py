@@ -50,7 +50,7 @@ def requests(folder: Path, rows: int) -> Iterator[Line]:
 
 
 class Proxy(ThreadingHTTPServer):
-    """Passes every request on to a server, and notes its method."""
+    """Passes every request on to a server, and notes its method, or that it lists."""
 
     daemon_threads = True
 
@@ -70,7 +70,7 @@ class _Pass(BaseHTTPRequestHandler):
         if not self.raw_requestline or not self.parse_request():
             self.close_connection = True
             return
-        self.server.seen.append(self.command)
+        self.server.seen.append("LIST" if "list-type=" in self.path else self.command)
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         upstream = http.client.HTTPConnection(self.server.target, timeout=60)
         upstream.request(self.command, self.path, body, dict(self.headers.items()))

@@ -130,3 +130,49 @@ def test_tables_of_reads_are_kept_when_asked(tmp_path: Path) -> None:
     run("reader.py", tmp_path, *arguments)
 
     assert sorted(kept.rglob("*")) == made
+
+
+JOB_LINES: dict[str, dict[str, int]] = {
+    "merge": {"merge": 3, "merge memory": 1},
+    "memory": {"merge memory": 3},
+    "spark": {"spark": 3},
+    "regions": {"region requests": 7, "region seconds": 7, "region memory": 7},
+}
+
+
+def job_lines(folder: Path, name: str) -> list[dict[str, Any]]:
+    printed = run("maintenance.py", folder, "--json", "--only", name)
+    lines: list[dict[str, Any]] = json.loads(printed)["lines"]
+    return lines
+
+
+@pytest.mark.parametrize("name", [name for name in JOB_LINES if name != "regions"])
+def test_jobs_have_figures_of_both_sides(tmp_path: Path, name: str) -> None:
+    lines = job_lines(tmp_path, name)
+
+    assert Counter(line["name"] for line in lines) == JOB_LINES[name]
+    for line in lines:
+        for side in ("ours", "other"):
+            assert 0 < line[side]["low"] <= line[side]["median"] <= line[side]["high"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_region_costs_the_same_requests_however_many_there_are(tmp_path: Path) -> None:
+    lines = job_lines(tmp_path, "regions")
+
+    assert Counter(line["name"] for line in lines) == JOB_LINES["regions"]
+    counted = [line for line in lines if line["name"] == "region requests"]
+    assert all(line["met"] for line in counted)
+    looks = [line["note"].partition(" for each")[0] for line in counted if "look" in line["what"]]
+    assert looks == [
+        "2.00 GET, 3.00 HEAD, 0.00 LIST",
+        "1.00 GET, 3.00 HEAD, 0.00 LIST",
+        "1.00 GET, 2.00 HEAD, 0.00 LIST",
+    ]
+
+
+def test_the_model_of_costs_is_printed() -> None:
+    command = [sys.executable, str(ROOT / "bench" / "scale.py")]
+    printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+    assert printed.strip() in (ROOT / "docs" / "design" / "scale.md").read_text()

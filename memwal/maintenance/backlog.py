@@ -13,13 +13,12 @@ from memwal.format.region_manifest import RegionManifest, RegionStatus
 from memwal.maintenance.index_build import caught_up, maintained_index_names
 from memwal.maintenance.status import IndexLag, RegionBacklog, TableStatus
 from memwal.reader.recent import Recent
-from memwal.region.discovery import read_manifests
+from memwal.region.discovery import parallel_reads, read_manifests
 from memwal.storage.location import TableLocation
 from memwal.table_index.base_table import BaseTable, open_base
 from memwal.table_index.region_snapshot import read_snapshot
 from memwal.writer.log import find_tip
 
-_PARALLEL_READS = 16
 _KNOWN_GENERATIONS = 100_000
 
 _flushed: Recent[float] = Recent(_KNOWN_GENERATIONS)
@@ -52,7 +51,7 @@ def read_status(
     # After the manifests: what was merged in between is then no backlog.
     base = open_base(location)
     now = clock()
-    with ThreadPoolExecutor(_PARALLEL_READS) as pool:
+    with ThreadPoolExecutor(parallel_reads(location.store)) as pool:
         backlogs = list(
             pool.map(lambda manifest: _region(location, base, manifest, now), manifests.values())
         )

@@ -117,9 +117,9 @@ def merge(
         Size in memory of what is merged at most; the oldest generations of each region go first.
         At least one generation is merged.
     max_tasks : int, default 1
-        Into how many tasks the regions are divided at most. Every task makes at least one
-        commit, and commits to one table wait for one another: few tasks with many regions each
-        scale better than many.
+        Into how many tasks the regions are divided at most. A task has a whole commit to make:
+        a merge keeps all processors of a machine busy; and of two merges at once that each insert
+        more than some dozens of new keys Lance refuses the second, which is then done again.
     run : callable
         Runs the tasks.
 
@@ -177,7 +177,10 @@ def plan_merge(
     ]
     if run_bytes is not None:
         batches = _oldest(batches, run_bytes)
-    shares: list[list[RegionBatch]] = [[] for _ in range(min(max_tasks, len(batches)))]
+    whole_commits = -(-sum(batch.bytes for batch in batches) // max(commit_bytes, 1))
+    # No task for an empty backlog, and one where the sizes are unknown.
+    count = min(max_tasks, len(batches), max(whole_commits, 1))
+    shares: list[list[RegionBatch]] = [[] for _ in range(count)]
     for batch in sorted(batches, key=lambda batch: batch.bytes, reverse=True):
         min(shares, key=lambda share: sum(b.bytes for b in share)).append(batch)
     return tuple(MergeTask(location, tuple(share), commit_bytes) for share in shares)

@@ -23,7 +23,7 @@ from memwal.errors import ConflictError, StoreError
 from memwal.format.index_details import IndexDetails
 from memwal.format.region_manifest import RegionManifest
 from memwal.maintenance.results import JobResult, TaskRunner, run_in_process
-from memwal.region.discovery import discover_regions, read_manifests
+from memwal.region.discovery import discover_regions, parallel_reads, read_manifests
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.location import TableLocation
 from memwal.table_index.base_table import BaseTable, open_base
@@ -41,7 +41,6 @@ logger = logging.getLogger(__name__)
 
 # A task below this size costs more to start than to run.
 _TASK_REGIONS = 250
-_PARALLEL_READS = 16
 # The hint of a manifest is moved when it is so many entries behind: a version of the manifest for
 # every few entries would cost more than the looks that it saves.
 _HINT_LAG = 64
@@ -146,7 +145,7 @@ def build_snapshot(
 def run_snapshot_task(task: SnapshotTask) -> SnapshotOutcome:
     """Read the manifests of some regions, and find the tips of their logs."""
     manifests = read_manifests(task.location.store, task.regions)
-    with ThreadPoolExecutor(_PARALLEL_READS) as pool:
+    with ThreadPoolExecutor(parallel_reads(task.location.store)) as pool:
         found = list(pool.map(partial(_at_tip, task.location), manifests.values()))
     return SnapshotOutcome(tuple(manifest for manifest, _ in found), sum(told for _, told in found))
 

@@ -162,11 +162,25 @@ class TestMerge:
         def backwards(tasks: Any, function: Callable[[Any], Any]) -> list[Any]:
             return [function(task) for task in reversed(tasks)][::-1]
 
-        result = table.merge(max_tasks=3, run=backwards)
+        result = table.merge(max_tasks=3, commit_bytes=500, run=backwards)
 
         assert result.tasks == 3
         for number in range(5):
             check_merged(table, dict.fromkeys(range(50), 2), bucket_region_id(number))
+
+    def test_has_no_more_tasks_than_commits_to_make(self, make_table: MakeTable) -> None:
+        table = make_table(buckets=5)
+        with table.writer() as writer:
+            writer.upsert(numbered(0, 50))
+        waiting = table.status().backlog_bytes
+
+        def sizes(commit_bytes: int) -> list[int]:
+            tasks = plan_merge(table.location, commit_bytes=commit_bytes, max_tasks=4)
+            return [len(task.regions) for task in tasks]
+
+        assert sizes(waiting) == [5]
+        assert len(sizes(waiting - 1)) == 2
+        assert len(sizes(waiting // 8)) == 4
 
     def test_keeps_columns_that_take_no_null(self, make_table: MakeTable) -> None:
         schema = pa.schema(

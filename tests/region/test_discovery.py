@@ -78,3 +78,45 @@ def test_a_region_that_cannot_be_read_is_not_left_out(store: FaultyStore) -> Non
     store.fail("get", f"*{damaged}/manifest/*.binpb")
     with pytest.raises(StoreUnavailableError):
         read_manifests(store)
+
+
+def test_what_was_met_before_takes_two_requests(store: FaultyStore) -> None:
+    region_id = add_region(store)
+    first = read_manifests(store)
+    store.clear()
+
+    assert read_manifests(store, [region_id]) == first
+    assert len(store.calls) == 2
+
+
+def test_what_was_met_before_is_not_believed(store: FaultyStore) -> None:
+    region_id = add_region(store)
+    manifests = RegionManifestStore(store, region_id)
+    read_manifests(store)
+
+    later = [
+        RegionManifest(region_id=region_id, version=version, writer_epoch=version)
+        for version in (2, 3, 4)
+    ]
+    manifests.commit(later[0])
+    assert read_manifests(store) == {region_id: later[0]}
+
+    # Both it and its successor are trimmed before the next look.
+    manifests.commit(later[1])
+    manifests.commit(later[2])
+    for version in (1, 2, 3):
+        store.delete(manifest_key(region_id, version))
+    assert read_manifests(store) == {region_id: later[2]}
+
+
+def test_a_table_that_was_made_anew_is_read_anew(store: FaultyStore) -> None:
+    region_id = add_region(store)
+    old = RegionManifestStore(store, region_id)
+    old.commit(RegionManifest(region_id=region_id, version=2, writer_epoch=2))
+    read_manifests(store)
+
+    store.delete_folder("_mem_wal")
+    assert read_manifests(store, [region_id]) == {}
+    again = RegionManifest(region_id=region_id, version=1, writer_epoch=7)
+    old.commit(again)
+    assert read_manifests(store) == {region_id: again}

@@ -167,7 +167,7 @@ class TestWhatIsShown:
 class TestJobs:
     def test_all_of_them(self, make_backlog, run):
         table, expected = make_backlog(3)
-        merged = table.merge(max_tasks=2, run=run)
+        merged = table.merge(max_tasks=2, commit_bytes=100, run=run)
         assert (merged.tasks, merged.figures["generations"], merged.problems) == (2, 12, ())
         assert base_state(table) == expected
         assert table.build_indexes(run=run).commits == 1
