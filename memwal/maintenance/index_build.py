@@ -47,6 +47,7 @@ from memwal.table_index.base_table import BaseTable, open_base, translate_lance_
 from memwal.table_index.commit_conflicts import is_conflict
 from memwal.table_index.details import update_details
 from memwal.table_index.strict_commit import commit_durably
+from memwal.writer.vector_params import VECTOR_KINDS
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +109,7 @@ def build_indexes(
     part_rows : int, default 1,048,576
         An index that lacks at least so many rows is built in parts, if there may be several. A
         part has about so many, and at least one fragment.
-    max_segments : int, default 8
+    max_segments : int, default 4
         Segments of an index beyond which the newest are joined.
     run : callable
         Runs the tasks.
@@ -283,11 +284,18 @@ def _run_plan(
 
 
 def _extend(base: BaseTable, task: IndexTask) -> None:
-    description = describe_index(base, task.index)
     join = 0
+    description = describe_index(base, task.index)
     if description is not None:
         coverage = index_coverage(base, description)
         join = segments_to_join(coverage, max_segments=task.max_segments)
+        index = maintained_index(base, task.index) if coverage.is_void else None
+        if index is not None and index.kind in VECTOR_KINDS:
+            # Every row it was trained on is gone. Lance would train a new model.
+            fragments = tuple(number for number, _ in coverage.uncovered)
+            part = run_part_task(PartTask(base.location, base.version, task.index, fragments))
+            commit_parts(base, index, [part])
+            return
 
     def commit(dataset: lance.LanceDataset) -> None:
         dataset.optimize.optimize_indices(index_names=[task.index], num_indices_to_merge=join)

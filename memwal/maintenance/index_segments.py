@@ -4,7 +4,8 @@
 write the whole index again for each merge, and for a vector index to split and to join partitions:
 that gives it other centroids, while the generations keep the old ones. With a number it only adds a
 segment over the new rows and joins that with so many of the newest ones; centroids, codebook,
-bounds and rotation stay. So a number is always given.
+bounds and rotation stay. So a number is always given. Except that an index of which no row is left
+is trained again: that is extended by a part, as :mod:`memwal.maintenance.index_parts` builds them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from memwal.table_index.base_table import BaseTable
 if TYPE_CHECKING:
     from lance.lance.indices import IndexDescription
 
-DEFAULT_MAX_SEGMENTS = 8
+# A text query over four segments takes twice as long as over one, over sixteen six times.
+DEFAULT_MAX_SEGMENTS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,11 @@ class IndexCoverage:
     def uncovered_rows(self) -> int:
         """Rows that no segment covers."""
         return sum(rows for _, rows in self.uncovered)
+
+    @property
+    def is_void(self) -> bool:
+        """Whether no fragment is left that a segment covers, while there are others."""
+        return bool(self.uncovered) and not any(self.segments)
 
 
 def describe_index(base: BaseTable, name: str) -> IndexDescription | None:
