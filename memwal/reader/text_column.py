@@ -93,7 +93,12 @@ def open_column(sources: ReadSources, newest: NewestRows, column: str) -> TextCo
         The base table has no text index on the column, or one whose documents are not texts.
     """
     base = sources.base
-    index = find_index(base.dataset.describe_indices(), column, is_text_index)
+    index = find_index(
+        base.dataset.describe_indices(),
+        column,
+        is_text_index,
+        preferred=base.details.maintained_indexes,
+    )
     if index is None:
         raise InvalidInputError(
             f"column {column} has no text index; create one on the base table with "
@@ -195,7 +200,9 @@ class _Opener:
     ) -> list[Body]:
         """A generation's own index over some of its rows; nothing when it cannot be used."""
         dataset = source.dataset
-        index = find_index(dataset.describe_indices(), self.column, is_text_index)
+        index = find_index(
+            dataset.describe_indices(), self.column, is_text_index, preferred=[self.index.name]
+        )
         if (
             source.identity is None
             or index is None

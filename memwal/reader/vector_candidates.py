@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from memwal.memtable.row_runs import RowView
 from memwal.memtable.unflushed import UnflushedRows
 from memwal.memtable.vector_rows import Neighbours, nearest_rows
-from memwal.reader.base_indexes import Bridge, Gap, find_gap, find_index
+from memwal.reader.base_indexes import Bridge, Gap, find_gap, find_index, find_indexes
 from memwal.reader.generations import GenerationSource
 from memwal.reader.hits import BASE, Hits
 from memwal.reader.newest import NewestRows
@@ -66,9 +66,44 @@ def index_metric(index: IndexDescription | None) -> str:
     return str(index.details.get("metric_type", _FLAT_METRIC)) if index else _FLAT_METRIC
 
 
-def _is_exact(index: IndexDescription | None) -> bool:
-    """Whether distances are those of the vectors, and not of what an index made of them."""
-    return index is None or index.index_type.upper().endswith("FLAT")
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The index that a column is searched through.
+
+    Attributes
+    ----------
+    index : IndexDescription or None
+    exact : bool
+        Whether distances are those of the vectors, and not of what an index made of them.
+    forced : bool
+        Whether there are others, one of which Lance might take: the one that stands first in the
+        manifest, which changes with every build.
+    """
+
+    index: IndexDescription | None
+    exact: bool
+    forced: bool
+
+    def segments(self, query: VectorQuery) -> list[str] | None:
+        """What Lance has to be told to look through, None when it finds it by itself."""
+        if self.index is None or not self.forced:
+            return None
+        if query.metric != known_metric(index_metric(self.index)):
+            return None
+        return [segment.uuid for segment in self.index.segments]
+
+
+def choose_index(
+    dataset: lance.LanceDataset, column: str, *, preferred: Sequence[str] = ()
+) -> Choice:
+    """Choose among the vector indexes of a column: see :func:`find_index`."""
+    descriptions = dataset.describe_indices()
+    found = find_indexes(descriptions, column, is_vector_index)
+    return Choice(
+        index=find_index(found, column, is_vector_index, preferred=preferred),
+        exact=all(index.index_type.upper().endswith("FLAT") for index in found),
+        forced=len(found) > 1,
+    )
 
 
 def generation_candidates(
@@ -77,7 +112,7 @@ def generation_candidates(
     position: int,
     query: VectorQuery,
     *,
-    expects_index: bool,
+    like: IndexDescription | None,
 ) -> Candidates:
     """The nearest living rows of one generation.
 
@@ -85,8 +120,9 @@ def generation_candidates(
     ----------
     position : int
         Of the generation among those of the sources.
-    expects_index : bool
-        Whether to warn when a flushed generation has no index on the column.
+    like : IndexDescription or None
+        The base table's index on the column. The generation's of the same name is taken; if a
+        flushed generation has none at all, a warning says so.
     """
     source = sources.generations[position]
     live = newest.live_addresses(position)
@@ -95,11 +131,12 @@ def generation_candidates(
     if source.unflushed is not None:
         rows, distances = _in_memtable(source.unflushed, source.dataset, live, query)
         return Candidates(Hits.of(position, rows, distances), exact=True)
-    index = find_index(source.dataset.describe_indices(), query.column, is_vector_index)
-    if index is None and expects_index:
+    preferred = () if like is None else (like.name,)
+    choice = choose_index(source.dataset, query.column, preferred=preferred)
+    if choice.index is None and like is not None:
         _warn(source, query.column)
-    rows, distances = _in_dataset(source.dataset, query, k=query.k, allowed=live)
-    return Candidates(Hits.of(position, rows, distances), exact=_is_exact(index))
+    rows, distances = _in_dataset(source.dataset, query, choice, k=query.k, allowed=live)
+    return Candidates(Hits.of(position, rows, distances), exact=choice.exact)
 
 
 def _in_memtable(
@@ -122,6 +159,7 @@ def _in_memtable(
 def _in_dataset(
     dataset: lance.LanceDataset,
     query: VectorQuery,
+    choice: Choice,
     *,
     k: int,
     allowed: RowIds | None = None,
@@ -133,6 +171,10 @@ def _in_dataset(
         options["row_addr_allowlist"] = encode_row_set(allowed)
     if blocked is not None and len(blocked):
         options["row_addr_blocklist"] = encode_row_set(blocked)
+    segments = choice.segments(query)
+    if segments is not None:
+        # Then Lance looks at no row outside of them.
+        options["index_segments"] = segments
     found = dataset.scanner(
         columns=["_distance"],
         nearest={
@@ -155,36 +197,36 @@ def _in_dataset(
 def base_searches(
     sources: ReadSources,
     newest: NewestRows,
-    index: IndexDescription | None,
+    choice: Choice,
     query: VectorQuery,
 ) -> list[Callable[[], Candidates]]:
     """Searches that together find the nearest rows of the base table that nothing replaced.
 
     Parameters
     ----------
-    index : IndexDescription or None
-        The base table's index on the column.
+    choice : Choice
+        Among the base table's indexes on the column.
     """
-    base = sources.base
+    base, index = sources.base, choice.index
     if not base.dataset.fragment_ids():
         return []
     gap = None
     if index is not None and query.metric == known_metric(index_metric(index)):
         gap = find_gap(sources, index)
-    bridged = gap is not None and bool(gap.bridges)
+    bridged = gap is not None and (bool(gap.bridges) or choice.forced)
 
     def in_base() -> Candidates:
         def search(k: int, blocked: RowIds) -> tuple[RowIds, npt.NDArray[Any]]:
-            return _in_dataset(base.dataset, query, k=k, blocked=blocked, fast=bridged)
+            return _in_dataset(base.dataset, query, choice, k=k, blocked=blocked, fast=bridged)
 
         hits = _unreplaced(newest, query.k, search, lambda rows: _keys_of(base, rows))
-        return Candidates(hits, exact=_is_exact(index))
+        return Candidates(hits, exact=choice.exact)
 
     if gap is None or not bridged:
         return [in_base]
     tasks: list[Callable[[], Candidates]] = [in_base]
     tasks += [
-        lambda bridge=bridge: _bridge_hits(newest, bridge, query)  # type: ignore[misc]
+        lambda bridge=bridge: _bridge_hits(newest, bridge, query, index)  # type: ignore[misc]
         for bridge in gap.bridges
     ]
     if len(gap.rest):
@@ -231,14 +273,17 @@ def _keys_of(base: BaseTable, rows: RowIds) -> pa.Array:
     return key_column(found, base.primary_key)
 
 
-def _bridge_hits(newest: NewestRows, bridge: Bridge, query: VectorQuery) -> Candidates:
-    index = find_index(bridge.source.dataset.describe_indices(), query.column, is_vector_index)
+def _bridge_hits(
+    newest: NewestRows, bridge: Bridge, query: VectorQuery, like: IndexDescription | None
+) -> Candidates:
+    preferred = () if like is None else (like.name,)
+    choice = choose_index(bridge.source.dataset, query.column, preferred=preferred)
 
     def search(k: int, blocked: RowIds) -> tuple[RowIds, npt.NDArray[Any]]:
         allowed = bridge.addresses
         if len(blocked):
             allowed = allowed[~np.isin(bridge.rows, blocked)]
-        found, distances = _in_dataset(bridge.source.dataset, query, k=k, allowed=allowed)
+        found, distances = _in_dataset(bridge.source.dataset, query, choice, k=k, allowed=allowed)
         return bridge.rows[np.searchsorted(bridge.addresses, found)], distances
 
     order = np.argsort(bridge.rows)
@@ -247,7 +292,7 @@ def _bridge_hits(newest: NewestRows, bridge: Bridge, query: VectorQuery) -> Cand
         return bridge.keys.take(pa.array(order[np.searchsorted(bridge.rows, rows, sorter=order)]))
 
     hits = _unreplaced(newest, query.k, search, keys_of)
-    return Candidates(hits, exact=_is_exact(index))
+    return Candidates(hits, exact=choice.exact)
 
 
 def _rest_hits(base: BaseTable, newest: NewestRows, gap: Gap, query: VectorQuery) -> Candidates:

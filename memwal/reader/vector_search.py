@@ -9,7 +9,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from memwal.errors import InvalidInputError
-from memwal.reader.base_indexes import find_index
 from memwal.reader.hits import BASE, Hits, matching
 from memwal.reader.newest import NewestRows
 from memwal.reader.parallel import run_all
@@ -18,9 +17,9 @@ from memwal.reader.sources import ReadSources
 from memwal.reader.vector_candidates import (
     Candidates,
     base_searches,
+    choose_index,
     generation_candidates,
     index_metric,
-    is_vector_index,
     nearest_of,
 )
 from memwal.reader.vector_query import VectorQuery, known_metric, query_vector, vector_column
@@ -89,7 +88,8 @@ def nearest(
         raise InvalidInputError(f"refine_factor is {factor}; it is at least 1")
     base = sources.base
     column = column or vector_column(base)
-    index = find_index(base.dataset.describe_indices(), column, is_vector_index)
+    choice = choose_index(base.dataset, column, preferred=base.details.maintained_indexes)
+    index = choice.index
     query = VectorQuery(
         column=column,
         vector=query_vector(base, column, vector),
@@ -102,11 +102,11 @@ def nearest(
     )
     tasks: list[Callable[[], Candidates]] = [
         lambda position=position: generation_candidates(  # type: ignore[misc]
-            sources, newest, position, query, expects_index=index is not None
+            sources, newest, position, query, like=index
         )
         for position in range(len(sources.generations))
     ]
-    tasks += base_searches(sources, newest, index, query)
+    tasks += base_searches(sources, newest, choice, query)
     hits = _ranked_again(sources, query, run_all(tasks)).best(k, smallest=True)
     if filter is not None and not prefilter and len(hits):
         hits = hits.take(matching(sources, hits, filter))
