@@ -1,14 +1,14 @@
 """Catching the base table's indexes up with what was merged (spec: Base Table Index Builder).
 
-An index is extended by a segment over the fragments that it does not cover, and its newest segments
-are joined when they get many. Where much is to be indexed, the segment is built in parts by
-several tasks. Either way Lance records the catch-up itself, in the commit that makes the index cover
-every fragment of the version that was read: up to the generations that this version has, not to
-those that were merged meanwhile. A process that dies before that commit has changed nothing; one
-that repeats it finds nothing left to do. The result is read back, never assumed.
+An index is extended by a segment over the fragments that it does not cover, and its newest
+segments are joined when they get many. Where much is to be indexed, the segment is built in parts
+by several tasks. Either way Lance records the catch-up itself, in the commit that makes the index
+cover every fragment of the version that was read: up to the generations that this version has,
+not to those that were merged meanwhile. A process that dies before that commit has changed
+nothing; one that repeats it finds nothing left to do. The result is read back, never assumed.
 
-Centroids, codebook, bounds and rotation of a vector index stay bit for bit as they are, so that
-distances estimated by generations and by the base table remain comparable while MemWAL is enabled.
+Centroids and codebook of a vector index stay bit for bit as they are, so that distances estimated
+by generations and by the base table remain comparable while MemWAL is enabled.
 """
 
 from __future__ import annotations

@@ -156,9 +156,7 @@ def _clusters(counts: tuple[int, ...]) -> pa.Table:
 @pytest.mark.parametrize("kind", ["IVF_FLAT", "IVF_PQ", "IVF_SQ"])
 @pytest.mark.parametrize("case", ["partitions to join", "partitions to split"])
 @pytest.mark.parametrize("ours", [True, False], ids=["ours", "Lance's own"])
-def test_small_and_large_partitions_stay(
-    tmp_path: Path, kind: str, case: str, ours: bool
-) -> None:
+def test_small_and_large_partitions_stay(tmp_path: Path, kind: str, case: str, ours: bool) -> None:
     """Lance's own optimization joins and splits partitions, which gives other centroids."""
     centroids = np.zeros((3, DIMENSION), "float32")
     centroids[:, 0] = [0, 10, 20]
