@@ -3,9 +3,10 @@
 ``optimize_indices`` without a number joins everything it may, which for a scalar index means to
 write the whole index again for each merge, and for a vector index to split and to join partitions:
 that gives it other centroids, while the generations keep the old ones. With a number it only adds a
-segment over the new rows and joins that with so many of the newest ones; centroids, codebook, bounds
-and rotation stay. So a number is always given. Except that an index of which no row is left
-is trained again: that is extended by a part, as :mod:`memwal.maintenance.index_parts` builds them.
+segment over the new rows and joins that with so many of the newest ones; centroids, codebook,
+bounds and rotation stay. So a number is always given. With a number too, a vector index of which no
+row is left is trained again: that one is extended by a part, as
+:mod:`memwal.maintenance.index_parts` builds them.
 """
 
 from __future__ import annotations
