@@ -11,12 +11,14 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from _index_builds import index_lines
 from _measure import Line, machine, show
 from _merges import memory_lines, merge_lines
 
 _PARTS: dict[str, Callable[[Path, int], Iterator[Line]]] = {
     "merge": merge_lines,
     "memory": memory_lines,
+    "index": index_lines,
 }
 
 

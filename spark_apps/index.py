@@ -20,8 +20,8 @@ def main() -> int:
         type=positive_int,
         default=DEFAULT_PART_ROWS,
         metavar="N",
-        help="an index that lacks at least so many rows is built in parts of about so many "
-        "(default: %(default)s)",
+        help="a vector or text index that lacks at least so many rows is built in parts of about "
+        "so many, another one from sixteen times as many on (default: %(default)s)",
     )
     parser.add_argument(
         "--max-tasks",

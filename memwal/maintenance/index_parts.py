@@ -1,7 +1,7 @@
 """Building what an index lacks in parts: each task takes some fragments, one commit takes all.
 
-A part is a whole segment over its fragments, with the parameters of the index it belongs to:
-those of a text index's tokenizer, of a vector index the centroids, the codebook and the rotation.
+A part is a segment over its fragments, with the parameters of the index it belongs to: those of a
+text index's tokenizer, of a vector index the centroids, the codebook and the rotation.
 The parts are joined into one segment, and that is committed beside the ones that are there.
 
 No version names a part before that commit. A process that dies leaves the files of the parts
@@ -105,7 +105,7 @@ def commit_parts(base: BaseTable, index: MaintainedIndex, parts: Sequence[Index]
 
     try:
         whole = parts[0]
-        if len(parts) > 1:
+        if len(parts) > 1 or index.kind == "INVERTED":
             whole = base.dataset.merge_existing_index_segments(list(parts))
         commit_durably(base, commit)
     except (OSError, RuntimeError, ValueError) as error:

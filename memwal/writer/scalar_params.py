@@ -70,7 +70,10 @@ class ScalarRecipe:
         column: str,
         fragment_ids: Sequence[int] | None = None,
     ) -> Index | None:
-        """Write the index of a data set, or of some fragments; the caller commits it.
+        """Write the index of a data set, or a part over some fragments; the caller commits it.
+
+        A part of a text index is none by itself: it has to be joined with others, or made whole
+        with ``merge_existing_index_segments``.
 
         Returns
         -------
@@ -80,6 +83,7 @@ class ScalarRecipe:
         if self.commits:
             dataset.create_scalar_index(column, self.request, name=name)
             return None
+        is_part = fragment_ids is not None
         if fragment_ids is None:
             fragment_ids = [part.fragment_id for part in dataset.get_fragments()]
         segment = dataset.create_index_uncommitted(
@@ -91,7 +95,7 @@ class ScalarRecipe:
             fragment_ids=list(fragment_ids),
             **{"document_granularity": DocumentGranularity.ROW.value, **self.options},
         )
-        if self.kind == "INVERTED":
+        if self.kind == "INVERTED" and not is_part:
             # What was built is one part of a distributed build; this makes it a whole.
             return dataset.merge_existing_index_segments([segment])
         return segment

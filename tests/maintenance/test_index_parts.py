@@ -229,13 +229,26 @@ def test_two_builds_in_parts_at_once_index_nothing_twice(tmp_path: Path) -> None
     assert recall(table, found) == 1.0
 
 
-def test_few_rows_are_not_divided(tmp_path: Path) -> None:
-    table = indexed_table(tmp_path, "BTREE")
+@pytest.mark.parametrize(
+    ("kind", "part_rows", "parts"),
+    [
+        ("INVERTED", 701, 0),
+        ("INVERTED", 700, 2),
+        ("INVERTED", 300, 3),
+        ("INVERTED", 10, 3),
+        ("BTREE", 44, 0),
+        ("BTREE", 43, 2),
+    ],
+)
+def test_few_rows_are_not_divided(tmp_path: Path, kind: str, part_rows: int, parts: int) -> None:
+    """What is missing are 700 rows; a scalar index is divided from sixteen times as many on."""
+    table = indexed_table(tmp_path, kind)
     backlog(table)
 
-    result = build_indexes(table.location, max_tasks=3, part_rows=10_000)
+    result = build_indexes(table.location, max_tasks=3, part_rows=part_rows)
 
-    assert (result.tasks, result.figures) == (1, {"indexes": 1})
+    assert result.tasks == (parts or 1)
+    assert result.figures == ({"indexes": 1, "parts": parts} if parts else {"indexes": 1})
 
 
 def test_one_fragment_is_not_divided(tmp_path: Path) -> None:

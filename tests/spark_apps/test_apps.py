@@ -156,7 +156,7 @@ def test_an_index_is_built_in_parts(app, make_table, result):
         if not start:
             table.build_indexes()
 
-    assert app("index", "--table", table.uri, "--part-rows", 50) == 0
+    assert app("index", "--table", table.uri, "--part-rows", 5) == 0
 
     assert result()["figures"] == {"indexes": 1, "parts": 2}
     assert [index.generations for index in table.status().indexes] == [0]
