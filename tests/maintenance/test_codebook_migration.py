@@ -25,7 +25,8 @@ from memwal.maintenance.codebook_migration import (
     switch_migration,
 )
 from memwal.maintenance.index_build import index_names
-from memwal.reader.vector_candidates import choose_index
+from memwal.reader.base_indexes import find_index
+from memwal.reader.vector_candidates import is_vector_index
 
 NEW = "idx_v2"
 
@@ -125,11 +126,15 @@ def test_readers_take_the_first_of_the_maintained(table: memwal.Table, preferred
         switch_migration(table.location, "idx")
     base = table.base()
 
-    choice = choose_index(base.dataset, "vector", preferred=base.details.maintained_indexes)
+    found = find_index(
+        base.dataset.describe_indices(),
+        "vector",
+        is_vector_index,
+        preferred=base.details.maintained_indexes,
+    )
 
-    assert choice.index is not None
-    assert choice.index.name == preferred
-    assert choice.forced
+    assert found is not None
+    assert found.name == preferred
 
 
 @pytest.mark.parametrize("behind", ["idx", NEW])
