@@ -26,7 +26,9 @@ def test_the_readme_example_runs(
     assert "{'id': 1, 'city': 'EWR', 'delay': 0.5}" in printed
 
 
-@pytest.mark.parametrize("name", ["writer.md", "search.md", "reading.md", "maintenance.md"])
+@pytest.mark.parametrize(
+    "name", ["writer.md", "search.md", "reading.md", "maintenance.md", "indexes.md"]
+)
 def test_the_examples_of_a_guide_run_one_after_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -43,6 +45,7 @@ DOCUMENTS = [
     "README.md",
     "CONTRIBUTING.md",
     "docs/benchmarks.md",
+    "docs/indexes.md",
     "docs/maintenance.md",
     "docs/writer.md",
     "docs/search.md",
