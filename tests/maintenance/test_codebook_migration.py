@@ -9,6 +9,7 @@ from typing import Any
 import lance
 import numpy as np
 import pytest
+from support import native
 from support.faulty_store import Killed
 from support.indexed import DIMENSION, SCHEMA, VECTOR, create_index, indexed_table, models, rows
 from support.tables import REGION
@@ -330,3 +331,38 @@ def test_all_kinds_of_a_table_that_maintains_everything(tmp_path: Path, kind: st
     assert status.new_balance is not None
     found = table.search(np.zeros(DIMENSION), k=3)
     assert found.num_rows == 3
+
+
+def _native_nearest(table: memwal.Table, vector: Any) -> list[int]:
+    found = native.nearest(table, "vector", np.asarray(vector, "float32").tolist(), k=1000)
+    return sorted(int(key) for key in found)
+
+
+def test_native_writers_and_readers_go_on_through_it(table: memwal.Table) -> None:
+    """A native writer knows the indexes that there were when it was opened."""
+    shard = native.writer(table, durable_write=True)
+    try:
+        start_migration(table.location, "idx", num_partitions=1)
+        native.put(shard, table, rows(600, 20))
+    finally:
+        shard.close()
+    assert migration_status(table.location, "idx").lacking == ((REGION, 1),)
+    assert _native_nearest(table, np.zeros(DIMENSION)) == list(range(620))
+    check_search(table)
+
+    shard = native.writer(table, durable_write=True)
+    try:
+        native.put(shard, table, rows(620, 20))
+    finally:
+        shard.close()
+
+    assert migration_status(table.location, "idx").lacking == ((REGION, 1),)
+    assert _native_nearest(table, np.zeros(DIMENSION)) == list(range(640))
+    table.checkpoint()
+    switch_migration(table.location, "idx")
+    flush(table, 640, 20)
+    assert _native_nearest(table, np.zeros(DIMENSION)) == list(range(660))
+    collect(table)
+    finish_migration(table.location, "idx")
+    assert _native_nearest(table, np.zeros(DIMENSION)) == list(range(660))
+    check_search(table)
