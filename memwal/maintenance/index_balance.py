@@ -8,6 +8,7 @@ in those that it looks through. The remedy is another model:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -99,3 +100,19 @@ def partition_balance(base: BaseTable, name: str) -> PartitionBalance | None:
         segments=len(segments),
         same_model=same,
     )
+
+
+def balance_figures(balances: Iterable[PartitionBalance]) -> dict[str, int]:
+    """The worst of several indexes, as figures of a job; none without one."""
+    found = list(balances)
+    if not found:
+        return {}
+    return {
+        "unevenness_percent": max(round(100 * balance.unevenness) for balance in found),
+        "empty_partitions_percent": max(round(100 * balance.empty_share) for balance in found),
+    }
+
+
+def advice_on(balances: Iterable[PartitionBalance]) -> tuple[str, ...]:
+    """Advice for those that need it."""
+    return tuple(balance.advice for balance in balances if balance.advice is not None)

@@ -17,16 +17,26 @@ import logging
 import random
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
 import lance
 
 from memwal.errors import ConflictError, InvalidInputError
-from memwal.format.index_details import IndexDetails
-from memwal.format.names import MEM_WAL_INDEX_NAME
-from memwal.maintenance.index_balance import PartitionBalance, partition_balance
+from memwal.maintenance.index_balance import (
+    PartitionBalance,
+    advice_on,
+    balance_figures,
+    partition_balance,
+)
+from memwal.maintenance.index_catchup import (
+    caught_up,
+    covers,
+    covers_nothing,
+    index_names,
+    maintained_index_names,
+)
 from memwal.maintenance.index_parts import (
     PartTask,
     can_be_built_in_parts,
@@ -48,6 +58,14 @@ from memwal.table_index.commit_conflicts import is_conflict
 from memwal.table_index.details import update_details
 from memwal.table_index.strict_commit import commit_durably
 from memwal.writer.vector_params import VECTOR_KINDS
+
+__all__ = (
+    "build_indexes",
+    "caught_up",
+    "covers",
+    "index_names",
+    "maintained_index_names",
+)
 
 logger = logging.getLogger(__name__)
 
@@ -168,8 +186,8 @@ def build_indexes(
         tasks=tally.tasks,
         commits=tally.commits,
         seconds=time.monotonic() - started,
-        figures=figures | _balance_figures(tally.balances.values()),
-        problems=(*missing, *_advice(tally.balances.values())),
+        figures=figures | balance_figures(tally.balances.values()),
+        problems=(*missing, *advice_on(tally.balances.values())),
     )
 
 
@@ -193,7 +211,7 @@ def run_index_task(task: IndexTask) -> IndexOutcome:
             return IndexOutcome(commits, balance=balance)
         if base.dataset.count_rows() == 0:
             # Lance records nothing for an index that has nothing to cover.
-            update_details(task.location, lambda latest: _covering_nothing(latest, task.index))
+            update_details(task.location, lambda latest: covers_nothing(latest, task.index))
             commits += 1
             continue
         try:
@@ -314,47 +332,3 @@ def _is_done(base: BaseTable, name: str, target: Mapping[UUID, int], max_segment
         return False
     description = describe_index(base, name)
     return description is None or len(description.segments) <= max_segments
-
-
-def _covering_nothing(base: BaseTable, index: str) -> IndexDetails:
-    """Details that say that an index covers everything merged, if there are no rows to cover."""
-    if base.dataset.count_rows():
-        return base.details
-    return replace(base.details, catchup={**base.details.catchup, index: dict(base.details.merged)})
-
-
-def _balance_figures(balances: Any) -> dict[str, int]:
-    found = list(balances)
-    if not found:
-        return {}
-    return {
-        "unevenness_percent": max(round(100 * balance.unevenness) for balance in found),
-        "empty_partitions_percent": max(round(100 * balance.empty_share) for balance in found),
-    }
-
-
-def _advice(balances: Any) -> tuple[str, ...]:
-    return tuple(balance.advice for balance in balances if balance.advice is not None)
-
-
-def maintained_index_names(base: BaseTable) -> tuple[str, ...]:
-    """Indexes that are to be kept up with merges."""
-    if base.details.maintain_all_indexes:
-        return tuple(sorted(index_names(base)))
-    return base.details.maintained_indexes
-
-
-def index_names(base: BaseTable) -> set[str]:
-    """Names of the base table's indexes over columns."""
-    return {index.name for index in base.dataset.describe_indices()} - {MEM_WAL_INDEX_NAME}
-
-
-def caught_up(base: BaseTable, index: str) -> Mapping[UUID, int]:
-    """Newest merged generation that an index covers, by region. No entry is no coverage."""
-    return base.details.catchup.get(index, {})
-
-
-def covers(base: BaseTable, index: str, target: Mapping[UUID, int]) -> bool:
-    """Whether an index covers these generations."""
-    covered = caught_up(base, index)
-    return all(covered.get(region_id, 0) >= generation for region_id, generation in target.items())

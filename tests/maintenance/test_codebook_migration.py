@@ -21,11 +21,11 @@ from memwal.maintenance.codebook_migration import (
     abort_migration,
     finish_migration,
     migration_status,
-    next_name,
     start_migration,
     switch_migration,
 )
 from memwal.maintenance.index_build import index_names
+from memwal.maintenance.migration_status import next_name
 from memwal.reader.base_indexes import find_index
 from memwal.reader.vector_candidates import is_vector_index
 
