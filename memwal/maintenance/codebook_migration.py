@@ -35,7 +35,12 @@ from typing import TYPE_CHECKING, Any
 
 import lance
 
-from memwal.errors import ConflictError, TableSetupError
+from memwal.errors import (
+    ConflictError,
+    InvalidInputError,
+    ObjectNotFoundError,
+    TableSetupError,
+)
 from memwal.format.index_details import IndexDetails
 from memwal.maintenance.index_catchup import covers, index_names, maintained_index_names
 from memwal.maintenance.index_segments import describe_index
@@ -101,9 +106,10 @@ def start_migration(
     Raises
     ------
     TableSetupError
-        There is no such maintained vector index, or the new name belongs to something else.
+        There is no such maintained vector index, the new name belongs to something else, or there
+        are no rows to train a model with.
     InvalidInputError
-        The index cannot be built with these parameters from the rows there are.
+        The number of sub-vectors does not fit the index.
     """
     new = successor(index, new)
     for _ in range(_ATTEMPTS):
@@ -286,7 +292,24 @@ def _build(
     num_partitions: int | None,
     num_sub_vectors: int | None,
 ) -> None:
-    recipe = read_vector_recipe(base.location, old, old.segments[0].uuid)
+    if base.dataset.count_rows() == 0:
+        raise TableSetupError(
+            f"{base.location} has no rows to train a model with; merge some first"
+        )
+    try:
+        recipe = read_vector_recipe(base.location, old, old.segments[0].uuid)
+    except ObjectNotFoundError as error:
+        raise TableSetupError(
+            f"index {old.name} of {base.location} was never trained; drop it and build it again"
+        ) from error
+    dimension = recipe.options["ivf_centroids"].type.list_size
+    if num_sub_vectors is not None and (
+        "num_sub_vectors" not in recipe.options or dimension % num_sub_vectors
+    ):
+        raise InvalidInputError(
+            f"{num_sub_vectors} sub-vectors do not fit an index of kind {recipe.kind} over vectors "
+            f"of {dimension} numbers"
+        )
     options: dict[str, Any] = {
         key: value for key, value in recipe.options.items() if key not in _TRAINED
     }

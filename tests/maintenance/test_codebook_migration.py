@@ -8,6 +8,7 @@ from typing import Any
 
 import lance
 import numpy as np
+import pyarrow as pa
 import pytest
 from support import native
 from support.faulty_store import Killed
@@ -218,7 +219,16 @@ def test_what_cannot_be_migrated_is_refused(table: memwal.Table) -> None:
     create_index(base.dataset, "IVF_FLAT", name="beside")
     with pytest.raises(TableSetupError, match="not maintained"):
         start_migration(table.location, "beside")
+    for wrong in (7, 16):
+        with pytest.raises(InvalidInputError, match="sub-vectors"):
+            start_migration(table.location, "idx", num_sub_vectors=wrong)
+    with table.writer() as writer:
+        writer.delete(pa.array(range(600)))
+    table.merge()
+    with pytest.raises(TableSetupError, match="no rows"):
+        start_migration(table.location, "idx")
     assert maintained(table) == ("id_idx", "idx")
+    assert index_names(table.base()) == {"id_idx", "idx", "beside"}
 
 
 def _killed_steps(

@@ -72,10 +72,15 @@ def create_index(dataset: lance.LanceDataset, kind: str, name: str = "idx", **op
     dataset.create_scalar_index(column, kind, name=name)
 
 
-def indexed_table(folder: Path, kind: str, *, count: int = 600, **options: Any) -> memwal.Table:
+def indexed_table(
+    folder: Path, kind: str, *, count: int = 600, stable_row_ids: bool = False, **options: Any
+) -> memwal.Table:
     """Make a table of one region whose index ``idx`` is maintained."""
     uri = str(folder / "indexed")
-    create_index(lance.write_dataset(rows(0, count), uri, schema=SCHEMA), kind, **options)
+    dataset = lance.write_dataset(
+        rows(0, count), uri, schema=SCHEMA, enable_stable_row_ids=stable_row_ids
+    )
+    create_index(dataset, kind, **options)
     return memwal.enable(
         uri,
         primary_key=["id"],
