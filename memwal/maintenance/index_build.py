@@ -49,6 +49,7 @@ from memwal.maintenance.index_segments import (
     describe_index,
     group_fragments,
     index_coverage,
+    segment_limit,
     segments_to_join,
 )
 from memwal.maintenance.results import JobResult, TaskRunner, run_in_process
@@ -132,7 +133,8 @@ def build_indexes(
         several. A part has about so many, and at least one fragment. For other indexes, which are
         built much faster, it is sixteen times as many.
     max_segments : int, default 4
-        Segments of an index beyond which the newest are joined.
+        Segments of an index beyond which the newest are joined. An index of a table with stable
+        row ids always has one, and is not built in parts.
     run : callable
         Runs the tasks.
 
@@ -261,7 +263,7 @@ def _parts_of(
 ) -> tuple[tuple[int, ...], ...]:
     """Fragments of each part; none where the index is not worth being built in parts."""
     description = describe_index(base, name)
-    if max_tasks == 1 or description is None:
+    if max_tasks == 1 or description is None or segment_limit(base, max_tasks) == 1:
         return ()
     coverage = index_coverage(base, description)
     if description.index_type not in VECTOR_KINDS and description.index_type != "Inverted":
@@ -312,7 +314,8 @@ def _extend(base: BaseTable, task: IndexTask) -> None:
     description = describe_index(base, task.index)
     if description is not None:
         coverage = index_coverage(base, description)
-        join = segments_to_join(coverage, max_segments=task.max_segments)
+        limit = segment_limit(base, task.max_segments)
+        join = segments_to_join(coverage, max_segments=limit)
         index = maintained_index(base, task.index) if coverage.is_void else None
         if index is not None and index.kind in VECTOR_KINDS:
             # Every row it was trained on is gone. Lance would train a new model.
@@ -331,4 +334,4 @@ def _is_done(base: BaseTable, name: str, target: Mapping[UUID, int], max_segment
     if not covers(base, name, target):
         return False
     description = describe_index(base, name)
-    return description is None or len(description.segments) <= max_segments
+    return description is None or len(description.segments) <= segment_limit(base, max_segments)

@@ -70,6 +70,16 @@ def index_coverage(base: BaseTable, description: IndexDescription) -> IndexCover
     )
 
 
+def segment_limit(base: BaseTable, max_segments: int) -> int:
+    """How many segments an index of this table may have.
+
+    Where rows keep their ids when they change, a row that changed stands in an older segment as
+    well as in the newest, and Lance lets both answer: a text, bitmap or label index of several
+    segments finds it by what it no longer holds. There, one segment is all that is right.
+    """
+    return 1 if base.dataset.has_stable_row_ids else max_segments
+
+
 def segments_to_join(coverage: IndexCoverage, *, max_segments: int) -> int:
     """How many of the newest segments the uncovered rows are to be joined with.
 

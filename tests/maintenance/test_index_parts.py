@@ -84,26 +84,6 @@ def test_parts_answer_as_one_build_does(tmp_path: Path, kind: str) -> None:
         assert expected[0]
 
 
-@pytest.mark.parametrize("kind", ["BTREE", "INVERTED", "IVF_PQ"])
-def test_parts_of_tables_with_stable_row_ids(tmp_path: Path, kind: str) -> None:
-    table = indexed_table(tmp_path, kind, stable_row_ids=True)
-    backlog(table)
-
-    assert in_parts(table).figures["parts"] == 3
-
-    assert caught_up(table.base(), "idx") == {REGION: 4}
-    found = answers(table, kind)
-    if kind == "IVF_PQ":
-        assert recall(table, found) > 0.5
-    else:
-        plain = table.base().dataset.to_table(columns=["id", "n", "text"]).to_pylist()
-        matches = {
-            "BTREE": lambda row: 17 <= row["n"] < 40,
-            "INVERTED": lambda row: row["text"].startswith("word17 "),
-        }
-        assert found[0] == sorted(row["id"] for row in plain if matches[kind](row))
-
-
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in UNDIVIDED])
 def test_parts_can_be_joined_with_the_rest_later(tmp_path: Path, kind: str) -> None:
     table = indexed_table(tmp_path, kind)

@@ -201,3 +201,48 @@ def test_an_index_of_which_no_row_is_left_keeps_its_model(
     build_indexes(table.location, max_segments=1)
     assert models(table) == before
     assert recall(table, answers(table, kind)) > 0.5
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in VECTOR])
+@pytest.mark.parametrize("ours", [True, False], ids=["ours", "several segments"])
+def test_rows_that_keep_their_ids_are_not_found_by_what_they_held(
+    tmp_path: Path, kind: str, ours: bool
+) -> None:
+    """Lance asks every segment, also those that are older than the row's last change."""
+    table = indexed_table(tmp_path, kind, stable_row_ids=True)
+    changed = rows(1000, 100)
+    changed = changed.set_column(0, SCHEMA.field("id"), pa.array(range(100, 200)))
+    changed = changed.set_column(1, "n", pa.array([5000] * 100, pa.int64()))
+    changed = changed.set_column(2, "text", pa.array(["changed"] * 100))
+    labels = pa.array([["changed"]] * 100, SCHEMA.field("labels").type)
+    changed = changed.set_column(3, "labels", labels)
+    merge_rows(table, rows(600, 50), changed.cast(SCHEMA))
+
+    if ours:
+        build_indexes(table.location, max_tasks=3, part_rows=1)
+        merge_rows(table, rows(700, 50))
+        build_indexes(table.location, max_tasks=3, part_rows=1)
+    else:
+        optimize = table.base().dataset.optimize
+        optimize.optimize_indices(index_names=["idx"], num_indices_to_merge=0)
+
+    wrong = [key for key in answers(table, kind)[0] if 100 <= key < 200]
+    if ours:
+        assert len(segments(table)) == 1
+        assert wrong == []
+    else:
+        assert bool(wrong) is (kind in ("BITMAP", "LABEL_LIST", "INVERTED"))
+
+
+@pytest.mark.parametrize("kind", VECTOR)
+def test_vector_indexes_over_rows_that_keep_their_ids(tmp_path: Path, kind: str) -> None:
+    table = indexed_table(tmp_path, kind, stable_row_ids=True)
+    before = models(table)
+    for turn in range(2):
+        merge_rows(table, rows(500 + turn, 200, seed=turn))
+        build_indexes(table.location, max_tasks=3, part_rows=1)
+        assert len(segments(table)) == 1
+        assert models(table) == before
+    found = answers(table, kind)
+    assert all(len(set(keys)) == len(keys) for keys in found)
+    assert recall(table, found) > 0.5
