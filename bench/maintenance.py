@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from _index_builds import index_lines
 from _measure import Line, machine, show
 from _merges import memory_lines, merge_lines
 from _regions import region_lines
@@ -21,6 +22,7 @@ _PARTS: dict[str, Callable[[Path, int], Iterator[Line]]] = {
     "memory": memory_lines,
     "spark": spark_lines,
     "regions": region_lines,
+    "index": index_lines,
 }
 
 

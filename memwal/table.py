@@ -22,7 +22,8 @@ from memwal.maintenance.garbage import (
     CollectionResult,
     collect_garbage,
 )
-from memwal.maintenance.index_build import build_indexes
+from memwal.maintenance.index_build import DEFAULT_PART_ROWS, build_indexes
+from memwal.maintenance.index_segments import DEFAULT_MAX_SEGMENTS
 from memwal.maintenance.merge import DEFAULT_COMMIT_BYTES, merge
 from memwal.maintenance.results import JobResult, TaskRunner, run_in_process
 from memwal.maintenance.snapshot_build import build_snapshot
@@ -205,9 +206,22 @@ class Table(Reads):
             self.location, min_fragments=min_fragments, commit_bytes=commit_bytes, run=run
         )
 
-    def build_indexes(self, *, run: TaskRunner = run_in_process) -> JobResult:
+    def build_indexes(
+        self,
+        *,
+        max_tasks: int = 1,
+        part_rows: int = DEFAULT_PART_ROWS,
+        max_segments: int = DEFAULT_MAX_SEGMENTS,
+        run: TaskRunner = run_in_process,
+    ) -> JobResult:
         """Catch maintained indexes up: :func:`memwal.maintenance.index_build.build_indexes`."""
-        return build_indexes(self.location, run=run)
+        return build_indexes(
+            self.location,
+            max_tasks=max_tasks,
+            part_rows=part_rows,
+            max_segments=max_segments,
+            run=run,
+        )
 
     def build_snapshot(self, *, max_tasks: int = 1, run: TaskRunner = run_in_process) -> JobResult:
         """Publish region states: :func:`memwal.maintenance.snapshot_build.build_snapshot`."""

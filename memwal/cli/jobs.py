@@ -1,4 +1,4 @@
-"""The maintenance jobs, run in this process: merge, index, snapshot, checkpoint."""
+"""The maintenance jobs, run in this process: merge, snapshot, checkpoint."""
 
 from __future__ import annotations
 
@@ -34,21 +34,6 @@ def merge(
         result = opened.merge(
             regions=region, commit_bytes=commit_bytes or DEFAULT_COMMIT_BYTES, run=run
         )
-    print_result(result, as_json=as_json)
-
-
-def index(
-    table: Uri,
-    storage_options_file: OptionsFile = None,
-    storage_option: OptionPairs = None,
-    as_json: AsJson = False,
-) -> None:
-    """Catch the maintained indexes up with what was merged."""
-    opened = open_table(table, storage_options_file, storage_option)
-    from memwal.cli.progress import progress
-
-    with progress("indexing") as run:
-        result = opened.build_indexes(run=run)
     print_result(result, as_json=as_json)
 
 

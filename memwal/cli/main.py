@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from memwal.cli import catalog, gc, inspection, jobs, runs, setup, status, verify
+from memwal.cli import catalog, gc, index, inspection, jobs, runs, setup, status, verify
 from memwal.cli.failures import EXIT_CODES_HELP, ReportingGroup
 
 # Lance complains of an index that has no columns, which the MemWAL index rightly has not.
@@ -54,7 +54,7 @@ app.command()(setup.enable)
 app.command()(setup.add_region_spec)
 app.command()(status.status)
 app.command()(jobs.merge)
-app.command()(jobs.index)
+app.add_typer(index.app, name="index")
 app.command()(jobs.snapshot)
 app.command()(gc.gc)
 app.command()(jobs.checkpoint)

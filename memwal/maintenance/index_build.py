@@ -1,8 +1,14 @@
 """Catching the base table's indexes up with what was merged (spec: Base Table Index Builder).
 
-Lance records the catch-up itself, in the commit that extends an index over every fragment of the
-version it read. A process that dies before that commit has changed nothing; one that repeats it
-finds nothing left to do. The result is read back, never assumed.
+An index is extended by a segment over the fragments that it does not cover, and its newest
+segments are joined when they get many. Where much is to be indexed, the segment is built in parts
+by several tasks. Either way Lance records the catch-up itself, in the commit that makes the index
+cover every fragment of the version that was read: up to the generations that this version has,
+not to those that were merged meanwhile. A process that dies before that commit has changed
+nothing; one that repeats it finds nothing left to do. The result is read back, never assumed.
+
+Centroids and codebook of a vector index stay bit for bit as they are, so that distances estimated
+by generations and by the base table remain comparable while MemWAL is enabled.
 """
 
 from __future__ import annotations
@@ -10,24 +16,67 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 from uuid import UUID
 
 import lance
 
-from memwal.errors import ConflictError
-from memwal.format.index_details import IndexDetails
-from memwal.format.names import MEM_WAL_INDEX_NAME
+from memwal.errors import ConflictError, InvalidInputError
+from memwal.maintenance.index_balance import (
+    PartitionBalance,
+    advice_on,
+    balance_figures,
+    partition_balance,
+)
+from memwal.maintenance.index_catchup import (
+    caught_up,
+    covers,
+    covers_nothing,
+    index_names,
+    maintained_index_names,
+)
+from memwal.maintenance.index_parts import (
+    PartTask,
+    can_be_built_in_parts,
+    commit_parts,
+    maintained_index,
+    run_part_task,
+)
+from memwal.maintenance.index_segments import (
+    DEFAULT_MAX_SEGMENTS,
+    describe_index,
+    group_fragments,
+    index_coverage,
+    segment_limit,
+    segments_to_join,
+)
 from memwal.maintenance.results import JobResult, TaskRunner, run_in_process
 from memwal.storage.location import TableLocation
 from memwal.table_index.base_table import BaseTable, open_base, translate_lance_error
+from memwal.table_index.commit_conflicts import is_conflict
 from memwal.table_index.details import update_details
-from memwal.table_index.strict_commit import commit_strictly
+from memwal.table_index.strict_commit import commit_durably
+from memwal.writer.vector_params import VECTOR_KINDS
+
+__all__ = (
+    "build_indexes",
+    "caught_up",
+    "covers",
+    "index_names",
+    "maintained_index_names",
+)
 
 logger = logging.getLogger(__name__)
 
+DEFAULT_PART_ROWS = 1 << 20
+
+# A BTREE takes millions of rows in a second, a text or a vector index a hundred thousand or two.
+_SCALAR_FACTOR = 16
+
 _ATTEMPTS = 20
+_PART_ROUNDS = 5
 _CONFLICT_WAIT_SECONDS = 0.2
 
 
@@ -38,87 +87,142 @@ class IndexTask:
     location: TableLocation
     index: str
     target: Mapping[UUID, int]
+    max_segments: int = DEFAULT_MAX_SEGMENTS
 
 
 @dataclass(frozen=True, slots=True)
 class IndexOutcome:
-    """What a task did."""
+    """What a task did.
+
+    Attributes
+    ----------
+    balance : PartitionBalance or None
+        Of a vector index that was extended.
+    """
 
     commits: int
-    problems: tuple[str, ...] = ()
+    balance: PartitionBalance | None = None
 
 
-def build_indexes(location: TableLocation, *, run: TaskRunner = run_in_process) -> JobResult:
+@dataclass(slots=True)
+class _Tally:
+    tasks: int = 0
+    commits: int = 0
+    indexes: set[str] = field(default_factory=set)
+    parts: int = 0
+    balances: dict[str, PartitionBalance] = field(default_factory=dict)
+
+
+def build_indexes(
+    location: TableLocation,
+    *,
+    max_tasks: int = 1,
+    part_rows: int = DEFAULT_PART_ROWS,
+    max_segments: int = DEFAULT_MAX_SEGMENTS,
+    run: TaskRunner = run_in_process,
+) -> JobResult:
     """Catch every maintained index up with the merge progress.
+
+    Parameters
+    ----------
+    max_tasks : int, default 1
+        Into how many parts the build of one index is divided at most; give the number of tasks
+        that run at once.
+    part_rows : int, default 1,048,576
+        A vector or text index that lacks at least so many rows is built in parts, if there may be
+        several. A part has about so many, and at least one fragment. For other indexes, which are
+        built much faster, it is sixteen times as many.
+    max_segments : int, default 4
+        Segments of an index beyond which the newest are joined. An index of a table with stable
+        row ids always has one, and is not built in parts.
+    run : callable
+        Runs the tasks.
 
     Returns
     -------
     JobResult
-        Figure ``indexes``: how many were behind. A problem for each maintained index that does
-        not exist.
+        Figures ``indexes``, how many were behind or in too many segments, and where it applies
+        ``parts``, and of the vector indexes that were extended the worst ``unevenness_percent``
+        (rows of the fullest partition by the average) and ``empty_partitions_percent``. A
+        problem for each maintained index that does not exist, and for each whose partitions are
+        too uneven.
+
+    Raises
+    ------
+    ConflictError
+        Other commits kept getting in between.
     """
+    if min(max_tasks, part_rows, max_segments) < 1:
+        raise InvalidInputError("max_tasks, part_rows and max_segments must be at least 1")
     started = time.monotonic()
     base = open_base(location)
     base.require_mem_wal()
     existing = index_names(base)
     maintained = maintained_index_names(base)
-    tasks = tuple(
-        IndexTask(location, name, dict(base.details.merged))
-        for name in maintained
-        if name in existing and not covers(base, name, base.details.merged)
-    )
-    outcomes: list[IndexOutcome] = run(tasks, run_index_task) if tasks else []
+    names = [name for name in maintained if name in existing]
+    target = dict(base.details.merged)
+    tally = _Tally()
+    for attempt in range(_PART_ROUNDS):
+        if attempt:
+            base = open_base(location)
+            names = [name for name in names if name in index_names(base)]
+        # Whatever could not be built in parts so often is done by one task, which is patient.
+        divided = max_tasks if attempt < _PART_ROUNDS - 1 else 1
+        plan = _plan(base, names, target, divided, part_rows, max_segments)
+        if not plan:
+            break
+        if not _run_plan(base, plan, run, tally):
+            break
     missing = tuple(
         f"maintained index {name} does not exist; build it, or garbage stays"
         for name in maintained
         if name not in existing
     )
+    figures = {"indexes": len(tally.indexes)}
+    if tally.parts:
+        figures["parts"] = tally.parts
     return JobResult(
         job="index",
         table=location.uri,
         version=open_base(location).version,
-        tasks=len(tasks),
-        commits=sum(outcome.commits for outcome in outcomes),
+        tasks=tally.tasks,
+        commits=tally.commits,
         seconds=time.monotonic() - started,
-        figures={"indexes": len(tasks)},
-        problems=missing + tuple(p for outcome in outcomes for p in outcome.problems),
+        figures=figures | balance_figures(tally.balances.values()),
+        problems=(*missing, *advice_on(tally.balances.values())),
     )
 
 
 def run_index_task(task: IndexTask) -> IndexOutcome:
     """Extend one index over what is not indexed yet, until it covers the target.
 
-    Centroids and codebook of a vector index stay as they are: distances from generations and base
-    table must stay comparable while MemWAL is enabled.
+    Raises
+    ------
+    ConflictError
+        Other commits kept getting in between.
+    MemWalError
+        What the store failed with, or that the index was dropped.
     """
-
-    def extend(dataset: lance.LanceDataset) -> None:
-        dataset.optimize.optimize_indices(index_names=[task.index])
-
     commits = 0
     for attempt in range(_ATTEMPTS):
         if attempt:
             time.sleep(random.uniform(0, _CONFLICT_WAIT_SECONDS * min(attempt, 20)))  # noqa: S311
         base = open_base(task.location)
-        if covers(base, task.index, task.target):
-            return IndexOutcome(commits)
+        if _is_done(base, task.index, task.target, task.max_segments):
+            balance = partition_balance(base, task.index) if commits else None
+            return IndexOutcome(commits, balance=balance)
         if base.dataset.count_rows() == 0:
             # Lance records nothing for an index that has nothing to cover.
-            update_details(task.location, lambda latest: _covering_nothing(latest, task.index))
+            update_details(task.location, lambda latest: covers_nothing(latest, task.index))
             commits += 1
             continue
         try:
-            if base.location.store.is_local:
-                # Lance syncs nothing there, and a torn version would keep the table from opening.
-                commit_strictly(base, extend)
-            else:
-                extend(base.dataset)
+            _extend(base, task)
         except ConflictError as error:
             logger.info("index %s met another commit, trying again: %s", task.index, error)
             continue
         except (OSError, RuntimeError, ValueError) as error:
-            text = str(error).lower()
-            if "conflict" in text or "concurrent" in text:
+            if is_conflict(error):
                 logger.info("index %s met another commit, trying again: %s", task.index, error)
                 continue
             raise translate_lance_error(error, f"extending index {task.index}") from error
@@ -129,31 +233,105 @@ def run_index_task(task: IndexTask) -> IndexOutcome:
     )
 
 
-def _covering_nothing(base: BaseTable, index: str) -> IndexDetails:
-    """Details that say that an index covers everything merged, if there are no rows to cover."""
-    if base.dataset.count_rows():
-        return base.details
-    return replace(base.details, catchup={**base.details.catchup, index: dict(base.details.merged)})
+def run_any_task(task: IndexTask | PartTask) -> Any:
+    """Run a task of either sort: both go to the workers together."""
+    return run_part_task(task) if isinstance(task, PartTask) else run_index_task(task)
 
 
-def maintained_index_names(base: BaseTable) -> tuple[str, ...]:
-    """Indexes that are to be kept up with merges."""
-    if base.details.maintain_all_indexes:
-        return tuple(sorted(index_names(base)))
-    return base.details.maintained_indexes
+def _plan(
+    base: BaseTable,
+    names: Sequence[str],
+    target: Mapping[UUID, int],
+    max_tasks: int,
+    part_rows: int,
+    max_segments: int,
+) -> list[IndexTask | PartTask]:
+    plan: list[IndexTask | PartTask] = []
+    for name in names:
+        if _is_done(base, name, target, max_segments):
+            continue
+        fragments = _parts_of(base, name, max_tasks, part_rows)
+        if len(fragments) > 1:
+            plan += [PartTask(base.location, base.version, name, group) for group in fragments]
+        else:
+            plan.append(IndexTask(base.location, name, target, max_segments))
+    return plan
 
 
-def index_names(base: BaseTable) -> set[str]:
-    """Names of the base table's indexes over columns."""
-    return {index.name for index in base.dataset.describe_indices()} - {MEM_WAL_INDEX_NAME}
+def _parts_of(
+    base: BaseTable, name: str, max_tasks: int, part_rows: int
+) -> tuple[tuple[int, ...], ...]:
+    """Fragments of each part; none where the index is not worth being built in parts."""
+    description = describe_index(base, name)
+    if max_tasks == 1 or description is None or segment_limit(base, max_tasks) == 1:
+        return ()
+    coverage = index_coverage(base, description)
+    if description.index_type not in VECTOR_KINDS and description.index_type != "Inverted":
+        part_rows *= _SCALAR_FACTOR
+    if coverage.uncovered_rows < part_rows:
+        return ()
+    index = maintained_index(base, name)
+    if index is None or not can_be_built_in_parts(index):
+        return ()
+    groups = min(max_tasks, max(2, -(-coverage.uncovered_rows // part_rows)))
+    return group_fragments(coverage.uncovered, groups=groups)
 
 
-def caught_up(base: BaseTable, index: str) -> Mapping[UUID, int]:
-    """Newest merged generation that an index covers, by region. No entry is no coverage."""
-    return base.details.catchup.get(index, {})
+def _run_plan(
+    base: BaseTable, plan: Sequence[IndexTask | PartTask], run: TaskRunner, tally: _Tally
+) -> bool:
+    """Run tasks and commit the parts; whether there may be something left to do."""
+    results = run(plan, run_any_task)
+    tally.tasks += len(plan)
+    tally.indexes |= {task.index for task in plan}
+    parts: dict[str, list[Any]] = {}
+    for task, result in zip(plan, results, strict=True):
+        if isinstance(task, PartTask):
+            parts.setdefault(task.index, []).append(result)
+            continue
+        tally.commits += result.commits
+        if result.balance is not None:
+            tally.balances[task.index] = result.balance
+    for name, segments in parts.items():
+        index = maintained_index(base, name)
+        if index is None:
+            continue
+        try:
+            commit_parts(base, index, segments)
+        except ConflictError as error:
+            logger.info("index %s: %s", name, error)
+            continue
+        tally.commits += 1
+        tally.parts += len(segments)
+        balance = partition_balance(open_base(base.location), name)
+        if balance is not None:
+            tally.balances[name] = balance
+    return bool(parts)
 
 
-def covers(base: BaseTable, index: str, target: Mapping[UUID, int]) -> bool:
-    """Whether an index covers these generations."""
-    covered = caught_up(base, index)
-    return all(covered.get(region_id, 0) >= generation for region_id, generation in target.items())
+def _extend(base: BaseTable, task: IndexTask) -> None:
+    join = 0
+    description = describe_index(base, task.index)
+    if description is not None:
+        coverage = index_coverage(base, description)
+        limit = segment_limit(base, task.max_segments)
+        join = segments_to_join(coverage, max_segments=limit)
+        index = maintained_index(base, task.index) if coverage.is_void else None
+        if index is not None and index.kind in VECTOR_KINDS:
+            # Every row it was trained on is gone. Lance would train a new model.
+            fragments = tuple(number for number, _ in coverage.uncovered)
+            part = run_part_task(PartTask(base.location, base.version, task.index, fragments))
+            commit_parts(base, index, [part])
+            return
+
+    def commit(dataset: lance.LanceDataset) -> None:
+        dataset.optimize.optimize_indices(index_names=[task.index], num_indices_to_merge=join)
+
+    commit_durably(base, commit)
+
+
+def _is_done(base: BaseTable, name: str, target: Mapping[UUID, int], max_segments: int) -> bool:
+    if not covers(base, name, target):
+        return False
+    description = describe_index(base, name)
+    return description is None or len(description.segments) <= segment_limit(base, max_segments)

@@ -85,14 +85,37 @@ class Gap:
         return int(bridged + self.rest.nbytes + self.rest_keys.nbytes)
 
 
-def find_index(
+def find_indexes(
     descriptions: Sequence[IndexDescription], column: str, kind: Callable[[str], bool]
+) -> list[IndexDescription]:
+    """The indexes over exactly one column whose kind is wanted."""
+    return [
+        description
+        for description in descriptions
+        if list(description.field_names) == [column] and kind(description.index_type)
+    ]
+
+
+def find_index(
+    descriptions: Sequence[IndexDescription],
+    column: str,
+    kind: Callable[[str], bool],
+    *,
+    preferred: Sequence[str] = (),
 ) -> IndexDescription | None:
-    """The index over exactly one column whose kind is wanted, if there is one."""
-    for description in descriptions:
-        if list(description.field_names) == [column] and kind(description.index_type):
-            return description
-    return None
+    """The index over exactly one column whose kind is wanted, if there is one.
+
+    Parameters
+    ----------
+    preferred : sequence of str
+        Where there are several: the first of these names, else the first by name. The maintained
+        indexes of a table are such a list.
+    """
+    found = find_indexes(descriptions, column, kind)
+    ranks = {name: rank for rank, name in reversed(list(enumerate(preferred)))}
+    return min(
+        found, key=lambda index: (ranks.get(index.name, len(ranks)), index.name), default=None
+    )
 
 
 def covered_fragments(index: IndexDescription) -> set[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from memwal.reader.newest import NewestRows
 from memwal.reader.row_set import RowIds, contains, encode_row_set
 from memwal.reader.vector_multi import nearest_multivectors
 from memwal.reader.vector_parts import GenerationPart, Part
-from memwal.reader.vector_query import VectorQuery
+from memwal.reader.vector_query import VectorQuery, known_metric
 from memwal.reader.warn_once import warn_once
 from memwal.region.newest import key_column
 from memwal.table_index.base_table import BaseTable
@@ -103,20 +104,30 @@ def memtable_candidates(part: GenerationPart, base: BaseTable, query: VectorQuer
 
 
 def generation_candidates(
-    part: GenerationPart, query: VectorQuery, *, expects_index: bool = False
+    part: GenerationPart,
+    query: VectorQuery,
+    *,
+    preferred: Sequence[str] = (),
+    expects_index: bool = False,
 ) -> Candidates:
     """The nearest rows of a generation, through its own index.
 
     Parameters
     ----------
+    preferred : sequence of str
+        Which index to take if it has several.
     expects_index : bool, default False
         Whether to warn when it has none.
     """
     source = part.source
-    index = find_index(source.dataset.describe_indices(), query.column, is_vector_index)
+    index = find_index(
+        source.dataset.describe_indices(), query.column, is_vector_index, preferred=preferred
+    )
     if index is None and expects_index:
         _warn(source, query.column)
-    found, distances = _in_dataset(source.dataset, query, k=query.k, allowed=part.encoded())
+    found, distances = _in_dataset(
+        source.dataset, query, k=query.k, index=index, allowed=part.encoded()
+    )
     rows = part.rows[np.searchsorted(part.addresses, found)]
     return Candidates(Hits.of(part.number, rows, distances), exact=_is_exact(index, query))
 
@@ -173,7 +184,7 @@ def base_candidates(
     asked = query.k * _SPARE if keys else query.k
     while True:
         rows, distances = _in_dataset(
-            base.dataset, query, k=asked, blocked=blocked, covered=covered
+            base.dataset, query, k=asked, index=index, blocked=blocked, covered=covered
         )
         if not len(rows) or not columns:
             break
@@ -200,6 +211,7 @@ def _in_dataset(
     query: VectorQuery,
     *,
     k: int,
+    index: IndexDescription | None,
     allowed: bytes | None = None,
     blocked: RowIds | None = None,
     covered: bool = False,
@@ -209,6 +221,10 @@ def _in_dataset(
         options["row_addr_allowlist"] = allowed
     if blocked is not None and len(blocked):
         options["row_addr_blocklist"] = encode_row_set(blocked)
+    if index is not None and query.metric == known_metric(index_metric(index)):
+        # Of several, Lance takes the one that stands first in the manifest, which changes with
+        # every build. It looks at no row outside of the segments that it is told.
+        options["index_segments"] = [segment.uuid for segment in index.segments]
     found = dataset.scanner(
         columns=["_distance"],
         nearest={

@@ -105,7 +105,12 @@ def nearest(
         raise InvalidInputError(f"k is {k}; ask for at least one row")
     base = sources.base
     column = column or vector_column(base)
-    index = find_index(base.dataset.describe_indices(), column, is_vector_index)
+    index = find_index(
+        base.dataset.describe_indices(),
+        column,
+        is_vector_index,
+        preferred=base.details.maintained_indexes,
+    )
     asked = query_vector(base, column, vector)
     factor = options.get("refine_factor")
     if factor is None:
@@ -172,7 +177,13 @@ def _tasks(
                 part,
                 source.dataset.count_rows(),
                 partial(read_vectors, source, query.column),
-                partial(generation_candidates, part, query, expects_index=expected),
+                partial(
+                    generation_candidates,
+                    part,
+                    query,
+                    preferred=() if index is None else (index.name,),
+                    expects_index=expected,
+                ),
             )
         )
     if gap is not None and rest is not None:

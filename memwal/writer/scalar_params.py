@@ -6,7 +6,7 @@ What pylance's statistics and descriptions leave out stands in the metadata of a
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -62,8 +62,18 @@ class ScalarRecipe:
     options: Mapping[str, Any] = field(default_factory=dict)
     commits: bool = False
 
-    def build(self, dataset: LanceDataset, *, name: str, column: str) -> Index | None:
-        """Write the index of a data set; the caller commits it.
+    def build(
+        self,
+        dataset: LanceDataset,
+        *,
+        name: str,
+        column: str,
+        fragment_ids: Sequence[int] | None = None,
+    ) -> Index | None:
+        """Write the index of a data set, or a part over some fragments; the caller commits it.
+
+        A part of a text index is none by itself: it has to be joined with others, or made whole
+        with ``merge_existing_index_segments``.
 
         Returns
         -------
@@ -73,14 +83,19 @@ class ScalarRecipe:
         if self.commits:
             dataset.create_scalar_index(column, self.request, name=name)
             return None
+        is_part = fragment_ids is not None
+        if fragment_ids is None:
+            fragment_ids = [part.fragment_id for part in dataset.get_fragments()]
         segment = dataset.create_index_uncommitted(
             column,
             self.request,
             name=name,
-            fragment_ids=[part.fragment_id for part in dataset.get_fragments()],
+            # The name may be taken: by the index that this is to become a part of.
+            replace=True,
+            fragment_ids=list(fragment_ids),
             **{"document_granularity": DocumentGranularity.ROW.value, **self.options},
         )
-        if self.kind == "INVERTED":
+        if self.kind == "INVERTED" and not is_part:
             # What was built is one part of a distributed build; this makes it a whole.
             return dataset.merge_existing_index_segments([segment])
         return segment

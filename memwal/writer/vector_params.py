@@ -7,7 +7,7 @@ with the same model (spec: Vector Index Configuration); training is also what ta
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -60,14 +60,25 @@ class VectorRecipe:
     metric: str
     options: Mapping[str, Any]
 
-    def build(self, dataset: LanceDataset, *, name: str, column: str) -> Index:
-        """Write the index of a data set; the caller commits it."""
+    def build(
+        self,
+        dataset: LanceDataset,
+        *,
+        name: str,
+        column: str,
+        fragment_ids: Sequence[int] | None = None,
+    ) -> Index:
+        """Write the index of a data set, or of some fragments; the caller commits it."""
+        if fragment_ids is None:
+            fragment_ids = [part.fragment_id for part in dataset.get_fragments()]
         return dataset.create_index_uncommitted(
             column,
             self.kind,
             name=name,
             metric=self.metric,
-            fragment_ids=[part.fragment_id for part in dataset.get_fragments()],
+            # The name may be taken: by the index that this is to become a part of.
+            replace=True,
+            fragment_ids=list(fragment_ids),
             **self.options,
         )
 

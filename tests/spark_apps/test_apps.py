@@ -7,10 +7,12 @@ from datetime import timedelta
 from uuid import uuid4
 
 import pytest
-from support.tables import base_state, generations, state
+from support.tables import base_state, generations, rows, state
 
 import memwal
 from memwal.maintenance.garbage import DEFAULT_GRACE, DEFAULT_RETENTION
+from memwal.maintenance.index_build import DEFAULT_PART_ROWS
+from memwal.maintenance.index_segments import DEFAULT_MAX_SEGMENTS
 from memwal.maintenance.merge import DEFAULT_COMMIT_BYTES
 from memwal.maintenance.results import JobResult
 
@@ -142,3 +144,28 @@ def test_help(app, name, capsys):
     text = capsys.readouterr().out
     assert f"spark-submit spark_apps/{name}.py --table" in text
     assert "exit codes: 0 done" in text
+
+
+def test_an_index_is_built_in_parts(app, make_table, result):
+    table = make_table(maintained_indexes=["n_idx"])
+    for start in (0, 100, 200):
+        with table.writer() as writer:
+            writer.upsert(rows(dict.fromkeys(range(start, start + 50), start)))
+            writer.flush()
+        table.merge()
+        if not start:
+            table.build_indexes()
+
+    assert app("index", "--table", table.uri, "--part-rows", 5) == 0
+
+    assert result()["figures"] == {"indexes": 1, "parts": 2}
+    assert [index.generations for index in table.status().indexes] == [0]
+
+
+def test_options_of_index(app, table, calls):
+    app("index", "--table", table.uri)
+    app("index", "--table", table.uri, "--max-tasks", 2, "--part-rows", 7, "--max-segments", 5)
+    assert calls == [
+        {"max_tasks": 3, "part_rows": DEFAULT_PART_ROWS, "max_segments": DEFAULT_MAX_SEGMENTS},
+        {"max_tasks": 2, "part_rows": 7, "max_segments": 5},
+    ]

@@ -1,0 +1,154 @@
+"""Building in parts what indexes lack, beside ``optimize_indices``."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import lance
+import numpy as np
+import pyarrow as pa
+from _measure import Figure, Line, Target, constant, seconds
+
+import memwal
+from memwal.maintenance.index_build import build_indexes
+
+_DIMENSIONS = 64
+_SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        pa.field("text", pa.string()),
+        pa.field("vector", pa.list_(pa.float32(), _DIMENSIONS)),
+    ]
+)
+_KINDS = {"BTREE": "id", "INVERTED": "text", "IVF_PQ": "vector"}
+_ROUNDS = 3
+_PARTS = 2
+_WORDS = 20_000
+_QUERIES = 100
+_NEAREST = 10
+_INDEX = "measured"
+
+
+def index_lines(folder: Path, rows: int) -> Iterator[Line]:
+    """An index of each sort that covers half of so many rows, and lacks the others."""
+    for kind, column in _KINDS.items():
+        uri = str(folder / kind)
+        _make(uri, kind, column, rows)
+        yield from _compared(folder, uri, kind)
+        shutil.rmtree(uri)
+
+
+def _compared(folder: Path, uri: str, kind: str) -> Iterator[Line]:
+    samples: dict[str, list[float]] = {"parts": [], "optimized": []}
+    recalls: dict[str, float] = {}
+    ways: dict[str, Callable[[str], None]] = {"parts": _in_parts, "optimized": _optimized}
+    for round_ in range(_ROUNDS):
+        for name in ways if round_ % 2 else reversed(ways):
+            copy = str(folder / "copy")
+            shutil.copytree(uri, copy)
+            os.sync()
+            samples[name].append(seconds(lambda n=name, c=copy: ways[n](c)))
+            statistics = lance.dataset(copy).stats.index_stats(_INDEX)
+            if statistics["num_unindexed_rows"]:
+                raise SystemExit(f"{kind}: {statistics['num_unindexed_rows']} rows are not covered")
+            if kind == "IVF_PQ" and name not in recalls:
+                recalls[name] = _recall(lance.dataset(copy))
+            shutil.rmtree(copy)
+    yield Line(
+        name="index",
+        what=f"{kind} in {_PARTS} parts",
+        ours=Figure.of(samples["parts"]),
+        other=Figure.of(samples["optimized"]),
+        unit="s",
+        against="optimize_indices that adds a segment",
+        # A scalar index of this size is not divided unless somebody insists.
+        target=None if kind == "BTREE" else Target(1.2),
+        note="one process, one part after another; ours is on the disk when it ends",
+    )
+    if recalls:
+        yield Line(
+            name="index",
+            what=f"recall of {kind} in {_PARTS} parts",
+            ours=constant(recalls["parts"]),
+            other=constant(recalls["optimized"]),
+            unit="of 1",
+            against="after optimize_indices",
+            target=Target(0.995, at_least=True),
+            note=f"{_QUERIES} questions for {_NEAREST} rows",
+        )
+
+
+def _in_parts(uri: str) -> None:
+    result = build_indexes(memwal.open(uri).location, max_tasks=_PARTS, part_rows=1)
+    if result.figures.get("parts") != _PARTS:
+        raise SystemExit(f"built in {result.figures.get('parts')} parts instead of {_PARTS}")
+
+
+def _optimized(uri: str) -> None:
+    dataset = lance.dataset(uri)
+    dataset.optimize.optimize_indices(index_names=[_INDEX], num_indices_to_merge=0)
+
+
+def _make(uri: str, kind: str, column: str, rows: int) -> None:
+    half = max(rows // 2, 300)
+    dataset = lance.write_dataset(_rows(0, half), uri, schema=_SCHEMA)
+    if kind == "IVF_PQ":
+        partitions = max(half // 4096, 1)
+        dataset.create_index(
+            column, kind, name=_INDEX, num_partitions=partitions, num_sub_vectors=_DIMENSIONS // 4
+        )
+    else:
+        dataset.create_scalar_index(column, kind, name=_INDEX)
+    table = memwal.enable(
+        uri,
+        region_spec=memwal.RegionSpec.unsharded(),
+        primary_key=["id"],
+        maintained_indexes=[_INDEX],
+    )
+    # A build has something to do when something was merged; the rest is faster to append.
+    with table.writer() as writer:
+        writer.upsert(_rows(half, 1))
+    table.merge()
+    step = max(half // _PARTS, 1)
+    for part in range(_PARTS):
+        piece = _rows(half + 1 + part * step, step)
+        lance.write_dataset(piece, uri, mode="append")
+
+
+def _rows(start: int, count: int) -> pa.Table:
+    random = np.random.default_rng(start)
+    # Around a few centres, as vectors that mean something are.
+    centres = np.random.default_rng(0).standard_normal((256, _DIMENSIONS))
+    vectors = centres[random.integers(0, 256, count)]
+    vectors = (vectors + 0.5 * random.standard_normal(vectors.shape)).astype("float32")
+    words = random.integers(0, _WORDS, (count, 6))
+    return pa.table(
+        {
+            "id": random.permutation(np.arange(start, start + count)),
+            "text": [" ".join(f"word{word}" for word in line) for line in words],
+            "vector": pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), _DIMENSIONS),
+        },
+        schema=_SCHEMA,
+    )
+
+
+def _recall(dataset: lance.LanceDataset) -> float:
+    """Share of the nearest rows that are found."""
+    random = np.random.default_rng(1)
+    vectors = dataset.to_table(columns=["vector"]).column("vector")
+    found = 0
+    for at in random.integers(0, len(vectors), _QUERIES):
+        query = np.array(vectors[int(at)].as_py(), np.float32)
+        asked = {"column": "vector", "q": query, "k": _NEAREST}
+        exact, estimated = (
+            set(dataset.to_table(columns=["id"], nearest=nearest).column("id").to_pylist())
+            for nearest in (
+                {**asked, "use_index": False},
+                {**asked, "nprobes": 8, "refine_factor": 2},
+            )
+        )
+        found += len(exact & estimated)
+    return found / (_NEAREST * _QUERIES)

@@ -1,0 +1,351 @@
+"""Giving a vector index another model while writers and readers go on.
+
+Under MemWAL the centroids and the codebook of an index never change: generations are built with
+them. When vectors have drifted, a second index is built beside the old one, with a model of its
+own:
+
+1. ``start`` trains and builds the new index, and names it among the maintained ones, behind the
+   old. From then on generations carry both.
+2. ``switch`` puts the new one first, once it has caught up: readers search a column through the
+   first of its maintained indexes.
+3. ``finish`` takes the old one from the maintained indexes and drops it, once every generation that
+   is stored carries the new one.
+
+Which step a migration has reached stands in the table alone: which of the two indexes exist, and in
+which order they are maintained. So every step can be repeated, and one that dies is taken up by
+repeating it. ``abort`` takes the new index away again, at any time before ``finish``.
+
+Distances of the two models are never mixed. A search goes through one index of the base table; a
+generation without it is searched through the other or row by row; and whatever an index only
+estimated is ranked again by the vectors themselves. That does not hold for Lance's own readers:
+they take whichever index of a column stands first in the manifest, and rank by estimates unless
+they are asked to refine.
+
+Writers of this library read the maintained indexes at each flush. Native ones read them once, when
+they are opened; what they flush lacks the new index until they are opened again, and so ``finish``
+waits for such generations to be merged and collected.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import lance
+
+from memwal.errors import (
+    ConflictError,
+    InvalidInputError,
+    ObjectNotFoundError,
+    TableSetupError,
+)
+from memwal.format.index_details import IndexDetails
+from memwal.maintenance.index_catchup import covers, index_names, maintained_index_names
+from memwal.maintenance.index_segments import describe_index
+from memwal.maintenance.migration_status import (
+    MigrationStatus,
+    migration_status,
+    successor,
+)
+from memwal.storage.location import TableLocation
+from memwal.table_index.base_table import (
+    BaseTable,
+    open_base,
+    translate_lance_error,
+)
+from memwal.table_index.commit_conflicts import is_conflict
+from memwal.table_index.details import update_details
+from memwal.table_index.strict_commit import commit_durably
+from memwal.writer.vector_params import VECTOR_KINDS, read_vector_recipe
+
+if TYPE_CHECKING:
+    from lance.lance.indices import IndexDescription
+
+__all__ = (
+    "MigrationStatus",
+    "abort_migration",
+    "finish_migration",
+    "migration_status",
+    "start_migration",
+    "switch_migration",
+)
+
+logger = logging.getLogger(__name__)
+
+_ATTEMPTS = 5
+# Parameters that are not part of the model, or that training chooses anew.
+_TRAINED = ("ivf_centroids", "pq_codebook", "rabitq_model", "num_partitions", "skip_transpose")
+
+
+def start_migration(
+    location: TableLocation,
+    index: str,
+    *,
+    new: str | None = None,
+    num_partitions: int | None = None,
+    num_sub_vectors: int | None = None,
+) -> MigrationStatus:
+    """Train and build an index beside an old one, and have generations carry both.
+
+    A table that maintains all its indexes maintains them by name from then on, since only names
+    have an order: one that is created later has to be named too.
+
+    Parameters
+    ----------
+    index : str
+        The vector index that is to be replaced.
+    new : str, optional
+        By default :func:`memwal.maintenance.migration_status.next_name`.
+    num_partitions : int, optional
+        Chosen by Lance for the rows there are by default.
+    num_sub_vectors : int, optional
+        Of a product quantizer; as before by default.
+
+    Raises
+    ------
+    TableSetupError
+        There is no such maintained vector index, the new name belongs to something else, or there
+        are no rows to train a model with.
+    InvalidInputError
+        The number of sub-vectors does not fit the index.
+    """
+    new = successor(index, new)
+    for _ in range(_ATTEMPTS):
+        base = open_base(location)
+        base.require_mem_wal()
+        old_description = _require_old(base, index)
+        if index not in maintained_index_names(base):
+            raise TableSetupError(
+                f"index {index} of {location} is not maintained; migrate one that is"
+            )
+        existing = describe_index(base, new)
+        if existing is not None:
+            if list(existing.fields) != list(old_description.fields) or (
+                existing.index_type not in VECTOR_KINDS
+            ):
+                raise TableSetupError(
+                    f"{new} is an index of {location} over something else; choose another name"
+                )
+            break
+        _build(base, old_description, new, num_partitions, num_sub_vectors)
+    else:
+        raise ConflictError(
+            f"index {new} of {location} was not built in {_ATTEMPTS} attempts; other commits kept "
+            "getting in between, try again"
+        )
+
+    def maintain(latest: BaseTable) -> IndexDetails:
+        names = list(maintained_index_names(latest))
+        if new in names and not latest.details.maintain_all_indexes:
+            return latest.details
+        return _maintaining(latest, _placed(names, new, behind=index))
+
+    update_details(location, maintain)
+    return migration_status(location, index, new=new)
+
+
+def switch_migration(
+    location: TableLocation, index: str, *, new: str | None = None
+) -> MigrationStatus:
+    """Have readers prefer the new index.
+
+    Raises
+    ------
+    ConflictError
+        The new index has not caught up. Nothing was changed.
+    TableSetupError
+        The migration was not started.
+    """
+    new = successor(index, new)
+
+    def prefer(latest: BaseTable) -> IndexDetails:
+        names = _both(latest, index, new)
+        if not covers(latest, new, latest.details.merged):
+            raise ConflictError(
+                f"index {new} of {location} has not caught up with what is merged; build the "
+                "indexes, then switch"
+            )
+        if names.index(new) < names.index(index):
+            return latest.details
+        return _maintaining(latest, _placed(names, index, behind=new))
+
+    if migration_status(location, index, new=new).step not in ("finishing", "finished"):
+        update_details(location, prefer)
+    return migration_status(location, index, new=new)
+
+
+def finish_migration(
+    location: TableLocation, index: str, *, new: str | None = None
+) -> MigrationStatus:
+    """Drop the old index, when nothing needs it any more.
+
+    Raises
+    ------
+    ConflictError
+        Readers do not prefer the new index, it has not caught up, or a stored generation does not
+        carry it; the message tells which. Nothing was changed.
+    TableSetupError
+        The migration was not started.
+    """
+    new = successor(index, new)
+    status = migration_status(location, index, new=new)
+    if status.step == "finished":
+        return status
+    if status.step != "finishing":
+        _both(open_base(location), index, new)
+        if status.step != "switched":
+            raise ConflictError(
+                f"readers of {location} still prefer index {index}; switch to {new} first"
+            )
+        if status.missing is not None:
+            raise ConflictError(f"index {index} of {location} is still needed: {status.missing}")
+
+    def release(latest: BaseTable) -> IndexDetails:
+        names = maintained_index_names(latest)
+        if index not in names:
+            return latest.details
+        if new not in names or names.index(index) < names.index(new):
+            raise ConflictError(
+                f"somebody turned the migration of index {index} of {location} back; look at its "
+                "status"
+            )
+        if not covers(latest, new, latest.details.merged):
+            raise ConflictError(
+                f"index {new} of {location} has not caught up with what was merged meanwhile; "
+                "build the indexes, then finish"
+            )
+        return _released(latest, index)
+
+    update_details(location, release)
+    _drop(location, index)
+    return migration_status(location, index, new=new)
+
+
+def abort_migration(
+    location: TableLocation, index: str, *, new: str | None = None
+) -> MigrationStatus:
+    """Take the new index away again. Readers prefer the old one from then on.
+
+    Raises
+    ------
+    ConflictError
+        The old index is no longer maintained: finish the migration, or start one from the new.
+    """
+    new = successor(index, new)
+
+    def release(latest: BaseTable) -> IndexDetails:
+        if index not in maintained_index_names(latest) or index not in index_names(latest):
+            raise ConflictError(
+                f"index {index} of {location} is not maintained any more, so that {new} is needed; "
+                "finish the migration"
+            )
+        if new not in latest.details.maintained_indexes:
+            return latest.details
+        return _released(latest, new)
+
+    update_details(location, release)
+    _drop(location, new)
+    return migration_status(location, index, new=new)
+
+
+def _require_old(base: BaseTable, index: str) -> IndexDescription:
+    description = describe_index(base, index)
+    if description is None or description.index_type not in VECTOR_KINDS:
+        raise TableSetupError(f"{base.location} has no vector index {index}")
+    return description
+
+
+def _both(base: BaseTable, index: str, new: str) -> list[str]:
+    """The maintained indexes by name, both of the migration among them."""
+    names = list(base.details.maintained_indexes)
+    if index not in names or new not in names or not {index, new} <= index_names(base):
+        raise TableSetupError(
+            f"the migration of index {index} of {base.location} to {new} was not started"
+        )
+    return names
+
+
+def _placed(names: Sequence[str], name: str, *, behind: str) -> list[str]:
+    """Names in their order, but one moved right behind another."""
+    others = [other for other in names if other != name]
+    at = others.index(behind) + 1
+    return [*others[:at], name, *others[at:]]
+
+
+def _maintaining(base: BaseTable, names: Sequence[str]) -> IndexDetails:
+    return replace(base.details, maintained_indexes=tuple(names), maintain_all_indexes=False)
+
+
+def _released(base: BaseTable, index: str) -> IndexDetails:
+    """Details without an index that is about to be dropped."""
+    names = [name for name in base.details.maintained_indexes if name != index]
+    catchup = {name: covered for name, covered in base.details.catchup.items() if name != index}
+    return replace(base.details, maintained_indexes=tuple(names), catchup=catchup)
+
+
+def _build(
+    base: BaseTable,
+    old: IndexDescription,
+    name: str,
+    num_partitions: int | None,
+    num_sub_vectors: int | None,
+) -> None:
+    if base.dataset.count_rows() == 0:
+        raise TableSetupError(
+            f"{base.location} has no rows to train a model with; merge some first"
+        )
+    try:
+        recipe = read_vector_recipe(base.location, old, old.segments[0].uuid)
+    except ObjectNotFoundError as error:
+        raise TableSetupError(
+            f"index {old.name} of {base.location} was never trained; drop it and build it again"
+        ) from error
+    dimension = recipe.options["ivf_centroids"].type.list_size
+    if num_sub_vectors is not None and (
+        "num_sub_vectors" not in recipe.options or dimension % num_sub_vectors
+    ):
+        raise InvalidInputError(
+            f"{num_sub_vectors} sub-vectors do not fit an index of kind {recipe.kind} over vectors "
+            f"of {dimension} numbers"
+        )
+    options: dict[str, Any] = {
+        key: value for key, value in recipe.options.items() if key not in _TRAINED
+    }
+    if num_partitions is not None:
+        options["num_partitions"] = num_partitions
+    if num_sub_vectors is not None:
+        options["num_sub_vectors"] = num_sub_vectors
+
+    def commit(dataset: lance.LanceDataset) -> None:
+        dataset.create_index(
+            old.field_names[0], recipe.kind, name=name, metric=recipe.metric, **options
+        )
+
+    _commit(base, commit, f"building index {name}")
+
+
+def _drop(location: TableLocation, index: str) -> None:
+    for _ in range(_ATTEMPTS):
+        base = open_base(location)
+        if index not in index_names(base):
+            return
+        _commit(base, lambda dataset: dataset.drop_index(index), f"dropping index {index}")
+    raise ConflictError(
+        f"index {index} of {location} was not dropped in {_ATTEMPTS} attempts; other commits kept "
+        "getting in between, try again"
+    )
+
+
+def _commit(base: BaseTable, commit: Callable[[lance.LanceDataset], None], doing: str) -> None:
+    """Commit; one that met another commit is not repeated here, its caller looks again."""
+    try:
+        commit_durably(base, commit)
+    except ConflictError as error:
+        logger.info("%s met another commit, trying again: %s", doing, error)
+    except (OSError, RuntimeError, ValueError) as error:
+        if is_conflict(error):
+            logger.info("%s met another commit, trying again: %s", doing, error)
+            return
+        raise translate_lance_error(error, doing) from error
