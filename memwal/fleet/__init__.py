@@ -1,0 +1,9 @@
+"""Maintenance of the tables of a catalog: one job under its lease, and many tables on one budget.
+
+Nothing here knows of Airflow or Spark. Lance and SQLAlchemy are loaded when something is run.
+"""
+
+from memwal.fleet.jobs import run_job
+from memwal.fleet.order import Order, Skipped, Why
+
+__all__ = ["Order", "Skipped", "Why", "run_job"]
