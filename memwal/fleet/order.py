@@ -107,18 +107,14 @@ class Order:
                 return [
                     "--dry-run" if self.dry_run else "--execute",
                     *("--grace-seconds", f"{self.policy.gc_grace_seconds:g}"),
-                    *("--retention-seconds", f"{self.retention_seconds:g}"),
-                    *(["--base-versions"] if self.base_versions else []),
+                    *("--retention-seconds", f"{self.policy.gc_retention_seconds:g}"),
+                    *(["--base-versions"] if self.version_seconds is not None else []),
+                    *(["--version-seconds", f"{self.version_seconds:g}"] if self.version_seconds else []),
                 ]
             case _:
                 return []
 
     @property
-    def base_versions(self) -> bool:
-        """Whether a collection cleans versions of the base table up."""
-        return self.policy.version_retention_seconds is not None
-
-    @property
-    def retention_seconds(self) -> float:
-        """How far back versions of the base table keep what they need, and stay themselves."""
-        return max(self.policy.gc_retention_seconds, self.policy.version_retention_seconds or 0.0)
+    def version_seconds(self) -> float | None:
+        """Age at which a collection cleans versions of the base table up; None keeps them all."""
+        return self.policy.version_retention_seconds

@@ -22,6 +22,7 @@ import lance
 from lance.optimize import Compaction, CompactionOptions, CompactionTask, RewriteResult
 
 from memwal.errors import InvalidInputError
+from memwal.maintenance.guard import Guard
 from memwal.maintenance.results import JobResult, TaskRunner, run_in_process
 from memwal.storage.location import TableLocation
 from memwal.table_index.base_table import (
@@ -59,6 +60,7 @@ def compact(
     min_fragments: int = DEFAULT_MIN_FRAGMENTS,
     target_rows: int = DEFAULT_TARGET_ROWS,
     commit_bytes: int = DEFAULT_COMMIT_BYTES,
+    guard: Guard | None = None,
     run: TaskRunner = run_in_process,
 ) -> JobResult:
     """Rewrite small fragments, and those of which a tenth or more is deleted.
@@ -72,6 +74,8 @@ def compact(
     commit_bytes : int, default 1 GiB
         Size on storage of what one commit replaces at most. Smaller ones get in each other's way
         less; each remaps the indexes.
+    guard : callable, optional
+        Called right before each commit; what it raises stops the job.
     run : callable
         Runs the rewrites of a commit.
 
@@ -95,6 +99,8 @@ def compact(
             break
         tasks += len(rewrites)
         done: list[RewriteResult] = run(rewrites, run_rewrite_task)
+        if guard is not None:
+            guard()
         if not _commit(base, rewrites, done):
             failures += 1
             if failures == _ATTEMPTS:

@@ -97,9 +97,13 @@ def figures_of(status: TableStatus, *, now: datetime, last_runs: Mapping[str, da
     """What a status and the last runs tell; what the status does not tell stays None."""
     return Figures(
         index_generations=max((lag.generations for lag in status.indexes), default=0),
+        index_rows=max((lag.rows for lag in status.indexes if lag.rows is not None), default=None),
         index_seconds=_since("index", now, last_runs),
         gc_seconds=_since("gc", now, last_runs),
         snapshot_seconds=status.snapshot_age_seconds,
+        changed_regions=status.changed_regions,
+        reclaimable_bytes=status.reclaimable_bytes,
+        small_fragments=status.small_fragments,
     )
 
 

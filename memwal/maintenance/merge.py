@@ -34,6 +34,7 @@ from lance.mem_wal import CompactedSsTable
 from memwal.errors import ConflictError
 from memwal.format.names import generation_dir
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest
+from memwal.maintenance.guard import Guard, guarded
 from memwal.maintenance.merge_source import (
     Collected,
     Generation,
@@ -99,6 +100,7 @@ def merge(
     commit_bytes: int = DEFAULT_COMMIT_BYTES,
     run_bytes: int | None = None,
     max_tasks: int = 1,
+    guard: Guard | None = None,
     run: TaskRunner = run_in_process,
 ) -> JobResult:
     """Merge every flushed generation that the base table does not have.
@@ -119,6 +121,9 @@ def merge(
         Into how many tasks the regions are divided at most. Every task makes at least one
         commit, and commits to one table wait for one another: few tasks with many regions each
         scale better than many.
+    guard : callable, optional
+        Called right before each commit by the tasks that run in this process; what it raises stops
+        them.
     run : callable
         Runs the tasks.
 
@@ -137,7 +142,7 @@ def merge(
         run_bytes=run_bytes,
         max_tasks=max_tasks,
     )
-    outcomes: list[MergeOutcome] = run(tasks, run_merge_task) if tasks else []
+    outcomes: list[MergeOutcome] = run(tasks, guarded(run_merge_task, guard)) if tasks else []
     held = tuple(region for outcome in outcomes for region in outcome.held)
     return JobResult(
         job="merge",
@@ -218,7 +223,7 @@ def pending_generations(
     )
 
 
-def run_merge_task(task: MergeTask) -> MergeOutcome:
+def run_merge_task(task: MergeTask, *, guard: Guard | None = None) -> MergeOutcome:
     """Merge a task's generations, one commit after another, oldest first within each region.
 
     A region whose generations cannot be read stops at that point and is reported; the others go
@@ -232,7 +237,8 @@ def run_merge_task(task: MergeTask) -> MergeOutcome:
         size = sum(batch.bytes for batch in now)
         single = sum(len(batch.generations) for batch in now) == 1
         try:
-            done = _merge_commit(task.location, now, attempts=_ATTEMPTS if single else _TRIES)
+            attempts = _ATTEMPTS if single else _TRIES
+            done = _merge_commit(task.location, now, attempts=attempts, guard=guard)
         except _Contended:
             if single:
                 raise
@@ -287,7 +293,11 @@ def _next_commit(
 
 
 def _merge_commit(
-    location: TableLocation, batches: Sequence[RegionBatch], *, attempts: int
+    location: TableLocation,
+    batches: Sequence[RegionBatch],
+    *,
+    attempts: int,
+    guard: Guard | None,
 ) -> _Commit:
     """Merge what the base table does not have yet of these batches, with one marked commit."""
     held: dict[UUID, HeldRegion] = {}
@@ -310,11 +320,11 @@ def _merge_commit(
                 continue
         try:
             if source.deletes.num_rows:
-                deleted += _delete(base, source.deletes)
+                deleted += _delete(base, source.deletes, guard)
                 base = open_base(location)
                 if not_merged(base, source.batches) != list(source.batches):
                     continue
-            figures = _upsert(base, source)
+            figures = _upsert(base, source, guard)
         except _Conflict as conflict:
             logger.info("merge into %s met another commit, trying again: %s", location, conflict)
             continue
@@ -339,17 +349,17 @@ class _Conflict(Exception):
     """Another commit got in between; nothing of ours was written."""
 
 
-def _delete(base: BaseTable, keys: pa.Table) -> int:
+def _delete(base: BaseTable, keys: pa.Table, guard: Guard | None) -> int:
     """Delete keys from exactly the version that was read, or raise _Conflict."""
 
     def execute(dataset: lance.LanceDataset) -> Mapping[str, int]:
         builder = dataset.merge_insert(list(base.primary_key)).when_matched_delete()
         return _execute(builder, keys)
 
-    return int(_commit(base, execute)["num_deleted_rows"])
+    return int(_commit(base, execute, guard=guard)["num_deleted_rows"])
 
 
-def _upsert(base: BaseTable, source: MergeSource) -> int:
+def _upsert(base: BaseTable, source: MergeSource, guard: Guard | None) -> int:
     """Upsert the rows and record the progress in one commit, or raise _Conflict."""
 
     def execute(dataset: lance.LanceDataset) -> Mapping[str, int]:
@@ -369,8 +379,9 @@ def _upsert(base: BaseTable, source: MergeSource) -> int:
 
     # Another merger may bring one of several generations, and with it a key that a later one
     # deletes, after the delete pass. Lance sees neither rows nor marks in conflict there.
-    guarded = bool(source.deletes.num_rows) and any(len(b.generations) > 1 for b in source.batches)
-    figures = _commit(base, execute, accept=unmoved if guarded else None)
+    several = any(len(batch.generations) > 1 for batch in source.batches)
+    overtaken = bool(source.deletes.num_rows) and several
+    figures = _commit(base, execute, accept=unmoved if overtaken else None, guard=guard)
     return int(figures["num_inserted_rows"] + figures["num_updated_rows"])
 
 
@@ -386,7 +397,10 @@ def _commit(
     execute: Callable[[lance.LanceDataset], Mapping[str, int]],
     *,
     accept: Callable[[int], bool] | None = None,
+    guard: Guard | None,
 ) -> Mapping[str, int]:
+    if guard is not None:
+        guard()
     try:
         return commit_durably(base, execute, accept=accept) or _NO_FIGURES
     except ConflictError as error:

@@ -1,0 +1,214 @@
+"""What failed and is left alone for a while: regions that cannot be merged, tables in trouble.
+
+Every further failure doubles the pause, so that what stays broken costs next to nothing, and what
+recovers is noticed within minutes. The pauses are a little uneven, so that what failed together is
+not tried together for ever.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Iterable
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import delete, select
+
+from memwal.catalog.database import Database, database_time
+from memwal.catalog.models import HeldRegionRow, ManagedTableRow, TroubleRow
+from memwal.maintenance.results import HeldRegion
+
+FIRST_PAUSE = timedelta(minutes=1)
+LONGEST_PAUSE = timedelta(hours=6)
+
+_UNEVEN = 0.1
+_REASON_LENGTH = 2_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldRecord:
+    """A region that merges leave out.
+
+    Attributes
+    ----------
+    table : str
+        Name of the managed table.
+    region_id : str
+        UUID as text.
+    generation : int
+        The first one that cannot be merged.
+    reason : str
+        Why, and what to do.
+    since : datetime
+        When that generation failed first, in UTC.
+    attempts : int
+        How often it was tried.
+    next_try_at : datetime
+        In UTC.
+    waiting : bool
+        Whether that was still to come when it was looked at.
+    """
+
+    table: str
+    region_id: str
+    generation: int
+    reason: str
+    since: datetime
+    attempts: int
+    next_try_at: datetime
+    waiting: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return _plain(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """A table that could not be looked at or maintained. Attributes as of :class:`HeldRecord`."""
+
+    table: str
+    reason: str
+    since: datetime
+    attempts: int
+    next_try_at: datetime
+    waiting: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return _plain(self)
+
+
+class Setbacks:
+    """The setbacks of a catalog. Every call can raise ``StoreUnavailableError``.
+
+    Parameters
+    ----------
+    database : Database
+        Where they are kept; of a catalog, :attr:`memwal.catalog.Catalog.setbacks`.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def held(self, table: str | None = None) -> list[HeldRecord]:
+        """Return the regions that are held, of one table or of all."""
+        query = select(HeldRegionRow).order_by(HeldRegionRow.table_name, HeldRegionRow.region_id)
+        if table is not None:
+            query = query.where(HeldRegionRow.table_name == table)
+        with self._database.reading() as session:
+            now = database_time(session)
+            return [_held(row, now) for row in session.scalars(query)]
+
+    def hold(self, table: str, regions: Iterable[HeldRegion]) -> None:
+        """Leave regions out until a time that is later the more often they were tried.
+
+        A region that is held at another generation than before starts anew.
+        """
+        with self._database.writing() as session:
+            now = database_time(session)
+            for region in regions:
+                row = session.get(HeldRegionRow, (table, region.region_id), with_for_update=True)
+                if row is None:
+                    row = HeldRegionRow(table_name=table, region_id=region.region_id, attempts=0)
+                    session.add(row)
+                if row.generation != region.generation:
+                    row.generation, row.since, row.attempts = region.generation, now, 0
+                _again(row, region.reason, now)
+
+    def release(self, table: str, regions: Collection[str]) -> None:
+        """Forget that regions are held: they were merged, or are gone."""
+        with self._database.writing() as session:
+            session.execute(
+                delete(HeldRegionRow)
+                .where(HeldRegionRow.table_name == table)
+                .where(HeldRegionRow.region_id.in_(regions))
+            )
+
+    def retry(self, table: str, regions: Collection[str] | None = None) -> list[HeldRecord]:
+        """Make the next try of held regions due now, and return them; by default of all."""
+        query = select(HeldRegionRow).where(HeldRegionRow.table_name == table)
+        if regions is not None:
+            query = query.where(HeldRegionRow.region_id.in_(regions))
+        with self._database.writing() as session:
+            now = database_time(session)
+            rows = list(session.scalars(query))
+            for row in rows:
+                row.next_try_at = min(row.next_try_at, now)
+            return [_held(row, now) for row in rows]
+
+    def troubles(self) -> list[Trouble]:
+        """Return the tables in trouble."""
+        with self._database.reading() as session:
+            now = database_time(session)
+            rows = session.scalars(select(TroubleRow).order_by(TroubleRow.table_name))
+            return [_trouble(row, now) for row in rows]
+
+    def failed(self, table: str, reason: str) -> Trouble:
+        """Leave a table alone until a time that is later the more often it failed."""
+        with self._database.writing() as session:
+            now = database_time(session)
+            row = session.get(TroubleRow, table, with_for_update=True)
+            if row is None:
+                row = TroubleRow(table_name=table, since=now, attempts=0)
+                session.add(row)
+            _again(row, reason, now)
+            session.flush()
+            return _trouble(row, now)
+
+    def recovered(self, table: str) -> None:
+        """Forget the trouble of a table."""
+        with self._database.writing() as session:
+            session.execute(delete(TroubleRow).where(TroubleRow.table_name == table))
+
+    def prune(self) -> None:
+        """Forget what concerns tables that are not registered any more."""
+        names = select(ManagedTableRow.name)
+        with self._database.writing() as session:
+            session.execute(delete(HeldRegionRow).where(HeldRegionRow.table_name.not_in(names)))
+            session.execute(delete(TroubleRow).where(TroubleRow.table_name.not_in(names)))
+
+
+def pause(attempts: int) -> timedelta:
+    """How long to leave alone what failed so often: a minute, doubling up to six hours."""
+    doubled = FIRST_PAUSE * 2 ** min(max(attempts - 1, 0), 20)
+    return min(doubled, LONGEST_PAUSE) * random.uniform(1 - _UNEVEN, 1)  # noqa: S311
+
+
+def _again(row: HeldRegionRow | TroubleRow, reason: str, now: datetime) -> None:
+    row.attempts += 1
+    row.reason = reason[:_REASON_LENGTH]
+    row.next_try_at = now + pause(row.attempts)
+
+
+def _held(row: HeldRegionRow, now: datetime) -> HeldRecord:
+    return HeldRecord(
+        table=row.table_name,
+        region_id=row.region_id,
+        generation=row.generation,
+        reason=row.reason,
+        since=row.since,
+        attempts=row.attempts,
+        next_try_at=row.next_try_at,
+        waiting=row.next_try_at > now,
+    )
+
+
+def _trouble(row: TroubleRow, now: datetime) -> Trouble:
+    return Trouble(
+        table=row.table_name,
+        reason=row.reason,
+        since=row.since,
+        attempts=row.attempts,
+        next_try_at=row.next_try_at,
+        waiting=row.next_try_at > now,
+    )
+
+
+def _plain(record: HeldRecord | Trouble) -> dict[str, Any]:
+    return {
+        **asdict(record),
+        "since": record.since.isoformat(),
+        "next_try_at": record.next_try_at.isoformat(),
+    }
