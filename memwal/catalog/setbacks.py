@@ -172,7 +172,7 @@ class Setbacks:
 
 def pause(attempts: int) -> timedelta:
     """How long to leave alone what failed so often: a minute, doubling up to six hours."""
-    doubled = FIRST_PAUSE * 2 ** min(max(attempts - 1, 0), 20)
+    doubled: timedelta = FIRST_PAUSE * 2 ** min(max(attempts - 1, 0), 20)
     return min(doubled, LONGEST_PAUSE) * random.uniform(1 - _UNEVEN, 1)  # noqa: S311
 
 

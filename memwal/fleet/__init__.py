@@ -5,5 +5,6 @@ Nothing here knows of Airflow or Spark. Lance and SQLAlchemy are loaded when som
 
 from memwal.fleet.jobs import run_job
 from memwal.fleet.order import Order, Skipped, Why
+from memwal.fleet.tables import Survey, open_managed, survey
 
-__all__ = ["Order", "Skipped", "Why", "run_job"]
+__all__ = ["Order", "Skipped", "Survey", "Why", "open_managed", "run_job", "survey"]

@@ -71,6 +71,8 @@ class Order:
         Into how many tasks the regions are divided at most.
     dry_run : bool
         Only count what a collection would delete.
+    force : bool
+        Somebody wants it now, however little there is to do.
     """
 
     job: str
@@ -80,6 +82,7 @@ class Order:
     run_bytes: int | None = None
     max_tasks: int = 1
     dry_run: bool = False
+    force: bool = False
 
     @property
     def policy(self) -> Policy:
@@ -100,7 +103,7 @@ class Order:
                 return found
             case "compact":
                 return [
-                    *("--min-fragments", str(self.policy.compact_at_fragments or 2)),
+                    *("--min-fragments", str(self.min_fragments)),
                     *("--commit-bytes", str(self.policy.merge_commit_bytes)),
                 ]
             case "gc":
@@ -109,10 +112,19 @@ class Order:
                     *("--grace-seconds", f"{self.policy.gc_grace_seconds:g}"),
                     *("--retention-seconds", f"{self.policy.gc_retention_seconds:g}"),
                     *(["--base-versions"] if self.version_seconds is not None else []),
-                    *(["--version-seconds", f"{self.version_seconds:g}"] if self.version_seconds else []),
+                    *(
+                        ["--version-seconds", f"{self.version_seconds:g}"]
+                        if self.version_seconds
+                        else []
+                    ),
                 ]
             case _:
                 return []
+
+    @property
+    def min_fragments(self) -> int:
+        """How many small fragments a compaction starts with."""
+        return 2 if self.force else self.policy.compact_at_fragments or 2
 
     @property
     def version_seconds(self) -> float | None:

@@ -110,9 +110,7 @@ def build_snapshot(
     taken_at = int(clock() * 1000)
     regions = discover_regions(location.store)
     tasks = _divided(location, regions, max_tasks)
-    outcomes: list[SnapshotOutcome] = (
-        run(tasks, guarded(run_snapshot_task, guard)) if tasks else []
-    )
+    outcomes: list[SnapshotOutcome] = run(tasks, guarded(run_snapshot_task, guard)) if tasks else []
     manifests = [manifest for outcome in outcomes for manifest in outcome.manifests]
     rows = snapshot_rows(manifests, open_base(location).details.region_specs)
     data = inline = encode_snapshot(rows)
