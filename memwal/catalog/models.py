@@ -138,11 +138,12 @@ class HeldRegionRow(Base):
 
 
 class TroubleRow(Base):
-    """A table that cannot be looked at or maintained, and is left alone until its next try."""
+    """A job of a table, or the look at it, that failed and is left alone until its next try."""
 
-    __tablename__ = "table_troubles"
+    __tablename__ = "job_troubles"
 
     table_name: Mapped[str] = mapped_column(String(63), primary_key=True)
+    job: Mapped[str] = mapped_column(String(32), primary_key=True)
     reason: Mapped[str] = mapped_column(Text)
     since: Mapped[datetime]
     attempts: Mapped[int]

@@ -1,4 +1,4 @@
-"""What failed and is left alone for a while: regions that cannot be merged, tables in trouble.
+"""What failed and is left alone for a while: regions that cannot be merged, jobs in trouble.
 
 Every further failure doubles the pause, so that what stays broken costs next to nothing, and what
 recovers is noticed within minutes. The pauses are a little uneven, so that what failed together is
@@ -21,6 +21,8 @@ from memwal.maintenance.results import HeldRegion
 
 FIRST_PAUSE = timedelta(minutes=1)
 LONGEST_PAUSE = timedelta(hours=6)
+LOOK = "look"
+"""Stands among the jobs for the look at a table."""
 
 _UNEVEN = 0.1
 _REASON_LENGTH = 2_000
@@ -66,9 +68,19 @@ class HeldRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """A table that could not be looked at or maintained. Attributes as of :class:`HeldRecord`."""
+    """A job that failed; the others of its table go on.
+
+    Attributes
+    ----------
+    table, job : str
+        Which job of which managed table. :data:`LOOK` stands for the look at the table, without
+        which nothing is done to it.
+    reason, since, attempts, next_try_at, waiting
+        As of :class:`HeldRecord`.
+    """
 
     table: str
+    job: str
     reason: str
     since: datetime
     attempts: int
@@ -139,28 +151,31 @@ class Setbacks:
             return [_held(row, now) for row in rows]
 
     def troubles(self) -> list[Trouble]:
-        """Return the tables in trouble."""
+        """Return the jobs in trouble, of all tables."""
         with self._database.reading() as session:
             now = database_time(session)
-            rows = session.scalars(select(TroubleRow).order_by(TroubleRow.table_name))
+            query = select(TroubleRow).order_by(TroubleRow.table_name, TroubleRow.job)
+            rows = session.scalars(query)
             return [_trouble(row, now) for row in rows]
 
-    def failed(self, table: str, reason: str) -> Trouble:
-        """Leave a table alone until a time that is later the more often it failed."""
+    def failed(self, table: str, job: str, reason: str) -> Trouble:
+        """Leave a job of a table alone until a time that is later the more often it failed."""
         with self._database.writing() as session:
             now = database_time(session)
-            row = session.get(TroubleRow, table, with_for_update=True)
+            row = session.get(TroubleRow, (table, job), with_for_update=True)
             if row is None:
-                row = TroubleRow(table_name=table, since=now, attempts=0)
+                row = TroubleRow(table_name=table, job=job, since=now, attempts=0)
                 session.add(row)
             _again(row, reason, now)
             session.flush()
             return _trouble(row, now)
 
-    def recovered(self, table: str) -> None:
-        """Forget the trouble of a table."""
+    def recovered(self, table: str, job: str) -> None:
+        """Forget the trouble of a job."""
         with self._database.writing() as session:
-            session.execute(delete(TroubleRow).where(TroubleRow.table_name == table))
+            session.execute(
+                delete(TroubleRow).where(TroubleRow.table_name == table, TroubleRow.job == job)
+            )
 
     def prune(self) -> None:
         """Forget what concerns tables that are not registered any more."""
@@ -198,6 +213,7 @@ def _held(row: HeldRegionRow, now: datetime) -> HeldRecord:
 def _trouble(row: TroubleRow, now: datetime) -> Trouble:
     return Trouble(
         table=row.table_name,
+        job=row.job,
         reason=row.reason,
         since=row.since,
         attempts=row.attempts,

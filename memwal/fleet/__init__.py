@@ -3,8 +3,20 @@
 Nothing here knows of Airflow or Spark. Lance and SQLAlchemy are loaded when something is run.
 """
 
+from memwal.fleet.fleet import Budget, Fleet, Outcome
 from memwal.fleet.jobs import run_job
 from memwal.fleet.order import Order, Skipped, Why
 from memwal.fleet.tables import Survey, open_managed, survey
 
-__all__ = ["Order", "Skipped", "Survey", "Why", "open_managed", "run_job", "survey"]
+__all__ = [
+    "Budget",
+    "Fleet",
+    "Order",
+    "Outcome",
+    "Skipped",
+    "Survey",
+    "Why",
+    "open_managed",
+    "run_job",
+    "survey",
+]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sqlalchemy import text
 
 from memwal.catalog import Catalog
-from memwal.catalog.setbacks import FIRST_PAUSE, LONGEST_PAUSE, pause
+from memwal.catalog.setbacks import FIRST_PAUSE, LONGEST_PAUSE, LOOK, pause
 from memwal.maintenance.results import HeldRegion
 
 ONE, TWO = str(UUID(int=1)), str(UUID(int=2))
@@ -61,22 +61,23 @@ def test_retry_and_release(catalog: Catalog) -> None:
 
 
 def test_troubles(catalog: Catalog) -> None:
-    first = catalog.setbacks.failed("flights", "no such bucket")
-    second = catalog.setbacks.failed("flights", "x" * 5_000)
+    first = catalog.setbacks.failed("flights", "merge", "no such bucket")
+    second = catalog.setbacks.failed("flights", "merge", "x" * 5_000)
     assert (first.attempts, second.attempts, first.since) == (1, 2, second.since)
     assert second.next_try_at > first.next_try_at
-    assert catalog.setbacks.troubles() == [second]
+    catalog.setbacks.failed("flights", LOOK, "no")
+    assert catalog.setbacks.troubles()[1] == second
     assert len(second.reason) == 2_000
     assert second.to_dict()["since"] == second.since.isoformat()
-    catalog.setbacks.recovered("flights")
-    assert catalog.setbacks.troubles() == []
+    catalog.setbacks.recovered("flights", "merge")
+    assert [one.job for one in catalog.setbacks.troubles()] == [LOOK]
 
 
 def test_what_is_not_registered_is_forgotten(catalog: Catalog) -> None:
     catalog.register("flights", uri="/data/f.lance")
     for name in ("flights", "trains"):
         catalog.setbacks.hold(name, [held(ONE)])
-        catalog.setbacks.failed(name, "no")
+        catalog.setbacks.failed(name, "merge", "no")
     catalog.prune()
     assert [one.table for one in catalog.setbacks.held()] == ["flights"]
     assert [one.table for one in catalog.setbacks.troubles()] == ["flights"]

@@ -1,4 +1,4 @@
-"""Regions and tables that are left alone for a while after a failure."""
+"""Regions and jobs that are left alone for a while after a failure."""
 
 from __future__ import annotations
 
@@ -25,17 +25,18 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("table_name", "region_id", name="pk_held_regions"),
     )
     op.create_table(
-        "table_troubles",
+        "job_troubles",
         sa.Column("table_name", sa.String(63), nullable=False),
+        sa.Column("job", sa.String(32), nullable=False),
         sa.Column("reason", sa.Text(), nullable=False),
         sa.Column("since", sa.DateTime(timezone=True), nullable=False),
         sa.Column("attempts", sa.Integer(), nullable=False),
         sa.Column("next_try_at", sa.DateTime(timezone=True), nullable=False),
-        sa.PrimaryKeyConstraint("table_name", name="pk_table_troubles"),
+        sa.PrimaryKeyConstraint("table_name", "job", name="pk_job_troubles"),
     )
 
 
 def downgrade() -> None:
     """Drop them."""
-    op.drop_table("table_troubles")
+    op.drop_table("job_troubles")
     op.drop_table("held_regions")
