@@ -6,6 +6,7 @@ Nothing here knows of Airflow or Spark. Lance and SQLAlchemy are loaded when som
 from memwal.fleet.fleet import Budget, Fleet, Outcome
 from memwal.fleet.jobs import run_job
 from memwal.fleet.order import Order, Skipped, Why
+from memwal.fleet.overview import TableOverview, overview
 from memwal.fleet.tables import Survey, open_managed, survey
 
 __all__ = [
@@ -15,8 +16,10 @@ __all__ = [
     "Outcome",
     "Skipped",
     "Survey",
+    "TableOverview",
     "Why",
     "open_managed",
+    "overview",
     "run_job",
     "survey",
 ]
