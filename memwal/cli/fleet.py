@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -198,7 +198,7 @@ def _warnings(outcome: Outcome) -> Iterator[str]:
 @contextmanager
 def _ending(found: Fleet) -> Iterator[None]:
     """End cleanly on a signal, and at once on a second one."""
-    before = {}
+    before: dict[int, Any] = {}
 
     def stop(number: int, frame: FrameType | None) -> None:
         for one, handler in before.items():

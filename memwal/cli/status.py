@@ -18,7 +18,7 @@ from memwal.cli.options import (
     storage_options,
 )
 from memwal.cli.output import age, print_json, print_line, print_table, size
-from memwal.errors import InvalidInputError, ObjectNotFoundError, TableSetupError
+from memwal.errors import ObjectNotFoundError, TableSetupError
 
 if TYPE_CHECKING:
     from memwal.catalog import Catalog, ManagedTable
@@ -65,7 +65,7 @@ def status(
     """
     wanted = table if table is not None else named
     if wanted is None or (table is not None and named is not None):
-        raise InvalidInputError("give one table: its name in the catalog, or its address")
+        raise typer.BadParameter("give one table: its name in the catalog, or its address")
     with managed_table(wanted, url) as (catalog, managed):
         if catalog is None or managed is None:
             opened = open_table(wanted, storage_options_file, storage_option)
