@@ -205,8 +205,8 @@ def _ending(found: Fleet) -> Iterator[None]:
             signal.signal(one, handler)
         found.stop()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        before[number] = signal.signal(number, stop)
+    for chosen in (signal.SIGTERM, signal.SIGINT):
+        before[chosen] = signal.signal(chosen, stop)
     try:
         yield
     finally:
