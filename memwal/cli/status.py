@@ -153,12 +153,8 @@ def _show(status: TableStatus) -> None:
             ],
         )
     taken = status.snapshot_age_seconds
-    changed = (
-        "" if status.changed_regions is None else f", {status.changed_regions} regions changed"
-    )
-    print_line(
-        "region snapshot: " + (f"{age(taken)} old" if taken is not None else "none") + changed
-    )
+    changed = f", {status.changed_regions} regions changed" if status.changed_regions else ""
+    print_line("region snapshot: " + ("none" if taken is None else f"{age(taken)} old{changed}"))
     print_line(
         f"could be collected: {size(status.reclaimable_bytes)}; small fragments: "
         f"{status.small_fragments or 0}"

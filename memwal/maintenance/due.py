@@ -245,9 +245,13 @@ def _snapshot(figures: Figures, policy: Policy, window: str | None) -> Due:
 
 
 def _gc(figures: Figures, policy: Policy, window: str | None) -> Due:
+    # What could go is not gone before its readers had their time: until then a further collection
+    # would find the same, and leave it.
+    just_done = figures.gc_seconds is not None and figures.gc_seconds < policy.gc_grace_seconds
+    reclaimable = None if just_done else figures.reclaimable_bytes
     return _decide(
         [
-            _Limit("bytes can go", figures.reclaimable_bytes, policy.gc_at_bytes),
+            _Limit("bytes can go", reclaimable, policy.gc_at_bytes),
             _Limit(
                 "seconds since the last collection",
                 figures.gc_seconds,
