@@ -27,7 +27,16 @@ def test_the_readme_example_runs(
 
 
 @pytest.mark.parametrize(
-    "name", ["writer.md", "search.md", "reading.md", "maintenance.md", "verify.md", "catalog.md"]
+    "name",
+    [
+        "writer.md",
+        "search.md",
+        "reading.md",
+        "maintenance.md",
+        "verify.md",
+        "catalog.md",
+        "fleet.md",
+    ],
 )
 def test_the_examples_of_a_guide_run_one_after_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
@@ -47,6 +56,7 @@ DOCUMENTS = [
     "docs/benchmarks.md",
     "docs/catalog.md",
     "docs/collection.md",
+    "docs/fleet.md",
     "docs/maintenance.md",
     "docs/verify.md",
     "docs/writer.md",
