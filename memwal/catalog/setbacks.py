@@ -7,13 +7,16 @@ not tried together for ever.
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import delete, select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
 
 from memwal.catalog.database import Database, database_time
 from memwal.catalog.models import HeldRegionRow, ManagedTableRow, TroubleRow
@@ -23,6 +26,8 @@ FIRST_PAUSE = timedelta(minutes=1)
 LONGEST_PAUSE = timedelta(hours=6)
 LOOK = "look"
 """Stands among the jobs for the look at a table."""
+
+Row = TypeVar("Row", HeldRegionRow, TroubleRow)
 
 _UNEVEN = 0.1
 _REASON_LENGTH = 2_000
@@ -120,11 +125,12 @@ class Setbacks:
         """
         with self._database.writing() as session:
             now = database_time(session)
-            for region in regions:
-                row = session.get(HeldRegionRow, (table, region.region_id), with_for_update=True)
-                if row is None:
-                    row = HeldRegionRow(table_name=table, region_id=region.region_id, attempts=0)
-                    session.add(row)
+            # In one order, so that two of these never wait for each other.
+            for region in sorted(regions, key=lambda region: region.region_id):
+                new = HeldRegionRow(
+                    table_name=table, region_id=region.region_id, generation=region.generation
+                )
+                row = _locked(session, new, (table, region.region_id), now)
                 if row.generation != region.generation:
                     row.generation, row.since, row.attempts = region.generation, now, 0
                 _again(row, region.reason, now)
@@ -159,15 +165,15 @@ class Setbacks:
             return [_trouble(row, now) for row in rows]
 
     def failed(self, table: str, job: str, reason: str) -> Trouble:
-        """Leave a job of a table alone until a time that is later the more often it failed."""
+        """Leave a job of a table alone until a time that is later the more often it failed.
+
+        One that rests already, since somebody else met the same failure, does not rest longer.
+        """
         with self._database.writing() as session:
             now = database_time(session)
-            row = session.get(TroubleRow, (table, job), with_for_update=True)
-            if row is None:
-                row = TroubleRow(table_name=table, job=job, since=now, attempts=0)
-                session.add(row)
-            _again(row, reason, now)
-            session.flush()
+            row = _locked(session, TroubleRow(table_name=table, job=job), (table, job), now)
+            if row.next_try_at <= now:
+                _again(row, reason, now)
             return _trouble(row, now)
 
     def recovered(self, table: str, job: str) -> None:
@@ -189,6 +195,19 @@ def pause(attempts: int) -> timedelta:
     """How long to leave alone what failed so often: a minute, doubling up to six hours."""
     doubled: timedelta = FIRST_PAUSE * 2 ** min(max(attempts - 1, 0), 20)
     return min(doubled, LONGEST_PAUSE) * random.uniform(1 - _UNEVEN, 1)  # noqa: S311
+
+
+def _locked(session: Session, new: Row, key: tuple[str, str], now: datetime) -> Row:
+    """The row with a key, made if there is none; nobody else changes it meanwhile."""
+    kind = type(new)
+    row = session.get(kind, key, with_for_update=True)
+    if row is None:
+        new.reason, new.since, new.attempts, new.next_try_at = "", now, 0, now
+        # Somebody else may just have made it.
+        with contextlib.suppress(IntegrityError), session.begin_nested():
+            session.add(new)
+        row = session.get_one(kind, key, with_for_update=True, populate_existing=True)
+    return row
 
 
 def _again(row: HeldRegionRow | TroubleRow, reason: str, now: datetime) -> None:

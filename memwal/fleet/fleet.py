@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from memwal.errors import ConflictError, InvalidInputError, MemWalError
+from memwal.errors import ConflictError, InvalidInputError, MemWalError, StoreUnavailableError
 from memwal.fleet.fairness import Candidate, Choice, Queue
 from memwal.fleet.jobs import run_job
 from memwal.fleet.order import Skipped
@@ -178,6 +178,13 @@ class Fleet:
         ----------
         every : float, default 10
             Seconds between two looks at the catalog.
+
+        Raises
+        ------
+        InvalidInputError
+            ``every`` is not above 0.
+        TableSetupError
+            The catalog has no schema, or another one.
         """
         if every <= 0:
             raise InvalidInputError("every must be a number of seconds above 0")
@@ -217,7 +224,7 @@ class Fleet:
             if self._pruned_at is None or now - self._pruned_at >= _PRUNE_EVERY:
                 self._catalog.prune(now=now)
                 self._pruned_at = now
-        except MemWalError as error:
+        except StoreUnavailableError as error:
             if not scheduled:
                 raise
             logger.warning("the catalog cannot be read, trying again: %s", error)

@@ -238,7 +238,7 @@ def run_merge_task(task: MergeTask, *, guard: Guard | None = None) -> MergeOutco
         single = sum(len(batch.generations) for batch in now) == 1
         try:
             attempts = _ATTEMPTS if single else _TRIES
-            done = _merge_commit(task.location, now, attempts=attempts, guard=guard)
+            done = _merge_commit(task.location, now, attempts=attempts, look=guard or _go_on)
         except _Contended:
             if single:
                 raise
@@ -297,7 +297,7 @@ def _merge_commit(
     batches: Sequence[RegionBatch],
     *,
     attempts: int,
-    guard: Guard | None,
+    look: Guard,
 ) -> _Commit:
     """Merge what the base table does not have yet of these batches, with one marked commit."""
     held: dict[UUID, HeldRegion] = {}
@@ -319,12 +319,14 @@ def _merge_commit(
             if source is None:
                 continue
         try:
+            look()
             if source.deletes.num_rows:
-                deleted += _delete(base, source.deletes, guard)
+                deleted += _delete(base, source.deletes)
                 base = open_base(location)
                 if not_merged(base, source.batches) != list(source.batches):
                     continue
-            figures = _upsert(base, source, guard)
+                look()
+            figures = _upsert(base, source)
         except _Conflict as conflict:
             logger.info("merge into %s met another commit, trying again: %s", location, conflict)
             continue
@@ -341,6 +343,10 @@ def _merge_commit(
     )
 
 
+def _go_on() -> None:
+    """Stands for the guard of a job that has none."""
+
+
 class _Contended(ConflictError):
     """Other commits kept getting in between."""
 
@@ -349,17 +355,17 @@ class _Conflict(Exception):
     """Another commit got in between; nothing of ours was written."""
 
 
-def _delete(base: BaseTable, keys: pa.Table, guard: Guard | None) -> int:
+def _delete(base: BaseTable, keys: pa.Table) -> int:
     """Delete keys from exactly the version that was read, or raise _Conflict."""
 
     def execute(dataset: lance.LanceDataset) -> Mapping[str, int]:
         builder = dataset.merge_insert(list(base.primary_key)).when_matched_delete()
         return _execute(builder, keys)
 
-    return int(_commit(base, execute, guard=guard)["num_deleted_rows"])
+    return int(_commit(base, execute)["num_deleted_rows"])
 
 
-def _upsert(base: BaseTable, source: MergeSource, guard: Guard | None) -> int:
+def _upsert(base: BaseTable, source: MergeSource) -> int:
     """Upsert the rows and record the progress in one commit, or raise _Conflict."""
 
     def execute(dataset: lance.LanceDataset) -> Mapping[str, int]:
@@ -381,7 +387,7 @@ def _upsert(base: BaseTable, source: MergeSource, guard: Guard | None) -> int:
     # deletes, after the delete pass. Lance sees neither rows nor marks in conflict there.
     several = any(len(batch.generations) > 1 for batch in source.batches)
     overtaken = bool(source.deletes.num_rows) and several
-    figures = _commit(base, execute, accept=unmoved if overtaken else None, guard=guard)
+    figures = _commit(base, execute, accept=unmoved if overtaken else None)
     return int(figures["num_inserted_rows"] + figures["num_updated_rows"])
 
 
@@ -397,10 +403,7 @@ def _commit(
     execute: Callable[[lance.LanceDataset], Mapping[str, int]],
     *,
     accept: Callable[[int], bool] | None = None,
-    guard: Guard | None,
 ) -> Mapping[str, int]:
-    if guard is not None:
-        guard()
     try:
         return commit_durably(base, execute, accept=accept) or _NO_FIGURES
     except ConflictError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from uuid import UUID
 
@@ -60,17 +61,34 @@ def test_retry_and_release(catalog: Catalog) -> None:
     assert [one.table for one in catalog.setbacks.held()] == ["trains"]
 
 
-def test_troubles(catalog: Catalog) -> None:
-    first = catalog.setbacks.failed("flights", "merge", "no such bucket")
-    second = catalog.setbacks.failed("flights", "merge", "x" * 5_000)
+def test_troubles(each_catalog: Catalog) -> None:
+    setbacks = each_catalog.setbacks
+    first = setbacks.failed("flights", "merge", "no such bucket")
+    # Another process met the same.
+    assert setbacks.failed("flights", "merge", "no such bucket") == first
+    with each_catalog.database.writing() as session:
+        session.execute(text("UPDATE job_troubles SET next_try_at = since"))
+    second = setbacks.failed("flights", "merge", "x" * 5_000)
     assert (first.attempts, second.attempts, first.since) == (1, 2, second.since)
-    assert second.next_try_at > first.next_try_at
-    catalog.setbacks.failed("flights", LOOK, "no")
-    assert catalog.setbacks.troubles()[1] == second
+    assert second.next_try_at - second.since > first.next_try_at - first.since
+    setbacks.failed("flights", LOOK, "no")
+    assert [one.job for one in setbacks.troubles()] == [LOOK, "merge"]
     assert len(second.reason) == 2_000
     assert second.to_dict()["since"] == second.since.isoformat()
-    catalog.setbacks.recovered("flights", "merge")
-    assert [one.job for one in catalog.setbacks.troubles()] == [LOOK]
+    setbacks.recovered("flights", "merge")
+    assert [one.job for one in setbacks.troubles()] == [LOOK]
+
+
+def test_many_write_the_same_at_once(each_catalog: Catalog) -> None:
+    setbacks = each_catalog.setbacks
+
+    def fail(number: int) -> int:
+        setbacks.hold("flights", [held(ONE)])
+        return setbacks.failed("flights", "merge", f"{number}").attempts
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(fail, range(16))) == [1] * 16
+    assert setbacks.held()[0].attempts == 16
 
 
 def test_what_is_not_registered_is_forgotten(catalog: Catalog) -> None:

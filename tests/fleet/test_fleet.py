@@ -21,7 +21,7 @@ from support.tables import MakeTable, base_state, folder, merged, numbered
 
 import memwal
 from memwal.catalog import Catalog, Policy, RunState
-from memwal.errors import InvalidInputError
+from memwal.errors import InvalidInputError, StoreUnavailableError, TableSetupError
 from memwal.fleet import Budget, Fleet, Outcome, overview
 from memwal.fleet import fleet as fleet_module
 from memwal.maintenance.results import JobResult
@@ -218,6 +218,36 @@ class TestForever:
         assert not thread.is_alive()
         assert base_state(table) == dict.fromkeys(range(20), 7)
         assert {one.state for one in catalog.runs()} == {RunState.SUCCEEDED}
+
+    def test_a_catalog_that_does_not_answer_is_waited_for(
+        self, catalog: Catalog, managed: Managed, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        table = managed()
+        whole = catalog.list
+        answers = iter([StoreUnavailableError("busy")] * 3)
+
+        def tables(**options: Any) -> Any:
+            for error in answers:
+                raise error
+            return whole(**options)
+
+        monkeypatch.setattr(catalog, "list", tables)
+        with pytest.raises(StoreUnavailableError):
+            Fleet(catalog).run_once()
+        fleet = Fleet(catalog)
+        thread = threading.Thread(target=fleet.run_forever, kwargs={"every": 0.1})
+        thread.start()
+        try:
+            until(lambda: merged(table, bucket_region_id(0)) == 3)
+        finally:
+            fleet.stop()
+            thread.join(PATIENCE_SECONDS)
+        assert not thread.is_alive()
+
+    def test_a_catalog_without_a_schema(self, tmp_path: Path) -> None:
+        empty = Catalog(f"sqlite:///{tmp_path / 'none.db'}")
+        with pytest.raises(TableSetupError):
+            Fleet(empty).run_forever()
 
     def test_a_table_without_a_schedule_is_left_alone(
         self, catalog: Catalog, managed: Managed
