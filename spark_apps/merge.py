@@ -7,7 +7,7 @@ For example::
 
 import sys
 
-from memwal.fleet.jobs import check_regions
+from memwal.fleet.tables import check_regions
 from memwal.maintenance.merge import DEFAULT_COMMIT_BYTES
 from memwal.maintenance.results import JobResult
 from memwal.spark.application import (

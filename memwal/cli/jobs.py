@@ -48,7 +48,7 @@ def merge(
     """Merge flushed generations into the base table."""
     opened = open_table(table, storage_options_file, storage_option)
     from memwal.cli.progress import progress
-    from memwal.fleet.jobs import check_regions
+    from memwal.fleet.tables import check_regions
     from memwal.maintenance.merge import DEFAULT_COMMIT_BYTES
 
     check_regions(opened, [*(region or ()), *(skip_region or ())])

@@ -3,7 +3,8 @@
 Nothing here knows of Airflow or Spark. Lance and SQLAlchemy are loaded when something is run.
 """
 
-from memwal.fleet.fleet import Budget, Fleet, Outcome
+from memwal.fleet.budget import Budget, Outcome
+from memwal.fleet.fleet import Fleet
 from memwal.fleet.jobs import run_job
 from memwal.fleet.order import Order, Skipped, Why
 from memwal.fleet.overview import TableOverview, overview

@@ -13,11 +13,12 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from memwal.errors import ConflictError, InvalidInputError, MemWalError, StoreUnavailableError
+from memwal.errors import ConflictError, InvalidInputError, StoreUnavailableError
+from memwal.fleet.budget import Budget, Outcome
+from memwal.fleet.failures import Failures
 from memwal.fleet.fairness import Candidate, Choice, Queue
 from memwal.fleet.jobs import run_job
 from memwal.fleet.order import Skipped
@@ -28,76 +29,12 @@ from memwal.maintenance.results import JobResult, TaskRunner, run_in_process
 
 if TYPE_CHECKING:
     from memwal.catalog import Catalog, ManagedTable
-    from memwal.catalog.setbacks import Trouble
 
 logger = logging.getLogger(__name__)
 
-_GIB = 1 << 30
 _LOOK = "look"
 _NAP_SECONDS = 0.2
 _PRUNE_EVERY = timedelta(hours=1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
-    """What a fleet may use.
-
-    Attributes
-    ----------
-    jobs : int, default 2
-        Jobs that run at once, each in a thread of this process.
-    bytes : int or None, default 4 GiB
-        Bytes in memory that the merges at work take in together; one that does not fit whole is
-        done in part. None sets no limit. A single generation that is larger still goes.
-    looks : int, default 8
-        Tables that are looked at at once.
-
-    Raises
-    ------
-    InvalidInputError
-        One of them is less than 1.
-    """
-
-    jobs: int = 2
-    bytes: int | None = 4 * _GIB
-    looks: int = 8
-
-    def __post_init__(self) -> None:
-        if min(self.jobs, self.looks, self.bytes if self.bytes is not None else 1) < 1:
-            raise InvalidInputError("jobs, bytes and looks of a budget must be at least 1")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What came of a job, or of a look at a table.
-
-    Attributes
-    ----------
-    table, job : str
-        ``job`` is ``look`` for a look at the table that failed.
-    reason : str
-        Why it was run.
-    result : JobResult or Skipped or None
-        None when it failed, or was told to end.
-    trouble : Trouble or None
-        What went wrong, and when it is tried again.
-    """
-
-    table: str
-    job: str
-    reason: str
-    result: JobResult | Skipped | None = None
-    trouble: Trouble | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return {
-            "table": self.table,
-            "job": self.job,
-            "reason": self.reason,
-            "result": None if self.result is None else self.result.to_dict(),
-            "trouble": None if self.trouble is None else self.trouble.to_dict(),
-        }
 
 
 class Fleet:
@@ -149,7 +86,7 @@ class Fleet:
         self._looking: dict[str, Future[Survey]] = {}
         self._working: dict[str, tuple[Choice, Future[JobResult | Skipped]]] = {}
         self._looked_at: dict[str, datetime] = {}
-        self._troubles: dict[tuple[str, str], Trouble] = {}
+        self._failures = Failures(catalog)
         self._pruned_at: datetime | None = None
 
     def stop(self) -> None:
@@ -220,7 +157,7 @@ class Fleet:
         now = datetime.now(UTC)
         try:
             tables = self._catalog.list(enabled_only=True)
-            found = {(one.table, one.job): one for one in self._catalog.setbacks.troubles()}
+            self._failures.read()
             if self._pruned_at is None or now - self._pruned_at >= _PRUNE_EVERY:
                 self._catalog.prune(now=now)
                 self._pruned_at = now
@@ -229,7 +166,6 @@ class Fleet:
                 raise
             logger.warning("the catalog cannot be read, trying again: %s", error)
             return
-        self._troubles = found
         known = {table.name for table in tables}
         for gone in [name for name in self._surveys if name not in known]:
             self._forget(gone)
@@ -237,7 +173,7 @@ class Fleet:
             name = table.name
             if self._only is not None and name not in self._only:
                 continue
-            if name in self._looking or name in self._working or self._rests(name, _LOOK):
+            if name in self._looking or name in self._working or self._failures.rests(name, _LOOK):
                 continue
             if scheduled and not self._is_time(table, now):
                 continue
@@ -248,7 +184,7 @@ class Fleet:
         try:
             return is_time(table.policy.schedule, last=self._looked_at.get(table.name), now=now)
         except InvalidInputError as error:
-            self._tell(self._failed(table.name, _LOOK, "", error))
+            self._tell(self._failures.add(table.name, _LOOK, "", error))
             return False
 
     def _survey(self, table: ManagedTable) -> Survey:
@@ -318,7 +254,7 @@ class Fleet:
             error = future.exception()
             if error is not None:
                 self._forget(name)
-                yield self._failed(name, _LOOK, "", error)
+                yield self._failures.add(name, _LOOK, "", error)
             else:
                 self._take(future.result())
 
@@ -326,15 +262,15 @@ class Fleet:
         """Keep what a look found to be due, but for what is resting after a failure."""
         name = found.table.name
         self._surveys[name] = found
-        self._recovered(name, _LOOK)
+        self._failures.recovered(name, _LOOK)
         for job in JOBS:
             due = found.due[job]
             self._candidates.pop((name, job), None)
             if due.reason is None:
                 self._queue.forget(name, [job])
                 # What failed and is not due any more has been done without us.
-                self._recovered(name, job)
-            elif not self._rests(name, job):
+                self._failures.recovered(name, job)
+            elif not self._failures.rests(name, job):
                 self._candidates[name, job] = Candidate(
                     table=name,
                     job=job,
@@ -354,40 +290,12 @@ class Fleet:
             if error is None:
                 result = future.result()
                 if isinstance(result, JobResult):
-                    self._recovered(name, candidate.job)
+                    self._failures.recovered(name, candidate.job)
                 yield Outcome(table=name, job=candidate.job, reason=reason, result=result)
             elif isinstance(error, _ToldToEnd):
                 yield Outcome(table=name, job=candidate.job, reason=reason)
             else:
-                yield self._failed(name, candidate.job, reason, error)
-
-    def _failed(self, table: str, job: str, reason: str, error: BaseException) -> Outcome:
-        """Write a failure down; whatever it is, the other tables go on."""
-        if not isinstance(error, MemWalError):
-            logger.error("%s of %s failed unexpectedly", job, table, exc_info=error)
-        text = f"{type(error).__name__}: {error}"
-        trouble: Trouble | None = None
-        try:
-            trouble = self._catalog.setbacks.failed(table, job, text)
-            self._troubles[table, job] = trouble
-            logger.warning("%s of %s failed (try %d): %s", job, table, trouble.attempts, text)
-        except MemWalError as second:
-            logger.warning("%s of %s failed: %s; not written down: %s", job, table, text, second)
-        return Outcome(table=table, job=job, reason=reason, trouble=trouble)
-
-    def _recovered(self, table: str, job: str) -> None:
-        if (table, job) not in self._troubles:
-            return
-        try:
-            self._catalog.setbacks.recovered(table, job)
-            del self._troubles[table, job]
-        except MemWalError as error:
-            logger.warning("that %s of %s works again was not written: %s", job, table, error)
-
-    def _rests(self, table: str, job: str) -> bool:
-        """Whether something failed, and its next try is still to come."""
-        trouble = self._troubles.get((table, job))
-        return trouble is not None and trouble.next_try_at > datetime.now(UTC)
+                yield self._failures.add(name, candidate.job, reason, error)
 
     def _forget(self, table: str) -> None:
         self._surveys.pop(table, None)

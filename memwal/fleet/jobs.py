@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from memwal.errors import ConflictError, InvalidInputError, MemWalError
 from memwal.fleet.order import Order, Skipped, Why
-from memwal.fleet.tables import Survey, open_managed, survey
+from memwal.fleet.perform import Perform, perform_here
+from memwal.fleet.request import Request
 from memwal.maintenance.due import JOBS, Due
 from memwal.maintenance.guard import Guard
 from memwal.maintenance.results import JobResult, TaskRunner, run_in_process
 
 if TYPE_CHECKING:
-    from memwal.catalog import Catalog, ManagedTable
+    from memwal.catalog import Catalog
     from memwal.catalog.active_run import ActiveRun
     from memwal.catalog.setbacks import HeldRecord
     from memwal.table import Table
 
 logger = logging.getLogger(__name__)
-
-Perform = Callable[[Order, Guard], JobResult]
-"""Does an order, looking at the guard whenever it can."""
 
 
 def run_job(
@@ -106,7 +103,7 @@ def run_job(
     if job not in JOBS:
         raise InvalidInputError(f"there is no job {job!r}; the jobs are {', '.join(JOBS)}")
     managed = catalog.get(table_name)
-    request = _Request(
+    request = Request(
         catalog=catalog,
         managed=managed,
         job=job,
@@ -159,152 +156,6 @@ def run_job(
         return result
 
 
-def perform_here(
-    table: Table, order: Order, *, run: TaskRunner = run_in_process, guard: Guard | None = None
-) -> JobResult:
-    """Do an order, with its tasks on a runner."""
-    policy = order.policy
-    match order.job:
-        case "merge":
-            return table.merge(
-                regions=order.regions,
-                skip=order.skip,
-                commit_bytes=policy.merge_commit_bytes,
-                run_bytes=order.run_bytes,
-                max_tasks=order.max_tasks,
-                guard=guard,
-                run=run,
-            )
-        case "index":
-            return table.build_indexes(run=run)
-        case "compact":
-            return table.compact(
-                min_fragments=order.min_fragments,
-                commit_bytes=policy.merge_commit_bytes,
-                guard=guard,
-                run=run,
-            )
-        case "snapshot":
-            return table.build_snapshot(max_tasks=order.max_tasks, guard=guard, run=run)
-        case "gc":
-            age = order.version_seconds
-            return table.collect_garbage(
-                dry_run=order.dry_run,
-                grace=timedelta(seconds=policy.gc_grace_seconds),
-                retention=timedelta(seconds=policy.gc_retention_seconds),
-                base_versions=age is not None,
-                version_age=None if age is None else timedelta(seconds=age),
-                max_tasks=order.max_tasks,
-                guard=guard,
-                run=run,
-            )
-    raise InvalidInputError(f"there is no job {order.job!r}; the jobs are {', '.join(JOBS)}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Request:
-    """What the caller of :func:`run_job` asked for."""
-
-    catalog: Catalog
-    managed: ManagedTable
-    job: str
-    force: bool
-    dry_run: bool
-    regions: tuple[UUID, ...] | None
-    max_tasks: int
-    run_bytes: int | None
-    decided: Due | None
-    storage_options: Mapping[str, str] | None
-    external_id: str | None
-
-    def prepare(self) -> tuple[Table, Order | Skipped]:
-        """Open the table and decide what is to be done."""
-        table = open_managed(self.managed, storage_options=self.storage_options)
-        if self.regions is not None:
-            check_regions(table, self.regions)
-        return table, self._decide(table)
-
-    def rehearse(self, run: TaskRunner, perform: Perform | None) -> JobResult | Skipped:
-        """Tell what would be done; a collection can do so itself."""
-        table, order = self.prepare()
-        if isinstance(order, Skipped):
-            return order
-        if self.job == "gc":
-            if perform is not None:
-                return perform(order, lambda: None)
-            return perform_here(table, order, run=run)
-        what = "it was asked for" if self.decided is None else self.decided.reason
-        if self.decided is None and not self.force:
-            what = self._surveyed(table).due[self.job].reason
-        return self.skipped(Why.DRY_RUN, f"it would run: {what}")
-
-    def skipped(self, why: Why, reason: str) -> Skipped:
-        """Nothing is done."""
-        return Skipped(job=self.job, table=self.managed.name, why=why, reason=reason)
-
-    def record_failure(self, error: MemWalError) -> None:
-        """Record a run that did not get as far as to begin."""
-        run_id = self.catalog.start_run(self.managed.name, self.job, external_id=self.external_id)
-        self.catalog.finish_run(run_id, error=f"{type(error).__name__}: {error}")
-
-    def _decide(self, table: Table) -> Order | Skipped:
-        if self.force:
-            return self._order(self.regions, ())
-        if self.decided is not None:
-            waiting = _waiting(self.catalog.setbacks.held(self.managed.name))
-            return self._ordered(self.decided, waiting)
-        found = self._surveyed(table)
-        return self._ordered(found.due[self.job], _waiting(found.held))
-
-    def _surveyed(self, table: Table) -> Survey:
-        return survey(self.catalog, self.managed, table=table, regions=self.regions)
-
-    def _ordered(self, one: Due, waiting: Sequence[UUID]) -> Order | Skipped:
-        if one.held_back is not None and one.reason is None:
-            return self.skipped(Why.QUIET, one.held_back)
-        if one.reason is None:
-            if self.job == "merge" and waiting:
-                return self.skipped(
-                    Why.HELD,
-                    f"{len(waiting)} regions are held and wait for their next try, and no other is "
-                    "due",
-                )
-            return self.skipped(Why.NOT_DUE, "no limit of its policy is reached")
-        if self.job != "merge":
-            return self._order(None, ())
-        asked = None if self.regions is None else set(self.regions)
-        regions = [UUID(region) for region in one.regions]
-        return self._order([r for r in regions if asked is None or r in asked], waiting)
-
-    def _order(self, regions: Collection[UUID] | None, skip: Sequence[UUID]) -> Order:
-        return Order(
-            job=self.job,
-            table=self.managed,
-            regions=None if regions is None else tuple(regions),
-            skip=tuple(skip),
-            run_bytes=self.run_bytes if self.job == "merge" else None,
-            max_tasks=self.max_tasks,
-            dry_run=self.dry_run,
-            force=self.force,
-        )
-
-
-def check_regions(table: Table, regions: Collection[UUID]) -> None:
-    """Refuse regions that a table does not have.
-
-    Raises
-    ------
-    InvalidInputError
-        Naming them.
-    """
-    unknown = sorted(set(regions) - set(table.region_ids()))
-    if unknown:
-        raise InvalidInputError(
-            f"{table.uri} has no region {', '.join(map(str, unknown))}; memwal status lists those "
-            "that it has. Nothing was done."
-        )
-
-
 def _settle(catalog: Catalog, table: Table, order: Order, result: JobResult) -> None:
     """Keep which regions are held, and forget those that no longer are."""
     name = order.table.name
@@ -347,10 +198,6 @@ def _watched(active: ActiveRun, run: TaskRunner, guard: Guard) -> TaskRunner:
         return results
 
     return here if run is run_in_process else elsewhere
-
-
-def _waiting(held: Collection[HeldRecord]) -> list[UUID]:
-    return [UUID(record.region_id) for record in held if record.waiting]
 
 
 def _least(*limits: int | None) -> int | None:

@@ -97,6 +97,22 @@ def open_managed(
     return open_table(managed.uri, storage_options=storage_options)
 
 
+def check_regions(table: Table, regions: Collection[UUID]) -> None:
+    """Refuse regions that a table does not have.
+
+    Raises
+    ------
+    InvalidInputError
+        Naming them.
+    """
+    unknown = sorted(set(regions) - set(table.region_ids()))
+    if unknown:
+        raise InvalidInputError(
+            f"{table.uri} has no region {', '.join(map(str, unknown))}; memwal status lists those "
+            "that it has. Nothing was done."
+        )
+
+
 def survey(
     catalog: Catalog,
     managed: ManagedTable,

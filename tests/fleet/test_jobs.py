@@ -19,7 +19,7 @@ from memwal.catalog.leases import job_resource
 from memwal.catalog.models import LeaseRow
 from memwal.errors import ConflictError, InvalidInputError, ObjectNotFoundError, TableSetupError
 from memwal.fleet import Order, Skipped, Why, run_job
-from memwal.fleet.jobs import perform_here
+from memwal.fleet.perform import perform_here
 from memwal.maintenance.guard import guarded
 from memwal.maintenance.results import JobResult
 from memwal.region.region_ids import bucket_region_id
