@@ -86,13 +86,22 @@ class TestOneProcess:
             "closed", uri="s3://bucket/t.lance", storage_options_ref=str(tmp_path / "no.json")
         )
         catalog.register("foreign", uri="s3://b/t.lance", storage_options_ref="airflow:lake")
+        # Nobody listens there.
+        options = tmp_path / "unreachable.json"
+        nowhere = {"aws_endpoint": "http://127.0.0.1:9", "allow_http": "true"}
+        secret = {"aws_access_key_id": "a", "aws_secret_access_key": "hush-hush"}
+        options.write_text(json.dumps({**nowhere, **secret, "aws_region": "us-east-1"}))
+        catalog.register("unreachable", uri="s3://b/t.lance", storage_options_ref=str(options))
         found = kinds(Fleet(catalog).run_once())
         assert found["good", "merge"] == "JobResult"
         assert base_state(good) == dict.fromkeys(range(20), 2)
-        for name in ("torn", "absent", "closed", "foreign"):
+        bad = {"torn", "absent", "closed", "foreign", "unreachable"}
+        for name in bad:
             assert found[name, "look"] == "failed"
         troubles = {one.table: one for one in catalog.setbacks.troubles()}
-        assert set(troubles) == {"torn", "absent", "closed", "foreign"}
+        assert set(troubles) == bad
+        assert "StoreUnavailableError" in troubles["unreachable"].reason
+        assert "hush-hush" not in caplog.text + str(troubles)
         assert "there is no Lance table" in troubles["absent"].reason
         assert "cannot read the storage options" in troubles["closed"].reason
         assert "only Airflow" in troubles["foreign"].reason
