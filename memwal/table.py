@@ -22,6 +22,7 @@ from memwal.maintenance.garbage import (
     CollectionResult,
     collect_garbage,
 )
+from memwal.maintenance.guard import Guard
 from memwal.maintenance.index_build import DEFAULT_PART_ROWS, build_indexes
 from memwal.maintenance.index_segments import DEFAULT_MAX_SEGMENTS
 from memwal.maintenance.merge import DEFAULT_COMMIT_BYTES, merge
@@ -181,6 +182,7 @@ class Table(Reads):
         commit_bytes: int = DEFAULT_COMMIT_BYTES,
         run_bytes: int | None = None,
         max_tasks: int = 1,
+        guard: Guard | None = None,
         run: TaskRunner = run_in_process,
     ) -> JobResult:
         """Merge flushed generations into the base table: :func:`memwal.maintenance.merge.merge`."""
@@ -191,6 +193,7 @@ class Table(Reads):
             commit_bytes=commit_bytes,
             run_bytes=run_bytes,
             max_tasks=max_tasks,
+            guard=guard,
             run=run,
         )
 
@@ -199,11 +202,16 @@ class Table(Reads):
         *,
         min_fragments: int = DEFAULT_MIN_FRAGMENTS,
         commit_bytes: int = DEFAULT_COMMIT_BYTES,
+        guard: Guard | None = None,
         run: TaskRunner = run_in_process,
     ) -> JobResult:
         """Rewrite small fragments: :func:`memwal.maintenance.compaction.compact`."""
         return compact(
-            self.location, min_fragments=min_fragments, commit_bytes=commit_bytes, run=run
+            self.location,
+            min_fragments=min_fragments,
+            commit_bytes=commit_bytes,
+            guard=guard,
+            run=run,
         )
 
     def build_indexes(
@@ -212,6 +220,7 @@ class Table(Reads):
         max_tasks: int = 1,
         part_rows: int = DEFAULT_PART_ROWS,
         max_segments: int = DEFAULT_MAX_SEGMENTS,
+        guard: Guard | None = None,
         run: TaskRunner = run_in_process,
     ) -> JobResult:
         """Catch maintained indexes up: :func:`memwal.maintenance.index_build.build_indexes`."""
@@ -220,12 +229,19 @@ class Table(Reads):
             max_tasks=max_tasks,
             part_rows=part_rows,
             max_segments=max_segments,
+            guard=guard,
             run=run,
         )
 
-    def build_snapshot(self, *, max_tasks: int = 1, run: TaskRunner = run_in_process) -> JobResult:
+    def build_snapshot(
+        self,
+        *,
+        max_tasks: int = 1,
+        guard: Guard | None = None,
+        run: TaskRunner = run_in_process,
+    ) -> JobResult:
         """Publish region states: :func:`memwal.maintenance.snapshot_build.build_snapshot`."""
-        return build_snapshot(self.location, max_tasks=max_tasks, run=run)
+        return build_snapshot(self.location, max_tasks=max_tasks, guard=guard, run=run)
 
     def collect_garbage(
         self,
@@ -236,8 +252,10 @@ class Table(Reads):
         orphan_age: timedelta = DEFAULT_ORPHAN_AGE,
         index_age: timedelta = DEFAULT_INDEX_AGE,
         base_versions: bool = False,
+        version_age: timedelta | None = None,
         explain: bool = False,
         max_tasks: int = 1,
+        guard: Guard | None = None,
         run: TaskRunner = run_in_process,
     ) -> CollectionResult:
         """Delete what nobody needs: :func:`memwal.maintenance.garbage.collect_garbage`."""
@@ -249,8 +267,10 @@ class Table(Reads):
             orphan_age=orphan_age,
             index_age=index_age,
             base_versions=base_versions,
+            version_age=version_age,
             explain=explain,
             max_tasks=max_tasks,
+            guard=guard,
             run=run,
         )
 

@@ -6,11 +6,17 @@ For example::
 """
 
 import sys
-from uuid import UUID
 
+from memwal.fleet.tables import check_regions
 from memwal.maintenance.merge import DEFAULT_COMMIT_BYTES
 from memwal.maintenance.results import JobResult
-from memwal.spark.application import Application, job_parser, positive_int, run_application
+from memwal.spark.application import (
+    Application,
+    job_parser,
+    positive_int,
+    regions_option,
+    run_application,
+)
 
 # Every task commits to the same table, and commits wait for one another.
 MOST_TASKS = 8
@@ -18,14 +24,8 @@ MOST_TASKS = 8
 
 def main() -> int:
     parser = job_parser("merge", __doc__)
-    parser.add_argument(
-        "--region",
-        type=UUID,
-        action="append",
-        dest="regions",
-        metavar="UUID",
-        help="merge this region only; can be given again (default: all regions)",
-    )
+    regions_option(parser, "--region", "merge this region only (default: all regions)")
+    regions_option(parser, "--skip-region", "do not merge this region")
     parser.add_argument(
         "--commit-bytes",
         type=positive_int,
@@ -33,6 +33,13 @@ def main() -> int:
         metavar="N",
         help="bytes in memory that go into one commit, which bounds a worker's memory "
         "(default: %(default)s)",
+    )
+    parser.add_argument(
+        "--run-bytes",
+        type=positive_int,
+        metavar="N",
+        help="bytes in memory to merge at most, the oldest first; at least one generation "
+        "(default: no limit)",
     )
     parser.add_argument(
         "--max-tasks",
@@ -46,9 +53,13 @@ def main() -> int:
 
 def merge(application: Application) -> JobResult:
     options = application.options
+    skip = options.skip_regions or ()
+    check_regions(application.table, [*(options.regions or ()), *skip])
     return application.table.merge(
         regions=options.regions,
+        skip=skip,
         commit_bytes=options.commit_bytes,
+        run_bytes=options.run_bytes,
         max_tasks=options.max_tasks or min(application.parallelism, MOST_TASKS),
         run=application.run,
     )

@@ -8,15 +8,25 @@ For example::
 import sys
 
 from memwal.maintenance.results import JobResult
-from memwal.spark.application import Application, job_parser, run_application
+from memwal.spark.application import Application, job_parser, positive_int, run_application
 
 
 def main() -> int:
-    return run_application(job_parser("snapshot", __doc__), build_snapshot)
+    parser = job_parser("snapshot", __doc__)
+    parser.add_argument(
+        "--max-tasks",
+        type=positive_int,
+        metavar="N",
+        help="tasks that the regions are divided into at most; few regions take one "
+        "(default: what runs at once)",
+    )
+    return run_application(parser, build_snapshot)
 
 
 def build_snapshot(application: Application) -> JobResult:
-    return application.table.build_snapshot(run=application.run)
+    return application.table.build_snapshot(
+        max_tasks=application.options.max_tasks or application.parallelism, run=application.run
+    )
 
 
 if __name__ == "__main__":

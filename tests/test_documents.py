@@ -36,6 +36,7 @@ def test_the_readme_example_runs(
         "indexes.md",
         "verify.md",
         "catalog.md",
+        "fleet.md",
     ],
 )
 def test_the_examples_of_a_guide_run_one_after_another(
@@ -57,6 +58,7 @@ DOCUMENTS = [
     "docs/catalog.md",
     "docs/collection.md",
     "docs/indexes.md",
+    "docs/fleet.md",
     "docs/maintenance.md",
     "docs/verify.md",
     "docs/writer.md",

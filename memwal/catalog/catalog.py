@@ -23,6 +23,7 @@ from memwal.catalog.records import (
     check_storage_options_ref,
     check_uri,
 )
+from memwal.catalog.setbacks import Setbacks
 from memwal.errors import InvalidInputError, ObjectNotFoundError
 from memwal.maintenance.policy import Policy
 
@@ -78,6 +79,11 @@ class Catalog(History):
     def leases(self) -> Leases:
         """The leases of this catalog."""
         return Leases(self._database)
+
+    @property
+    def setbacks(self) -> Setbacks:
+        """What failed and is left alone for a while."""
+        return Setbacks(self._database)
 
     @property
     def database(self) -> Database:
@@ -226,6 +232,7 @@ class Catalog(History):
         with self._database.reading() as session:
             names = set(session.scalars(select(JobRunRow.table_name).distinct()))
             names |= set(session.scalars(select(BacklogSampleRow.table_name).distinct()))
+        self.setbacks.prune()
         pruned = {}
         for name in sorted(names):
             policy = policies.get(name, Policy())

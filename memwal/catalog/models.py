@@ -20,7 +20,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-HEAD_REVISION = "0002"
+HEAD_REVISION = "0003"
 """Newest migration. Kept here so that opening a catalog does not load Alembic."""
 
 
@@ -121,6 +121,33 @@ class LeaseRow(Base):
     ttl_seconds: Mapped[float] = mapped_column(Float(53))
     acquired_at: Mapped[datetime]
     expires_at: Mapped[datetime | None]
+
+
+class HeldRegionRow(Base):
+    """A region that merges leave out until its next try."""
+
+    __tablename__ = "held_regions"
+
+    table_name: Mapped[str] = mapped_column(String(63), primary_key=True)
+    region_id: Mapped[str] = mapped_column(String(36), primary_key=True)
+    generation: Mapped[int] = mapped_column(BigInteger)
+    reason: Mapped[str] = mapped_column(Text)
+    since: Mapped[datetime]
+    attempts: Mapped[int]
+    next_try_at: Mapped[datetime]
+
+
+class TroubleRow(Base):
+    """A job of a table, or the look at it, that failed and is left alone until its next try."""
+
+    __tablename__ = "job_troubles"
+
+    table_name: Mapped[str] = mapped_column(String(63), primary_key=True)
+    job: Mapped[str] = mapped_column(String(32), primary_key=True)
+    reason: Mapped[str] = mapped_column(Text)
+    since: Mapped[datetime]
+    attempts: Mapped[int]
+    next_try_at: Mapped[datetime]
 
 
 class ExternalObjectRow(Base):

@@ -61,6 +61,14 @@ def gc(
             "retention; tags and branches keep theirs.",
         ),
     ] = False,
+    version_seconds: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="Age at which these go, when longer than the retention.",
+        ),
+    ] = None,
     storage_options_file: OptionsFile = None,
     storage_option: OptionPairs = None,
     as_json: AsJson = False,
@@ -82,6 +90,7 @@ def gc(
             orphan_age=given(orphan_seconds, ages.DEFAULT_ORPHAN_AGE),
             index_age=given(index_seconds, ages.DEFAULT_INDEX_AGE),
             base_versions=base_versions,
+            version_age=None if version_seconds is None else timedelta(seconds=version_seconds),
             explain=explain,
             run=run,
         )

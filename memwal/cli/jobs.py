@@ -1,24 +1,44 @@
-"""The maintenance jobs, run in this process: merge, snapshot, checkpoint."""
+"""The maintenance jobs, run in this process: merge, compact, snapshot, checkpoint."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated
+from uuid import UUID
 
 import typer
 
 from memwal.cli.options import AsJson, OptionPairs, OptionsFile, Regions, Uri, open_table
 from memwal.cli.output import print_result
 
+if TYPE_CHECKING:
+    from memwal.maintenance.checkpoint import CheckpointProgress
+
+
+CommitBytes = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="N",
+        help="Bytes in memory that go into one commit, which bounds the memory of the job.",
+    ),
+]
+
 
 def merge(
     table: Uri,
     region: Regions = None,
-    commit_bytes: Annotated[
+    skip_region: Annotated[
+        list[UUID] | None,
+        typer.Option(metavar="UUID", help="Not this region; can be given again."),
+    ] = None,
+    commit_bytes: CommitBytes = None,
+    run_bytes: Annotated[
         int | None,
         typer.Option(
             min=1,
             metavar="N",
-            help="Bytes in memory that go into one commit, which bounds the memory of the job.",
+            help="Bytes in memory to merge at most, the oldest first; at least one generation.",
         ),
     ] = None,
     storage_options_file: OptionsFile = None,
@@ -28,11 +48,47 @@ def merge(
     """Merge flushed generations into the base table."""
     opened = open_table(table, storage_options_file, storage_option)
     from memwal.cli.progress import progress
+    from memwal.fleet.tables import check_regions
     from memwal.maintenance.merge import DEFAULT_COMMIT_BYTES
 
+    check_regions(opened, [*(region or ()), *(skip_region or ())])
     with progress("merging") as run:
         result = opened.merge(
-            regions=region, commit_bytes=commit_bytes or DEFAULT_COMMIT_BYTES, run=run
+            regions=region,
+            skip=skip_region or (),
+            commit_bytes=commit_bytes or DEFAULT_COMMIT_BYTES,
+            run_bytes=run_bytes,
+            run=run,
+        )
+    print_result(result, as_json=as_json)
+
+
+def compact(
+    table: Uri,
+    min_fragments: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Do nothing until so many fragments are worth it (default: 8)."
+        ),
+    ] = None,
+    commit_bytes: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Bytes on storage that one commit replaces at most."),
+    ] = None,
+    storage_options_file: OptionsFile = None,
+    storage_option: OptionPairs = None,
+    as_json: AsJson = False,
+) -> None:
+    """Rewrite small fragments of the base table, and those with many deleted rows."""
+    opened = open_table(table, storage_options_file, storage_option)
+    from memwal.cli.progress import progress
+    from memwal.maintenance.compaction import DEFAULT_COMMIT_BYTES, DEFAULT_MIN_FRAGMENTS
+
+    with progress("compacting") as run:
+        result = opened.compact(
+            min_fragments=min_fragments or DEFAULT_MIN_FRAGMENTS,
+            commit_bytes=commit_bytes or DEFAULT_COMMIT_BYTES,
+            run=run,
         )
     print_result(result, as_json=as_json)
 
@@ -54,14 +110,39 @@ def snapshot(
 
 def checkpoint(
     table: Uri,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            metavar="SECONDS",
+            help="Give up after so long; what is merged by then stays, and another call goes on.",
+        ),
+    ] = None,
+    flush: Annotated[
+        bool,
+        typer.Option(
+            "--flush/--no-flush",
+            help="Whether writers of this same process are flushed first; those of others never "
+            "are.",
+        ),
+    ] = True,
     storage_options_file: OptionsFile = None,
     storage_option: OptionPairs = None,
     as_json: AsJson = False,
 ) -> None:
     """Merge and index all that is flushed by now."""
     opened = open_table(table, storage_options_file, storage_option)
-    from memwal.cli.progress import progress
+    from memwal.cli.progress import counter
 
-    with progress("merging and indexing") as run:
-        result = opened.checkpoint(run=run)
+    with counter("merging") as show:
+
+        def tell(progress: CheckpointProgress) -> None:
+            doing = "indexing" if progress.indexing else "merging"
+            show(doing, progress.merged, progress.generations)
+
+        result = opened.checkpoint(
+            flush=flush,
+            timeout=None if timeout is None else timedelta(seconds=timeout),
+            progress=tell,
+        )
     print_result(result, as_json=as_json)

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from memwal.cli import catalog, gc, index, inspection, jobs, runs, setup, status, verify
+from memwal.cli import catalog, fleet, gc, index, inspection, jobs, runs, setup, status, verify
 from memwal.cli.failures import EXIT_CODES_HELP, ReportingGroup
 
 # Lance complains of an index that has no columns, which the MemWAL index rightly has not.
@@ -55,6 +55,7 @@ app.command()(setup.add_region_spec)
 app.command()(status.status)
 app.command()(jobs.merge)
 app.add_typer(index.app, name="index")
+app.command()(jobs.compact)
 app.command()(jobs.snapshot)
 app.command()(gc.gc)
 app.command()(jobs.checkpoint)
@@ -62,6 +63,7 @@ app.command()(verify.verify)
 app.add_typer(inspection.app, name="inspect")
 app.add_typer(catalog.app, name="catalog")
 app.add_typer(runs.app, name="jobs")
+app.add_typer(fleet.app, name="fleet")
 
 
 def run() -> None:

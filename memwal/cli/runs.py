@@ -1,4 +1,4 @@
-"""``memwal jobs``: what was done to the managed tables, and who is at work."""
+"""``memwal jobs``: jobs of the managed tables: to run one, what was done, who is at work."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from memwal.catalog.records import RunState
+from memwal.cli import held as held_regions
 from memwal.cli.catalog import CatalogUrl, open_catalog
 from memwal.cli.options import AsJson
 from memwal.cli.output import age, print_fields, print_json, print_line, print_table, size, warn
@@ -17,11 +18,14 @@ if TYPE_CHECKING:
     from memwal.catalog import JobRun
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+app.command()(held_regions.run)
+app.command()(held_regions.held)
+app.command()(held_regions.retry)
 
 
 @app.callback()
 def jobs() -> None:
-    """Show the runs of maintenance jobs, and the leases of those at work."""
+    """Run maintenance jobs of managed tables; show their runs, leases, and what they hold."""
 
 
 @app.command(name="list")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from uuid import UUID
 
 from memwal.errors import ObjectNotFoundError
 from memwal.format.names import BLOOM_FILTER_NAME, generation_dir
 from memwal.format.region_manifest import RegionManifest, RegionStatus
+from memwal.maintenance.compaction import small_fragments
 from memwal.maintenance.index_build import caught_up, maintained_index_names
 from memwal.maintenance.status import IndexLag, RegionBacklog, TableStatus
 from memwal.reader.recent import Recent
@@ -56,13 +57,28 @@ def read_status(
             pool.map(lambda manifest: _region(location, base, manifest, now), manifests.values())
         )
     taken_at = base.details.snapshot_ts_millis
+    names = maintained_index_names(base)
+    indexed = _rows_indexed(base) if names else {}
     return TableStatus(
         uri=location.uri,
         version=base.version,
         regions=tuple(backlogs),
-        indexes=tuple(_lag(base, name) for name in maintained_index_names(base)),
+        indexes=tuple(_lag(base, name, indexed) for name in names),
         snapshot_age_seconds=max(0.0, now - taken_at / 1000) if taken_at else None,
+        changed_regions=None if regions is not None else _changed(known, manifests),
+        small_fragments=small_fragments(base),
     )
+
+
+def _changed(known: Mapping[UUID, int], manifests: Mapping[UUID, RegionManifest]) -> int:
+    """Regions that are not as the snapshot has them; those that are gone are changed too."""
+    found = {region_id: manifest.version for region_id, manifest in manifests.items()}
+    return len({region for region, _ in known.items() ^ found.items()})
+
+
+def _rows_indexed(base: BaseTable) -> dict[str, int]:
+    """Rows that each index covers; the manifest and the index section tell, no index is read."""
+    return {index.name: index.num_rows_indexed for index in base.dataset.describe_indices()}
 
 
 def _region(
@@ -124,11 +140,17 @@ def _flushed_at(location: TableLocation, region_id: UUID, path: str) -> float:
     return max(times).timestamp()
 
 
-def _lag(base: BaseTable, name: str) -> IndexLag:
+def _lag(base: BaseTable, name: str, indexed: Mapping[str, int]) -> IndexLag:
     covered = caught_up(base, name)
     behind = [
         generation - covered.get(region_id, 0)
         for region_id, generation in base.details.merged.items()
         if generation > covered.get(region_id, 0)
     ]
-    return IndexLag(name=name, generations=sum(behind), regions=len(behind))
+    rows = base.dataset.count_rows() - indexed[name] if name in indexed else None
+    return IndexLag(
+        name=name,
+        generations=sum(behind),
+        regions=len(behind),
+        rows=None if rows is None else max(rows, 0),
+    )

@@ -23,6 +23,7 @@ import lance
 from lance.optimize import Compaction, CompactionOptions, CompactionTask, RewriteResult
 
 from memwal.errors import InvalidInputError
+from memwal.maintenance.guard import Guard
 from memwal.maintenance.results import JobResult, TaskRunner, run_in_process
 from memwal.storage.location import TableLocation
 from memwal.table_index.base_table import (
@@ -60,6 +61,7 @@ def compact(
     min_fragments: int = DEFAULT_MIN_FRAGMENTS,
     target_rows: int = DEFAULT_TARGET_ROWS,
     commit_bytes: int = DEFAULT_COMMIT_BYTES,
+    guard: Guard | None = None,
     run: TaskRunner = run_in_process,
 ) -> JobResult:
     """Rewrite small fragments, and those of which a tenth or more is deleted.
@@ -73,6 +75,8 @@ def compact(
     commit_bytes : int, default 1 GiB
         Size on storage of what one commit replaces at most. Smaller ones get in each other's way
         less; each remaps the indexes.
+    guard : callable, optional
+        Called right before each commit; what it raises stops the job.
     run : callable
         Runs the rewrites of a commit.
 
@@ -94,6 +98,8 @@ def compact(
     while len(small) >= min_fragments and (rewrites := _plan(base, target_rows, budget, small)):
         tasks += len(rewrites)
         done: list[RewriteResult] = run(rewrites, run_rewrite_task)
+        if guard is not None:
+            guard()
         committed = _commit(base, done)
         base = open_base(location)
         if not committed:

@@ -97,9 +97,13 @@ def figures_of(status: TableStatus, *, now: datetime, last_runs: Mapping[str, da
     """What a status and the last runs tell; what the status does not tell stays None."""
     return Figures(
         index_generations=max((lag.generations for lag in status.indexes), default=0),
+        index_rows=max((lag.rows for lag in status.indexes if lag.rows is not None), default=None),
         index_seconds=_since("index", now, last_runs),
         gc_seconds=_since("gc", now, last_runs),
         snapshot_seconds=status.snapshot_age_seconds,
+        changed_regions=status.changed_regions,
+        reclaimable_bytes=status.reclaimable_bytes,
+        small_fragments=status.small_fragments,
     )
 
 
@@ -241,9 +245,13 @@ def _snapshot(figures: Figures, policy: Policy, window: str | None) -> Due:
 
 
 def _gc(figures: Figures, policy: Policy, window: str | None) -> Due:
+    # What could go is not gone before its readers had their time: until then a further collection
+    # would find the same, and leave it.
+    just_done = figures.gc_seconds is not None and figures.gc_seconds < policy.gc_grace_seconds
+    reclaimable = None if just_done else figures.reclaimable_bytes
     return _decide(
         [
-            _Limit("bytes can go", figures.reclaimable_bytes, policy.gc_at_bytes),
+            _Limit("bytes can go", reclaimable, policy.gc_at_bytes),
             _Limit(
                 "seconds since the last collection",
                 figures.gc_seconds,

@@ -24,6 +24,7 @@ from uuid import UUID
 import lance
 
 from memwal.errors import ConflictError, InvalidInputError
+from memwal.maintenance.guard import Guard, guarded
 from memwal.maintenance.index_balance import (
     PartitionBalance,
     advice_on,
@@ -75,6 +76,10 @@ DEFAULT_PART_ROWS = 1 << 20
 # A BTREE takes millions of rows in a second, a text or a vector index a hundred thousand or two.
 _SCALAR_FACTOR = 16
 
+_NO_MODEL = (
+    "index {} has no model yet, since Lance trains one from 256 rows on: rows are searched one by "
+    "one, and merged generations stay until there are as many"
+)
 _ATTEMPTS = 20
 _PART_ROUNDS = 5
 _CONFLICT_WAIT_SECONDS = 0.2
@@ -98,10 +103,13 @@ class IndexOutcome:
     ----------
     balance : PartitionBalance or None
         Of a vector index that was extended.
+    problem : str or None
+        Why it does not cover the target, where waiting for other commits is no help.
     """
 
     commits: int
     balance: PartitionBalance | None = None
+    problem: str | None = None
 
 
 @dataclass(slots=True)
@@ -111,6 +119,7 @@ class _Tally:
     indexes: set[str] = field(default_factory=set)
     parts: int = 0
     balances: dict[str, PartitionBalance] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
 
 
 def build_indexes(
@@ -119,6 +128,7 @@ def build_indexes(
     max_tasks: int = 1,
     part_rows: int = DEFAULT_PART_ROWS,
     max_segments: int = DEFAULT_MAX_SEGMENTS,
+    guard: Guard | None = None,
     run: TaskRunner = run_in_process,
 ) -> JobResult:
     """Catch every maintained index up with the merge progress.
@@ -135,6 +145,8 @@ def build_indexes(
     max_segments : int, default 4
         Segments of an index beyond which the newest are joined. An index of a table with stable
         row ids always has one, and is not built in parts.
+    guard : callable, optional
+        Called right before each commit that is made in this process; what it raises stops the job.
     run : callable
         Runs the tasks.
 
@@ -171,7 +183,7 @@ def build_indexes(
         plan = _plan(base, names, target, divided, part_rows, max_segments)
         if not plan:
             break
-        if not _run_plan(base, plan, run, tally):
+        if not _run_plan(base, plan, run, tally, guard):
             break
     missing = tuple(
         f"maintained index {name} does not exist; build it, or garbage stays"
@@ -189,11 +201,11 @@ def build_indexes(
         commits=tally.commits,
         seconds=time.monotonic() - started,
         figures=figures | balance_figures(tally.balances.values()),
-        problems=(*missing, *advice_on(tally.balances.values())),
+        problems=(*missing, *tally.problems, *advice_on(tally.balances.values())),
     )
 
 
-def run_index_task(task: IndexTask) -> IndexOutcome:
+def run_index_task(task: IndexTask, *, guard: Guard | None = None) -> IndexOutcome:
     """Extend one index over what is not indexed yet, until it covers the target.
 
     Raises
@@ -211,6 +223,8 @@ def run_index_task(task: IndexTask) -> IndexOutcome:
         if _is_done(base, task.index, task.target, task.max_segments):
             balance = partition_balance(base, task.index) if commits else None
             return IndexOutcome(commits, balance=balance)
+        if guard is not None:
+            guard()
         if base.dataset.count_rows() == 0:
             # Lance records nothing for an index that has nothing to cover.
             update_details(task.location, lambda latest: covers_nothing(latest, task.index))
@@ -227,15 +241,19 @@ def run_index_task(task: IndexTask) -> IndexOutcome:
                 continue
             raise translate_lance_error(error, f"extending index {task.index}") from error
         commits += 1
+        if _has_no_model(open_base(task.location), task.index):
+            return IndexOutcome(commits, problem=_NO_MODEL.format(task.index))
     raise ConflictError(
         f"index {task.index} of {task.location} did not catch up in {_ATTEMPTS} attempts; "
         "other commits kept getting in between, try again later"
     )
 
 
-def run_any_task(task: IndexTask | PartTask) -> Any:
+def run_any_task(task: IndexTask | PartTask, *, guard: Guard | None = None) -> Any:
     """Run a task of either sort: both go to the workers together."""
-    return run_part_task(task) if isinstance(task, PartTask) else run_index_task(task)
+    if isinstance(task, PartTask):
+        return run_part_task(task)
+    return run_index_task(task, guard=guard)
 
 
 def _plan(
@@ -278,10 +296,14 @@ def _parts_of(
 
 
 def _run_plan(
-    base: BaseTable, plan: Sequence[IndexTask | PartTask], run: TaskRunner, tally: _Tally
+    base: BaseTable,
+    plan: Sequence[IndexTask | PartTask],
+    run: TaskRunner,
+    tally: _Tally,
+    guard: Guard | None,
 ) -> bool:
     """Run tasks and commit the parts; whether there may be something left to do."""
-    results = run(plan, run_any_task)
+    results = run(plan, guarded(run_any_task, guard))
     tally.tasks += len(plan)
     tally.indexes |= {task.index for task in plan}
     parts: dict[str, list[Any]] = {}
@@ -290,12 +312,15 @@ def _run_plan(
             parts.setdefault(task.index, []).append(result)
             continue
         tally.commits += result.commits
+        tally.problems += [] if result.problem is None else [result.problem]
         if result.balance is not None:
             tally.balances[task.index] = result.balance
     for name, segments in parts.items():
         index = maintained_index(base, name)
         if index is None:
             continue
+        if guard is not None:
+            guard()
         try:
             commit_parts(base, index, segments)
         except ConflictError as error:
@@ -328,6 +353,17 @@ def _extend(base: BaseTable, task: IndexTask) -> None:
         dataset.optimize.optimize_indices(index_names=[task.index], num_indices_to_merge=join)
 
     commit_durably(base, commit)
+
+
+def _has_no_model(base: BaseTable, name: str) -> bool:
+    """Whether a vector index is there in name only: Lance made it with too few rows."""
+    description = describe_index(base, name)
+    return (
+        description is not None
+        and description.index_type in VECTOR_KINDS
+        and base.dataset.count_rows() > 0
+        and not any(segment.fragment_ids for segment in description.segments)
+    )
 
 
 def _is_done(base: BaseTable, name: str, target: Mapping[UUID, int], max_segments: int) -> bool:

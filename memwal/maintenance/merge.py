@@ -35,6 +35,7 @@ from lance.mem_wal import CompactedSsTable
 from memwal.errors import ConflictError, TableSetupError
 from memwal.format.names import generation_dir
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest
+from memwal.maintenance.guard import Guard, guarded
 from memwal.maintenance.merge_source import (
     Collected,
     Generation,
@@ -100,6 +101,7 @@ def merge(
     commit_bytes: int = DEFAULT_COMMIT_BYTES,
     run_bytes: int | None = None,
     max_tasks: int = 1,
+    guard: Guard | None = None,
     run: TaskRunner = run_in_process,
 ) -> JobResult:
     """Merge every flushed generation that the base table does not have.
@@ -120,6 +122,9 @@ def merge(
         Into how many tasks the regions are divided at most. A task has a whole commit to make:
         a merge keeps all processors of a machine busy; and of two merges at once that each insert
         more than some dozens of new keys Lance refuses the second, which is then done again.
+    guard : callable, optional
+        Called right before each commit by the tasks that run in this process; what it raises stops
+        them.
     run : callable
         Runs the tasks.
 
@@ -138,7 +143,7 @@ def merge(
         run_bytes=run_bytes,
         max_tasks=max_tasks,
     )
-    outcomes: list[MergeOutcome] = run(tasks, run_merge_task) if tasks else []
+    outcomes: list[MergeOutcome] = run(tasks, guarded(run_merge_task, guard)) if tasks else []
     held = tuple(region for outcome in outcomes for region in outcome.held)
     return JobResult(
         job="merge",
@@ -224,7 +229,7 @@ def pending_generations(
     )
 
 
-def run_merge_task(task: MergeTask) -> MergeOutcome:
+def run_merge_task(task: MergeTask, *, guard: Guard | None = None) -> MergeOutcome:
     """Merge a task's generations, one commit after another, oldest first within each region.
 
     A region whose generations cannot be read stops at that point and is reported; the others go
@@ -238,7 +243,8 @@ def run_merge_task(task: MergeTask) -> MergeOutcome:
         size = sum(batch.bytes for batch in now)
         single = sum(len(batch.generations) for batch in now) == 1
         try:
-            done = _merge_commit(task.location, now, attempts=_ATTEMPTS if single else _TRIES)
+            attempts = _ATTEMPTS if single else _TRIES
+            done = _merge_commit(task.location, now, attempts=attempts, look=guard or _go_on)
         except _Contended:
             if single:
                 raise
@@ -293,7 +299,11 @@ def _next_commit(
 
 
 def _merge_commit(
-    location: TableLocation, batches: Sequence[RegionBatch], *, attempts: int
+    location: TableLocation,
+    batches: Sequence[RegionBatch],
+    *,
+    attempts: int,
+    look: Guard,
 ) -> _Commit:
     """Merge what the base table does not have yet of these batches, with one marked commit."""
     held: dict[UUID, HeldRegion] = {}
@@ -315,11 +325,13 @@ def _merge_commit(
             if source is None:
                 continue
         try:
+            look()
             if source.deletes.num_rows:
                 deleted += _delete(base, source.deletes)
                 base = open_base(location)
                 if not _is_of(source, base, not_merged(base, source.batches)):
                     continue
+                look()
             figures = _upsert(base, source)
         except _Conflict as conflict:
             logger.info("merge into %s met another commit, trying again: %s", location, conflict)
@@ -340,6 +352,10 @@ def _merge_commit(
 def _is_of(source: MergeSource, base: BaseTable, wanted: Sequence[RegionBatch]) -> bool:
     """Whether a source has exactly these generations, in the columns of this version."""
     return source.batches == tuple(wanted) and source.upserts.schema.equals(base.schema)
+
+
+def _go_on() -> None:
+    """Stands for the guard of a job that has none."""
 
 
 class _Contended(ConflictError):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Self, TypeVar
+
+from memwal.errors import InvalidInputError
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -83,3 +85,21 @@ class JobResult:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Make a result of what :meth:`to_dict` gave, or of the JSON of it; more is ignored.
+
+        Raises
+        ------
+        InvalidInputError
+            It is not one.
+        """
+        known = {field.name for field in fields(cls)}
+        found = {key: value for key, value in values.items() if key in known}
+        try:
+            found["problems"] = tuple(found.get("problems", ()))
+            found["held"] = tuple(HeldRegion(**held) for held in found.get("held", ()))
+            return cls(**found)
+        except TypeError as error:
+            raise InvalidInputError(f"this is not the result of a job: {error}") from error

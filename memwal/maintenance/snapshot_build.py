@@ -22,6 +22,7 @@ from uuid import UUID
 from memwal.errors import ConflictError, StoreError
 from memwal.format.index_details import IndexDetails
 from memwal.format.region_manifest import RegionManifest
+from memwal.maintenance.guard import Guard, guarded
 from memwal.maintenance.results import JobResult, TaskRunner, run_in_process
 from memwal.region.discovery import discover_regions, parallel_reads, read_manifests
 from memwal.region.manifest_store import RegionManifestStore
@@ -75,6 +76,7 @@ def build_snapshot(
     *,
     max_tasks: int = 1,
     inline_regions: int = INLINE_REGIONS,
+    guard: Guard | None = None,
     run: TaskRunner = run_in_process,
     clock: Callable[[], float] = time.time,
 ) -> JobResult:
@@ -90,6 +92,9 @@ def build_snapshot(
         Into how many tasks the regions are divided at most.
     inline_regions : int, default 100
         So many regions are kept in the table's manifest at most, more in a file of their own.
+    guard : callable, optional
+        Called right before the commit, and by each task of this process before it moves hints;
+        what it raises stops the job.
     run : callable
         Runs the tasks.
     clock : callable
@@ -104,7 +109,7 @@ def build_snapshot(
     taken_at = int(clock() * 1000)
     regions = discover_regions(location.store)
     tasks = _divided(location, regions, max_tasks)
-    outcomes: list[SnapshotOutcome] = run(tasks, run_snapshot_task) if tasks else []
+    outcomes: list[SnapshotOutcome] = run(tasks, guarded(run_snapshot_task, guard)) if tasks else []
     manifests = [manifest for outcome in outcomes for manifest in outcome.manifests]
     rows = snapshot_rows(manifests, open_base(location).details.region_specs)
     data = inline = encode_snapshot(rows)
@@ -119,6 +124,8 @@ def build_snapshot(
         if base.details.snapshot_ts_millis > taken_at:
             # A newer snapshot landed while this one was read.
             return base.details
+        if guard is not None:
+            guard()
         return replace(
             base.details,
             snapshot_ts_millis=taken_at,
@@ -142,9 +149,11 @@ def build_snapshot(
     )
 
 
-def run_snapshot_task(task: SnapshotTask) -> SnapshotOutcome:
+def run_snapshot_task(task: SnapshotTask, *, guard: Guard | None = None) -> SnapshotOutcome:
     """Read the manifests of some regions, and find the tips of their logs."""
     manifests = read_manifests(task.location.store, task.regions)
+    if guard is not None:
+        guard()
     with ThreadPoolExecutor(parallel_reads(task.location.store)) as pool:
         found = list(pool.map(partial(_at_tip, task.location), manifests.values()))
     return SnapshotOutcome(tuple(manifest for manifest, _ in found), sum(told for _, told in found))

@@ -55,23 +55,51 @@ class RegionBacklog:
 class IndexLag:
     """How far one maintained index is behind the merge progress.
 
-    ``generations`` counts, over all regions, merged generations that the index does not cover.
+    Attributes
+    ----------
+    name : str
+        Of the index.
+    generations, regions : int
+        Merged generations that the index does not cover, and in how many regions.
+    rows : int or None
+        Rows of the base table that it does not cover; None when it does not exist.
     """
 
     name: str
     generations: int
     regions: int
+    rows: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableStatus:
-    """Backlog of a table, read in one pass."""
+    """Backlog of a table, read in one pass.
+
+    Attributes
+    ----------
+    uri : str
+        Where the table is.
+    version : int
+        Of the base table.
+    regions : tuple of RegionBacklog
+    indexes : tuple of IndexLag
+        The maintained ones.
+    snapshot_age_seconds : float or None
+        Age of the region snapshot; None when there is none.
+    changed_regions : int or None
+        Regions whose manifest is not the one of the snapshot, all of them when there is none. None
+        when only some regions were looked at.
+    small_fragments : int or None
+        Fragments of the base table that a compaction would replace; None when nobody looked.
+    """
 
     uri: str
     version: int
     regions: tuple[RegionBacklog, ...]
     indexes: tuple[IndexLag, ...]
     snapshot_age_seconds: float | None
+    changed_regions: int | None = None
+    small_fragments: int | None = None
 
     @property
     def backlog_generations(self) -> int:

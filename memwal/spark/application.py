@@ -9,8 +9,8 @@ Exit codes
     The job ran. What it had to leave out stands under ``problems`` in its result; whoever runs
     the job decides what to make of that.
 1
-    It failed; a line on stderr that starts with ``error:`` tells why, and what to do. Running it
-    again is safe.
+    It failed, or what it checked is not in order; a line on stderr that starts with ``error:``
+    tells why, and what to do. Running it again is safe.
 2
     The command line, the storage options or the table's address are wrong; nothing was done.
 130, 143
@@ -32,13 +32,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
-from uuid import uuid4
+from typing import Any, NoReturn, Protocol
+from uuid import UUID, uuid4
 
 from memwal.errors import InvalidInputError, MemWalError
-from memwal.maintenance.results import JobResult, TaskRunner
+from memwal.maintenance.results import TaskRunner
 from memwal.spark.runner import spark_reason, spark_runner
 from memwal.spark.session import spark_session
+from memwal.storage.location import TableLocation
 from memwal.storage.options_file import read_options_file
 from memwal.table import Table
 from memwal.table import open as open_table
@@ -68,6 +69,13 @@ class Application:
     options: Namespace
     parallelism: int
     run: TaskRunner
+
+
+class Result(Protocol):
+    """What a job gives back."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
 
 
 def job_parser(job: str, description: str) -> ArgumentParser:
@@ -115,7 +123,25 @@ def positive_int(text: str) -> int:
     return number
 
 
-def run_application(parser: ArgumentParser, job: Callable[[Application], JobResult]) -> int:
+def regions_option(parser: ArgumentParser, flag: str, text: str) -> None:
+    """Add an option that names regions."""
+    parser.add_argument(
+        flag,
+        type=UUID,
+        action="append",
+        dest=f"{flag.removeprefix('--').replace('-', '_')}s",
+        metavar="UUID",
+        help=f"{text}; can be given again",
+    )
+
+
+def run_application(
+    parser: ArgumentParser,
+    job: Callable[[Application], Result],
+    *,
+    verdict: Callable[[Any], str | None] = lambda result: None,
+    in_any_state: bool = False,
+) -> int:
     """Run a job with the command line of this process.
 
     Parameters
@@ -124,6 +150,11 @@ def run_application(parser: ArgumentParser, job: Callable[[Application], JobResu
         Made by :func:`job_parser`.
     job : callable
         Does the work.
+    verdict : callable, optional
+        Tells of a result, which is written all the same, why the process is to end with 1; None
+        when it is not.
+    in_any_state : bool, default False
+        Whether the job takes a table that does not open, or has no MemWAL.
 
     Returns
     -------
@@ -135,7 +166,7 @@ def run_application(parser: ArgumentParser, job: Callable[[Application], JobResu
 
     options = parser.parse_args()
     try:
-        result = _run(options, job)
+        result = _run(options, job, in_any_state=in_any_state)
     except InvalidInputError as error:
         return _fail(error, USAGE)
     except MemWalError as error:
@@ -156,15 +187,18 @@ def run_application(parser: ArgumentParser, job: Callable[[Application], JobResu
                 f"{error.strerror}",
                 FAILED,
             )
-    return OK
+    wrong = verdict(result)
+    return OK if wrong is None else _fail(wrong, FAILED)
 
 
-def _run(options: Namespace, job: Callable[[Application], JobResult]) -> JobResult:
+def _run(options: Namespace, job: Callable[[Application], Result], *, in_any_state: bool) -> Result:
     file = options.storage_options_file
     # Before the session: what is wrong here is told at once.
-    table = open_table(
-        options.table, storage_options=read_options_file(file) if file is not None else None
-    )
+    given = read_options_file(file) if file is not None else {}
+    if in_any_state:
+        table = Table(TableLocation(options.table, given))
+    else:
+        table = open_table(options.table, storage_options=given)
     spark = spark_session(f"memwal {options.job} {table.uri}")
     # After the session is there: Spark has a handler of its own, which would not survive a call.
     _received.clear()

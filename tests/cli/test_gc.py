@@ -96,6 +96,9 @@ def test_gc_cleans_base_versions_only_when_told(cli, backlog, expected):
     told = cli("gc", backlog.uri, *COLLECT_NOW, "--base-versions", "--json").json["figures"]
     assert told["base_versions"] == versions - 1
     assert len(backlog.base().dataset.versions()) == versions
+    kept = ("--base-versions", "--version-seconds", 3600)
+    figures = cli("gc", backlog.uri, *COLLECT_NOW, *kept, "--json").json["figures"]
+    assert figures.get("base_versions", 0) == 0
     done = cli("gc", backlog.uri, "--yes", *COLLECT_NOW, "--base-versions", "--json").json
     assert done["figures"]["base_versions"] == versions - 1
     assert done["figures"]["bytes_base_versions"] > 0

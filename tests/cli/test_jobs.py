@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.tables import base_state
+from support.tables import base_state, numbered
 
 import memwal
 from memwal.maintenance.results import JobResult
@@ -77,3 +77,46 @@ def test_problems_are_warnings(cli, table, monkeypatch, json):
     assert answer.code == 0
     assert answer.stderr == "warning: left out\n"
     assert answer.stdout
+
+
+def test_merge_of_a_region_that_there_is_not(cli, backlog):
+    nowhere = "00000000-0000-0000-0000-000000000001"
+    for option in ("--region", "--skip-region"):
+        answer = cli("merge", backlog.uri, option, nowhere)
+        assert answer.code == 2
+        assert f"has no region {nowhere}" in answer.stderr
+    assert backlog.base().details.merged == {}
+
+
+def test_merge_of_some(cli, backlog):
+    first, second = backlog.region_ids()
+    cli("merge", backlog.uri, "--skip-region", first)
+    assert set(backlog.base().details.merged) == {second}
+    result = cli("merge", backlog.uri, "--run-bytes", 1, "--json").json
+    assert result["figures"]["generations"] == 1
+
+
+def test_compact(cli, table):
+    for start in range(0, 60, 20):
+        with table.writer() as writer:
+            writer.upsert(numbered(start, 20))
+        table.merge()
+    assert cli("compact", table.uri).stdout.startswith("compact: 0 fragments removed")
+    result = cli("compact", table.uri, "--min-fragments", 2, "--json").json
+    assert result["figures"] == {"fragments_removed": 3, "fragments_added": 1}
+
+
+def test_checkpoint_in_time(cli, backlog, expected, monkeypatch):
+    seen = []
+    whole = memwal.Table.checkpoint
+    monkeypatch.setattr(
+        memwal.Table,
+        "checkpoint",
+        lambda self, **options: seen.append(options["flush"]) or whole(self, **options),
+    )
+    answer = cli("checkpoint", backlog.uri, "--timeout", 0)
+    assert answer.code == 3
+    assert "is not complete in time" in answer.stderr
+    assert cli("checkpoint", backlog.uri, "--timeout", 600, "--no-flush").code == 0
+    assert seen == [True, False]
+    assert base_state(backlog) == expected

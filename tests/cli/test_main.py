@@ -19,6 +19,7 @@ COMMANDS = [
     "status",
     "merge",
     "index",
+    "compact",
     "snapshot",
     "gc",
     "checkpoint",
@@ -47,7 +48,7 @@ def test_every_command_takes_json_and_storage_options(cli, command):
 
 def test_every_command_is_tested_here():
     group = get_command(app)
-    assert sorted(group.commands) == sorted([*COMMANDS, "catalog", "inspect", "jobs"])
+    assert sorted(group.commands) == sorted([*COMMANDS, "catalog", "fleet", "inspect", "jobs"])
     assert [["inspect", name] for name in group.commands["inspect"].commands] == INSPECTIONS
 
 

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from memwal.cli.progress import progress
+from memwal.cli.progress import counter, progress
 
 
 class Terminal(io.StringIO):
@@ -38,3 +38,14 @@ def test_an_error_passes_through(monkeypatch):
     monkeypatch.setattr("sys.stderr", Terminal())
     with pytest.raises(KeyError), progress("working") as run:
         run([{}], lambda task: task["x"])
+
+
+def test_a_counter_is_told(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    for stream, shown in ((Terminal(), True), (io.StringIO(), False)):
+        monkeypatch.setattr("sys.stderr", stream)
+        with counter("merging") as show:
+            show("merging", 3, 7)
+            show("indexing", 7, 7)
+        assert ("indexing" in stream.getvalue()) is shown
+        assert ("7/7" in stream.getvalue()) is shown

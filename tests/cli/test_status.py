@@ -12,7 +12,7 @@ def test_json_is_the_status(cli, backlog):
         assert region.pop("oldest_backlog_seconds") >= 0
     assert found == {**expected, "regions": list(expected["regions"]), "indexes": found["indexes"]}
     assert found["backlog_generations"] == 6
-    assert found["indexes"] == [{"name": "id_idx", "generations": 0, "regions": 0}]
+    assert found["indexes"] == [{"name": "id_idx", "generations": 0, "regions": 0, "rows": 0}]
 
 
 def test_text_shows_regions_sums_lag_and_snapshot(cli, backlog):
@@ -27,8 +27,8 @@ def test_text_shows_regions_sums_lag_and_snapshot(cli, backlog):
         if "│" in line
     ]
     assert cells[2] == ["total", "", "", "0", "0", "0 B", "-", "0", "", "6"]
-    assert cells[3] == ["id_idx", "6", "2"]
-    assert answer.stdout.endswith("region snapshot: none\n")
+    assert cells[3] == ["id_idx", "6", "2", "28"]
+    assert "\nregion snapshot: none\n" in answer.stdout
     backlog.build_snapshot()
     assert "region snapshot: 0 s old" in cli("status", backlog.uri).stdout
 

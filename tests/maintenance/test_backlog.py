@@ -95,6 +95,48 @@ def test_the_age_of_the_snapshot(table: memwal.Table) -> None:
     assert 499 < found.snapshot_age_seconds < 800
 
 
+def test_regions_that_changed_since_the_snapshot(make_table: MakeTable) -> None:
+    table = make_table(buckets=2)
+    assert table.status().changed_regions == 0
+    with table.writer() as writer:
+        writer.upsert(numbered(0, 20))
+        writer.flush()
+        assert table.status().changed_regions == 2
+        table.build_snapshot()
+        assert table.status().changed_regions == 0
+        writer.upsert(rows({1: 1}))
+        writer.flush()
+        assert table.status().changed_regions == 1
+    assert table.status(regions=table.region_ids()[:1]).changed_regions is None
+
+
+def test_rows_that_an_index_does_not_cover(make_table: MakeTable) -> None:
+    table = make_table(maintained_indexes=["id_idx"])
+    with table.writer() as writer:
+        writer.upsert(numbered(0, 20))
+        writer.flush()
+        table.merge()
+        assert [lag.rows for lag in table.status().indexes] == [20]
+        table.build_indexes()
+        assert [lag.rows for lag in table.status().indexes] == [0]
+        writer.upsert(numbered(15, 10))
+        writer.flush()
+        table.merge()
+    # Five were updated, five are new.
+    assert [lag.rows for lag in table.status().indexes] == [10]
+
+
+def test_fragments_that_could_be_joined(table: memwal.Table) -> None:
+    assert table.status().small_fragments == 0
+    for start in (0, 20, 40):
+        with table.writer() as writer:
+            writer.upsert(numbered(start, 20))
+        table.merge()
+    assert table.status().small_fragments == 3
+    table.compact(min_fragments=2)
+    assert table.status().small_fragments == 0
+
+
 def test_only_the_regions_asked_for(make_table: MakeTable) -> None:
     table = make_table(buckets=3)
     with table.writer() as writer:

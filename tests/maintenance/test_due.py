@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwal.maintenance.due import JOBS, Due, Figures, due, judge
+from memwal.maintenance.due import JOBS, Due, Figures, due, figures_of, judge
 from memwal.maintenance.policy import Policy
 from memwal.maintenance.status import IndexLag, RegionBacklog, TableStatus
 
@@ -95,11 +95,44 @@ def test_figures_that_are_known_count() -> None:
     policy = Policy(snapshot_at_regions=3, gc_at_bytes=100, compact_at_fragments=8)
     calm = Figures(snapshot_seconds=0, gc_seconds=0)
     assert not any(one.reason for one in judge([], calm, policy, now=NOON).values())
-    full = replace(calm, changed_regions=3, reclaimable_bytes=100, small_fragments=8)
+    full = replace(
+        calm, changed_regions=3, reclaimable_bytes=100, small_fragments=8, gc_seconds=600
+    )
     found = judge([], full, policy, now=NOON)
     assert {job for job, one in found.items() if one.reason} == {"snapshot", "gc", "compact"}
     unchanged = replace(calm, snapshot_seconds=1e9, changed_regions=0)
     assert judge([], unchanged, policy, now=NOON)["snapshot"] == Due()
+
+
+def test_bytes_do_not_bring_a_collection_back_before_readers_had_their_time() -> None:
+    policy = Policy(gc_at_bytes=100, gc_grace_seconds=600)
+    figures = Figures(snapshot_seconds=0, gc_seconds=599, reclaimable_bytes=100)
+    assert judge([], figures, policy, now=NOON)["gc"].reason is None
+    figures = replace(figures, gc_seconds=600)
+    assert judge([], figures, policy, now=NOON)["gc"].reason == "100 bytes can go, 100 are enough"
+
+
+def test_every_figure_comes_from_the_status() -> None:
+    full = replace(
+        status(replace(region(1, 0), reclaimable_bytes=7), lag=2, snapshot=8.0),
+        indexes=(
+            IndexLag(name="absent", generations=2, regions=1),
+            IndexLag(name="id_idx", generations=1, regions=1, rows=5),
+        ),
+        changed_regions=3,
+        small_fragments=4,
+    )
+    ago = {job: NOON - timedelta(seconds=9) for job in ("index", "gc")}
+    assert figures_of(full, now=NOON, last_runs=ago) == Figures(
+        index_generations=2,
+        index_rows=5,
+        index_seconds=9,
+        gc_seconds=9,
+        snapshot_seconds=8,
+        changed_regions=3,
+        reclaimable_bytes=7,
+        small_fragments=4,
+    )
 
 
 def test_quiet_hours_hold_back_what_is_not_critical() -> None:

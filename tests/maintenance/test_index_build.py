@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import lance
+import numpy as np
+import pyarrow as pa
 import pytest
 from support.faulty_store import Killed, Pause
 from support.tables import REGION, MakeTable, keys, merged, rows, state
@@ -14,6 +17,7 @@ import memwal
 from memwal.errors import ConflictError, MemWalError
 from memwal.maintenance import index_build
 from memwal.maintenance.index_build import build_indexes, caught_up, covers
+from memwal.maintenance.results import JobResult
 
 
 @pytest.fixture
@@ -258,3 +262,45 @@ def test_coverage_without_an_entry_is_none(indexed: memwal.Table) -> None:
     assert caught_up(base, "id_idx") == {}
     assert covers(base, "id_idx", {})
     assert not covers(base, "id_idx", {REGION: 1})
+
+
+def test_a_vector_index_that_could_not_be_trained_is_a_problem_until_it_can(
+    tmp_path: Path,
+) -> None:
+    schema = pa.schema(
+        [
+            pa.field("id", pa.int64(), nullable=False),
+            pa.field("vector", pa.list_(pa.float32(), 8)),
+        ]
+    )
+    random = np.random.default_rng(0)
+
+    def vectors(start: int, count: int) -> pa.Table:
+        values = pa.array(random.random(count * 8, np.float32))
+        ids = pa.array(range(start, start + count))
+        return pa.table([ids, pa.FixedSizeListArray.from_arrays(values, 8)], schema=schema)
+
+    uri = str(tmp_path / "table")
+    lance.write_dataset(vectors(0, 50), uri, schema=schema).create_index(
+        "vector", "IVF_PQ", name="vector_idx", num_partitions=1, num_sub_vectors=2
+    )
+    table = memwal.enable(
+        uri,
+        primary_key=["id"],
+        region_spec=memwal.RegionSpec.unsharded(),
+        maintained_indexes=["vector_idx"],
+    )
+
+    def merged_with(start: int, count: int) -> JobResult:
+        with table.writer() as writer:
+            writer.upsert(vectors(start, count))
+        table.merge()
+        return table.build_indexes()
+
+    few = merged_with(50, 50)
+    assert few.commits == 1
+    assert ["no model yet" in problem for problem in few.problems] == [True]
+    assert table.status().indexes[0].generations == 1
+    enough = merged_with(100, 300)
+    assert enough.problems == ()
+    assert table.status().indexes[0].generations == 0

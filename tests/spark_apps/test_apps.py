@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+import shutil
+from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 import pytest
-from support.tables import base_state, generations, rows, state
+from support.tables import base_state, folder, generations, numbered, rows, state
 
 import memwal
-from memwal.maintenance.garbage import DEFAULT_GRACE, DEFAULT_RETENTION
+from memwal.catalog import ManagedTable, Policy
+from memwal.fleet import Order
+from memwal.maintenance.compaction import DEFAULT_MIN_FRAGMENTS
+from memwal.maintenance.garbage import (
+    DEFAULT_GRACE,
+    DEFAULT_INDEX_AGE,
+    DEFAULT_ORPHAN_AGE,
+    DEFAULT_RETENTION,
+)
 from memwal.maintenance.index_build import DEFAULT_PART_ROWS
 from memwal.maintenance.index_segments import DEFAULT_MAX_SEGMENTS
 from memwal.maintenance.merge import DEFAULT_COMMIT_BYTES
@@ -33,7 +42,7 @@ def calls(monkeypatch, table):
         seen.append(options)
         return JobResult(job="x", table=self.uri, version=1)
 
-    for name in ("merge", "build_indexes", "build_snapshot", "collect_garbage"):
+    for name in ("merge", "build_indexes", "build_snapshot", "collect_garbage", "compact"):
         monkeypatch.setattr(memwal.Table, name, job)
     return seen
 
@@ -57,15 +66,75 @@ def test_merge_some_regions(app, make_backlog, result):
 
 
 def test_options_of_merge(app, table, calls):
-    region = uuid4()
+    (region,) = table.region_ids()
     app("merge", "--table", table.uri)
     app("merge", "--table", table.uri, "--parallelism", 50)
     app("merge", "--table", table.uri, "--max-tasks", 20, "--commit-bytes", 7, "--region", region)
+    app("merge", "--table", table.uri, "--run-bytes", 9, "--skip-region", region)
+    plain = {
+        "regions": None,
+        "skip": (),
+        "commit_bytes": DEFAULT_COMMIT_BYTES,
+        "run_bytes": None,
+        "max_tasks": 3,
+    }
     assert calls == [
-        {"regions": None, "commit_bytes": DEFAULT_COMMIT_BYTES, "max_tasks": 3},
-        {"regions": None, "commit_bytes": DEFAULT_COMMIT_BYTES, "max_tasks": 8},
-        {"regions": [region], "commit_bytes": 7, "max_tasks": 20},
+        plain,
+        {**plain, "max_tasks": 8},
+        {**plain, "regions": [region], "commit_bytes": 7, "max_tasks": 20},
+        {**plain, "skip": [region], "run_bytes": 9},
     ]
+
+
+@pytest.mark.parametrize("option", ["--region", "--skip-region"])
+def test_merge_of_a_region_that_there_is_not(app, table, calls, capsys, option):
+    nowhere = uuid4()
+    assert app("merge", "--table", table.uri, option, nowhere) == 2
+    assert calls == []
+    assert f"has no region {nowhere}" in capsys.readouterr().err
+
+
+def test_options_of_compact_and_snapshot(app, table, calls):
+    app("compact", "--table", table.uri)
+    app("compact", "--table", table.uri, "--min-fragments", 2, "--commit-bytes", 7)
+    app("snapshot", "--table", table.uri)
+    app("snapshot", "--table", table.uri, "--max-tasks", 7)
+    assert calls == [
+        {"min_fragments": DEFAULT_MIN_FRAGMENTS, "commit_bytes": DEFAULT_COMMIT_BYTES},
+        {"min_fragments": 2, "commit_bytes": 7},
+        {"max_tasks": 3},
+        {"max_tasks": 7},
+    ]
+
+
+def test_compact(app, table, result):
+    for start in range(0, 60, 20):
+        with table.writer() as writer:
+            writer.upsert(numbered(start, 20))
+        table.merge()
+    assert app("compact", "--table", table.uri, "--min-fragments", 2) == 0
+    assert result()["figures"] == {"fragments_removed": 3, "fragments_added": 1}
+
+
+def test_verify(app, make_backlog, result, capsys):
+    table, _ = make_backlog(2)
+    assert app("verify", "--table", table.uri) == 0
+    found = result()
+    assert (found["job"], found["regions"], found["repairs"]) == ("verify", 4, [])
+    assert app("verify", "--table", table.uri, "--quick", "--region", table.region_ids()[0]) == 0
+    assert result()["regions"] == 1
+    first = next(folder(table).glob("_mem_wal/*/*_gen_1"))
+    shutil.rmtree(first)
+    assert app("verify", "--table", table.uri, "--repair") == 1
+    out, err = capsys.readouterr()
+    assert json.loads(out)["findings"]
+    assert "errors were found" in err
+    assert app("verify", "--table", table.uri, "--yes") == 2
+
+
+def test_verify_of_what_is_no_table(app, tmp_path, capsys):
+    assert app("verify", "--table", tmp_path / "none.lance") == 1
+    assert "error: " in capsys.readouterr().err
 
 
 def test_index_and_snapshot(app, make_backlog, result):
@@ -94,21 +163,55 @@ def test_gc(app, make_backlog, result):
 
 def test_options_of_gc(app, table, calls):
     app("gc", "--table", table.uri, "--dry-run")
-    app("gc", "--table", table.uri, "--execute", "--grace-seconds", "1.5", "--parallelism", 2)
+    app(
+        *("gc", "--table", table.uri, "--execute", "--grace-seconds", "1.5", "--parallelism", 2),
+        *("--retention-seconds", 2, "--orphan-seconds", 3, "--index-seconds", 4),
+        *("--base-versions", "--version-seconds", 5, "--explain"),
+    )
     assert calls == [
         {
             "dry_run": True,
             "grace": DEFAULT_GRACE,
             "retention": DEFAULT_RETENTION,
+            "orphan_age": DEFAULT_ORPHAN_AGE,
+            "index_age": DEFAULT_INDEX_AGE,
+            "base_versions": False,
+            "version_age": None,
+            "explain": False,
             "max_tasks": 3,
         },
         {
             "dry_run": False,
             "grace": timedelta(seconds=1.5),
-            "retention": DEFAULT_RETENTION,
+            "retention": timedelta(seconds=2),
+            "orphan_age": timedelta(seconds=3),
+            "index_age": timedelta(seconds=4),
+            "base_versions": True,
+            "version_age": timedelta(seconds=5),
+            "explain": True,
             "max_tasks": 2,
         },
     ]
+
+
+@pytest.mark.parametrize("job", ["merge", "compact", "gc", "snapshot"])
+def test_orders_are_command_lines(app, table, calls, job):
+    """What the catalog's jobs hand to an application is what it takes."""
+    now = datetime.now(UTC)
+    managed = ManagedTable(
+        name="flights",
+        uri=table.uri,
+        storage_options_ref=None,
+        policy=Policy(version_retention_seconds=9.0, merge_run_bytes=1 << 21),
+        owner="data",
+        enabled=True,
+        created_at=now,
+        updated_at=now,
+    )
+    regions = tuple(table.region_ids())
+    order = Order(job=job, table=managed, regions=regions, skip=regions, run_bytes=7)
+    assert app(job, "--table", table.uri, *order.arguments()) == 0
+    assert len(calls) == 1
 
 
 def test_gc_with_a_negative_grace(app, table, capsys):
@@ -123,6 +226,9 @@ def test_gc_with_a_negative_grace(app, table, capsys):
         ("merge", ["--table", "t", "--region", "not-a-uuid"]),
         ("merge", ["--table", "t", "--commit-bytes", "0"]),
         ("merge", ["--table", "t", "--max-tasks", "x"]),
+        ("merge", ["--table", "t", "--skip-region", "x"]),
+        ("compact", ["--table", "t", "--min-fragments", "0"]),
+        ("verify", ["--table", "t", "--quick", "--sample", "3"]),
         ("index", ["--table", "t", "--region", str(uuid4())]),
         ("snapshot", ["--table", "t", "--execute"]),
         ("gc", ["--table", "t"]),
@@ -136,7 +242,7 @@ def test_wrong_command_lines(app, name, arguments):
     assert caught.value.code == 2
 
 
-@pytest.mark.parametrize("name", ["merge", "index", "snapshot", "gc"])
+@pytest.mark.parametrize("name", ["merge", "index", "compact", "snapshot", "gc", "verify"])
 def test_help(app, name, capsys):
     with pytest.raises(SystemExit) as caught:
         app(name, "--help")

@@ -21,6 +21,7 @@ from memwal.maintenance.garbage.decisions import CollectionResult, Decision, Tal
 from memwal.maintenance.garbage.needs import read_needs
 from memwal.maintenance.garbage.tasks import CollectOutcome, CollectTask, run_collect_task
 from memwal.maintenance.garbage.versions import StoredVersions
+from memwal.maintenance.guard import Guard, guarded
 from memwal.maintenance.results import TaskRunner, run_in_process
 from memwal.region.discovery import discover_regions
 from memwal.storage.location import TableLocation
@@ -36,8 +37,10 @@ def collect_garbage(
     orphan_age: timedelta = DEFAULT_ORPHAN_AGE,
     index_age: timedelta = DEFAULT_INDEX_AGE,
     base_versions: bool = False,
+    version_age: timedelta | None = None,
     explain: bool = False,
     max_tasks: int = 1,
+    guard: Guard | None = None,
     run: TaskRunner = run_in_process,
     clock: Callable[[], float] = time.time,
 ) -> CollectionResult:
@@ -61,11 +64,17 @@ def collect_garbage(
     base_versions : bool, default False
         Whether to have Lance clean up versions of the base table that are older than the
         retention; tagged ones, and those that branches start from, stay.
+    version_age : timedelta, optional
+        Age at which these versions go instead, longer than the retention: what they need of the
+        generations does not stay as long as they do.
     explain : bool, default False
         Whether to return every decision: what goes, what stays, and why. Costs a listing for each
         generation.
     max_tasks : int, default 1
         Into how many tasks the regions are divided at most.
+    guard : callable, optional
+        Called before each part of the regions by the tasks that run in this process, and before
+        the table's own files are deleted; what it raises stops them.
     clock : callable
         Seconds since the epoch; must agree with the store's clock to well within ``grace``.
 
@@ -109,14 +118,17 @@ def collect_garbage(
         )
         for share in _shares(regions, max_tasks)
     ]
-    outcomes: list[CollectOutcome] = run(tasks, run_collect_task) if tasks else []
+    outcomes: list[CollectOutcome] = run(tasks, guarded(run_collect_task, guard)) if tasks else []
     tally = Tally(explain=explain)
     problems: list[str] = []
     for outcome in outcomes:
         tally.merge(outcome.figures, outcome.decisions)
         problems.extend(outcome.problems)
+    if guard is not None:
+        guard()
+    older_than = max(version_age or ages.keep, ages.keep) if base_versions else None
     try:
-        for decision in _of_the_table(location, ages, dry_run=dry_run, versions=base_versions):
+        for decision in _of_the_table(location, ages, dry_run=dry_run, versions=older_than):
             tally.add(decision)
     except MemWalError as error:
         problems.append(f"files of the table itself: not collected: {error}")
@@ -133,7 +145,7 @@ def collect_garbage(
 
 
 def _of_the_table(
-    location: TableLocation, ages: Ages, *, dry_run: bool, versions: bool
+    location: TableLocation, ages: Ages, *, dry_run: bool, versions: timedelta | None
 ) -> Iterator[Decision]:
     """Decide about what belongs to no region; yields each decision after it was carried out."""
     store = location.store
@@ -148,8 +160,8 @@ def _of_the_table(
     yield from staging.judge_temporaries(location, ages)
     if not dry_run:
         staging.delete_temporaries(store, ages)
-    if versions:
-        cleaned = clean_base_versions(location, older_than=ages.keep, dry_run=dry_run)
+    if versions is not None:
+        cleaned = clean_base_versions(location, older_than=versions, dry_run=dry_run)
         if cleaned is not None:
             yield cleaned
 

@@ -12,6 +12,7 @@ from memwal.maintenance.garbage.ages import Ages
 from memwal.maintenance.garbage.decisions import Decision, Kind, Reason, Tally
 from memwal.maintenance.garbage.needs import Needs, read_needs, read_refs
 from memwal.maintenance.garbage.region import RegionCollector
+from memwal.maintenance.guard import Guard
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.location import TableLocation
 
@@ -49,8 +50,10 @@ class CollectOutcome:
     problems: tuple[str, ...] = ()
 
 
-def run_collect_task(task: CollectTask) -> CollectOutcome:
+def run_collect_task(task: CollectTask, *, guard: Guard | None = None) -> CollectOutcome:
     """Collect the task's regions, side by side. One that cannot be read is left alone.
+
+    ``guard`` is called before each part of them.
 
     Raises
     ------
@@ -62,6 +65,8 @@ def run_collect_task(task: CollectTask) -> CollectOutcome:
     needs = task.needs
     with ThreadPoolExecutor(min(_PARALLEL_REGIONS, max(len(task.regions), 1))) as pool:
         for start in range(0, len(task.regions), _REGIONS_PER_LOOK):
+            if guard is not None:
+                guard()
             needs = _looked_at_again(task, needs)
             part = task.regions[start : start + _REGIONS_PER_LOOK]
             for outcome in pool.map(partial(_collect, task, needs), part):

@@ -86,7 +86,7 @@ class TestIndexFiles:
         }
         flush(indexed, {9: 9})
         indexed.merge()
-        indexed.build_indexes()
+        lance.dataset(indexed.uri).optimize.optimize_indices(num_indices_to_merge=100)
         now = {s.uuid for i in indexed.base().dataset.describe_indices() for s in i.segments}
         assert not {str(uuid) for uuid in shared} & {str(uuid) for uuid in now}
         for path in (folder(indexed) / "_versions").glob("*.manifest"):

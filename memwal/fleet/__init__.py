@@ -1,0 +1,26 @@
+"""Maintenance of the tables of a catalog: one job under its lease, and many tables on one budget.
+
+Nothing here knows of Airflow or Spark. Lance and SQLAlchemy are loaded when something is run.
+"""
+
+from memwal.fleet.budget import Budget, Outcome
+from memwal.fleet.fleet import Fleet
+from memwal.fleet.jobs import run_job
+from memwal.fleet.order import Order, Skipped, Why
+from memwal.fleet.overview import TableOverview, overview
+from memwal.fleet.tables import Survey, open_managed, survey
+
+__all__ = [
+    "Budget",
+    "Fleet",
+    "Order",
+    "Outcome",
+    "Skipped",
+    "Survey",
+    "TableOverview",
+    "Why",
+    "open_managed",
+    "overview",
+    "run_job",
+    "survey",
+]

@@ -1,0 +1,61 @@
+"""Doing an order in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from memwal.errors import InvalidInputError
+from memwal.fleet.order import Order
+from memwal.maintenance.due import JOBS
+from memwal.maintenance.guard import Guard
+from memwal.maintenance.results import JobResult, TaskRunner, run_in_process
+
+if TYPE_CHECKING:
+    from memwal.table import Table
+
+Perform = Callable[[Order, Guard], JobResult]
+"""Does an order, looking at the guard whenever it can."""
+
+
+def perform_here(
+    table: Table, order: Order, *, run: TaskRunner = run_in_process, guard: Guard | None = None
+) -> JobResult:
+    """Do an order, with its tasks on a runner."""
+    policy = order.policy
+    match order.job:
+        case "merge":
+            return table.merge(
+                regions=order.regions,
+                skip=order.skip,
+                commit_bytes=policy.merge_commit_bytes,
+                run_bytes=order.run_bytes,
+                max_tasks=order.max_tasks,
+                guard=guard,
+                run=run,
+            )
+        case "index":
+            return table.build_indexes(max_tasks=order.max_tasks, guard=guard, run=run)
+        case "compact":
+            return table.compact(
+                min_fragments=order.min_fragments,
+                commit_bytes=policy.merge_commit_bytes,
+                guard=guard,
+                run=run,
+            )
+        case "snapshot":
+            return table.build_snapshot(max_tasks=order.max_tasks, guard=guard, run=run)
+        case "gc":
+            age = order.version_seconds
+            return table.collect_garbage(
+                dry_run=order.dry_run,
+                grace=timedelta(seconds=policy.gc_grace_seconds),
+                retention=timedelta(seconds=policy.gc_retention_seconds),
+                base_versions=age is not None,
+                version_age=None if age is None else timedelta(seconds=age),
+                max_tasks=order.max_tasks,
+                guard=guard,
+                run=run,
+            )
+    raise InvalidInputError(f"there is no job {order.job!r}; the jobs are {', '.join(JOBS)}")

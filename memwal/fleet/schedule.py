@@ -1,0 +1,111 @@
+"""When a table is looked at next, as its policy's schedule says."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from memwal.errors import InvalidInputError
+
+_PRESETS = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+}
+_MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
+_DAYS = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"]
+# Minute, hour, day of month, month, day of week (0 and 7 are Sunday).
+_FIELDS: tuple[tuple[int, int, dict[str, int]], ...] = (
+    (0, 59, {}),
+    (0, 23, {}),
+    (1, 31, {}),
+    (1, 12, {name: number for number, name in enumerate(_MONTHS, start=1)}),
+    (0, 7, {name: number for number, name in enumerate(_DAYS)}),
+)
+_MINUTE = timedelta(minutes=1)
+# Who was away longer than that looks at once, whatever the schedule.
+_LONGEST_LOOK_BACK = timedelta(days=1)
+
+
+def is_time(schedule: str | float | None, *, last: datetime | None, now: datetime) -> bool:
+    """Whether a table is to be looked at.
+
+    Parameters
+    ----------
+    schedule : str, float or None
+        As of a policy: a cron expression (in UTC), a number of seconds, or None for never.
+    last : datetime or None
+        When it was looked at last; None when it was not.
+    now : datetime
+        Aware.
+
+    Raises
+    ------
+    InvalidInputError
+        It is a cron expression of a kind that is not known here.
+    """
+    match schedule:
+        case None:
+            return False
+        case str():
+            return _cron_is_due(schedule, last, now)
+        case _:
+            return last is None or now - last >= timedelta(seconds=schedule)
+
+
+def _cron_is_due(text: str, last: datetime | None, now: datetime) -> bool:
+    """Whether a minute that the expression names began after the last look."""
+    fields = _parsed(text)
+    if last is None:
+        last = now - _MINUTE
+    if now - last >= _LONGEST_LOOK_BACK:
+        return True
+    minute = last.astimezone(UTC).replace(second=0, microsecond=0) + _MINUTE
+    while minute <= now:
+        if _matches(fields, minute):
+            return True
+        minute += _MINUTE
+    return False
+
+
+def _matches(fields: list[set[int]], at: datetime) -> bool:
+    minutes, hours, days, months, weekdays = fields
+    if at.minute not in minutes or at.hour not in hours or at.month not in months:
+        return False
+    by_day = at.day in days
+    by_weekday = at.isoweekday() % 7 in weekdays
+    # As cron does: when both are given, either is enough.
+    if len(days) < 31 and len(weekdays) < 7:
+        return by_day or by_weekday
+    return by_day and by_weekday
+
+
+def _parsed(text: str) -> list[set[int]]:
+    parts = _PRESETS.get(text, text).lower().split()
+    try:
+        found = [_field(part, *limits) for part, limits in zip(parts, _FIELDS, strict=True)]
+    except ValueError as error:
+        raise InvalidInputError(
+            f"the schedule {text!r} is not one that the fleet can read ({error}); give a number "
+            "of seconds, or a cron expression of numbers, names, lists, ranges and steps"
+        ) from error
+    found[4] = {day % 7 for day in found[4]}
+    return found
+
+
+def _field(text: str, low: int, high: int, names: dict[str, int]) -> set[int]:
+    found: set[int] = set()
+    for part in text.split(","):
+        span, slash, step = part.partition("/")
+        first, dash, last = span.partition("-")
+        if first in ("*", "?"):
+            start, end = low, high
+        else:
+            start = names[first] if first in names else int(first)
+            end = (names[last] if last in names else int(last)) if dash else start
+            end = high if slash and not dash else end
+        if not low <= start <= end <= high:
+            raise ValueError(f"{part} is not within {low} to {high}")
+        found.update(range(start, end + 1, int(step) if slash else 1))
+    return found

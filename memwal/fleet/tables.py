@@ -1,0 +1,152 @@
+"""What a managed table looks like, what it is due for, and how to reach it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from memwal.catalog.records import CONNECTION_PREFIX, ManagedTable
+from memwal.errors import InvalidInputError
+from memwal.maintenance.due import Due, due
+from memwal.maintenance.status import TableStatus
+from memwal.storage.options_file import read_options_file
+
+if TYPE_CHECKING:
+    from memwal.catalog import Catalog
+    from memwal.catalog.setbacks import HeldRecord
+    from memwal.table import Table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """A managed table at one moment.
+
+    Attributes
+    ----------
+    table : ManagedTable
+    status : TableStatus
+    due : mapping of str to Due
+        By job. Held regions that wait for their next try do not count for merges.
+    held : tuple of HeldRecord
+        All regions that are held, whether their next try is due or not.
+    """
+
+    table: ManagedTable
+    status: TableStatus
+    due: Mapping[str, Due]
+    held: tuple[HeldRecord, ...]
+
+    @property
+    def backlog_bytes(self) -> int:
+        """Bytes that wait in the regions that are due."""
+        wanted = set(self.due["merge"].regions)
+        return sum(r.backlog_bytes for r in self.status.regions if r.region_id in wanted)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            **self.status.to_dict(),
+            "table": self.table.name,
+            "due": {
+                job: {
+                    "reason": one.reason,
+                    "held_back": one.held_back,
+                    "pressure": one.pressure,
+                    "critical": one.critical,
+                    "regions": list(one.regions),
+                }
+                for job, one in self.due.items()
+            },
+            "held": [record.to_dict() for record in self.held],
+        }
+
+
+def open_managed(
+    managed: ManagedTable, *, storage_options: Mapping[str, str] | None = None
+) -> Table:
+    """Open a managed table.
+
+    Parameters
+    ----------
+    managed : ManagedTable
+    storage_options : mapping, optional
+        By default those that the catalog refers to.
+
+    Raises
+    ------
+    InvalidInputError
+        The options cannot be read, or are those of an Airflow connection.
+    TableSetupError
+        There is no table, or it has no MemWAL.
+    """
+    from memwal.table import open as open_table
+
+    ref = managed.storage_options_ref
+    if storage_options is None and ref is not None:
+        if ref.startswith(CONNECTION_PREFIX):
+            raise InvalidInputError(
+                f"the storage options of {managed.name} are in the Airflow connection "
+                f"{ref.removeprefix(CONNECTION_PREFIX)!r}, which only Airflow can read; register "
+                "a file: memwal catalog update NAME --storage-options-ref FILE.json"
+            )
+        storage_options = read_options_file(Path(ref))
+    return open_table(managed.uri, storage_options=storage_options)
+
+
+def check_regions(table: Table, regions: Collection[UUID]) -> None:
+    """Refuse regions that a table does not have.
+
+    Raises
+    ------
+    InvalidInputError
+        Naming them.
+    """
+    unknown = sorted(set(regions) - set(table.region_ids()))
+    if unknown:
+        raise InvalidInputError(
+            f"{table.uri} has no region {', '.join(map(str, unknown))}; memwal status lists those "
+            "that it has. Nothing was done."
+        )
+
+
+def survey(
+    catalog: Catalog,
+    managed: ManagedTable,
+    *,
+    table: Table | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    regions: Collection[UUID] | None = None,
+    now: datetime | None = None,
+) -> Survey:
+    """Look at a managed table, and hold what is found against its policy.
+
+    Parameters
+    ----------
+    catalog : Catalog
+    managed : ManagedTable
+    table : Table, optional
+        The same, if it is open already.
+    storage_options
+        See :func:`open_managed`.
+    regions : collection of UUID, optional
+        Only these.
+    now : datetime, optional
+        Aware; by default the present.
+    """
+    opened = table or open_managed(managed, storage_options=storage_options)
+    status = opened.status(regions=regions)
+    held = tuple(catalog.setbacks.held(managed.name))
+    waiting = {record.region_id for record in held if record.waiting}
+    options: dict[str, Any] = {
+        "now": now or datetime.now(UTC),
+        "last_runs": catalog.last_runs(managed.name),
+    }
+    found = due(status, managed.policy, **options)
+    if waiting:
+        mergeable = tuple(r for r in status.regions if r.region_id not in waiting)
+        found["merge"] = due(replace(status, regions=mergeable), managed.policy, **options)["merge"]
+    return Survey(table=managed, status=status, due=found, held=held)

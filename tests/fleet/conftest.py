@@ -1,0 +1,99 @@
+"""Managed tables: a catalog, tables in it with a backlog, and generations that cannot be read."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from sqlalchemy import text
+from support.tables import MakeTable, folder, manifest, numbered
+
+import memwal
+from memwal.catalog import Catalog, Policy
+from memwal.format.names import generation_dir
+
+CALM = Policy(
+    merge_at_generations=1,
+    merge_at_age_seconds=1e9,
+    snapshot_at_age_seconds=1e9,
+    gc_interval_seconds=1e9,
+)
+
+
+@pytest.fixture(autouse=True)
+def _no_catalog_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.delenv("MEMWAL_CATALOG_URL", raising=False)
+    monkeypatch.delenv("MEMWAL_CATALOG_SNAPSHOT", raising=False)
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'catalog.db'}"
+
+
+@pytest.fixture
+def catalog(url: str) -> Iterator[Catalog]:
+    catalog = Catalog(url)
+    catalog.migrate()
+    yield catalog
+    catalog.close()
+
+
+@pytest.fixture
+def managed(make_table: MakeTable, catalog: Catalog) -> Callable[..., memwal.Table]:
+    """Return a function that makes a table with a backlog of each of its regions, registered.
+
+    ``managed("flights", buckets=2, generations=3, policy=...)``
+    """
+
+    def make(
+        name: str = "flights",
+        *,
+        buckets: int = 2,
+        generations: int = 3,
+        policy: Policy = CALM,
+    ) -> memwal.Table:
+        table = make_table(buckets=buckets)
+        with table.writer() as writer:
+            for turn in range(generations):
+                writer.upsert(numbered(0, 20, n=turn))
+                writer.flush()
+        catalog.register(name, uri=table.uri, policy=policy)
+        return table
+
+    return make
+
+
+@pytest.fixture
+def poison() -> Callable[[memwal.Table, UUID, int], Callable[[], None]]:
+    """Return a function that takes a generation's folder away, and returns how to bring it back."""
+
+    def take(table: memwal.Table, region: UUID, number: int) -> Callable[[], None]:
+        (flushed,) = (f for f in manifest(table, region).flushed if f.generation == number)
+        path = folder(table) / generation_dir(region, flushed.path)
+        aside = folder(table).parent / f"aside-{region}-{number}"
+        path.rename(aside)
+
+        def bring_back() -> None:
+            shutil.rmtree(path, ignore_errors=True)
+            aside.rename(path)
+
+        return bring_back
+
+    return take
+
+
+@pytest.fixture
+def try_now(catalog: Catalog) -> Callable[[], None]:
+    """Return a function that lets every pause of the catalog end."""
+
+    def go() -> None:
+        with catalog.database.writing() as session:
+            for name in ("held_regions", "job_troubles"):
+                session.execute(text(f"UPDATE {name} SET next_try_at = since"))
+
+    return go
