@@ -211,7 +211,7 @@ def look_verified(table: memwal.Table) -> None:
         return
     verify = importlib.import_module("memwal.maintenance.verify").verify
     report = verify(table.location)
-    found = "\n".join(f"  {finding.code} {finding.object}: {finding.text}" for finding in report.findings)
+    found = "\n".join(f"  {f.code} {f.object}: {f.text}" for f in report.findings)
     assert report.clean, f"verify found\n{found}"
 
 

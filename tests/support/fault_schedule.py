@@ -30,7 +30,7 @@ from memwal.maintenance import compaction, index_build, merge
 from memwal.storage.location import TableLocation
 
 Job = Callable[[TableLocation], Any]
-Meanwhile = Callable[[memwal.Table, Auditor], None]
+Finish = Callable[[memwal.Table, Auditor], None]
 
 CHANGES = frozenset({"create", "put", "replace", "delete", "delete_folder", "commit"})
 """Steps after which something is different; the others only look."""
@@ -50,16 +50,13 @@ class Step:
     @property
     def shape(self) -> str:
         """What it was, without the names that differ from run to run."""
-        return f"{self.operation} {re.sub(r'[0-9a-f-]{8,}|[0-9]+', '*', self.key)}"
+        key = re.sub(r"(_gen_[0-9]+)/.*", r"\1/*", self.key)
+        return f"{self.operation} {re.sub(r'[0-9a-f-]{8,}|[0-9]+', '*', key)}"
 
     @property
     def changes(self) -> bool:
         """Whether something is different after it."""
         return self.operation in CHANGES
-
-
-class DeadStore(AssertionError):
-    """A call by a process that is no more."""
 
 
 @dataclass(frozen=True)
@@ -75,12 +72,15 @@ class Fault:
         Whether there is a point in it at this step.
     fatal : bool
         Whether nothing of the process is left afterwards.
+    common : bool
+        Whether it is worth more than one try.
     """
 
     name: str
     arrange: Callable[[FaultyStore, int], object]
     applies: Callable[[Step], bool] = lambda step: True
     fatal: bool = False
+    common: bool = False
 
 
 def _kill_before(store: FaultyStore, number: int) -> None:
@@ -110,10 +110,13 @@ FAULTS = {
     fault.name: fault
     for fault in (
         Fault("killed before", _kill_before, fatal=True),
-        Fault("killed after", _kill_after, _changes, fatal=True),
+        Fault("killed after", _kill_after, _changes, fatal=True, common=True),
         Fault("error before", lambda store, number: store.fail("*", skip=number)),
         Fault(
-            "error after", lambda store, number: store.fail("*", skip=number, after=True), _changes
+            "error after",
+            lambda store, number: store.fail("*", skip=number, after=True),
+            _changes,
+            common=True,
         ),
         Fault(
             "down from here",
@@ -281,7 +284,7 @@ def _like_lance(function: Callable[..., Any], *args: Any, **options: Any) -> Any
 
 
 def chosen(steps: Sequence[Step], fault: Fault, *, every: bool) -> list[Step]:
-    """Steps to try: all, or the first and the last of each kind that changes something.
+    """Steps to try: all, or one or two of each kind.
 
     ``MEMWAL_FAULT_STEP`` in the environment names the only one, to try it again.
     """
@@ -296,7 +299,7 @@ def chosen(steps: Sequence[Step], fault: Fault, *, every: bool) -> list[Step]:
     found = {
         step
         for same in kinds.values()
-        for step in ((same[0], same[-1]) if same[0].changes else (same[-1],))
+        for step in ((same[0], same[-1]) if same[0].changes and fault.common else (same[-1],))
     }
     return sorted(found, key=lambda step: step.number)
 

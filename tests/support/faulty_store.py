@@ -159,6 +159,10 @@ class FaultyStore(ObjectStore):
 
         return self._add(Rule(operation, key, act, after, skip, times))
 
+    def act(self, operation: str, act: Callable[[], None], *, times: int = 1) -> Rule:
+        """Do something before calls; it may raise."""
+        return self._add(Rule(operation, "*", act, False, 0, times))
+
     def kill(
         self, operation: str, key: str = "*", *, after: bool = False, skip: int = 0, times: int = 1
     ) -> Rule:

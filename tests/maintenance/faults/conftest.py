@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from datetime import timedelta
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import lance
 import pytest
 from support.auditor import Auditor, Values, tag
-from support.fault_schedule import Actors
+from support.fault_schedule import Actors, Finish
 from support.faulty_store import FaultyStores, skip_waits
-from support.tables import SCHEMA, keys, later, rows
+from support.jobs import JOBS
+from support.native import collect_all
+from support.others import DIRECT
+from support.tables import SCHEMA, age, folder, keys, rows
 
 import memwal
-from memwal.maintenance import snapshot_build
-from memwal.maintenance.garbage import collect_garbage
-
-DAY = 86_400.0
-DIRECT = 1_000
-"""First of the keys that are only written directly."""
+from memwal.format.names import generation_dir
+from memwal.maintenance import compaction, index_build, merge, snapshot_build
 
 
 def flush(table: memwal.Table, auditor: Auditor, values: Values, gone: Iterable[int] = ()) -> None:
@@ -31,13 +28,6 @@ def flush(table: memwal.Table, auditor: Auditor, values: Values, gone: Iterable[
         if gone:
             writer.delete(keys(*gone))
     auditor.wrote(values, gone)
-
-
-def collect(table: memwal.Table, days: float) -> Any:
-    """Collect as of so many days from now, for good."""
-    return collect_garbage(
-        table.location, dry_run=False, retention=timedelta(0), clock=later(days * DAY)
-    )
 
 
 def prepare(path: Path) -> tuple[memwal.Table, Auditor]:
@@ -64,7 +54,8 @@ def prepare(path: Path) -> tuple[memwal.Table, Auditor]:
     table.build_indexes()
     auditor.snapshot_begins()
     table.build_snapshot()
-    collect(table, 1)
+    # Dropped, and not deleted yet.
+    JOBS["collection"](table.location)
     flush(table, auditor, dict.fromkeys(range(4, 12), 3), [0])
     table.merge()
     table.build_indexes()
@@ -73,8 +64,17 @@ def prepare(path: Path) -> tuple[memwal.Table, Auditor]:
     table.merge()
     flush(table, auditor, dict.fromkeys((0, 5, 6, 12, 13), 5), [1, 2])
     flush(table, auditor, dict.fromkeys((1, 5, 14, 15), 6), [7, 12, 13])
+    _leave_an_orphan(table)
     auditor.look(table, verified=True)
     return table, auditor
+
+
+def _leave_an_orphan(table: memwal.Table) -> None:
+    """What a flush leaves that died two days ago."""
+    orphan = folder(table) / generation_dir(table.region_ids()[0], "0badf00d_gen_2") / "data"
+    orphan.mkdir(parents=True)
+    (orphan / "rows.lance").write_bytes(b"half of it")
+    age(table, 2 * 86_400, pattern=str(orphan.relative_to(folder(table)) / "*"))
 
 
 @pytest.fixture(scope="session")
@@ -94,10 +94,9 @@ def actors(
     skip_waits(monkeypatch)
     # Hints are moved whenever they could be, which is one more step that can go wrong.
     monkeypatch.setattr(snapshot_build, "_HINT_LAG", 1)
+    for job in (merge, index_build, compaction):
+        monkeypatch.setattr(job, "_CONFLICT_WAIT_SECONDS", 0)
     return Actors(*prepared, quick_faults, tmp_path)
-
-
-Finish = Callable[[memwal.Table, Auditor], None]
 
 
 @pytest.fixture
@@ -110,8 +109,7 @@ def finish() -> Finish:
         auditor.snapshot_begins()
         table.build_snapshot()
         auditor.look(table, verified=True)
-        for day in (2, 4):
-            collect(table, day)
+        collect_all(table)
         auditor.look(table, verified=True)
         auditor.look_at_base(table)
 
