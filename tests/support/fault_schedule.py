@@ -211,21 +211,35 @@ class Actors:
         self, table: memwal.Table, job: Job, step: Step, meanwhile: Callable[[], None]
     ) -> None:
         """Let a job stand still before a step while something else happens."""
+        self.pause_at(table, job, "*", "*", meanwhile, skip=step.number)
+
+    def pause_at(
+        self,
+        table: memwal.Table,
+        job: Job,
+        operation: str,
+        key: str,
+        meanwhile: Callable[[], None],
+        *,
+        skip: int = 0,
+    ) -> Any:
+        """Let a job stand still before a call; what it returns, or None when it was refused."""
         location, store = self.location(table)
-        pause = store.pause("*", skip=step.number)
+        pause = store.pause(operation, key, skip=skip)
         with ThreadPoolExecutor(1) as pool:
             slow = pool.submit(job, location)
             try:
-                pause.wait_until_reached(slow)
+                assert pause.wait_until_reached(slow), "the job never came to that call"
                 meanwhile()
             finally:
                 pause.release()
             try:
-                slow.result()
+                return slow.result()
             except MemWalError as error:
                 # Refused, and told so: what is to be seen is that nothing was harmed.
                 if not may_be_refused(error):
                     raise
+                return None
 
     def drop(self, table: memwal.Table) -> None:
         """Remove a copy."""
