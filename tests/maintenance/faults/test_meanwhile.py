@@ -6,7 +6,7 @@ import random
 
 import pytest
 from support.auditor import Auditor
-from support.fault_schedule import Actors, Finish, Step, telling
+from support.fault_schedule import Actors, Fault, Finish, Step, chosen, telling
 from support.jobs import JOBS
 from support.others import OTHERS, Other
 
@@ -14,6 +14,7 @@ import memwal
 
 SECOND = "a second copy"
 NAMES = (SECOND, *OTHERS)
+STANDING = Fault("standing", lambda store, number: store.pause("*", skip=number), common=True)
 
 
 def other(job: str, name: str) -> Other:
@@ -22,7 +23,8 @@ def other(job: str, name: str) -> Other:
         return OTHERS[name]
 
     def same_job(table: memwal.Table, auditor: Auditor) -> None:
-        auditor.snapshot_begins() if job.startswith("snapshot") else None
+        if job.startswith("snapshot"):
+            auditor.snapshot_begins()
         JOBS[job](table.location)
 
     return same_job
@@ -48,15 +50,15 @@ def attempt(actors: Actors, job: str, name: str, finish: Finish, steps: list[Ste
 def test_somebody_goes_on(actors: Actors, finish: Finish, job: str, name: str) -> None:
     """At one of the steps, which is another one for each."""
     steps = actors.steps(JOBS[job])
-    chosen = random.Random(f"{job} {name}").choice([step for step in steps if step.number > 2])
-    attempt(actors, job, name, finish, [chosen])
+    one = random.Random(f"{job} {name}").choice([step for step in steps if step.number > 2])
+    attempt(actors, job, name, finish, [one])
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("job", JOBS)
-def test_somebody_goes_on_at_every_step(
+def test_somebody_goes_on_at_every_kind_of_step(
     actors: Actors, finish: Finish, job: str, name: str
 ) -> None:
-    attempt(actors, job, name, finish, actors.steps(JOBS[job]))
+    attempt(actors, job, name, finish, chosen(actors.steps(JOBS[job]), STANDING, every=False))

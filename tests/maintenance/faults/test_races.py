@@ -26,6 +26,7 @@ from support.others import (
 from support.tables import keys, rows
 
 import memwal
+from memwal.maintenance import merge as merging
 from memwal.maintenance.index_build import caught_up
 from memwal.maintenance.merge import merge, plan_merge, run_merge_task
 from memwal.reader.sources import collect_sources
@@ -134,6 +135,32 @@ def test_the_merge_that_inserts_the_same_new_key_twice(
 
     auditor.look(table)
     finish(table, auditor)
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["looked up in the index", "joined"])
+def test_the_merge_that_inserts_a_new_key_that_was_written_directly(
+    actors: Actors, play: Play, many: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lance compares inserted keys only of merges that join: an index on the key hides them."""
+    table, auditor = play
+    merger(table, auditor)
+    indexer(table, auditor)
+    if many:
+        monkeypatch.setattr(merging, "_JOIN_FROM_ROWS", 0)
+    write(table, auditor, {50: 1, 51: 1, 52: 1})
+
+    def meanwhile() -> None:
+        upsert = lance.dataset(table.uri).merge_insert("id").when_not_matched_insert_all()
+        upsert.execute(rows({50: 7, 52: 7, 53: 7}))
+        # What the log has is newer than what is written directly.
+        auditor.wrote({53: 7}, logged=False)
+        auditor.logged -= {50, 52}
+
+    actors.pause_at(table, merge, "create", TABLE_MANIFEST, meanwhile)
+
+    auditor.look(table)
+    table.checkpoint()
+    auditor.look_at_base(table)
 
 
 @pytest.mark.parametrize("native", [False, True], ids=["ours", "Lance's"])
