@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import lance
 import pyarrow as pa
@@ -13,12 +14,13 @@ from support.tables import keys, rows
 
 import memwal
 from memwal.maintenance.compaction import compact
+from memwal.maintenance.merge import plan_merge, run_merge_task
 from memwal.region.routing import Router
 
 DIRECT = 1_000
 """First of the keys that are only written directly."""
 
-LOGGED = range(20)
+LOGGED = range(40)
 """Keys that are only written through the log."""
 
 Other = Callable[[memwal.Table, Auditor], None]
@@ -28,7 +30,8 @@ def _changes(auditor: Auditor) -> tuple[Values, list[int]]:
     """New values of some keys, and keys to delete: the same ones after the same history."""
     turn = _turn(auditor)
     dice = random.Random(turn)
-    return dict.fromkeys(dice.sample(LOGGED, 8), turn), dice.sample(LOGGED, 4)
+    gone = dice.sample(LOGGED, dice.choice([0, 6]))
+    return dict.fromkeys(dice.sample(LOGGED, 8), turn), gone
 
 
 def _turn(auditor: Auditor) -> int:
@@ -42,7 +45,8 @@ def our_writer(table: memwal.Table, auditor: Auditor) -> None:
     with table.writer() as writer:
         writer.upsert(rows(values))
         writer.flush()
-        writer.delete(keys(*gone))
+        if gone:
+            writer.delete(keys(*gone))
     auditor.wrote(values, gone)
 
 
@@ -52,11 +56,11 @@ def native_writer(table: memwal.Table, auditor: Auditor) -> None:
     _, spec = table.region_spec()
     router = Router(spec, table.schema)
     written = rows(values)
-    removed = rows(dict.fromkeys(gone, 0))
+    removed = router.route(rows(dict.fromkeys(gone, 0))) if gone else []
     for assignment, part in router.route(written):
         with native.writer(table, assignment.region_id) as shard:
             native.put(shard, table, pa.Table.from_batches([part]))
-    for assignment, part in router.route(removed):
+    for assignment, part in removed:
         with native.writer(table, assignment.region_id) as shard:
             shard.delete(pa.Table.from_batches([part]).select(["id"]))
     auditor.wrote(values, gone)
@@ -122,6 +126,13 @@ def first_merger(table: memwal.Table, auditor: Auditor) -> None:
     table.merge(run_bytes=1)
 
 
+def oldest_merger(table: memwal.Table, auditor: Auditor) -> None:
+    """Merge the oldest generation of each region, and no more."""
+    for task in plan_merge(table.location):
+        first = tuple(replace(b, generations=b.generations[:1]) for b in task.regions)
+        run_merge_task(replace(task, regions=first))
+
+
 def indexer(table: memwal.Table, auditor: Auditor) -> None:
     """Build the indexes."""
     table.build_indexes()
@@ -163,6 +174,7 @@ OTHERS: dict[str, Other] = {
     "native merger": native_merger,
     "merger": merger,
     "merger of one generation": first_merger,
+    "merger of the oldest": oldest_merger,
     "index build": indexer,
     "snapshot build": snapshots,
     "compaction": compactor,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from functools import partial
 
 import lance
@@ -13,12 +12,15 @@ from support.fault_schedule import Actors, Finish
 from support.faulty_store import TABLE_MANIFEST
 from support.jobs import JOBS
 from support.native import collect_all
+from support.native import merge as merge_natively
 from support.others import (
+    Other,
     append,
     compactor,
     indexer,
     merger,
     native_merger,
+    oldest_merger,
     our_writer,
     snapshots,
     update,
@@ -28,7 +30,7 @@ from support.tables import keys, rows
 import memwal
 from memwal.maintenance import merge as merging
 from memwal.maintenance.index_build import caught_up
-from memwal.maintenance.merge import merge, plan_merge, run_merge_task
+from memwal.maintenance.merge import merge
 from memwal.reader.sources import collect_sources
 
 Play = tuple[memwal.Table, Auditor]
@@ -38,13 +40,6 @@ Play = tuple[memwal.Table, Auditor]
 def play(actors: Actors) -> Play:
     """Return a table with something to do for every job, and its auditor."""
     return actors.copy()
-
-
-def merge_first(table: memwal.Table) -> None:
-    """Merge the oldest generation of each region, and no more."""
-    (task,) = plan_merge(table.location)
-    first = tuple(replace(b, generations=b.generations[:1]) for b in task.regions)
-    run_merge_task(replace(task, regions=first))
 
 
 def write(table: memwal.Table, auditor: Auditor, values: dict[int, int | None]) -> None:
@@ -61,18 +56,18 @@ def remove(table: memwal.Table, auditor: Auditor, *gone: int) -> None:
 
 @pytest.mark.parametrize("job", ["snapshot build", "snapshot build in a file"])
 @pytest.mark.parametrize("first", [merger, native_merger, indexer, our_writer])
+@pytest.mark.parametrize("operation", ["head", "create"], ids=["when it was read", "at its end"])
 def test_the_details_commit_that_takes_back_progress(
-    actors: Actors, play: Play, finish: Finish, job: str, first: object
+    actors: Actors, play: Play, finish: Finish, job: str, first: Other, operation: str
 ) -> None:
     table, auditor = play
     before = dict(table.base().details.merged)
 
     def meanwhile() -> None:
-        assert callable(first)
         first(table, auditor)
         auditor.look(table)
 
-    actors.pause_at(table, JOBS[job], "create", TABLE_MANIFEST, meanwhile)
+    actors.pause_at(table, JOBS[job], operation, TABLE_MANIFEST, meanwhile)
 
     auditor.look(table)
     if first in (merger, native_merger):
@@ -119,9 +114,9 @@ def test_the_delete_pass_that_wakes_late(
     finish(table, auditor)
 
 
-@pytest.mark.parametrize("other", [merge_first, merger, native_merger])
+@pytest.mark.parametrize("other", [oldest_merger, merger, native_merger])
 def test_the_merge_that_inserts_the_same_new_key_twice(
-    actors: Actors, play: Play, finish: Finish, other: object
+    actors: Actors, play: Play, finish: Finish, other: Other
 ) -> None:
     table, auditor = play
     merger(table, auditor)
@@ -129,7 +124,7 @@ def test_the_merge_that_inserts_the_same_new_key_twice(
     write(table, auditor, {50: 2, 54: 2, 55: 2, 56: 2})
 
     def meanwhile() -> None:
-        merge_first(table) if other is merge_first else merger(table, auditor)
+        other(table, auditor)
 
     actors.pause_at(table, merge, "create", TABLE_MANIFEST, meanwhile)
 
@@ -178,9 +173,10 @@ def test_a_key_that_one_generation_brings_and_the_next_deletes(
     remove(table, auditor, *range(20))
 
     def meanwhile() -> None:
-        from support.native import merge as merge_natively
-
-        merge_natively(table, generations=1) if native else merge_first(table)
+        if native:
+            merge_natively(table, generations=1)
+        else:
+            oldest_merger(table, auditor)
         auditor.look(table)
 
     actors.pause_at(table, merge, "create", TABLE_MANIFEST, meanwhile, skip=skip)
@@ -228,13 +224,12 @@ def test_the_collector_that_meets_an_older_snapshot(play: Play) -> None:
 @pytest.mark.parametrize("skip", [0, 1], ids=["reservation", "commit"])
 @pytest.mark.parametrize("first", [merger, update, append, compactor, native_merger])
 def test_compaction_and_merge(
-    actors: Actors, play: Play, finish: Finish, skip: int, first: object
+    actors: Actors, play: Play, finish: Finish, skip: int, first: Other
 ) -> None:
     """The rewrite sleeps while its fragments change."""
     table, auditor = play
 
     def meanwhile() -> None:
-        assert callable(first)
         first(table, auditor)
         auditor.look(table)
 
@@ -281,16 +276,20 @@ def test_an_index_never_covers_what_was_merged_meanwhile(
     finish(table, auditor)
 
 
-def test_a_snapshot_that_sleeps_never_replaces_a_newer_one(actors: Actors, play: Play) -> None:
+@pytest.mark.parametrize("job", ["snapshot build", "snapshot build in a file"])
+def test_a_snapshot_that_sleeps_never_replaces_a_newer_one(
+    actors: Actors, play: Play, finish: Finish, job: str
+) -> None:
     table, auditor = play
 
     def meanwhile() -> None:
         our_writer(table, auditor)
         snapshots(table, auditor)
 
-    actors.pause_at(table, JOBS["snapshot build"], "get", "_mem_wal/*/manifest/*.binpb", meanwhile)
+    actors.pause_at(table, JOBS[job], "create", TABLE_MANIFEST, meanwhile)
 
     auditor.look(table)
+    finish(table, auditor)
 
 
 def test_deletes_of_several_mergers_in_any_order(
@@ -304,7 +303,7 @@ def test_deletes_of_several_mergers_in_any_order(
         remove(table, auditor, *dice.sample(range(30), 9))
 
     def third() -> None:
-        merge_first(table)
+        oldest_merger(table, auditor)
         auditor.look(table)
 
     def second() -> None:
