@@ -18,6 +18,10 @@ from support.tables import SCHEMA, age, folder, keys, rows
 import memwal
 from memwal.format.names import generation_dir
 from memwal.maintenance import compaction, index_build, merge, snapshot_build
+from memwal.storage.location import TableLocation
+
+UNFLUSHED = 500
+"""First of the keys that a writer acknowledged and did not flush."""
 
 
 def flush(table: memwal.Table, auditor: Auditor, values: Values, gone: Iterable[int] = ()) -> None:
@@ -64,9 +68,25 @@ def prepare(path: Path) -> tuple[memwal.Table, Auditor]:
     table.merge()
     flush(table, auditor, dict.fromkeys((0, 5, 6, 12, 13), 5), [1, 2])
     flush(table, auditor, dict.fromkeys((1, 5, 14, 15), 6), [7, 12, 13])
+    _die_with_a_log(table, auditor)
     _leave_an_orphan(table)
     auditor.look(table, verified=True)
     return table, auditor
+
+
+def _die_with_a_log(table: memwal.Table, auditor: Auditor) -> None:
+    """A writer acknowledges rows of both regions, a few at a time, and is seen no more."""
+    with pytest.MonkeyPatch.context() as patch:
+        location = TableLocation(table.uri, {"actor": "writer"})
+        store = FaultyStores(patch, durable=False).of(location)
+        writer = memwal.open(table.uri, storage_options=location.storage_options).writer()
+        for start in range(UNFLUSHED, UNFLUSHED + 20, 4):
+            values: Values = dict.fromkeys(range(start, start + 4), start)
+            writer.upsert(rows(values))
+            auditor.logged_only(values)
+        store.kill("*", times=1 << 30)
+        with pytest.raises(BaseException):  # noqa: B017
+            writer.close()
 
 
 def _leave_an_orphan(table: memwal.Table) -> None:
@@ -104,6 +124,9 @@ def finish() -> Finish:
     """Return what brings a table to its end: all merged, indexed and collected, nothing lost."""
 
     def finish(table: memwal.Table, auditor: Auditor) -> None:
+        # Of each region: the claims bring back what a dead writer left in the logs.
+        flush(table, auditor, dict.fromkeys(range(UNFLUSHED + 50, UNFLUSHED + 60), 1))
+        auditor.replayed()
         table.checkpoint()
         auditor.look_at_base(table)
         auditor.snapshot_begins()

@@ -61,5 +61,7 @@ def test_the_prepared_table_has_work_for_every_job(
         result = job(table.location)
         done = {key: value for key, value in result.figures.items() if value}
         assert done, f"{name} had nothing to do"
+        if name.startswith("snapshot"):
+            assert done["hints"] == 2
         if name == "collection":
             assert {"generations_dropped", "folders", "log_entries", "manifests"} <= done.keys()
