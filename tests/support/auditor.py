@@ -121,7 +121,8 @@ class Auditor:
 
     def snapshot_begins(self) -> None:
         """What a snapshot shows from now on is not older than this moment."""
-        self.snapshot = {key: len(values) for key, values in self.history.items()}
+        known = self.history.keys() - self.unflushed.keys()
+        self.snapshot = {key: len(self.history[key]) for key in known}
 
     def copy(self) -> Auditor:
         """An auditor of a copy of the table."""

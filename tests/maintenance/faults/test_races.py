@@ -7,7 +7,7 @@ from functools import partial
 
 import lance
 import pytest
-from support.auditor import Auditor
+from support.auditor import Auditor, has_folders
 from support.fault_schedule import Actors, Finish
 from support.faulty_store import TABLE_MANIFEST
 from support.jobs import JOBS
@@ -213,12 +213,36 @@ def test_the_collector_that_meets_an_older_snapshot(play: Play) -> None:
     snapshots(table, auditor)
     merger(table, auditor)
     indexer(table, auditor)
+    untag(table, auditor)
+    collect_all(table)
+    auditor.look(table)
+
+
+def untag(table: memwal.Table, auditor: Auditor) -> None:
+    """Let no tag hold anything any more."""
     tags = lance.dataset(table.uri).tags
     for name in list(auditor.tags):
         tags.delete(name)
         del auditor.tags[name]
-    collect_all(table)
+
+
+def test_the_collector_that_is_ahead_of_an_index_build(
+    actors: Actors, play: Play, finish: Finish
+) -> None:
+    """What is merged stays until the index that is being built has it too."""
+    table, auditor = play
+    untag(table, auditor)
+    merger(table, auditor)
+
+    def meanwhile() -> None:
+        collect_all(table)
+        auditor.look(table)
+
+    actors.pause_at(table, JOBS["index build"], "create", TABLE_MANIFEST, meanwhile)
+
     auditor.look(table)
+    finish(table, auditor)
+    assert not has_folders(table)
 
 
 @pytest.mark.parametrize("skip", [0, 1], ids=["reservation", "commit"])
