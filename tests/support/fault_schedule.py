@@ -309,6 +309,9 @@ def chosen(steps: Sequence[Step], fault: Fault, *, every: bool) -> list[Step]:
         return possible
     kinds: dict[str, list[Step]] = {}
     for step in possible:
+        if fault.fatal and not step.changes:
+            # The same as to be killed after the change before.
+            continue
         kinds.setdefault(step.shape, []).append(step)
     found = {
         step

@@ -131,7 +131,7 @@ def finish() -> Finish:
         auditor.look_at_base(table)
         auditor.snapshot_begins()
         table.build_snapshot()
-        auditor.look(table, verified=True)
+        auditor.look(table)
         collect_all(table)
         auditor.look(table, verified=True)
         auditor.look_at_base(table)

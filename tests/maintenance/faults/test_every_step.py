@@ -24,7 +24,7 @@ def attempt(
         with telling(name, fault_name, step):
             table, auditor = actors.copy()
             actors.suffer(table, job, fault, step, remote=remote)
-            auditor.look(table, verified=not fault.fatal)
+            auditor.look(table, verified=every)
             job(table.location)
             finish(table, auditor)
             actors.drop(table)
