@@ -51,7 +51,7 @@ def test_merge(app, make_backlog, result):
     table, expected = make_backlog(3)
     assert app("merge", "--table", table.uri) == 0
     found = result()
-    assert (found["job"], found["tasks"], found["problems"]) == ("merge", 3, [])
+    assert (found["job"], found["tasks"], found["problems"]) == ("merge", 1, [])
     assert found["figures"]["generations"] == 12
     assert base_state(table) == expected
 

@@ -159,6 +159,10 @@ class FaultyStore(ObjectStore):
 
         return self._add(Rule(operation, key, act, after, skip, times))
 
+    def act(self, operation: str, act: Callable[[], None], *, times: int = 1) -> Rule:
+        """Do something before calls; it may raise."""
+        return self._add(Rule(operation, "*", act, False, 0, times))
+
     def kill(
         self, operation: str, key: str = "*", *, after: bool = False, skip: int = 0, times: int = 1
     ) -> Rule:
@@ -208,6 +212,10 @@ class FaultyStore(ObjectStore):
         """How many calls there were."""
         with self._lock:
             return sum(fnmatchcase(o, operation) and fnmatchcase(k, key) for o, k in self.calls)
+
+    def step(self, operation: str, key: str, run: Callable[[], Answer]) -> Answer:
+        """Have rules decide about something that is no call of the store."""
+        return self._call(operation, key, run)
 
     def _add(self, rule: Rule) -> Rule:
         with self._lock:
