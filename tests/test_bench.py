@@ -114,6 +114,7 @@ def test_reads_have_figures_of_both_sides(tmp_path: Path, name: str) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_query_sends_fewer_requests_than_a_native_one(tmp_path: Path) -> None:
     lines = read_lines(tmp_path, "read-requests")
 
@@ -140,13 +141,23 @@ JOB_LINES: dict[str, dict[str, int]] = {
 }
 
 
+SLOW_JOBS = ("memory", "spark")
+
+
 def job_lines(folder: Path, name: str) -> list[dict[str, Any]]:
     printed = run("maintenance.py", folder, "--json", "--only", name)
     lines: list[dict[str, Any]] = json.loads(printed)["lines"]
     return lines
 
 
-@pytest.mark.parametrize("name", [name for name in JOB_LINES if name != "regions"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name in SLOW_JOBS else [])
+        for name in JOB_LINES
+        if name != "regions"
+    ],
+)
 def test_jobs_have_figures_of_both_sides(tmp_path: Path, name: str) -> None:
     lines = job_lines(tmp_path, name)
 
@@ -157,6 +168,7 @@ def test_jobs_have_figures_of_both_sides(tmp_path: Path, name: str) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_region_costs_the_same_requests_however_many_there_are(tmp_path: Path) -> None:
     lines = job_lines(tmp_path, "regions")
 

@@ -217,6 +217,13 @@ def _in_dataset(
     covered: bool = False,
 ) -> tuple[RowIds, npt.NDArray[Any]]:
     options: dict[str, Any] = {}
+    nearest: dict[str, Any] = {
+        "column": query.column,
+        "q": query.vector,
+        "k": k,
+        "metric": query.metric,
+        **query.options,
+    }
     if allowed is not None:
         options["row_addr_allowlist"] = allowed
     if blocked is not None and len(blocked):
@@ -224,16 +231,15 @@ def _in_dataset(
     if index is not None and query.metric == known_metric(index_metric(index)):
         # Of several, Lance takes the one that stands first in the manifest, which changes with
         # every build. It looks at no row outside of the segments that it is told.
-        options["index_segments"] = [segment.uuid for segment in index.segments]
+        segments = [segment.uuid for segment in index.segments if segment.fragment_ids]
+        if segments:
+            options["index_segments"] = segments
+        else:
+            # There in name only: Lance trains none from so few rows.
+            nearest["use_index"] = False
     found = dataset.scanner(
         columns=["_distance"],
-        nearest={
-            "column": query.column,
-            "q": query.vector,
-            "k": k,
-            "metric": query.metric,
-            **query.options,
-        },
+        nearest=nearest,
         filter=query.filter,
         prefilter=True,
         with_row_id=True,

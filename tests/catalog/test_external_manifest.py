@@ -472,6 +472,7 @@ class TestStorageOption:
             store.create(KEY, b"second")
         with database.reading() as session:
             assert session.scalars(select(ExternalObjectRow)).all()
+        store._database.engine.dispose()
 
     def test_of_a_variable_that_is_not_set_says_so(self, tmp_path: Path) -> None:
         found = TableLocation(str(tmp_path / "other"), {location.COMMITS_IN: "NO_COMMITS"})
