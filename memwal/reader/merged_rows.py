@@ -195,6 +195,8 @@ class MergedRows:
             filter=self._filter,
             with_row_address=addressed or not (wanted or options.get("with_row_id")),
             io_buffer_size=_READ_AHEAD_BYTES,
+            # Each more that is read at once is that much more memory, and no more rows a second.
+            fragment_readahead=1,
             **options,
         )
         found: Iterator[pa.RecordBatch] = scanner.to_batches()
