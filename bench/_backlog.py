@@ -35,7 +35,7 @@ _PIECE = 50_000
 _KINDS = 20
 _DAYS = 365
 # Of the base table beside which the memory of scans is measured.
-_SMALLER = 4
+_SMALLER = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Backlog:
     merged : lance.LanceDataset
         Its rows in a plain table.
     smaller : memwal.Table
-        The same backlog over a quarter of the base table.
+        The same backlog over half of the base table.
     """
 
     rows: int

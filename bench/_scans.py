@@ -85,7 +85,7 @@ def _rate_lines(what: str, sides: dict[str, Callable[[], Iterable[Any]]]) -> Ite
 
 
 def memory_lines(state: Backlog) -> Iterator[Line]:
-    """Peak memory of a scan of all columns, over a base table and over a quarter of it."""
+    """Peak memory of a scan of all columns, over a base table and over half of it."""
     whole, smaller, native = (
         in_a_process(table, {"do": "scan", "side": side}, program=READER)
         for table, side in (
@@ -100,7 +100,7 @@ def memory_lines(state: Backlog) -> Iterator[Line]:
         f"{whole['baseline'] / _MIB:.0f} MiB before"
     )
     for against, other, target in (
-        ("a quarter of the base table, the same generations", smaller, Target(1.2)),
+        ("half of the base table, the same generations", smaller, Target(1.2)),
         ("native", native, None),
     ):
         yield Line(
