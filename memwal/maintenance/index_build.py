@@ -215,10 +215,10 @@ def run_index_task(task: IndexTask, *, guard: Guard | None = None) -> IndexOutco
     MemWalError
         What the store failed with, or that the index was dropped.
     """
-    commits = 0
-    for attempt in range(_ATTEMPTS):
-        if attempt:
-            time.sleep(random.uniform(0, _CONFLICT_WAIT_SECONDS * min(attempt, 20)))  # noqa: S311
+    commits = conflicts = 0
+    for _ in range(_ATTEMPTS):
+        if conflicts:
+            time.sleep(random.uniform(0, _CONFLICT_WAIT_SECONDS * conflicts))  # noqa: S311
         base = open_base(task.location)
         if _is_done(base, task.index, task.target, task.max_segments):
             balance = partition_balance(base, task.index) if commits else None
@@ -234,10 +234,12 @@ def run_index_task(task: IndexTask, *, guard: Guard | None = None) -> IndexOutco
             _extend(base, task)
         except ConflictError as error:
             logger.info("index %s met another commit, trying again: %s", task.index, error)
+            conflicts += 1
             continue
         except (OSError, RuntimeError, ValueError) as error:
             if is_conflict(error):
                 logger.info("index %s met another commit, trying again: %s", task.index, error)
+                conflicts += 1
                 continue
             raise translate_lance_error(error, f"extending index {task.index}") from error
         commits += 1
