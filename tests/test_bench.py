@@ -106,7 +106,13 @@ def read_lines(folder: Path, name: str) -> list[dict[str, Any]]:
     return lines
 
 
-@pytest.mark.parametrize("name", READ_LINES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name == "vector" else [])
+        for name in READ_LINES
+    ],
+)
 def test_reads_have_figures_of_both_sides(tmp_path: Path, name: str) -> None:
     lines = read_lines(tmp_path, name)
 
@@ -141,7 +147,7 @@ JOB_LINES: dict[str, dict[str, int]] = {
 }
 
 
-SLOW_JOBS = ("memory", "spark")
+SLOW_JOBS = ("merge", "memory", "spark")
 
 
 def job_lines(folder: Path, name: str) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from support.tables import SCHEMA, base_state, keys, numbered, rows, state
 import memwal
 
 
+@pytest.mark.slow
 def test_a_merge_that_is_killed_and_run_again(submit, make_backlog, until, tmp_path):
     table, expected = make_backlog(25)
     start = table.base().version
