@@ -117,7 +117,7 @@ class AirflowUpkeep(Upkeep):
         runs = self._catalog.runs(table=NAME, limit=10_000)[::-1]
         return [
             UpkeepJob(
-                result=JobResult(**run.result),
+                result=JobResult.from_dict(run.result),
                 started=run.started_at.timestamp(),
                 ended=run.finished_at.timestamp(),
             )
