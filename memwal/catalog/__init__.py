@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from memwal.catalog.records import BacklogSample, JobRun, ManagedTable, Pruned, RunState
+from memwal.catalog.records import (
+    BacklogSample,
+    JobRun,
+    ManagedTable,
+    Pruned,
+    RunState,
+    TableState,
+)
 from memwal.catalog.snapshot import read_snapshot
 from memwal.maintenance.policy import Policy, merge_reason
 
@@ -23,6 +30,7 @@ __all__ = [
     "Policy",
     "Pruned",
     "RunState",
+    "TableState",
     "merge_reason",
     "read_snapshot",
 ]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import CursorResult, delete, func, select
+from sqlalchemy import CursorResult, delete, func, select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
 
-from memwal.catalog.models import BacklogSampleRow, JobRunRow
-from memwal.catalog.records import BacklogSample, Pruned, RunState
+from memwal.catalog.models import BacklogSampleRow, JobRunRow, TableStateRow
+from memwal.catalog.records import BacklogSample, Pruned, RunState, TableState
 from memwal.catalog.run_history import RunHistory
 from memwal.maintenance.status import TableStatus
 
@@ -17,19 +20,79 @@ class History(RunHistory):
     """Job runs and backlog samples: what was, beside what is registered."""
 
     def record_backlog(self, table: str, status: TableStatus) -> BacklogSample:
-        """Keep the sums of a status as a sample of now."""
+        """Keep the sums of a status as a sample of now, and the whole of it until the next.
+
+        Parameters
+        ----------
+        table : str
+            Name of the managed table.
+        status : TableStatus
+            Of all its regions.
+        """
         row = BacklogSampleRow(
             table_name=table,
             at=datetime.now(UTC),
             generations=status.backlog_generations,
             rows=status.backlog_rows,
             bytes=status.backlog_bytes,
-            wal_entries=sum(region.unflushed_wal_entries for region in status.regions),
+            wal_entries=status.unflushed_wal_entries,
+            version=status.version,
+            base_rows=status.base_rows,
+            regions=len(status.regions),
+            oldest_seconds=status.oldest_backlog_seconds,
+            lag_generations=max((index.generations for index in status.indexes), default=None),
+            lag_rows=max((index.rows or 0 for index in status.indexes), default=None),
+            reclaimable_bytes=status.reclaimable_bytes,
         )
         with self._database.writing() as session:
             session.add(row)
+            self._keep_state(session, table, row.at, status.to_dict())
             session.flush()
             return _sample(row)
+
+    def _keep_state(
+        self, session: Session, table: str, at: datetime, status: dict[str, Any]
+    ) -> None:
+        """Replace the status of a table by a later one."""
+        replaced = session.execute(
+            update(TableStateRow)
+            .where(TableStateRow.table_name == table)
+            .values(at=at, status=status)
+        )
+        if not _count(replaced):
+            # Somebody else may just have made it, with a status that is as new.
+            with contextlib.suppress(IntegrityError), session.begin_nested():
+                session.add(TableStateRow(table_name=table, at=at, status=status))
+
+    def states(self, *, table: str | None = None) -> list[TableState]:
+        """Return the latest status of every table that was ever looked at, by name.
+
+        Parameters
+        ----------
+        table : str, optional
+            Only this one.
+        """
+        query = select(TableStateRow).order_by(TableStateRow.table_name)
+        if table is not None:
+            query = query.where(TableStateRow.table_name == table)
+        with self._database.reading() as session:
+            return [
+                TableState(
+                    table=row.table_name, at=row.at, status=TableStatus.from_dict(row.status)
+                )
+                for row in session.scalars(query)
+            ]
+
+    def latest_samples(self) -> list[BacklogSample]:
+        """Return the newest sample of every table that was ever looked at, by name."""
+        newest = select(func.max(BacklogSampleRow.id)).group_by(BacklogSampleRow.table_name)
+        query = (
+            select(BacklogSampleRow)
+            .where(BacklogSampleRow.id.in_(newest))
+            .order_by(BacklogSampleRow.table_name)
+        )
+        with self._database.reading() as session:
+            return [_sample(row) for row in session.scalars(query)]
 
     def backlog_history(
         self, table: str, *, since: datetime | None = None, limit: int = 10_000
@@ -103,4 +166,11 @@ def _sample(row: BacklogSampleRow) -> BacklogSample:
         rows=row.rows,
         bytes=row.bytes,
         wal_entries=row.wal_entries,
+        version=row.version,
+        base_rows=row.base_rows,
+        regions=row.regions,
+        oldest_seconds=row.oldest_seconds,
+        lag_generations=row.lag_generations,
+        lag_rows=row.lag_rows,
+        reclaimable_bytes=row.reclaimable_bytes,
     )

@@ -20,7 +20,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-HEAD_REVISION = "0003"
+HEAD_REVISION = "0004"
 """Newest migration. Kept here so that opening a catalog does not load Alembic."""
 
 
@@ -108,6 +108,23 @@ class BacklogSampleRow(Base):
     rows: Mapped[int] = mapped_column(BigInteger)
     bytes: Mapped[int] = mapped_column(BigInteger)
     wal_entries: Mapped[int] = mapped_column(BigInteger)
+    version: Mapped[int | None] = mapped_column(BigInteger)
+    base_rows: Mapped[int | None] = mapped_column(BigInteger)
+    regions: Mapped[int | None] = mapped_column(BigInteger)
+    oldest_seconds: Mapped[float | None] = mapped_column(Float(53))
+    lag_generations: Mapped[int | None] = mapped_column(BigInteger)
+    lag_rows: Mapped[int | None] = mapped_column(BigInteger)
+    reclaimable_bytes: Mapped[int | None] = mapped_column(BigInteger)
+
+
+class TableStateRow(Base):
+    """The latest status of a table, with its regions and indexes."""
+
+    __tablename__ = "table_states"
+
+    table_name: Mapped[str] = mapped_column(String(63), primary_key=True)
+    at: Mapped[datetime]
+    status: Mapped[dict[str, Any]]
 
 
 class LeaseRow(Base):

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from memwal.errors import InvalidInputError
 from memwal.maintenance.policy import Policy
+from memwal.maintenance.status import TableStatus
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 CONNECTION_PREFIX = "airflow:"
@@ -190,6 +191,16 @@ class BacklogSample:
         Flushed and not merged.
     wal_entries : int
         Entries of the write-ahead logs that no flushed generation covers.
+    version, base_rows, regions : int or None
+        Version and rows of the base table, and how many regions there are; None, as what follows,
+        in samples of a memwal that did not keep it.
+    oldest_seconds : float or None
+        Age of the oldest generation of the backlog; None when there is no backlog.
+    lag_generations, lag_rows : int or None
+        Merged generations, and rows of the base table, that the index that is furthest behind
+        does not cover; None when no index is maintained.
+    reclaimable_bytes : int or None
+        Bytes in memory of generations that nothing but retention holds.
     """
 
     table: str
@@ -198,6 +209,32 @@ class BacklogSample:
     rows: int
     bytes: int
     wal_entries: int
+    version: int | None = None
+    base_rows: int | None = None
+    regions: int | None = None
+    oldest_seconds: float | None = None
+    lag_generations: int | None = None
+    lag_rows: int | None = None
+    reclaimable_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableState:
+    """The latest status of a table.
+
+    Attributes
+    ----------
+    table : str
+        Name of the managed table.
+    at : datetime
+        When it was looked at, in UTC.
+    status : TableStatus
+        Of that moment: ages count up to it.
+    """
+
+    table: str
+    at: datetime
+    status: TableStatus
 
 
 def check_name(name: str) -> str:

@@ -19,7 +19,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from memwal.catalog.database import Database, database_time
-from memwal.catalog.models import HeldRegionRow, ManagedTableRow, TroubleRow
+from memwal.catalog.models import HeldRegionRow, ManagedTableRow, TableStateRow, TroubleRow
 from memwal.maintenance.results import HeldRegion
 
 FIRST_PAUSE = timedelta(minutes=1)
@@ -189,6 +189,7 @@ class Setbacks:
         with self._database.writing() as session:
             session.execute(delete(HeldRegionRow).where(HeldRegionRow.table_name.not_in(names)))
             session.execute(delete(TroubleRow).where(TroubleRow.table_name.not_in(names)))
+            session.execute(delete(TableStateRow).where(TableStateRow.table_name.not_in(names)))
 
 
 def pause(attempts: int) -> timedelta:

@@ -67,6 +67,7 @@ def read_status(
         snapshot_age_seconds=max(0.0, now - taken_at / 1000) if taken_at else None,
         changed_regions=None if regions is not None else _changed(known, manifests),
         small_fragments=small_fragments(base),
+        base_rows=base.dataset.count_rows(),
     )
 
 

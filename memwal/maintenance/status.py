@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +92,8 @@ class TableStatus:
         when only some regions were looked at.
     small_fragments : int or None
         Fragments of the base table that a compaction would replace; None when nobody looked.
+    base_rows : int or None
+        Rows of the base table; None when nobody looked.
     """
 
     uri: str
@@ -100,6 +103,7 @@ class TableStatus:
     snapshot_age_seconds: float | None
     changed_regions: int | None = None
     small_fragments: int | None = None
+    base_rows: int | None = None
 
     @property
     def backlog_generations(self) -> int:
@@ -143,3 +147,20 @@ class TableStatus:
             "oldest_backlog_seconds": self.oldest_backlog_seconds,
             "reclaimable_bytes": self.reclaimable_bytes,
         }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Make a status of what :meth:`to_dict` gave; keys that are not known are left out."""
+        return cls(
+            **{
+                **_known(cls, values),
+                "regions": tuple(
+                    RegionBacklog(**_known(RegionBacklog, one)) for one in values["regions"]
+                ),
+                "indexes": tuple(IndexLag(**_known(IndexLag, one)) for one in values["indexes"]),
+            }
+        )
+
+
+def _known(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    return {field.name: values[field.name] for field in fields(kind) if field.name in values}

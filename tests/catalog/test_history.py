@@ -315,3 +315,25 @@ def test_policies_say_what_is_kept(each_catalog: Catalog) -> None:
     }
     assert each_catalog.prune(now=now + timedelta(days=8))["gone"] == Pruned(runs=0, samples=1)
     assert each_catalog.prune(now=now + timedelta(days=31))["gone"].runs == 1
+
+
+def test_the_latest_status_of_every_table_is_kept(catalog: Catalog) -> None:
+    catalog.record_backlog("a", status(generations=1, wal=0))
+    newest = catalog.record_backlog("a", status(generations=2, wal=5))
+    other = catalog.record_backlog("b", status(generations=3, wal=0))
+    assert catalog.latest_samples() == [newest, other]
+    kept, of_b = catalog.states()
+    assert (kept.table, kept.at, kept.status) == ("a", newest.at, status(generations=2, wal=5))
+    assert catalog.states(table="b") == [of_b]
+    assert catalog.states(table="c") == []
+    assert newest.lag_generations is None
+    assert newest.version == kept.status.version
+    assert newest.regions == len(kept.status.regions)
+
+
+def test_a_status_survives_json() -> None:
+    found = status(generations=2, wal=1)
+    values = json.loads(json.dumps(found.to_dict()))
+    assert TableStatus.from_dict(values) == found
+    values["later"] = 1
+    assert TableStatus.from_dict(values) == found
