@@ -11,6 +11,7 @@ from memwal.maintenance.policy_checks import (
     GIB,
     MIB,
     check_integer,
+    check_pool,
     check_schedule,
     check_seconds,
     check_tags,
@@ -94,6 +95,16 @@ class Policy:
         older manifest. At least 60.
     gc_retention_seconds : float, default 3600
         How far back versions of the base table keep what they need.
+    late_seconds, critical_seconds : float, default 3600 and 43,200
+        Age of the oldest unmerged generation from which the table is late, and critically so: what
+        alerts, notifications and the health in the user interface go by.
+    sensor_groups : int, default 64
+        Airflow waits for each region by a sensor of its own up to so many regions; a table with
+        more has so many sensors, each of which looks at a share of its regions.
+    pool : str or None, default None
+        Airflow's pool for the jobs of the table; None takes its default pool.
+    retries : int, default 2
+        How often Airflow tries a job again that failed.
     tags : tuple of str, default ()
         Shown beside the table, to filter by.
     priority : int, default 1
@@ -128,6 +139,11 @@ class Policy:
     sensor_timeout_seconds: float = 60.0
     gc_grace_seconds: float = 600.0
     gc_retention_seconds: float = 3600.0
+    late_seconds: float = 3600.0
+    critical_seconds: float = 43_200.0
+    sensor_groups: int = 64
+    pool: str | None = None
+    retries: int = 2
     tags: tuple[str, ...] = ()
     priority: int = 1
 
@@ -136,6 +152,9 @@ class Policy:
         check_integer("merge_commit_bytes", self.merge_commit_bytes, low=MIB)
         check_integer("index_at_generations", self.index_at_generations, low=1)
         check_integer("priority", self.priority, low=1, high=100)
+        check_integer("sensor_groups", self.sensor_groups, low=1, high=1000)
+        check_integer("retries", self.retries, low=0, high=20)
+        check_pool("pool", self.pool)
         for key, low in (
             ("merge_at_bytes", 1),
             ("merge_run_bytes", MIB),
@@ -158,6 +177,8 @@ class Policy:
             ("sensor_timeout_seconds", 1),
             ("gc_grace_seconds", 60),
             ("gc_retention_seconds", 0),
+            ("late_seconds", 1),
+            ("critical_seconds", 1),
         ):
             check_seconds(key, getattr(self, key), low=least)
         if self.version_retention_seconds is not None:

@@ -73,5 +73,15 @@ def check_tags(key: str, value: object) -> None:
             )
 
 
+def check_pool(key: str, value: object) -> None:
+    """Refuse what is no name of a pool, nor None."""
+    if value is None or (isinstance(value, str) and 0 < len(value.strip()) <= 256):
+        return
+    raise InvalidInputError(
+        f"Policy key {key!r} is {value!r}; give the name of an Airflow pool, or None for the "
+        "default one."
+    )
+
+
 def _is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)

@@ -10,15 +10,7 @@ down_revision = "0003"
 branch_labels = None
 depends_on = None
 
-ADDED = {
-    "version": sa.BigInteger,
-    "base_rows": sa.BigInteger,
-    "regions": sa.BigInteger,
-    "oldest_seconds": lambda: sa.Float(53),
-    "lag_generations": sa.BigInteger,
-    "lag_rows": sa.BigInteger,
-    "reclaimable_bytes": sa.BigInteger,
-}
+COUNTS = ("version", "base_rows", "regions", "lag_generations", "lag_rows", "reclaimable_bytes")
 
 
 def upgrade() -> None:
@@ -31,13 +23,14 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("table_name", name="pk_table_states"),
     )
     with op.batch_alter_table("backlog_samples") as samples:
-        for name, kind in ADDED.items():
-            samples.add_column(sa.Column(name, kind(), nullable=True))
+        for name in COUNTS:
+            samples.add_column(sa.Column(name, sa.BigInteger(), nullable=True))
+        samples.add_column(sa.Column("oldest_seconds", sa.Float(53), nullable=True))
 
 
 def downgrade() -> None:
     """Drop them."""
     with op.batch_alter_table("backlog_samples") as samples:
-        for name in ADDED:
+        for name in (*COUNTS, "oldest_seconds"):
             samples.drop_column(name)
     op.drop_table("table_states")
