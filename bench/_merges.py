@@ -128,9 +128,19 @@ def backlog_table(uri: str, rows: int) -> memwal.Table:
 
 
 def _quicker(uri: str, folder: Path, task: dict[str, Any]) -> dict[str, Any]:
-    """The task with whichever of Lance's two ways to find the matches is quicker here."""
-    ways = [{**task, "use_index": use_index} for use_index in (False, True)]
-    return min(ways, key=lambda way: _measured(uri, folder, way)["seconds"])
+    """The task with whichever of Lance's two ways to find the matches is quicker here.
+
+    Its index cannot be used for many large rows: they do not fit what it allows itself in memory.
+    """
+    seconds: dict[bool, float] = {}
+    for use_index in (False, True):
+        try:
+            way = {**task, "use_index": use_index}
+            seconds[use_index] = _measured(uri, folder, way)["seconds"]
+        except subprocess.CalledProcessError as failure:
+            if "Resources exhausted" not in failure.stderr:
+                raise
+    return {**task, "use_index": min(seconds, key=lambda use_index: seconds[use_index])}
 
 
 def _way(task: Mapping[str, Any]) -> str:

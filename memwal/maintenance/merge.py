@@ -26,6 +26,7 @@ import random
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from uuid import UUID
 
 import lance
@@ -47,6 +48,7 @@ from memwal.maintenance.merge_source import (
 from memwal.maintenance.results import HeldRegion, JobResult, TaskRunner, run_in_process
 from memwal.region.discovery import read_manifests
 from memwal.storage.location import TableLocation
+from memwal.storage.write_behind import write_behind
 from memwal.table_index.base_table import BaseTable, open_base, translate_lance_error
 from memwal.table_index.commit_conflicts import is_conflict
 from memwal.table_index.strict_commit import commit_durably
@@ -63,6 +65,9 @@ _ATTEMPTS = 50
 _SHRINK = 4
 _GROW = 2
 _CONFLICT_WAIT_SECONDS = 0.05
+
+# Syncing less takes no time worth another thread.
+_WRITE_BEHIND_BYTES = 64 << 20
 
 # Of a commit that was stored although its caller was told otherwise.
 _NO_FIGURES = {"num_inserted_rows": 0, "num_updated_rows": 0, "num_deleted_rows": 0}
@@ -390,8 +395,15 @@ def _upsert(base: BaseTable, source: MergeSource) -> int:
         )
         return _execute(builder, source.upserts)
 
-    figures = _commit(base, execute, accept=_ours_to_merge(base, source))
+    with write_behind(_data_folder(base.location, source.upserts.nbytes)):
+        figures = _commit(base, execute, accept=_ours_to_merge(base, source))
     return int(figures["num_inserted_rows"] + figures["num_updated_rows"])
+
+
+def _data_folder(location: TableLocation, size: int) -> Path | None:
+    """Where a local table's new files come, if so many bytes of them are worth writing ahead."""
+    folder = location.local_path
+    return None if folder is None or size < _WRITE_BEHIND_BYTES else folder / "data"
 
 
 def _ours_to_merge(base: BaseTable, source: MergeSource) -> Callable[[int], bool]:

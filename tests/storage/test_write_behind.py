@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import memwal.storage.write_behind as module
+from memwal.storage.write_behind import write_behind
+
+
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], threading.Event]:
+    """Sizes of the files that were begun with, by the real call; and an event for the first."""
+    real = module._sync_file_range()
+    assert real is not None
+    sizes: list[int] = []
+    first = threading.Event()
+
+    def recording(descriptor: int, *rest: Any) -> int:
+        sizes.append(Path(f"/proc/self/fd/{descriptor}").stat().st_size)
+        assert real is not None
+        assert real(descriptor, *rest) == 0
+        first.set()
+        return 0
+
+    monkeypatch.setattr(module, "_sync_file_range", lambda: recording)
+    return sizes, first
+
+
+def test_new_files_are_begun_with_and_old_ones_are_not(
+    tmp_path: Path, begun: tuple[list[int], threading.Event]
+) -> None:
+    sizes, first = begun
+    (tmp_path / "old").write_bytes(bytes(10))
+    with write_behind(tmp_path):
+        (tmp_path / "new").write_bytes(bytes(5_000))
+        assert first.wait(30)
+    assert set(sizes) <= {0, 5_000}
+    assert not [t for t in threading.enumerate() if t.name == "memwal-write-behind"]
+
+
+def test_a_failure_of_the_block_ends_the_watch(tmp_path: Path) -> None:
+    with pytest.raises(KeyError), write_behind(tmp_path):
+        raise KeyError("stop")
+    assert not [t for t in threading.enumerate() if t.name == "memwal-write-behind"]
+
+
+@pytest.mark.parametrize("folder", [None, Path("/nowhere/at/all")])
+def test_nowhere_nothing_is_watched(folder: Path | None) -> None:
+    with write_behind(folder):
+        assert not [t for t in threading.enumerate() if t.name == "memwal-write-behind"]
+
+
+def test_where_the_system_cannot_nothing_is_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_sync_file_range", lambda: None)
+    with write_behind(tmp_path):
+        assert not [t for t in threading.enumerate() if t.name == "memwal-write-behind"]
+
+
+def test_a_file_that_is_gone_again_is_left_out(tmp_path: Path) -> None:
+    start = module._sync_file_range()
+    assert start is not None
+    module._begin(tmp_path / "gone", start)
