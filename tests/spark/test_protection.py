@@ -289,38 +289,60 @@ def at(store: FaultyStore, number: int, after: bool, act: Callable[[], None]) ->
 
 @pytest.mark.usefixtures("no_later_moment")
 class TestRaces:
-    @pytest.mark.parametrize(
-        ("base_versions", "last"),
-        [
-            (False, 6),
-            pytest.param(False, None, marks=pytest.mark.slow),
-            pytest.param(True, None, marks=pytest.mark.slow),
-        ],
-    )
-    def test_merged_and_collected_at_each_step_of_a_load(
-        self, stepped: FaultyStore, table: memwal.Table, base_versions: bool, last: int | None
+    @pytest.mark.parametrize("after", [False, True])
+    @pytest.mark.parametrize("step", ["place", "holds"])
+    def test_merged_and_collected_while_the_tag_is_placed(
+        self, stepped: FaultyStore, table: memwal.Table, step: str, after: bool
     ) -> None:
-        """The load stands still for two days of the collector's; the last steps are the tag's."""
-        found = list(steps(stepped, lambda: plan(table)))
-        assert len(found) >= 10
-        for turn, (number, after) in enumerate(found[-last:] if last else found):
-            protection.release(table.location, session="")
-            write(table, {1000 + turn: turn})
+        assert self.merged_and_collected(stepped, table, step, 0, after, base_versions=False)
 
-            def act() -> None:
-                table.merge()
-                table.build_indexes()
-                collect(table, 1, 2, base_versions=base_versions)
+    @pytest.mark.slow
+    @pytest.mark.parametrize("base_versions", [False, True])
+    def test_merged_and_collected_at_each_step_of_a_load(
+        self, stepped: FaultyStore, table: memwal.Table, base_versions: bool
+    ) -> None:
+        """The load stands still for two days of the collector's."""
+        number = 0
+        while all(
+            self.merged_and_collected(
+                stepped, table, "*", number, after, base_versions=base_versions
+            )
+            for after in (False, True)
+        ):
+            number += 1
+        assert number >= 8
 
-            expected = state(table)
-            at(stepped, number, after, act)
-            made = plan(table)
-            stepped.clear()
-            write(table, dict.fromkeys(range(10), turn))
+    def merged_and_collected(
+        self,
+        store: FaultyStore,
+        table: memwal.Table,
+        step: str,
+        number: int,
+        after: bool,
+        *,
+        base_versions: bool,
+    ) -> bool:
+        """Returns whether the load has such a step."""
+        protection.release(table.location, session="")
+        write(table, dict.fromkeys(range(1000, 1010), number))
+        expected = state(table)
+
+        def act() -> None:
+            store.clear()
             table.merge()
             table.build_indexes()
-            collect(table, 1, 2)
-            assert read(made) == expected, (number, after)
+            collect(table, 1, 2, base_versions=base_versions)
+
+        store.clear()
+        rule = store._add(Rule(step, "*", act, after, number, 1))
+        made = plan(table)
+        store.clear()
+        write(table, dict.fromkeys(range(10), number))
+        table.merge()
+        table.build_indexes()
+        collect(table, 1, 2)
+        assert read(made) == expected, (step, number, after)
+        return rule.hits == 1
 
     @pytest.mark.parametrize("cases", [4, pytest.param(60, marks=pytest.mark.slow)])
     def test_a_load_at_each_step_of_a_collector(
