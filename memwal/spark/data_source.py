@@ -43,7 +43,8 @@ def register(spark: SparkSession, *, storage_options: Mapping[str, str] | None =
         As Lance takes them, for every load of the session that names no file of its own. They
         travel inside the tasks and stand neither in Spark's configuration nor in a plan.
     """
-    # A class of its own is sent to the driver's Python workers as a whole, attributes and all.
+    # A class of its own is sent to the driver's Python workers as a whole, with every attribute
+    # that is not the very one of its base.
     source = type(
         "MemWalDataSourceOfSession",
         (MemWalDataSource,),
@@ -63,7 +64,7 @@ class MemWalDataSource(DataSource):  # type: ignore[misc]
 
     # Of a registration; see register().
     _storage_options: ClassVar[Mapping[str, str]] = {}
-    _session: ClassVar[str] = SESSION
+    _session: ClassVar[str | None] = None
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         # Here, so that an option that is a secret is refused before there is a plan to show it.
@@ -100,7 +101,7 @@ class MemWalDataSource(DataSource):  # type: ignore[misc]
         file = self._options.storage_options_file
         storage_options = read_options_file(file) if file is not None else self._storage_options
         location = TableLocation(self._options.uri, storage_options)
-        return plan_read(location, self._options, columns=columns, session=self._session)
+        return plan_read(location, self._options, columns=columns, session=self._session or SESSION)
 
 
 class MemWalReader(DataSourceReader):  # type: ignore[misc]
