@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["register"]
+__all__ = ["register", "release"]
 
 
 def register(spark: SparkSession, *, storage_options: Mapping[str, str] | None = None) -> None:
@@ -19,3 +19,21 @@ def register(spark: SparkSession, *, storage_options: Mapping[str, str] | None =
     from memwal.spark import data_source
 
     data_source.register(spark, storage_options=storage_options)
+
+
+def release(uri: str, *, storage_options: Mapping[str, str] | None = None) -> int:
+    """End the protection of what the loads of this process read of a table.
+
+    Without it a protection ends by itself, ``protect_seconds`` after the last query or task that
+    read it. Data frames that were loaded before may fail from here on, once what they read is
+    collected. Returns how many tags there were.
+
+    Raises
+    ------
+    StoreAccessError, StoreUnavailableError
+        As for any write.
+    """
+    from memwal.spark import protection
+    from memwal.storage.location import TableLocation
+
+    return protection.release(TableLocation(uri, storage_options or {}))

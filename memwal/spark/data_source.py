@@ -15,6 +15,7 @@ from pyspark.sql.datasource import (  # noqa: TID253 - what is defined here is a
 
 from memwal.errors import InvalidInputError
 from memwal.spark.arrow_types import check_schema, spark_schema, to_spark
+from memwal.spark.protection import SESSION, keep_protected
 from memwal.spark.read_options import parse_options
 from memwal.spark.read_plan import ReadPlan, plan_read
 from memwal.spark.read_rows import read_share
@@ -42,14 +43,13 @@ def register(spark: SparkSession, *, storage_options: Mapping[str, str] | None =
         As Lance takes them, for every load of the session that names no file of its own. They
         travel inside the tasks and stand neither in Spark's configuration nor in a plan.
     """
-    source: type[MemWalDataSource] = MemWalDataSource
-    if storage_options:
-        # A class of its own is sent to the driver's Python workers as a whole, options and all.
-        source = type(
-            "MemWalDataSourceWithOptions",
-            (MemWalDataSource,),
-            {"_storage_options": check_options(storage_options)},
-        )
+    # A class of its own is sent to the driver's Python workers as a whole, with every attribute
+    # that is not the very one of its base.
+    source = type(
+        "MemWalDataSourceOfSession",
+        (MemWalDataSource,),
+        {"_storage_options": check_options(storage_options or {}), "_session": SESSION},
+    )
     spark.dataSource.register(source)
 
 
@@ -64,6 +64,7 @@ class MemWalDataSource(DataSource):  # type: ignore[misc]
 
     # Of a registration; see register().
     _storage_options: ClassVar[Mapping[str, str]] = {}
+    _session: ClassVar[str | None] = None
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         # Here, so that an option that is a secret is refused before there is a plan to show it.
@@ -92,13 +93,15 @@ class MemWalDataSource(DataSource):  # type: ignore[misc]
                 raise InvalidInputError("choose columns by a schema or by the option, not by both")
             plan = self._make_plan(tuple(schema.names))
             check_schema(schema, spark_schema(plan.schema))
+        # A query may come long after the load.
+        keep_protected(plan.moment.location, plan.protection)
         return MemWalReader(plan, schema)
 
     def _make_plan(self, columns: tuple[str, ...] | None) -> ReadPlan:
         file = self._options.storage_options_file
         storage_options = read_options_file(file) if file is not None else self._storage_options
         location = TableLocation(self._options.uri, storage_options)
-        return plan_read(location, self._options, columns=columns)
+        return plan_read(location, self._options, columns=columns, session=self._session or SESSION)
 
 
 class MemWalReader(DataSourceReader):  # type: ignore[misc]

@@ -1,9 +1,10 @@
 """The rows of an old plan at a later version of the base table, once some of its files are gone.
 
-A generation is collected when the base table contains it, so that a later version has its rows.
-That version shows what the plan shows if nothing newer is merged into it; and which of its rows
-came from the plan's generations can be told if nothing else wrote or moved rows in between: they
-are those in new fragments.
+For plans that nothing protects: of readers who may not write a tag, or who came back when theirs
+had ended. A generation is collected when the base table contains it, so that a later version has
+its rows. That version shows what the plan shows if nothing newer is merged into it; and which of
+its rows came from the plan's generations can be told if nothing else wrote or moved rows in
+between: they are those in new fragments.
 """
 
 from __future__ import annotations

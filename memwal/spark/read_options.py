@@ -10,9 +10,12 @@ from typing import Final
 from uuid import UUID
 
 from memwal.errors import InvalidInputError
+from memwal.spark.protection import DEFAULT_PROTECT_SECONDS
 
 DEFAULT_PARTITION_BYTES: Final = 128 << 20
 
+# A protection that nobody renews holds everything that is merged after it.
+_MAX_SECONDS: Final = 30 * 86_400
 _STORAGE_FILE: Final = "storage_options_file"
 _HINT: Final = (
     f"storage options do not belong here: put them into a JSON file and name it as {_STORAGE_FILE},"
@@ -47,6 +50,9 @@ class ReadOptions:
         Leave out columns of types that Spark does not have.
     truncate_nanoseconds : bool, default False
         Cut times to the microseconds that Spark has; otherwise a value that has more is an error.
+    protect_seconds : int, default 6 hours
+        How long what the load needs stays stored when nobody reads it: every query and task
+        starts the time anew. It takes a tag on the table, and permission to write one. 0 for none.
     storage_options_file : Path or None
         JSON object of storage options, as Lance takes them; read by the driver.
     """
@@ -61,6 +67,7 @@ class ReadOptions:
     target_partition_bytes: int = DEFAULT_PARTITION_BYTES
     omit_unsupported: bool = False
     truncate_nanoseconds: bool = False
+    protect_seconds: int = DEFAULT_PROTECT_SECONDS
     storage_options_file: Path | None = None
 
 
@@ -124,6 +131,13 @@ def _positive(text: str) -> int:
     return number
 
 
+def _seconds(text: str) -> int:
+    number = int(text)
+    if not 0 <= number <= _MAX_SECONDS:
+        raise ValueError(text)
+    return number
+
+
 def _boolean(text: str) -> bool:
     if text.lower() not in ("true", "false"):
         raise ValueError(text)
@@ -146,6 +160,7 @@ _PARSERS: Final[Mapping[str, Callable[[str], object]]] = {
     "target_partition_bytes": _positive,
     "omit_unsupported": _boolean,
     "truncate_nanoseconds": _boolean,
+    "protect_seconds": _seconds,
     _STORAGE_FILE: Path,
 }
 _EXPECTED: Final[Mapping[Callable[[str], object], str]] = {
@@ -153,5 +168,6 @@ _EXPECTED: Final[Mapping[Callable[[str], object], str]] = {
     _text: "text",
     _uuids: "UUIDs divided by commas",
     _positive: "a whole number from 1 up",
+    _seconds: f"a whole number from 0 to {_MAX_SECONDS}",
     _boolean: "true or false",
 }

@@ -6,13 +6,13 @@ import heapq
 import logging
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 import pyarrow as pa
 
-from memwal.errors import InvalidInputError, TableSetupError
+from memwal.errors import InvalidInputError, ObjectNotFoundError, TableSetupError
 from memwal.format.index_details import StoredRegionSpec
 from memwal.format.names import generation_dir
 from memwal.format.region_manifest import RegionManifest
@@ -21,6 +21,7 @@ from memwal.reader.scan import output_schema
 from memwal.region.discovery import read_manifests
 from memwal.region.spec import RegionSpec
 from memwal.region.stored_fields import is_pending
+from memwal.spark.protection import SESSION, holds, protect, unprotect
 from memwal.spark.read_options import ReadOptions
 from memwal.storage.location import TableLocation
 from memwal.table_index.base_table import (
@@ -29,6 +30,7 @@ from memwal.table_index.base_table import (
     open_dataset,
     translate_lance_error,
 )
+from memwal.table_index.read_tags import ReadTag, parse_read_tag
 
 if TYPE_CHECKING:
     from lance.fragment import LanceFragment
@@ -38,6 +40,8 @@ logger = logging.getLogger(__name__)
 # Of what nobody recorded a size for.
 _GUESSED_ROW_BYTES: Final = 256
 _GUESSED_GENERATION_BYTES: Final = 16 << 20
+# Plans that are made while others commit in the moment between the look and the tag.
+_PLANS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +112,8 @@ class ReadPlan:
         At least one; every fragment and generation is in exactly one.
     truncate : bool
         Cut times to microseconds.
+    protection : ReadTag or None
+        What keeps all this stored.
     """
 
     moment: Moment
@@ -116,15 +122,25 @@ class ReadPlan:
     regions: frozenset[UUID] | None
     shares: tuple[Share, ...]
     truncate: bool
+    protection: ReadTag | None = None
 
 
 def plan_read(
-    location: TableLocation, options: ReadOptions, *, columns: Collection[str] | None
+    location: TableLocation,
+    options: ReadOptions,
+    *,
+    columns: Collection[str] | None,
+    session: str = SESSION,
 ) -> ReadPlan:
-    """Plan a read of the table as it is now, or as it was at a version or a tag.
+    """Plan a read of the table as it is now, or as it was at a version or a tag, and protect it.
 
     Manifests are read before the base table, as every reader does: what is merged in between is
     then in the base table.
+
+    Parameters
+    ----------
+    session : str
+        Whose protection it is.
 
     Raises
     ------
@@ -132,7 +148,30 @@ def plan_read(
         A column, the filter or the tag does not exist.
     TableSetupError
         There is no such table or version, or MemWAL is not enabled.
+    ObjectNotFoundError
+        The version was cleaned up meanwhile.
     """
+    for left in reversed(range(_PLANS)):
+        plan, base = _plan(location, options, columns)
+        if options.tag is not None:
+            # Of somebody who keeps that version.
+            return plan
+        try:
+            tag, is_new = protect(base, seconds=options.protect_seconds, session=session)
+        except ObjectNotFoundError:
+            if not left or options.version is not None:
+                raise
+            continue
+        if tag is None or options.version is not None or not left or holds(base):
+            return replace(plan, protection=tag)
+        if is_new:
+            unprotect(location, tag)
+    raise TableSetupError(f"{location} changes faster than a load can be planned; try again")
+
+
+def _plan(
+    location: TableLocation, options: ReadOptions, columns: Collection[str] | None
+) -> tuple[ReadPlan, BaseTable]:
     manifests = read_manifests(location.store, options.regions)
     past = _past_version(location, options)
     base = open_base(location, version=past)
@@ -164,7 +203,7 @@ def plan_read(
         partitions=options.partitions,
         target_bytes=options.target_partition_bytes,
     )
-    return ReadPlan(
+    plan = ReadPlan(
         moment=Moment(location, base.version, base.digest, generations),
         schema=schema,
         filter=predicate,
@@ -175,6 +214,7 @@ def plan_read(
         ),
         truncate=options.truncate_nanoseconds,
     )
+    return plan, base
 
 
 def spec_in_force(base: BaseTable) -> RegionSpec:
@@ -228,7 +268,9 @@ def _past_version(location: TableLocation, options: ReadOptions) -> int | None:
     tags = dataset.tags.list()
     tag = tags.get(options.tag)
     if tag is None or tag["branch"]:
-        known = ", ".join(sorted(name for name, other in tags.items() if not other["branch"]))
+        known = ", ".join(
+            sorted(n for n, other in tags.items() if not other["branch"] and not parse_read_tag(n))
+        )
         raise InvalidInputError(f"{location} has no tag {options.tag!r}; it has {known or 'none'}")
     return int(tag["version"])
 

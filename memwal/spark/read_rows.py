@@ -29,6 +29,7 @@ from memwal.reader.newest import ROW_ADDRESS, NewestRows, find_newest
 from memwal.region.newest import key_column
 from memwal.region.routing import Router
 from memwal.spark.later_moment import find_later_moment
+from memwal.spark.protection import keep_protected
 from memwal.spark.read_plan import Moment, PlannedGeneration, ReadPlan, Share, spec_in_force
 from memwal.table_index.base_table import BaseTable, open_base, translate_lance_error
 
@@ -45,13 +46,16 @@ _COUNTED_ROWS: Final = 1 << 20
 def read_share(plan: ReadPlan, share: Share) -> Iterator[pa.RecordBatch]:
     """Read the rows of a share that count, with the columns of the plan.
 
-    Where files of the plan are no longer stored, the same rows are looked for at a later version.
+    The plan's protection is renewed meanwhile. Where files of the plan are no longer stored, the
+    same rows are looked for at a later version.
 
     Raises
     ------
     ConflictError
         No version that is stored shows what the plan shows.
     """
+    location = plan.moment.location
+    keep_protected(location, plan.protection)
     rows = _share_rows(plan, share)
     try:
         # The first batch is read now, while the share can still start over.
@@ -60,8 +64,9 @@ def read_share(plan: ReadPlan, share: Share) -> Iterator[pa.RecordBatch]:
         _opened.cache_clear()
         first, rows = [], _later_rows(plan, share, error)
     try:
-        yield from first
-        yield from rows
+        for batch in itertools.chain(first, rows):
+            yield batch
+            keep_protected(location, plan.protection)
     except (ObjectNotFoundError, TableSetupError) as error:
         # The next try of the task looks for itself what is left.
         _opened.cache_clear()
@@ -261,6 +266,7 @@ def _outdated(moment: Moment, error: Exception) -> ConflictError:
     return ConflictError(
         f"version {moment.version} of {moment.location}, or a flushed generation that it does not "
         f"contain, is no longer stored ({error}), and newer rows came into the base table since: "
-        "the data frame is older than what the garbage collector keeps. Load the table again; if "
-        "this happens to young data frames, give the collector a longer retention"
+        "nothing protects any more what the data frame reads. Load the table again; if this "
+        "happens to data frames in use, load them with a longer protect_seconds and as somebody "
+        "who may write tags, or give the collector a longer retention"
     )

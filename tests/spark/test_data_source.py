@@ -20,6 +20,7 @@ from support.tables import MakeTable, keys, later, rows, state
 import memwal
 import memwal.spark
 from memwal.maintenance.garbage import collect_garbage
+from memwal.spark.protection import SESSION
 
 SECRET = "tell-nobody-9876543210"
 
@@ -165,6 +166,24 @@ class TestMoment:
                 frame.collect()
         else:
             assert shown(frame) == expected
+
+    def test_what_was_collected_under_a_protection(self, spark, make_backlog):
+        table, expected = make_backlog(2)
+        frame = load(spark, table, partitions=3, protect_seconds=864_000)
+        load(spark, table, columns="id", protect_seconds=864_000)
+        (tag,) = table.base().dataset.tags.list()
+        assert tag.endswith(SESSION), "one for the session"
+        with table.writer() as writer:
+            writer.upsert(rows({5: 7}))
+        table.merge()
+        table.build_indexes()
+        for seconds in (86_400, 172_800):
+            collect_garbage(
+                table.location, dry_run=False, retention=timedelta(0), clock=later(seconds)
+            )
+        assert shown(frame) == expected
+        assert memwal.spark.release(table.uri) == 1
+        assert table.base().dataset.tags.list() == {}
 
     def test_a_version_and_a_tag(self, spark, make_backlog):
         table, expected = make_backlog(1)

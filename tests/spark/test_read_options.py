@@ -28,6 +28,7 @@ def test_all_of_them() -> None:
         "target_partition_bytes": "1000",
         "omit_unsupported": "True",
         "truncate_nanoseconds": "false",
+        "protect_seconds": "0",
         "storage_options_file": "/run/secrets/s3.json",
     }
     assert parse_options(given) == ReadOptions(
@@ -40,6 +41,7 @@ def test_all_of_them() -> None:
         target_partition_bytes=1000,
         omit_unsupported=True,
         truncate_nanoseconds=False,
+        protect_seconds=0,
         storage_options_file=Path("/run/secrets/s3.json"),
     )
 
@@ -55,6 +57,8 @@ def test_columns(text: str, columns: tuple[str, ...]) -> None:
     ("name", "text", "expected"),
     [
         ("columns", "[1]", "a JSON list of names"),
+        ("protect_seconds", "-1", "a whole number from 0 to 2592000"),
+        ("protect_seconds", "2592001", "a whole number from 0 to 2592000"),
         ("columns", "[a", "a JSON list of names"),
         ("filter", " ", "text"),
         ("version", "latest", "a whole number from 1 up"),

@@ -14,6 +14,7 @@ manifests. What a run that dies leaves:
 | manifests, oldest first, one by one | those that bound the log stay; the hint names a later one first | a history that begins later |
 | drop generations from the manifest | epoch and everything else stay as they are, by compare-and-swap | folders that the next run takes |
 | index files, staged files | their age; all stored versions were read after they were listed | a part of an index that nothing names |
+| tags of reads that have ended | looked at again before each goes; they held nothing in this run | a tag that the next run takes |
 
 Tags and branches that come while a run is under way are noticed before every few regions, and
 before a folder goes, which is a grace period after its generation was dropped. What is left is a tag

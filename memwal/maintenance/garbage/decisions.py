@@ -20,6 +20,7 @@ class Kind(StrEnum):
     INDEX = "index files"
     STAGING = "staging files"
     BASE_VERSIONS = "base versions"
+    READ = "read protection"
     REGION = "region"
 
 
@@ -34,6 +35,7 @@ class Reason(StrEnum):
     INDEX_BEHIND = "index_behind"
     TAG = "tag"
     BRANCH = "branch"
+    READ = "read"
     RETENTION = "retention"
     GRACE = "grace"
     NEWEST_ENTRY = "newest_entry"
@@ -105,6 +107,7 @@ _FIGURES = {
     Kind.INDEX: ("index_files", "bytes_index_files"),
     Kind.STAGING: ("staging_files", "bytes_staging_files"),
     Kind.BASE_VERSIONS: ("base_versions", "bytes_base_versions"),
+    Kind.READ: ("read_protections", "bytes_read_protections"),
 }
 # Kinds that are counted as what they are and not by their objects.
 _WHOLE = frozenset({Kind.GENERATION, Kind.FOLDER, Kind.ORPHAN})

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from memwal.errors import MemWalError
-from memwal.maintenance.garbage import index_files, staging
+from memwal.maintenance.garbage import index_files, read_protections, staging
 from memwal.maintenance.garbage.ages import (
     DEFAULT_GRACE,
     DEFAULT_INDEX_AGE,
@@ -19,6 +19,7 @@ from memwal.maintenance.garbage.ages import (
 from memwal.maintenance.garbage.base_versions import clean_base_versions
 from memwal.maintenance.garbage.decisions import CollectionResult, Decision, Tally
 from memwal.maintenance.garbage.needs import read_needs
+from memwal.maintenance.garbage.refs import Refs
 from memwal.maintenance.garbage.tasks import CollectOutcome, CollectTask, run_collect_task
 from memwal.maintenance.garbage.versions import StoredVersions
 from memwal.maintenance.guard import Guard, guarded
@@ -83,7 +84,7 @@ def collect_garbage(
     CollectionResult
         Figures ``generations_dropped``, ``folders`` (of which ``orphaned_folders`` were never
         named), ``log_entries``, ``manifests``, ``index_files``, ``staging_files``,
-        ``base_versions``; ``bytes``, and the same by kind as ``bytes_...``.
+        ``base_versions``, ``read_protections``; ``bytes``, and the same by kind as ``bytes_...``.
 
     Raises
     ------
@@ -128,7 +129,9 @@ def collect_garbage(
         guard()
     older_than = max(version_age or ages.keep, ages.keep) if base_versions else None
     try:
-        for decision in _of_the_table(location, ages, dry_run=dry_run, versions=older_than):
+        for decision in _of_the_table(
+            location, ages, needs.refs, dry_run=dry_run, versions=older_than
+        ):
             tally.add(decision)
     except MemWalError as error:
         problems.append(f"files of the table itself: not collected: {error}")
@@ -145,10 +148,15 @@ def collect_garbage(
 
 
 def _of_the_table(
-    location: TableLocation, ages: Ages, *, dry_run: bool, versions: timedelta | None
+    location: TableLocation, ages: Ages, refs: Refs, *, dry_run: bool, versions: timedelta | None
 ) -> Iterator[Decision]:
     """Decide about what belongs to no region; yields each decision after it was carried out."""
     store = location.store
+    for tag, decision in read_protections.judge_read_tags(refs, ages):
+        if not decision.goes or dry_run:
+            yield decision
+        elif ended := read_protections.end(location, tag, ages):
+            yield ended
     for decision in index_files.judge_index_files(location, ages):
         if decision.goes and not dry_run:
             index_files.delete(store, decision.what)

@@ -13,19 +13,24 @@ from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 from uuid import UUID
 
 from memwal.errors import ObjectNotFoundError, TableSetupError
 from memwal.maintenance.garbage.ages import Ages, moment
 from memwal.maintenance.garbage.decisions import Reason
+from memwal.maintenance.garbage.read_protections import names_told, protected_until
+from memwal.maintenance.garbage.refs import Refs, read_refs
 from memwal.maintenance.garbage.versions import StoredVersions, progress_of
 from memwal.maintenance.index_build import caught_up, maintained_index_names
 from memwal.storage.location import TableLocation
 from memwal.table_index.base_table import BaseTable, open_base, translate_lance_error
-
-REFS_DIR = "_refs"
+from memwal.table_index.read_tags import parse_read_tag
 
 _PARALLEL_READS = 16
+# Tags of reads come and go while tags are listed, of which Lance reads one after another.
+_ATTEMPTS = 5
+_READ_WORDS = "a read of version {} needs it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +71,7 @@ class Needs:
     """
 
     limits: tuple[Limit, ...]
-    refs: tuple[tuple[object, ...], ...] = ()
+    refs: Refs = ()
 
     def removable(self, region_id: UUID) -> int:
         """Newest generation of a region that nobody needs; 0 for none."""
@@ -123,18 +128,11 @@ def read_needs(location: TableLocation, ages: Ages, *, base: BaseTable | None = 
         )
         for name in maintained_index_names(latest)
     ]
-    limits += _held_by_versions(latest, ages)
+    limits += _held_by_versions(latest, ages, refs)
     return Needs(tuple(limits), refs)
 
 
-def read_refs(location: TableLocation) -> tuple[tuple[object, ...], ...]:
-    """A state of tags and branches that differs after any change of them: one listing."""
-    return tuple(
-        sorted((i.key, i.size, i.modified.timestamp()) for i in location.store.list(REFS_DIR))
-    )
-
-
-def _held_by_versions(base: BaseTable, ages: Ages) -> Iterator[Limit]:
+def _held_by_versions(base: BaseTable, ages: Ages, refs: Refs) -> Iterator[Limit]:
     """The limits of the versions that are kept and older than the latest one, oldest first."""
     versions = StoredVersions.list(base.location)
     if base.version not in versions.manifests:
@@ -142,7 +140,13 @@ def _held_by_versions(base: BaseTable, ages: Ages) -> Iterator[Limit]:
             f"version {base.version} of {base.location} is not in its listing; try again"
         )
     recent = versions.latest_at(ages.now - ages.keep)
-    kept = {**_named_versions(base)}
+    reads = protected_until(refs, ages)
+    kept = _named_versions(base, ended_or_not=names_told(refs))
+    for version in reads:
+        # One that is gone needs nothing any more. Of a tag that was to stay for ever, the
+        # generations may still be read: nobody but its owner can say.
+        if version in versions.manifests:
+            kept.setdefault(version, (Reason.READ, _READ_WORDS.format(version)))
     kept.setdefault(recent, (Reason.RETENTION, f"version {recent} is kept for its age"))
     older = sorted(version for version in kept if version < base.version)
     with ThreadPoolExecutor(_PARALLEL_READS) as pool:
@@ -154,7 +158,9 @@ def _held_by_versions(base: BaseTable, ages: Ages) -> Iterator[Limit]:
         if progress is None and version != recent:
             continue
         until = None
-        if version == recent and reason is Reason.RETENTION:
+        if reason is Reason.READ:
+            until = moment(reads[version]) if version in reads else None
+        elif reason is Reason.RETENTION:
             replaced = versions.replaced_at(version)
             until = None if replaced is None else moment(replaced + ages.keep)
         yield Limit(reason=reason, words=words, generations=dict(progress or {}), until=until)
@@ -177,20 +183,38 @@ def _progress_at(
         ) from error
 
 
-def _named_versions(base: BaseTable) -> dict[int, tuple[Reason, str]]:
-    """Versions of this line that are tagged, or that branches start from, and for whom."""
-    try:
-        tags = base.dataset.tags.list()
-        branches = base.dataset.branches.list()
-    except (OSError, ValueError, RuntimeError) as error:
-        raise translate_lance_error(error, f"listing what {base.location} keeps") from error
+def _named_versions(
+    base: BaseTable, *, ended_or_not: Collection[str]
+) -> dict[int, tuple[Reason, str]]:
+    """Versions of this line that are tagged, or that branches start from, and for whom.
+
+    Without the tags of reads of which somebody else tells whether they have ended; another one
+    was placed just now.
+    """
+    tags, branches = _listed(base)
     found: dict[int, tuple[Reason, str]] = {}
     for name, branch in branches.items():
         # The chain of ancestors starts on the main line, also where one of them is gone.
         version = int(branch["branch_identifier"][0][0])
         found[version] = (Reason.BRANCH, f"branch {name} from version {version} needs it")
     for name, tag in tags.items():
-        if not tag["branch"]:
-            version = int(tag["version"])
+        version = int(tag["version"])
+        if tag["branch"] or name in ended_or_not:
+            continue
+        if parse_read_tag(name) is None:
             found[version] = (Reason.TAG, f"tag {name} at version {version} needs it")
+        else:
+            found.setdefault(version, (Reason.READ, _READ_WORDS.format(version)))
     return found
+
+
+def _listed(base: BaseTable) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Tags and branches as Lance tells them."""
+    for attempt in range(_ATTEMPTS):
+        try:
+            return base.dataset.tags.list(), base.dataset.branches.list()
+        except (OSError, ValueError, RuntimeError) as error:
+            translated = translate_lance_error(error, f"listing what {base.location} keeps")
+            if not isinstance(translated, ObjectNotFoundError) or attempt == _ATTEMPTS - 1:
+                raise translated from error
+    raise TableSetupError(f"the tags of {base.location} cannot be listed; try again")

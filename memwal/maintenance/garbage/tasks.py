@@ -10,7 +10,8 @@ from uuid import UUID
 from memwal.errors import MemWalError
 from memwal.maintenance.garbage.ages import Ages
 from memwal.maintenance.garbage.decisions import Decision, Kind, Reason, Tally
-from memwal.maintenance.garbage.needs import Needs, read_needs, read_refs
+from memwal.maintenance.garbage.needs import Needs, read_needs
+from memwal.maintenance.garbage.refs import read_refs
 from memwal.maintenance.garbage.region import RegionCollector
 from memwal.maintenance.guard import Guard
 from memwal.region.manifest_store import RegionManifestStore

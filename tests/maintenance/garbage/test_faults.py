@@ -45,6 +45,7 @@ def full(make_table: MakeTable) -> tuple[memwal.Table, Shown, Shown]:
     table.merge()
     table.build_indexes()
     table.base().dataset.tags.create("kept", table.base().version)
+    table.base().dataset.tags.create("memwal-read-60-1-a", 1)
     writer = table.writer()
     writer.upsert(rows({3: 3}))
     writer.flush()
