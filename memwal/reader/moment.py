@@ -16,6 +16,7 @@ from memwal.reader.recent import Recent, version_key
 from memwal.region.discovery import read_manifests
 from memwal.storage.location import TableLocation
 from memwal.table_index.base_table import BaseTable, open_base
+from memwal.table_index.read_tags import shown_tags
 from memwal.table_index.region_snapshot import read_snapshot
 
 _OPEN_BASES: Final = 4
@@ -116,8 +117,9 @@ def past_base(location: TableLocation, version: int | str) -> BaseTable:
     tags = open_base(location).dataset.tags.list()
     tag = tags.get(version)
     if tag is None or tag["branch"]:
-        known = ", ".join(sorted(name for name, other in tags.items() if not other["branch"]))
-        raise InvalidInputError(f"{location} has no tag {version!r}; it has {known or 'none'}")
+        raise InvalidInputError(
+            f"{location} has no tag {version!r}; it has {shown_tags(tags) or 'none'}"
+        )
     return kept(open_base(location, version=int(tag["version"])))
 
 

@@ -30,7 +30,7 @@ from memwal.table_index.base_table import (
     open_dataset,
     translate_lance_error,
 )
-from memwal.table_index.read_tags import ReadTag, parse_read_tag
+from memwal.table_index.read_tags import ReadTag, shown_tags
 
 if TYPE_CHECKING:
     from lance.fragment import LanceFragment
@@ -268,10 +268,9 @@ def _past_version(location: TableLocation, options: ReadOptions) -> int | None:
     tags = dataset.tags.list()
     tag = tags.get(options.tag)
     if tag is None or tag["branch"]:
-        known = ", ".join(
-            sorted(n for n, other in tags.items() if not other["branch"] and not parse_read_tag(n))
+        raise InvalidInputError(
+            f"{location} has no tag {options.tag!r}; it has {shown_tags(tags) or 'none'}"
         )
-        raise InvalidInputError(f"{location} has no tag {options.tag!r}; it has {known or 'none'}")
     return int(tag["version"])
 
 

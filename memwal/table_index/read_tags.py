@@ -10,9 +10,10 @@ the same object written once more.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from memwal.errors import ConflictError, ObjectNotFoundError
 from memwal.storage.location import TableLocation
@@ -65,6 +66,19 @@ def parse_read_tag(name: str) -> ReadTag | None:
     if match is None:
         return None
     return ReadTag(int(match.group(1)), int(match.group(2)), match.group(3))
+
+
+def shown_tags(tags: Mapping[str, Mapping[str, Any]]) -> str:
+    """Names of the tags that people placed on the main branch, for a message.
+
+    Parameters
+    ----------
+    tags : mapping
+        As ``dataset.tags.list()`` returns them.
+    """
+    return ", ".join(
+        sorted(n for n, tag in tags.items() if not tag["branch"] and parse_read_tag(n) is None)
+    )
 
 
 def parse_read_tag_key(key: str) -> ReadTag | None:

@@ -16,6 +16,7 @@ from memwal.table_index.read_tags import (
     place,
     read_tags,
     renew,
+    shown_tags,
     withdraw,
 )
 
@@ -91,3 +92,13 @@ class TestLife:
         (folder(table) / "_refs/tags/.half-a-tag.json.tmp").write_bytes(b"{")
         assert list(table.base().dataset.tags.list()) == [self.tag.name]
         assert list(read_tags(table.location)) == [self.tag]
+
+
+def test_messages_name_the_tags_of_people_only() -> None:
+    tags = {
+        "monthly": {"branch": None},
+        "elsewhere": {"branch": "side"},
+        "memwal-read-60-5-abc": {"branch": None},
+        "a": {"branch": None},
+    }
+    assert shown_tags(tags) == "a, monthly"
