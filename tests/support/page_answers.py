@@ -354,9 +354,24 @@ class Canned:
                 {"kind": "log entries", "count": 1_930, "bytes": 410 << 20},
             ],
             "stays": [
-                {"kind": "generation", "count": 9, "bytes": 1 << 30, "why": "an index does not cover it yet"},
-                {"kind": "generation", "count": 12, "bytes": 2 << 30, "why": "a version that is kept needs it"},
-                {"kind": "base versions", "count": 1, "bytes": None, "why": "a tagged version needs it"},
+                {
+                    "kind": "generation",
+                    "count": 9,
+                    "bytes": 1 << 30,
+                    "why": "an index does not cover it yet",
+                },
+                {
+                    "kind": "generation",
+                    "count": 12,
+                    "bytes": 2 << 30,
+                    "why": "a version that is kept needs it",
+                },
+                {
+                    "kind": "base versions",
+                    "count": 1,
+                    "bytes": None,
+                    "why": "a tagged version needs it",
+                },
             ],
             "examples": [
                 "generation 40 of region 3f2a stays: vector_idx does not cover it yet",

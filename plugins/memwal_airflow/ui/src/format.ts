@@ -3,7 +3,7 @@
 export const NONE = "–";
 const SPACE = "\u00a0";
 
-const COUNTS = ["", "k", "M", "G", "T"];
+const COUNTS = ["", "k", "M", "bn", "tn"];
 const SIZES = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 
 type Maybe = number | null | undefined;

@@ -47,7 +47,10 @@ export const MEASURES: readonly [Measure, ...Measure[]] = [
 ];
 
 export interface Grid {
+  /** Height of a cell, and its width unless it is stretched. */
   cell: number;
+  /** Width of a cell. */
+  wide: number;
   columns: number;
   rows: number;
   width: number;
@@ -55,7 +58,8 @@ export interface Grid {
 }
 
 const SMALLEST = 4;
-const LARGEST = 96;
+const LARGEST = 80;
+const STRETCH = 1.5;
 
 /** From this size on a cell says its value. */
 export const LEGIBLE = 48;
@@ -63,20 +67,25 @@ export const LEGIBLE = 48;
 /** Cells as small as this touch each other: gaps would take most of the colour. */
 export const TOUCHING = 6;
 
-/** The largest square cells with which `cells` of them fit into the width and about the height. */
+/**
+ * The largest cells with which `cells` of them fit into the width and about the height, in rows
+ * of the same length. Few are stretched, so that they fill their rows.
+ */
 export function grid(cells: number, width: number, height: number): Grid {
+  const rowsOf = (cell: number): number =>
+    Math.max(1, Math.ceil(cells / Math.max(1, Math.floor(width / cell))));
   let cell = LARGEST;
-  while (cell > SMALLEST && Math.ceil(cells / Math.max(1, Math.floor(width / cell))) * cell > height) {
-    cell -= 1;
-  }
-  const columns = Math.max(1, Math.min(Math.floor(width / cell), Math.max(1, cells)));
-  const rows = Math.max(1, Math.ceil(cells / columns));
-  return { cell, columns, rows, width: columns * cell, height: rows * cell };
+  while (cell > SMALLEST && rowsOf(cell) * cell > height) cell -= 1;
+  const rows = rowsOf(cell);
+  const columns = Math.max(1, Math.ceil(cells / rows));
+  const wide =
+    cell < LEGIBLE ? cell : Math.floor(Math.max(cell, Math.min(width / columns, cell * STRETCH)));
+  return { cell, wide, columns, rows, width: columns * wide, height: rows * cell };
 }
 
 export function cellAt(layout: Grid, cells: number, x: number, y: number): number | null {
   if (x < 0 || y < 0 || x >= layout.width) return null;
-  const index = Math.floor(y / layout.cell) * layout.columns + Math.floor(x / layout.cell);
+  const index = Math.floor(y / layout.cell) * layout.columns + Math.floor(x / layout.wide);
   return index < cells ? index : null;
 }
 

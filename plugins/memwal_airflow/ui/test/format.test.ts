@@ -14,7 +14,7 @@ describe("numbers", () => {
     [999.6, "1 k"],
     [1234, "1.23 k"],
     [45_600_000, "45.6 M"],
-    [2_000_000_000_000, "2 T"],
+    [2_000_000_000_000, "2 tn"],
     [-1500, "−1.5 k"],
     [null, "–"],
   ])("counts %s as %s", (value, text) => expect(plain(count(value))).toBe(text));

@@ -10,6 +10,18 @@ describe("layout", () => {
     expect(layout.height).toBeLessThanOrEqual(345);
   });
 
+  it("fills the rows with few", () => {
+    expect(grid(16, 757, 345)).toEqual({
+      cell: 80,
+      wide: 94,
+      columns: 8,
+      rows: 2,
+      width: 752,
+      height: 160,
+    });
+    expect(grid(1, 757, 345)).toMatchObject({ wide: 120, columns: 1 });
+  });
+
   it("grows in height where cells cannot get smaller, and survives no width", () => {
     expect(grid(10_000, 200, 100).cell).toBe(4);
     expect(grid(10_000, 200, 100).height).toBeGreaterThan(100);
@@ -17,7 +29,7 @@ describe("layout", () => {
   });
 
   it("finds the cell at a point, and none beside the last", () => {
-    const layout = { cell: 10, columns: 4, rows: 2, width: 40, height: 20 };
+    const layout = { cell: 10, wide: 10, columns: 4, rows: 2, width: 40, height: 20 };
     expect(cellAt(layout, 6, 0, 0)).toBe(0);
     expect(cellAt(layout, 6, 39, 9)).toBe(3);
     expect(cellAt(layout, 6, 15, 15)).toBe(5);
@@ -26,7 +38,7 @@ describe("layout", () => {
   });
 
   it("moves by keys and stays inside", () => {
-    const layout = { cell: 10, columns: 4, rows: 3, width: 40, height: 30 };
+    const layout = { cell: 10, wide: 10, columns: 4, rows: 3, width: 40, height: 30 };
     const go = (from: number, key: string): number | null => moved(layout, 10, from, key);
     expect(go(1, "ArrowDown")).toBe(5);
     expect(go(7, "ArrowDown")).toBe(7);

@@ -28,7 +28,7 @@ interface Properties {
   choose: (region: string | null) => void;
 }
 
-const HEIGHT = 345;
+const HEIGHT = 280;
 
 /** The regions as cells coloured by a measure, and the same as a table. */
 export function RegionMap({ regions, held, late, critical, chosen, choose }: Properties): JSX.Element {
@@ -259,28 +259,29 @@ function draw(
   const colours = palette();
   const gap = layout.cell > 12 ? 2 : layout.cell > TOUCHING ? 1 : 0;
   const edge = layout.cell - gap;
+  const across = layout.wide - gap;
   context.font = `12px ${getComputedStyle(document.body).fontFamily}`;
   context.textAlign = "center";
   context.textBaseline = "middle";
   cells.forEach((region, index) => {
-    const x = (index % layout.columns) * layout.cell;
+    const x = (index % layout.columns) * layout.wide;
     const y = Math.floor(index / layout.columns) * layout.cell;
     const value = measure.value(region);
     const state = ageLevel(measure, value, late, critical);
     const strength = step(value, largest);
     context.fillStyle = state === "fine" ? (colours.steps[strength] ?? "") : colours[state];
-    context.fillRect(x, y, edge, edge);
+    context.fillRect(x, y, across, edge);
     if (layout.cell >= LEGIBLE && value > 0) {
       context.fillStyle = strength > STEPS / 2 || state !== "fine" ? colours.onStrong : colours.mark;
-      context.fillText(measure.show(value), x + edge / 2, y + edge / 2, edge - 4);
+      context.fillText(measure.show(value), x + across / 2, y + edge / 2, across - 4);
     }
     if (held.has(region.region_id)) {
       context.fillStyle = colours.held;
       const corner = Math.min(14, Math.max(3, Math.floor(edge / 2.5)));
       context.beginPath();
-      context.moveTo(x + edge - corner, y);
-      context.lineTo(x + edge, y);
-      context.lineTo(x + edge, y + corner);
+      context.moveTo(x + across - corner, y);
+      context.lineTo(x + across, y);
+      context.lineTo(x + across, y + corner);
       context.fill();
     }
   });
@@ -291,8 +292,8 @@ function draw(
     if (index < 0) continue;
     context.strokeStyle = colours.mark;
     context.lineWidth = width;
-    const x = (index % layout.columns) * layout.cell;
+    const x = (index % layout.columns) * layout.wide;
     const y = Math.floor(index / layout.columns) * layout.cell;
-    context.strokeRect(x - 0.5, y - 0.5, edge + 1, edge + 1);
+    context.strokeRect(x - 0.5, y - 0.5, across + 1, edge + 1);
   }
 }

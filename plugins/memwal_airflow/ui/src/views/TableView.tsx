@@ -122,25 +122,23 @@ function Content({ table, me, detail, runs }: Properties): JSX.Element {
             />
           </Panel>
           <div class="columns">
-            <Panel id="regions" title="Regions" note={`${exact(status.regions.length)} in all`}>
-              <RegionMap
-                regions={status.regions}
-                held={held}
-                late={late}
-                critical={critical}
-                chosen={region}
-                choose={setRegion}
-              />
+            <Panel id="due" title="What is due">
+              <DueTable table={table} now={now} />
             </Panel>
-            <div class="stack">
-              <Panel id="due" title="What is due">
-                <DueTable table={table} now={now} />
-              </Panel>
-              <Panel id="indexes" title="Index catch-up">
-                <Indexes indexes={status.indexes} baseRows={status.base_rows} />
-              </Panel>
-            </div>
+            <Panel id="indexes" title="Index catch-up">
+              <Indexes indexes={status.indexes} baseRows={status.base_rows} />
+            </Panel>
           </div>
+          <Panel id="regions" title="Regions" note={`${exact(status.regions.length)} in all`}>
+            <RegionMap
+              regions={status.regions}
+              held={held}
+              late={late}
+              critical={critical}
+              chosen={region}
+              choose={setRegion}
+            />
+          </Panel>
         </>
       )}
 
