@@ -1,7 +1,7 @@
 import type { JSX } from "preact";
 import { useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 
-import { count, duration, exact, size } from "../format";
+import { count, duration, exact, plural, size } from "../format";
 import {
   LEGIBLE,
   MEASURES,
@@ -179,7 +179,7 @@ function Told({ region, held }: { region: Region; held: boolean }): JSX.Element 
     `generation ${region.current_generation}, merged ${region.merged_generation}`,
   ];
   const waits = region.backlog_generations
-    ? `${exact(region.backlog_generations)} waiting for ${duration(region.oldest_backlog_seconds)}: ` +
+    ? `${plural(region.backlog_generations, "generation")} waiting for ${duration(region.oldest_backlog_seconds)}: ` +
       `${count(region.backlog_rows)} rows, ${size(region.backlog_bytes)}`
     : "nothing waits";
   return (
