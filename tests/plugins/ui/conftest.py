@@ -53,7 +53,8 @@ def server(built: ModuleType) -> Iterator[PageServer]:
     server.server_close()
 
 
-@pytest.fixture(scope="session")
+# Not of the session: while it is open, its thread has a running event loop.
+@pytest.fixture(scope="module")
 def playwright() -> Iterator[Playwright]:
     """The driver of the browser."""
     with sync_playwright() as driver:

@@ -22,6 +22,9 @@ interface Properties {
 
 const HEIGHT = 150;
 
+/** Below so many samples each is drawn. */
+const FEW = 30;
+
 /** Lines over time, with a legend that holds the values below the pointer, else the latest. */
 export function Chart({ title, times, series, show, steps }: Properties): JSX.Element {
   const frame = useRef<HTMLDivElement>(null);
@@ -158,7 +161,8 @@ function options(
       ...series.map((one): uPlot.Series => ({
         stroke: colour(one.colour),
         width: one.dashed ? 1 : 1.75,
-        points: { show: false },
+        // Between gaps a line of one sample would not be seen.
+        points: { show: (plot) => !one.dashed && plot.data[0].length < FEW },
         ...(one.dashed ? { dash: [4, 4] } : {}),
         ...(one.filled ? { fill: colour(`${one.colour}-fill`) } : {}),
       })),
@@ -166,9 +170,10 @@ function options(
   };
 }
 
-/** Labels of the time axis: hours and minutes, days where there is more than one. */
+/** Labels of the time axis: hours and minutes; days, or seconds, where it takes them. */
 const TIMES: NonNullable<uPlot.Axis["values"]> = (_plot, splits, _axis, _space, increment) =>
   splits.map((seconds) => {
     const at = new Date(seconds * 1000).toLocaleString("sv-SE");
-    return increment >= 86_400 || at.slice(11, 16) === "00:00" ? at.slice(5, 10) : at.slice(11, 16);
+    if (increment >= 86_400 || at.slice(11) === "00:00:00") return at.slice(5, 10);
+    return increment < 60 ? at.slice(11) : at.slice(11, 16);
   });

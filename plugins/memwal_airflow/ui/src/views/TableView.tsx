@@ -202,7 +202,7 @@ function Numbers({ table }: { table: TableDetail }): JSX.Element {
         },
         { name: "Rows in", value: rate(table.rows_in_per_second), note: `${count(backlog?.wal_entries)} entries in logs` },
         { name: "Rows merged", value: rate(table.rows_merged_per_second), note: `${table.running.length || "no"} job${table.running.length === 1 ? "" : "s"} at work` },
-        { name: "Index catch-up", value: count(table.lag_rows), note: `rows, ${count(table.lag_generations)} generations behind` },
+        { name: "Index catch-up", value: count(table.lag_rows), note: table.lag_generations === null ? "no maintained index" : `rows, ${plural(table.lag_generations, "generation")} behind` },
         { name: "Reclaimable", value: size(table.reclaimable_bytes), note: "merged, indexed, stored" },
         {
           name: "Base table",
