@@ -1,0 +1,41 @@
+/** What the buttons order. */
+
+import { JOBS, type RunOrder, type TableDetail } from "./types";
+
+export type Action = "merge" | "checkpoint" | "dry";
+
+export interface Choice {
+  force: boolean;
+  region: string | null;
+}
+
+export const ACTION_NAMES: Record<Action, string> = {
+  merge: "Merge now",
+  checkpoint: "Checkpoint",
+  dry: "Dry run",
+};
+
+export const ACTION_MEANINGS: Record<Action, string> = {
+  merge: "Takes the waiting generations into the base table.",
+  checkpoint:
+    "Merges everything that waits and brings the indexes up to it, due or not: what is flushed now is then in the base table.",
+  dry: "Goes through every job and tells what it would do. Nothing is changed.",
+};
+
+export function order(action: Action, { force, region }: Choice): RunOrder {
+  if (action === "merge") {
+    return { jobs: ["merge"], regions: region === null ? [] : [region], force, dry_run: false };
+  }
+  if (action === "checkpoint") {
+    return { jobs: ["merge", "index"], regions: [], force: true, dry_run: false };
+  }
+  return { jobs: [...JOBS], regions: [], force: false, dry_run: true };
+}
+
+/** Why nobody may start anything now; null when it can be. */
+export function refusal(table: TableDetail, mayWrite: boolean | null): string | null {
+  if (mayWrite === null) return "Your rights are not known yet.";
+  if (!mayWrite) return "You may look, and not start jobs. Airflow's right to trigger DAGs is needed.";
+  if (!table.enabled) return "The table is switched off in the catalog.";
+  return null;
+}

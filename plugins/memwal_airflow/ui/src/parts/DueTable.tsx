@@ -1,0 +1,76 @@
+import type { JSX } from "preact";
+
+import { ago, human, moment, until } from "../format";
+import { JOBS, type TableDetail } from "../types";
+import { Icon } from "./icons";
+
+const NAMES: Record<string, string> = {
+  merge: "Merge",
+  index: "Index build",
+  compact: "Compaction",
+  snapshot: "Snapshot",
+  gc: "Collection",
+  look: "Look",
+};
+
+export function jobName(job: string): string {
+  return NAMES[job] ?? job;
+}
+
+/** What each job does next and why. */
+export function DueTable({ table, now }: { table: TableDetail; now: number }): JSX.Element {
+  return (
+    <div class="scroll" tabIndex={0} role="region" aria-label="What is due">
+      <table class="due">
+        <thead>
+          <tr>
+            <th scope="col">Job</th>
+            <th scope="col">Now</th>
+            <th scope="col">Why</th>
+            <th scope="col">Last done</th>
+          </tr>
+        </thead>
+        <tbody>
+          {JOBS.map((job) => (
+            <DueRow key={job} job={job} table={table} now={now} />
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+function DueRow({ job, table, now }: { job: string; table: TableDetail; now: number }): JSX.Element {
+  const due = table.due[job];
+  const trouble = table.troubles.find((one) => one.job === job);
+  const running = table.running.some((run) => run.job === job);
+  const state = running
+    ? { icon: "running", name: "running", kind: "running" }
+    : trouble
+      ? { icon: "trouble", name: "fails", kind: "trouble" }
+      : due?.held_back
+        ? { icon: "off", name: "held back", kind: "off" }
+        : due?.reason
+          ? { icon: "late", name: due.critical ? "overdue" : "due", kind: due.critical ? "critical" : "late" }
+          : due
+            ? { icon: "ok", name: "not due", kind: "ok" }
+            : { icon: "unknown", name: "unknown", kind: "unknown" };
+  const why = trouble
+    ? `${trouble.reason} (${trouble.attempts}×, again ${until(trouble.next_try_at, now)})`
+    : (due?.held_back ?? due?.reason ?? (due ? `${Math.round(due.pressure * 100)} % of its nearest limit` : ""));
+  return (
+    <tr>
+      <th scope="row">{jobName(job)}</th>
+      <td class={`is-${state.kind} state-cell`}>
+        <Icon name={state.icon} spin={state.icon === "running"} />
+        {state.name}
+      </td>
+      <td class="why" title={human(why)}>
+        {human(why)}
+      </td>
+      <td class="nowrap" title={moment(table.last_runs[job])}>
+        {ago(table.last_runs[job], now)}
+      </td>
+    </tr>
+  );
+}

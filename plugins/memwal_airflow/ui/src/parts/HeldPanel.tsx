@@ -1,0 +1,94 @@
+import type { JSX } from "preact";
+import { useState } from "preact/hooks";
+
+import { ApiError, post, tablePath } from "../api";
+import { until } from "../format";
+import type { Held } from "../types";
+import { Panel } from "./Panel";
+
+interface Properties {
+  table: string;
+  held: readonly Held[];
+  why: string | null;
+  now: number;
+  done: () => void;
+}
+
+const SHOWN = 100;
+
+/** Regions that merges leave out, and the button that has them tried again. */
+export function HeldPanel({ table, held, why, now, done }: Properties): JSX.Element {
+  const [busy, setBusy] = useState(false);
+  const [told, setTold] = useState("");
+  const retry = async (regions: string[]): Promise<void> => {
+    setBusy(true);
+    try {
+      await post(tablePath(table, "/retry"), { regions });
+      setTold(regions.length === 1 ? "Will be tried with the next merge." : "All will be tried with the next merge.");
+      done();
+    } catch (error) {
+      setTold(error instanceof ApiError ? error.message : String(error));
+    } finally {
+      setBusy(false);
+    }
+  };
+  return (
+    <Panel
+      id="held"
+      title={`Held regions (${held.length})`}
+      note={<span role="status">{told || "A generation of theirs cannot be read; the other regions go on."}</span>}
+      tools={
+        <button
+          type="button"
+          disabled={busy || why !== null}
+          title={why ?? undefined}
+          onClick={() => void retry(held.map((one) => one.region_id))}
+        >
+          Retry all
+        </button>
+      }
+    >
+      <div class="scroll" tabIndex={0} role="region" aria-label="Held regions">
+        <table class="held">
+          <thead>
+            <tr>
+              <th scope="col">Region</th>
+              <th scope="col" class="number">Generation</th>
+              <th scope="col">Why</th>
+              <th scope="col" class="number">Tries</th>
+              <th scope="col">Next try</th>
+              <th scope="col">
+                <span class="hidden">Retry</span>
+              </th>
+            </tr>
+          </thead>
+          <tbody>
+            {held.slice(0, SHOWN).map((one) => (
+              <tr key={one.region_id}>
+                <th scope="row">
+                  <code class="nowrap">{one.region_id}</code>
+                </th>
+                <td class="number">{one.generation}</td>
+                <td class="why">{one.reason}</td>
+                <td class="number">{one.attempts}</td>
+                <td class="nowrap">{until(one.next_try_at, now)}</td>
+                <td>
+                  <button
+                    type="button"
+                    class="small"
+                    disabled={busy || why !== null}
+                    aria-label={`Retry region ${one.region_id}`}
+                    onClick={() => void retry([one.region_id])}
+                  >
+                    Retry
+                  </button>
+                </td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+      {held.length > SHOWN && <p class="quiet">The first {SHOWN} are shown.</p>}
+    </Panel>
+  );
+}

@@ -1,0 +1,95 @@
+import type { JSX } from "preact";
+
+import { ago, exact, moment, words } from "../format";
+import type { Expectation, Quality } from "../types";
+import { Figures } from "./Figures";
+import { Icon } from "./icons";
+import { Panel } from "./Panel";
+
+interface Properties {
+  quality: Quality | null;
+  now: number;
+}
+
+/** What the latest gate or check found in the rows that it looked at. */
+export function QualityPanel({ quality, now }: Properties): JSX.Element {
+  if (quality === null) {
+    return (
+      <Panel id="quality" title="Data quality">
+        <p class="state small">No check of the data in the last days.</p>
+      </Panel>
+    );
+  }
+  const { expectations = [], held = [], at } = quality;
+  return (
+    <Panel
+      id="quality"
+      title="Data quality"
+      note={
+        <>
+          {quality.mode === "check" ? "check of the base table" : `gate of the merge, mode ${quality.mode}`}
+          {at && <span title={moment(at)}>, {ago(at, now)}</span>}
+        </>
+      }
+      tools={<Verdict good={quality.success} yes="all as expected" no="not as expected" />}
+    >
+      <Figures
+        label="Rows that were looked at"
+        figures={[
+          { name: "Looked at", value: exact(quality.rows), note: "rows" },
+          { name: "Fail", value: exact(quality.failed_rows), note: "rows" },
+          { name: "In quarantine", value: exact(quality.quarantined_rows), note: "rows" },
+          { name: "Wait", value: exact(held.length), note: "regions" },
+        ]}
+      />
+      {expectations.length > 0 && (
+        <div class="scroll" tabIndex={0} role="region" aria-label="Expectations">
+          <table class="expectations">
+            <thead>
+              <tr>
+                <th scope="col">Expectation</th>
+                <th scope="col">Column</th>
+                <th scope="col">Severity</th>
+                <th scope="col">Result</th>
+                <th scope="col" class="number">
+                  Rows fail
+                </th>
+                <th scope="col">For example</th>
+              </tr>
+            </thead>
+            <tbody>
+              {expectations.map((one, index) => (
+                <Row key={index} expectation={one} />
+              ))}
+            </tbody>
+          </table>
+        </div>
+      )}
+    </Panel>
+  );
+}
+
+function Row({ expectation }: { expectation: Expectation }): JSX.Element {
+  const { type, column, severity, success, failed, examples, error } = expectation;
+  return (
+    <tr>
+      <th scope="row">{words(type.replace(/^expect_/, ""))}</th>
+      <td>{column && <code>{column}</code>}</td>
+      <td>{severity}</td>
+      <td>
+        <Verdict good={success} yes="met" no={error ? "undecided" : "not met"} />
+      </td>
+      <td class="number">{exact(failed)}</td>
+      <td class="why">{error ?? (examples ?? []).map((key) => Object.values(key).join(", ")).join("; ")}</td>
+    </tr>
+  );
+}
+
+function Verdict({ good, yes, no }: { good: boolean; yes: string; no: string }): JSX.Element {
+  return (
+    <span class={good ? "is-ok state-cell" : "is-critical state-cell"}>
+      <Icon name={good ? "ok" : "trouble"} />
+      {good ? yes : no}
+    </span>
+  );
+}

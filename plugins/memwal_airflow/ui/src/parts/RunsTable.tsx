@@ -1,0 +1,106 @@
+import type { JSX } from "preact";
+
+import { ago, count, duration, exact, moment, size, words } from "../format";
+import type { Run } from "../types";
+import { jobName } from "./DueTable";
+import { Icon } from "./icons";
+import { OutLink } from "./OutLink";
+
+const STATES: Record<Run["state"], { icon: string; kind: string }> = {
+  running: { icon: "running", kind: "running" },
+  succeeded: { icon: "ok", kind: "ok" },
+  failed: { icon: "trouble", kind: "critical" },
+  abandoned: { icon: "off", kind: "late" },
+};
+
+/** The latest runs of all jobs. */
+export function RunsTable({ runs, now }: { runs: readonly Run[]; now: number }): JSX.Element {
+  return (
+    <div class="scroll runs" tabIndex={0} role="region" aria-label="Runs">
+      <table>
+        <thead>
+          <tr>
+            <th scope="col">Run</th>
+            <th scope="col">Job</th>
+            <th scope="col">State</th>
+            <th scope="col">Started</th>
+            <th scope="col" class="number">Took</th>
+            <th scope="col" class="number">Rows</th>
+            <th scope="col" class="number">Bytes</th>
+            <th scope="col" class="number">Version</th>
+            <th scope="col">What it did</th>
+          </tr>
+        </thead>
+        <tbody>
+          {runs.map((run) => (
+            <RunRow key={run.run_id} run={run} now={now} />
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+function RunRow({ run, now }: { run: Run; now: number }): JSX.Element {
+  const state = STATES[run.state] ?? STATES.abandoned;
+  return (
+    <tr>
+      <td class="nowrap">
+        <OutLink to={run.link} label={`Run ${run.run_id} in Airflow`}>
+          {run.run_id}
+        </OutLink>
+      </td>
+      <th scope="row">{jobName(run.job)}</th>
+      <td class={`is-${state.kind} state-cell`}>
+        <Icon name={state.icon} spin={run.state === "running"} />
+        {run.state}
+        {run.state === "running" && run.total ? ` ${run.done ?? 0}/${run.total}` : ""}
+      </td>
+      <td class="nowrap" title={moment(run.started_at)}>
+        {ago(run.started_at, now)}
+      </td>
+      <td class="number">
+        {duration(run.seconds ?? (now - Date.parse(run.started_at)) / 1000)}
+      </td>
+      <td class="number">{count(run.rows)}</td>
+      <td class="number">{size(run.bytes)}</td>
+      <td class="number">{versions(run)}</td>
+      <td class="did">
+        <Did run={run} />
+      </td>
+    </tr>
+  );
+}
+
+function versions(run: Run): string {
+  const { version_before: before, version_after: after } = run;
+  if (after === null || after === before) return exact(before ?? after);
+  return before === null ? exact(after) : `${exact(before)} → ${exact(after)}`;
+}
+
+function Did({ run }: { run: Run }): JSX.Element {
+  const figures = Object.entries(run.figures ?? {})
+    .filter(([name, value]) => value && !name.startsWith("bytes"))
+    .map(([name, value]) => `${count(value)} ${words(name)}`);
+  const problems = run.problems ?? [];
+  const line = run.error ?? figures.join(", ");
+  if (run.error === null && problems.length === 0) return <span class="clip" title={line}>{line}</span>;
+  const more = [...(run.error ? [run.error] : []), ...problems];
+  return (
+    <details>
+      <summary class={run.error ? "is-critical" : "is-late"}>
+        {run.error ? firstLine(run.error) : `${figures.join(", ")} · ${problems.length} left undone`}
+      </summary>
+      <ul>
+        {more.map((text) => (
+          <li key={text}>{text}</li>
+        ))}
+      </ul>
+    </details>
+  );
+}
+
+function firstLine(text: string): string {
+  const line = text.split("\n", 1)[0] ?? "";
+  return line.length > 120 ? `${line.slice(0, 119)}…` : line;
+}

@@ -1,0 +1,217 @@
+/** What the API of the page answers. Ages and durations are seconds, sizes bytes, times ISO 8601. */
+
+export type Health = "ok" | "late" | "critical" | "trouble" | "unknown" | "off";
+export const JOBS = ["merge", "index", "compact", "snapshot", "gc"] as const;
+
+export interface Me {
+  name: string;
+  may_write: boolean;
+}
+
+export interface Backlog {
+  generations: number;
+  rows: number;
+  bytes: number;
+  wal_entries: number;
+  oldest_seconds: number | null;
+}
+
+export interface RunningJob {
+  run_id: number;
+  job: string;
+  started_at?: string | null;
+  done?: number | null;
+  total?: number | null;
+  link?: string | null;
+}
+
+export interface JobError {
+  job: string;
+  reason: string;
+  at: string | null;
+}
+
+export interface FleetRow {
+  table: string;
+  uri: string;
+  owner: string;
+  enabled: boolean;
+  tags: string[];
+  dag_id: string | null;
+  dag_link?: string | null;
+  health: Health;
+  reasons: string[];
+  sampled_at: string | null;
+  backlog: Backlog | null;
+  late_seconds: number;
+  critical_seconds: number;
+  rows_in_per_second: number | null;
+  rows_merged_per_second: number | null;
+  lag_generations: number | null;
+  lag_rows: number | null;
+  reclaimable_bytes: number | null;
+  regions: number | null;
+  base_rows: number | null;
+  version: number | null;
+  running: RunningJob[];
+  last_runs: Record<string, string>;
+  held: number;
+  errors: JobError[];
+}
+
+export interface Fleet {
+  at: string;
+  tables: FleetRow[];
+}
+
+export interface Region {
+  region_id: string;
+  writer_epoch: number;
+  sealed: boolean;
+  current_generation: number;
+  merged_generation: number;
+  backlog_generations: number;
+  backlog_rows: number;
+  backlog_bytes: number;
+  oldest_backlog_seconds: number | null;
+  unflushed_wal_entries: number;
+  retained_generations: number;
+  reclaimable_generations: number;
+  reclaimable_bytes: number;
+}
+
+export interface IndexLag {
+  name: string;
+  generations: number;
+  regions: number;
+  rows: number | null;
+}
+
+export interface Status {
+  version: number;
+  regions: Region[];
+  indexes: IndexLag[];
+  snapshot_age_seconds: number | null;
+  small_fragments: number | null;
+  base_rows: number | null;
+}
+
+export interface Due {
+  reason: string | null;
+  held_back: string | null;
+  pressure: number;
+  critical: boolean;
+  regions: string[];
+}
+
+export interface Held {
+  region_id: string;
+  generation: number;
+  reason: string;
+  attempts: number;
+  next_try_at: string | null;
+}
+
+export interface Trouble {
+  job: string;
+  reason: string;
+  attempts: number;
+  next_try_at: string | null;
+}
+
+export interface Expectation {
+  type: string;
+  column: string | null;
+  severity: string;
+  success: boolean;
+  failed: number;
+  examples?: Record<string, unknown>[];
+  error?: string | null;
+}
+
+export interface Quality {
+  mode: string;
+  success: boolean;
+  rows: number;
+  failed_rows: number;
+  quarantined_rows: number;
+  held?: string[];
+  expectations?: Expectation[];
+  at?: string | null;
+}
+
+export interface TableDetail extends Omit<FleetRow, "held"> {
+  policy: Record<string, unknown>;
+  status: Status | null;
+  due: Record<string, Due>;
+  /** Whether the user may start jobs of this table; `Me` where it is not told. */
+  may_write?: boolean;
+  held: Held[];
+  troubles: Trouble[];
+  quality: Quality | null;
+}
+
+export interface Sample {
+  at: string;
+  generations: number;
+  rows: number;
+  bytes: number;
+  wal_entries: number;
+  oldest_seconds: number | null;
+  lag_generations: number | null;
+  lag_rows: number | null;
+  reclaimable_bytes: number | null;
+  base_rows: number | null;
+  rows_in_per_second: number | null;
+  rows_merged_per_second: number | null;
+}
+
+export interface History {
+  samples: Sample[];
+}
+
+export interface Run {
+  run_id: number;
+  job: string;
+  state: "running" | "succeeded" | "failed" | "abandoned";
+  started_at: string;
+  finished_at: string | null;
+  seconds: number | null;
+  done: number | null;
+  total: number | null;
+  rows: number | null;
+  bytes: number | null;
+  version_before: number | null;
+  version_after: number | null;
+  figures: Record<string, number> | null;
+  problems: string[] | null;
+  error: string | null;
+  quality: Quality | null;
+  link: string | null;
+}
+
+export interface Runs {
+  runs: Run[];
+}
+
+export interface Collection {
+  at: string;
+  would_delete: { kind: string; count: number; bytes: number | null }[];
+  stays: { kind: string; count: number; bytes: number | null; why: string }[];
+  examples: unknown[];
+  problems?: string[];
+}
+
+export interface RunOrder {
+  jobs: string[];
+  regions: string[];
+  force: boolean;
+  dry_run: boolean;
+}
+
+export interface Started {
+  dag_run_id: string;
+  link: string | null;
+  /** The DAG is paused in Airflow: the run waits. */
+  paused?: boolean;
+}

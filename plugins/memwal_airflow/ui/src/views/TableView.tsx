@@ -1,0 +1,216 @@
+import type { JSX } from "preact";
+import { useMemo, useState } from "preact/hooks";
+
+import { tablePath } from "../api";
+import { count, duration, exact, human, plural, rate, short, size } from "../format";
+import { HEALTH_MEANINGS, level } from "../health";
+import { levels as sumLevels } from "../levels";
+import { refusal } from "../orders";
+import { Actions } from "../parts/Actions";
+import { AgeBar } from "../parts/AgeBar";
+import { CollectionPanel } from "../parts/CollectionPanel";
+import { DueTable } from "../parts/DueTable";
+import { Figures } from "../parts/Figures";
+import { HealthBadge } from "../parts/Health";
+import { HeldPanel } from "../parts/HeldPanel";
+import { HistoryPanel } from "../parts/History";
+import { Icon } from "../parts/icons";
+import { Indexes } from "../parts/Indexes";
+import { LevelsPicture } from "../parts/Levels";
+import { OutLink } from "../parts/OutLink";
+import { Panel } from "../parts/Panel";
+import { PolicyPanel } from "../parts/PolicyPanel";
+import { QualityPanel } from "../parts/QualityPanel";
+import { RegionMap } from "../parts/RegionMap";
+import { RunsTable } from "../parts/RunsTable";
+import { Empty, Failure, Freshness, Loading } from "../parts/states";
+import { usePolled, type Polled } from "../polled";
+import type { Me, Runs, TableDetail } from "../types";
+
+export function TableView({ name, me }: { name: string; me: Me | null }): JSX.Element {
+  const detail = usePolled<TableDetail>(tablePath(name));
+  const runs = usePolled<Runs>(tablePath(name, "/runs?limit=50"));
+  const table = detail.value;
+  return (
+    <div class="page">
+      <header class="top">
+        <nav aria-label="Way back">
+          <a class="back" href="#/">
+            <Icon name="back" />
+            All tables
+          </a>
+        </nav>
+        <h1 tabIndex={-1}>{name}</h1>
+        {table && <HealthBadge health={table.health} reasons={table.reasons} />}
+        <Freshness polled={detail} sampled={table?.sampled_at ?? null} />
+      </header>
+      <main>
+        {table === null ? (
+          detail.error ? (
+            <Failure error={detail.error} retry={detail.refresh} />
+          ) : (
+            <Loading what={name} tall />
+          )
+        ) : (
+          <Content {...{ table, me, detail, runs }} />
+        )}
+      </main>
+    </div>
+  );
+}
+
+interface Properties {
+  table: TableDetail;
+  me: Me | null;
+  detail: Polled<TableDetail>;
+  runs: Polled<Runs>;
+}
+
+function Content({ table, me, detail, runs }: Properties): JSX.Element {
+  const [region, setRegion] = useState<string | null>(null);
+  const now = detail.at ?? Date.now();
+  const { status, late_seconds: late, critical_seconds: critical } = table;
+  const sums = useMemo(() => (status ? sumLevels(status) : null), [status]);
+  const held = useMemo(() => new Set(table.held.map((one) => one.region_id)), [table.held]);
+  const refresh = (): void => {
+    detail.refresh();
+    runs.refresh();
+  };
+  const why = refusal(table, table.may_write ?? me?.may_write ?? null);
+
+  return (
+    <>
+      <div class="intro">
+        <div class="about">
+          <p class="reasons">
+            {table.reasons.length ? human(table.reasons.join("; ")) : HEALTH_MEANINGS[table.health]}
+          </p>
+          <p class="quiet">
+            <code>{table.uri}</code>
+            {table.owner && <span>owner {table.owner}</span>}
+            {table.tags.map((tag) => (
+              <span key={tag} class="tag">
+                {tag}
+              </span>
+            ))}
+            {table.dag_id && (
+              <OutLink to={table.dag_link ?? `../dags/${encodeURIComponent(table.dag_id)}`}>
+                DAG {table.dag_id}
+              </OutLink>
+            )}
+          </p>
+        </div>
+        <Actions table={table} why={why} region={region} started={refresh} />
+      </div>
+
+      <Numbers table={table} />
+
+      {status === null || sums === null ? (
+        <Panel id="levels" title="Levels">
+          <Empty>Nobody has looked at this table yet. The first run of its DAG does.</Empty>
+        </Panel>
+      ) : (
+        <>
+          <Panel id="levels" title="Levels" note="the way of a row, from left to right">
+            <LevelsPicture
+              sums={sums}
+              rowsIn={table.rows_in_per_second}
+              rowsMerged={table.rows_merged_per_second}
+              version={status.version}
+              indexes={status.indexes.length}
+              behind={status.indexes.filter((one) => one.generations > 0 || one.rows !== 0).length}
+            />
+          </Panel>
+          <div class="columns">
+            <Panel id="due" title="What is due">
+              <DueTable table={table} now={now} />
+            </Panel>
+            <Panel id="indexes" title="Index catch-up">
+              <Indexes indexes={status.indexes} baseRows={status.base_rows} />
+            </Panel>
+          </div>
+          <Panel id="regions" title="Regions" note={`${exact(status.regions.length)} in all`}>
+            <RegionMap
+              regions={status.regions}
+              held={held}
+              late={late}
+              critical={critical}
+              chosen={region}
+              choose={setRegion}
+            />
+          </Panel>
+        </>
+      )}
+
+      {table.held.length > 0 && (
+        <HeldPanel table={table.table} held={table.held} why={why} now={now} done={refresh} />
+      )}
+      <HistoryPanel table={table.table} late={late} critical={critical} />
+      <Panel id="runs" title="Runs" note="the latest 50">
+        {runs.value === null ? (
+          runs.error ? (
+            <Failure error={runs.error} retry={runs.refresh} />
+          ) : (
+            <Loading what="the runs" />
+          )
+        ) : runs.value.runs.length === 0 ? (
+          <Empty>No job has run yet.</Empty>
+        ) : (
+          <RunsTable runs={runs.value.runs} now={runs.at ?? now} />
+        )}
+      </Panel>
+      <div class="columns even">
+        <CollectionPanel table={table.table} />
+        <QualityPanel quality={table.quality} now={now} />
+      </div>
+      <PolicyPanel policy={table.policy} />
+    </>
+  );
+}
+
+function Numbers({ table }: { table: TableDetail }): JSX.Element {
+  const { backlog } = table;
+  const state = level(backlog?.oldest_seconds, table.late_seconds, table.critical_seconds);
+  return (
+    <Figures
+      label="This table"
+      figures={[
+        {
+          name: "Backlog age",
+          value: (
+            <>
+              <span class={state === "fine" ? "" : `is-${state}`}>
+                {backlog ? (backlog.oldest_seconds === null ? "none" : short(backlog.oldest_seconds)) : "–"}
+              </span>
+              <small> / {short(table.late_seconds)}</small>
+            </>
+          ),
+          note: (
+            <AgeBar
+              seconds={backlog?.oldest_seconds}
+              late={table.late_seconds}
+              critical={table.critical_seconds}
+              bare
+            />
+          ),
+        },
+        {
+          name: "Waiting",
+          value: count(backlog?.rows),
+          note: backlog ? `${plural(backlog.generations, "generation")}, ${size(backlog.bytes)}` : undefined,
+          title: "Rows that are flushed and not merged",
+        },
+        { name: "Rows in", value: rate(table.rows_in_per_second), note: `${count(backlog?.wal_entries)} entries in logs` },
+        { name: "Rows merged", value: rate(table.rows_merged_per_second), note: `${table.running.length || "no"} job${table.running.length === 1 ? "" : "s"} at work` },
+        { name: "Index catch-up", value: count(table.lag_rows), note: table.lag_generations === null ? "no maintained index" : `rows, ${plural(table.lag_generations, "generation")} behind` },
+        { name: "Reclaimable", value: size(table.reclaimable_bytes), note: "merged, indexed, stored" },
+        {
+          name: "Base table",
+          value: count(table.base_rows),
+          note: `rows, version ${exact(table.version)}`,
+          title: `snapshot of the regions: ${duration(table.status?.snapshot_age_seconds)} old`,
+        },
+      ]}
+    />
+  );
+}

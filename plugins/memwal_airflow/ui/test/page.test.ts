@@ -1,0 +1,91 @@
+import { describe, expect, it } from "vitest";
+
+import { layers, levels } from "../src/levels";
+import { order, refusal } from "../src/orders";
+import { parse, tableHref } from "../src/route";
+import type { Region, Status, TableDetail } from "../src/types";
+
+const region = (more: Partial<Region>): Region => ({
+  region_id: "r",
+  writer_epoch: 1,
+  sealed: false,
+  current_generation: 1,
+  merged_generation: 0,
+  backlog_generations: 0,
+  backlog_rows: 0,
+  backlog_bytes: 0,
+  oldest_backlog_seconds: null,
+  unflushed_wal_entries: 0,
+  retained_generations: 0,
+  reclaimable_generations: 0,
+  reclaimable_bytes: 0,
+  ...more,
+});
+
+describe("routes", () => {
+  it("leads there and back, with any name", () => {
+    for (const name of ["flights", "a b", "100%", "x/y"]) {
+      expect(parse(tableHref(name))).toEqual({ view: "table", name });
+    }
+    expect(parse("")).toEqual({ view: "fleet" });
+    expect(parse("#/tables/%E0%A4%A")).toEqual({ view: "fleet" });
+  });
+});
+
+describe("levels", () => {
+  it("adds up the regions", () => {
+    const status = {
+      base_rows: 9,
+      regions: [
+        region({ backlog_generations: 2, backlog_rows: 5, unflushed_wal_entries: 3 }),
+        region({ retained_generations: 4, reclaimable_generations: 1, reclaimable_bytes: 7 }),
+      ],
+    } as Status;
+    expect(levels(status)).toMatchObject({
+      walEntries: 3,
+      walRegions: 1,
+      waiting: 2,
+      waitingRegions: 1,
+      waitingRows: 5,
+      retained: 4,
+      reclaimable: 1,
+      reclaimableBytes: 7,
+      baseRows: 9,
+    });
+  });
+
+  it("draws nothing for nothing and no more than fits", () => {
+    expect([0, 1, 4, 16, 1e9].map((things) => layers(things, 8))).toEqual([0, 1, 2, 3, 8]);
+  });
+});
+
+describe("orders", () => {
+  it("says what each button does", () => {
+    const choice = { force: false, region: "r1" };
+    expect(order("merge", choice)).toEqual({
+      jobs: ["merge"],
+      regions: ["r1"],
+      force: false,
+      dry_run: false,
+    });
+    expect(order("checkpoint", choice)).toEqual({
+      jobs: ["merge", "index"],
+      regions: [],
+      force: true,
+      dry_run: false,
+    });
+    expect(order("dry", { force: true, region: null })).toMatchObject({
+      regions: [],
+      force: false,
+      dry_run: true,
+    });
+  });
+
+  it("tells who may not", () => {
+    const table = { enabled: true } as TableDetail;
+    expect(refusal(table, true)).toBeNull();
+    expect(refusal(table, false)).toContain("look");
+    expect(refusal(table, null)).not.toBeNull();
+    expect(refusal({ ...table, enabled: false }, true)).toContain("off");
+  });
+});

@@ -1,0 +1,119 @@
+"""The built page, a server for it, and a browser."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from playwright.sync_api import BrowserContext, Page, Playwright, sync_playwright
+from support.page_server import PageServer
+
+ROOT = Path(__file__).resolve().parents[3]
+AXE = ROOT / "plugins" / "memwal_airflow" / "ui" / "node_modules" / "axe-core" / "axe.min.js"
+CHROMIUM = "/usr/bin/chromium"
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+
+
+@pytest.fixture(scope="session")
+def builder() -> ModuleType:
+    """scripts/build_ui.py as a module."""
+    spec = importlib.util.spec_from_file_location("build_ui", ROOT / "scripts" / "build_ui.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def built(builder: ModuleType) -> ModuleType:
+    """The page is built of the sources as they are."""
+    builder.build()
+    return builder
+
+
+@pytest.fixture
+def server(built: ModuleType) -> Iterator[PageServer]:
+    """A server of the page with canned answers."""
+    server = PageServer()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+# Not of the session: while it is open, its thread has a running event loop.
+@pytest.fixture(scope="module")
+def playwright() -> Iterator[Playwright]:
+    """The driver of the browser."""
+    with sync_playwright() as driver:
+        yield driver
+
+
+class Tab:
+    """A page of a browser of its own that writes down what goes wrong in it.
+
+    Attributes
+    ----------
+    page : Page
+    complaints : list of str
+        Errors and warnings of the console, and requests to other servers.
+    """
+
+    def __init__(self, page: Page, origin: str) -> None:
+        self.page = page
+        self.complaints: list[str] = []
+        page.on("console", self._told)
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on(
+            "request",
+            lambda request: (
+                None if request.url.startswith(origin) else self.complaints.append(request.url)
+            ),
+        )
+
+    def _told(self, message: object) -> None:
+        if message.type in ("error", "warning"):  # type: ignore[attr-defined]
+            self.complaints.append(message.text)  # type: ignore[attr-defined]
+
+    def violations(self) -> list[str]:
+        """Serious and critical findings of axe, with the elements that they are about."""
+        self.page.evaluate(AXE.read_text())
+        found = self.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+        return [
+            f"{one['id']}: {', '.join(str(node['target']) for node in one['nodes'][:4])}"
+            for one in found["violations"]
+            if one["impact"] in ("serious", "critical")
+        ]
+
+
+@pytest.fixture
+def tab(playwright: Playwright, server: PageServer, tmp_path: Path) -> Iterator[Callable[..., Tab]]:
+    """Opens a tab: ``tab(theme="dark")``."""
+    contexts: list[BrowserContext] = []
+
+    def open_tab(*, theme: str = "light", width: int = 1440, height: int = 900) -> Tab:
+        context = playwright.chromium.launch_persistent_context(
+            tmp_path / f"profile-{len(contexts)}",
+            executable_path=CHROMIUM,
+            args=list(FLAGS),
+            color_scheme=theme,
+            viewport={"width": width, "height": height},
+        )
+        contexts.append(context)
+        return Tab(context.new_page(), server.origin)
+
+    yield open_tab
+    for context in contexts:
+        context.close()
