@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 ROWS ?=
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-all lint types format protos lock clean
+.PHONY: help setup ui demo test test-slow test-all lint types format protos lock clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -23,7 +23,10 @@ $(VENV)/.ready: requirements/tools.lock requirements/dev.lock requirements/java.
 	  || $(BIN)/uv pip install --quiet --require-hashes -r requirements/java.lock
 	@touch $@
 
-demo: setup ## Run the main job on a year of real flights (ROWS=n bounds the flights)
+ui: setup ## Build the page in the Airflow UI (Node comes along)
+	$(BIN)/python scripts/build_ui.py
+
+demo: ui ## Run the main job on a year of real flights (ROWS=n bounds the flights)
 	$(BIN)/python examples/flights/demo.py $(if $(ROWS),--rows $(ROWS))
 
 test: setup ## Run the tests that CI runs
@@ -31,6 +34,7 @@ test: setup ## Run the tests that CI runs
 
 test-slow: setup ## Run the slow tests: a real Airflow scheduler, clusters, long races, a language model
 	$(BIN)/uv pip install --quiet --no-deps --require-hashes -r requirements/sentences.lock
+	$(BIN)/python scripts/build_ui.py --test
 	$(BIN)/python -m pytest -q -m slow
 
 test-all: test test-slow ## Run all tests
@@ -59,4 +63,5 @@ lock: setup ## Resolve the dependencies again
 	$(BIN)/$(LOCK) --no-deps requirements/sentences.in -o requirements/sentences.lock
 
 clean: ## Remove what setup and tests made
+	rm -rf plugins/memwal_airflow/ui/node_modules plugins/memwal_airflow/web/static
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis demo-output
