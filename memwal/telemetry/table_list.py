@@ -77,6 +77,12 @@ TABLE_GAUGES = (
         lambda t: t.table.policy.gc_interval_seconds,
     ),
     TableGauge(
+        "memwal.table.catchup.interval",
+        "s",
+        "Time after which an index that is behind at all is built, by the policy.",
+        lambda t: t.table.policy.index_at_age_seconds,
+    ),
+    TableGauge(
         "memwal.table.look.age",
         "s",
         "Time since somebody looked at the table, or since it was registered.",
