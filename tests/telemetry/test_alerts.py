@@ -14,7 +14,9 @@ import pytest
 import yaml
 from support.exposed import exposed
 from support.promql import grouped, selected
+from typer.main import get_command
 
+from memwal.cli.main import app
 from memwal.telemetry.shipped_files import RULES, shipped
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -79,6 +81,19 @@ class TestStructure:
 
 
 HOUR, DAY = 3600, 86_400
+
+
+def test_commands_of_the_runbook_exist() -> None:
+    text = " ".join(RUNBOOK.read_text().split())
+    named = [words.split() for words in re.findall(r"`memwal ([^`]+)`", text)]
+    assert named
+    for words in named:
+        found: Any = get_command(app)
+        while words and words[0] in getattr(found, "commands", {}):
+            found = found.commands[words.pop(0)]
+        assert not hasattr(found, "commands"), words
+        options = {word for word in words if word.startswith("--")}
+        assert options <= {name for one in found.params for name in one.opts}, words
 
 
 def table(name: str, value: str) -> dict[str, str]:
