@@ -3,9 +3,7 @@ meant to."""
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ import pytest
 import yaml
 from support.exposed import exposed
 from support.promql import grouped, selected
+from support.promtool import promtool
 from typer.main import get_command
 
 from memwal.cli.main import app
@@ -292,13 +291,6 @@ CASES: dict[str, tuple[dict[str, str], str, set[str]]] = {
 def test_every_alert_is_made_to_fire() -> None:
     fired = set().union(*(expected for _, _, expected in CASES.values()))
     assert fired == set(NAMES)
-
-
-def promtool() -> str:
-    found = os.environ.get("PROMTOOL") or shutil.which("promtool")
-    if not found:
-        pytest.skip("promtool is not on the PATH (Debian: package prometheus), nor in $PROMTOOL")
-    return found
 
 
 @pytest.mark.slow
