@@ -268,7 +268,7 @@ class TestServer:
     def test_a_port_that_is_taken(self, catalog: Catalog) -> None:
         with (
             MetricsEndpoint(catalog, port=0) as endpoint,
-            pytest.raises(InvalidInputError, match="cannot listen on 127.0.0.1, port"),
+            pytest.raises(InvalidInputError, match="cannot listen on"),
         ):
             MetricsEndpoint(catalog, port=endpoint.port)
 
