@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.metadata import entry_points
@@ -28,8 +29,9 @@ EXPORTER = "OTEL_TRACES_EXPORTER"
 VARIABLES = ("TRACEPARENT", "TRACESTATE")
 """What a process is told of the span that it belongs to, as W3C has it."""
 
-# A collector that is away must not hold a job up for long.
-_FLUSH_MILLIS = 5_000
+# A collector that is away must not hold a job up for long; exporters try for about 10 s, whatever
+# the flush says.
+_FLUSH_SECONDS = 2.0
 
 _propagator = TraceContextTextMapPropagator()
 
@@ -126,4 +128,6 @@ def _below(carrier: Mapping[str, str]) -> Iterator[None]:
         context.detach(token)
         flush = getattr(trace.get_tracer_provider(), "force_flush", None)
         if flush is not None:
-            flush(_FLUSH_MILLIS)
+            sending = threading.Thread(target=flush, name="memwal spans", daemon=True)
+            sending.start()
+            sending.join(_FLUSH_SECONDS)

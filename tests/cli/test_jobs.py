@@ -42,7 +42,7 @@ def test_merge_in_words(cli, backlog):
     assert answer.code == 0
     figures, _, rest = answer.stdout.partition("; ")
     assert figures.startswith("merge: 6 generations, 28 rows upserted, 0 rows deleted, ")
-    assert figures.endswith("KiB bytes")
+    assert figures.endswith(" KiB")
     assert rest.startswith("2 commits in ")
     assert answer.stdout.endswith(f"the table is at version {backlog.base().version}\n")
     assert answer.stderr == ""
