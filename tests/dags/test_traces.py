@@ -43,11 +43,6 @@ def test_one_trace_from_the_task_to_the_commit(tmp_path: Path, registered: Any) 
         while not spans(collector, "worker.merge") and time.monotonic() < deadline:
             time.sleep(0.5)
         (worker,) = spans(collector, "worker.merge")
-        (merged,) = (
-            one
-            for one in spans(collector, "memwal.application")
-            if one.trace_id == worker.trace_id and b"merge" in one.SerializeToString()
-        )
         upserts = spans(collector, "memwal.merge.upsert")
     by_id = {one.span_id: one for one in collector.spans}
     assert upserts
@@ -59,4 +54,3 @@ def test_one_trace_from_the_task_to_the_commit(tmp_path: Path, registered: Any) 
         assert upsert.trace_id == worker.trace_id
         assert line[:2] == ["memwal.task", "memwal.application"]
         assert "worker.merge" in line
-    assert merged.trace_id == worker.trace_id
