@@ -6,10 +6,17 @@ import pytest
 from sqlalchemy import text
 
 from memwal.catalog import Catalog, RunState, run_feed
+from memwal.catalog.leases import job_resource
 from memwal.catalog.run_feed import RunFeed
 from memwal.maintenance.results import JobResult
+from memwal.telemetry.watch import Watch
 
 RESULT = JobResult(job="merge", table="/t", version=2, commits=1).to_dict()
+
+
+@pytest.fixture
+def catalog(each_catalog: Catalog) -> Catalog:
+    return each_catalog
 
 
 @pytest.fixture
@@ -91,6 +98,19 @@ def test_runs_that_are_forgotten(catalog: Catalog, feed: RunFeed) -> None:
     again = catalog.start_run("a", "merge")
     catalog.finish_run(again, result=RESULT)
     assert told(feed) == [(again, RunState.SUCCEEDED)]
+
+
+def test_an_endpoint_reads_it(catalog: Catalog) -> None:
+    catalog.register("a", uri="/lake/a")
+    watch = Watch(catalog)
+    assert watch.look().runs["a", "merge", "succeeded"] == 0
+    catalog.finish_run(catalog.start_run("a", "merge"), result=RESULT)
+    with catalog.leases.acquire(job_resource("a", "gc")):
+        found = watch.look()
+    assert found.runs["a", "merge", "succeeded"] == 1
+    (reading,) = found.tables
+    assert reading.running == ("gc",)
+    assert reading.success_age("merge") < 60
 
 
 def test_the_last_success_of_every_job(catalog: Catalog) -> None:
