@@ -13,9 +13,11 @@ from sqlalchemy import ColumnElement, and_, func, or_, select, update
 from memwal.catalog.active_run import BEAT_SECONDS, ActiveRun
 from memwal.catalog.database import Database, database_time
 from memwal.catalog.lease import Lease
-from memwal.catalog.models import JobRunRow
+from memwal.catalog.models import JobRunRow, ManagedTableRow
 from memwal.catalog.records import JobRun, RunState
 from memwal.errors import InvalidInputError, MemWalError, ObjectNotFoundError
+from memwal.maintenance.due import JOBS
+from memwal.telemetry.job_metrics import job_metrics
 
 logger = logging.getLogger(__name__)
 
@@ -162,7 +164,9 @@ class RunHistory:
             for name, value in {**(progress or {}), **_measured(result or {})}.items():
                 setattr(row, name, value)
             session.flush()
-            return _run(row, now)
+            run = to_run(row, now)
+        job_metrics().ended(run)
+        return run
 
     @contextlib.contextmanager
     def record_run(
@@ -250,7 +254,7 @@ class RunHistory:
                 query = query.where(or_(JobRunRow.state == state.value, silent))
             elif state is not None:
                 query = query.where(JobRunRow.state == state.value)
-            return [_run(row, now) for row in session.scalars(query.limit(limit))]
+            return [to_run(row, now) for row in session.scalars(query.limit(limit))]
 
     def run(self, run_id: int) -> JobRun:
         """Return one run.
@@ -264,7 +268,7 @@ class RunHistory:
             row = session.get(JobRunRow, run_id)
             if row is None:
                 raise _no_run(run_id)
-            return _run(row, database_time(session))
+            return to_run(row, database_time(session))
 
     def last_runs(self, table: str) -> dict[str, datetime]:
         """When each job of a table last ended well, in UTC; jobs that never did are absent."""
@@ -276,6 +280,31 @@ class RunHistory:
         )
         with self._database.reading() as session:
             return {job: at for job, at in session.execute(query) if at is not None}
+
+    def last_successes(self) -> dict[tuple[str, str], datetime]:
+        """When each job of every registered table last ended well, in UTC, by table and job.
+
+        One query, which takes the newest such run of each job from the index.
+        """
+        # Newest by start, as the index has them; one job of a table runs once at a time.
+        newest = (
+            select(JobRunRow.finished_at)
+            .where(JobRunRow.table_name == ManagedTableRow.name)
+            .where(JobRunRow.state == RunState.SUCCEEDED.value)
+            .order_by(JobRunRow.started_at.desc())
+            .limit(1)
+        )
+        columns = [
+            newest.where(JobRunRow.job == job).correlate(ManagedTableRow).scalar_subquery()
+            for job in JOBS
+        ]
+        with self._database.reading() as session:
+            return {
+                (name, job): at
+                for name, *ends in session.execute(select(ManagedTableRow.name, *columns))
+                for job, at in zip(JOBS, ends, strict=True)
+                if at is not None
+            }
 
 
 def _measured(result: Mapping[str, Any]) -> dict[str, int]:
@@ -300,7 +329,8 @@ def _no_run(run_id: int) -> ObjectNotFoundError:
     return ObjectNotFoundError(f"The catalog holds no job run {run_id}.")
 
 
-def _run(row: JobRunRow, now: datetime) -> JobRun:
+def to_run(row: JobRunRow, now: datetime) -> JobRun:
+    """What a row says, looked at now: a run that is silent for too long is taken for dead."""
     state = RunState(row.state)
     beat = row.heartbeat_at
     if state is RunState.RUNNING and beat is not None and beat < now - RUN_SILENCE:

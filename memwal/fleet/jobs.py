@@ -15,6 +15,8 @@ from memwal.fleet.request import Request
 from memwal.maintenance.due import JOBS, Due
 from memwal.maintenance.guard import Guard
 from memwal.maintenance.results import JobResult, TaskRunner, run_in_process
+from memwal.telemetry.attributes import JOB, TABLE
+from memwal.telemetry.spans import span
 
 if TYPE_CHECKING:
     from memwal.catalog import Catalog
@@ -138,13 +140,16 @@ def run_job(
             raise
         if isinstance(order, Skipped):
             return order
-        with catalog.record_run(
-            table_name,
-            job,
-            external_id=external_id,
-            version_before=table.base().version,
-            lease=lease,
-        ) as active:
+        with (
+            span("memwal.job", table.location, attributes={TABLE: table_name, JOB: job}),
+            catalog.record_run(
+                table_name,
+                job,
+                external_id=external_id,
+                version_before=table.base().version,
+                lease=lease,
+            ) as active,
+        ):
             look()
             if perform is not None:
                 result = perform(order, look)

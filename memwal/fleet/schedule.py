@@ -24,6 +24,7 @@ _FIELDS: tuple[tuple[int, int, dict[str, int]], ...] = (
     (0, 7, {name: number for number, name in enumerate(_DAYS)}),
 )
 _MINUTE = timedelta(minutes=1)
+_DAY_SECONDS = 86_400.0
 # Who was away longer than that looks at once, whatever the schedule.
 _LONGEST_LOOK_BACK = timedelta(days=1)
 
@@ -52,6 +53,38 @@ def is_time(schedule: str | float | None, *, last: datetime | None, now: datetim
             return _cron_is_due(schedule, last, now)
         case _:
             return last is None or now - last >= timedelta(seconds=schedule)
+
+
+def interval_seconds(schedule: str | float | None) -> float | None:
+    """Longest pause between two looks, in seconds; None without a schedule.
+
+    A cron expression that leaves days out counts with seven of them, or a month of 31 when it
+    names days of the month.
+
+    Raises
+    ------
+    InvalidInputError
+        As of :func:`is_time`.
+    """
+    if schedule is None or not isinstance(schedule, str):
+        return schedule
+    minutes, hours, days, months, weekdays = _parsed(schedule)
+    if len(days) < 31 or len(months) < 12:
+        return 31 * _DAY_SECONDS * (1 if len(months) == 12 else 12)
+    if len(weekdays) < 7:
+        return 7 * _DAY_SECONDS
+    if len(hours) < 24:
+        return 60.0 * _longest_gap(
+            {60 * hour + minute for hour in hours for minute in minutes}, 24 * 60
+        )
+    return 60.0 * _longest_gap(minutes, 60)
+
+
+def _longest_gap(marks: set[int], around: int) -> int:
+    """Between neighbours on a circle."""
+    ordered = sorted(marks)
+    following = [*ordered[1:], ordered[0] + around]
+    return max(after - before for before, after in zip(ordered, following, strict=True))
 
 
 def _cron_is_due(text: str, last: datetime | None, now: datetime) -> bool:

@@ -68,7 +68,18 @@ def read_status(
         changed_regions=None if regions is not None else _changed(known, manifests),
         small_fragments=small_fragments(base),
         base_rows=base.dataset.count_rows(),
+        base_bytes=_data_bytes(base),
     )
+
+
+def _data_bytes(base: BaseTable) -> int | None:
+    """Size of the data files; the manifest tells, if those who wrote it did."""
+    sizes = [
+        file.file_size_bytes
+        for fragment in base.dataset.get_fragments()
+        for file in fragment.metadata.files
+    ]
+    return sum(sizes) if all(sizes) else None
 
 
 def _changed(known: Mapping[UUID, int], manifests: Mapping[UUID, RegionManifest]) -> int:

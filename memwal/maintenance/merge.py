@@ -52,6 +52,9 @@ from memwal.storage.write_behind import write_behind
 from memwal.table_index.base_table import BaseTable, open_base, translate_lance_error
 from memwal.table_index.commit_conflicts import is_conflict
 from memwal.table_index.strict_commit import commit_durably
+from memwal.telemetry.attributes import ROWS, VERSION
+from memwal.telemetry.job_metrics import job_metrics
+from memwal.telemetry.spans import span
 
 logger = logging.getLogger(__name__)
 
@@ -95,6 +98,7 @@ class MergeOutcome:
     generations: int = 0
     rows_upserted: int = 0
     rows_deleted: int = 0
+    bytes: int = 0
     held: tuple[HeldRegion, ...] = ()
 
 
@@ -136,8 +140,8 @@ def merge(
     Returns
     -------
     JobResult
-        Figures ``generations``, ``rows_upserted``, ``rows_deleted``; one problem for each region
-        that had to be left out.
+        Figures ``generations``, ``rows_upserted``, ``rows_deleted``, and the ``bytes`` in memory
+        of these generations; one problem for each region that had to be left out.
     """
     started = time.monotonic()
     tasks = plan_merge(
@@ -161,6 +165,7 @@ def merge(
             "generations": sum(outcome.generations for outcome in outcomes),
             "rows_upserted": sum(outcome.rows_upserted for outcome in outcomes),
             "rows_deleted": sum(outcome.rows_deleted for outcome in outcomes),
+            "bytes": sum(outcome.bytes for outcome in outcomes),
         },
         problems=tuple(str(region) for region in held),
         held=held,
@@ -265,6 +270,7 @@ def run_merge_task(task: MergeTask, *, guard: Guard | None = None) -> MergeOutco
             generations=outcome.generations + done.generations,
             rows_upserted=outcome.rows_upserted + done.rows_upserted,
             rows_deleted=outcome.rows_deleted + done.rows_deleted,
+            bytes=outcome.bytes + done.bytes,
             held=(*outcome.held, *done.held),
         )
         stopped = {held.region_id for held in done.held}
@@ -279,6 +285,7 @@ class _Commit:
     generations: int = 0
     rows_upserted: int = 0
     rows_deleted: int = 0
+    bytes: int = 0
     held: tuple[HeldRegion, ...] = ()
 
 
@@ -347,6 +354,7 @@ def _merge_commit(
             generations=sum(len(batch.generations) for batch in source.batches),
             rows_upserted=figures,
             rows_deleted=deleted,
+            bytes=sum(batch.bytes for batch in source.batches),
             held=tuple(held.values()),
         )
     raise _Contended(
@@ -378,7 +386,7 @@ def _delete(base: BaseTable, keys: pa.Table) -> int:
         builder = dataset.merge_insert(list(base.primary_key)).when_matched_delete()
         return _execute(builder, keys)
 
-    return int(_commit(base, execute)["num_deleted_rows"])
+    return int(_traced("delete", base, keys, execute)["num_deleted_rows"])
 
 
 def _upsert(base: BaseTable, source: MergeSource) -> int:
@@ -395,8 +403,9 @@ def _upsert(base: BaseTable, source: MergeSource) -> int:
         )
         return _execute(builder, source.upserts)
 
+    accept = _ours_to_merge(base, source)
     with write_behind(_data_folder(base.location, source.upserts.nbytes)):
-        figures = _commit(base, execute, accept=_ours_to_merge(base, source))
+        figures = _traced("upsert", base, source.upserts, execute, accept=accept)
     return int(figures["num_inserted_rows"] + figures["num_updated_rows"])
 
 
@@ -443,6 +452,24 @@ def _execute(builder: lance.dataset.MergeInsertBuilder, rows: pa.Table) -> Mappi
     builder = builder.conflict_retries(0).use_index(rows.num_rows < _JOIN_FROM_ROWS)
     figures: Mapping[str, int] = builder.execute(rows)
     return figures
+
+
+def _traced(
+    what: str,
+    base: BaseTable,
+    rows: pa.Table,
+    execute: Callable[[lance.LanceDataset], Mapping[str, int]],
+    *,
+    accept: Callable[[int], bool] | None = None,
+) -> Mapping[str, int]:
+    """One try of a commit, with a span of its own."""
+    known = {ROWS: rows.num_rows, VERSION: base.version}
+    with span(f"memwal.merge.{what}", base.location, attributes=known):
+        try:
+            return _commit(base, execute, accept=accept)
+        except _Conflict:
+            job_metrics().conflict(base.location.uri)
+            raise
 
 
 def _commit(

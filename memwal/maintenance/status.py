@@ -94,6 +94,9 @@ class TableStatus:
         Fragments of the base table that a compaction would replace; None when nobody looked.
     base_rows : int or None
         Rows of the base table; None when nobody looked.
+    base_bytes : int or None
+        Size on storage of the data files that the version names, without indexes; None when nobody
+        looked, or a writer did not record it.
     """
 
     uri: str
@@ -104,6 +107,7 @@ class TableStatus:
     changed_regions: int | None = None
     small_fragments: int | None = None
     base_rows: int | None = None
+    base_bytes: int | None = None
 
     @property
     def backlog_generations(self) -> int:

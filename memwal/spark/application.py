@@ -43,6 +43,7 @@ from memwal.storage.location import TableLocation
 from memwal.storage.options_file import read_options_file
 from memwal.table import Table
 from memwal.table import open as open_table
+from memwal.telemetry.tracing import application_span, carrying
 
 OK = 0
 FAILED = 1
@@ -205,18 +206,20 @@ def _run(options: Namespace, job: Callable[[Application], Result], *, in_any_sta
     _on_end(_end)
     try:
         cores = int(spark.sparkContext.defaultParallelism)
-        return job(
-            Application(
-                table=table,
-                options=options,
-                parallelism=options.parallelism or cores,
-                run=spark_runner(
-                    spark,
-                    max_parallelism=options.parallelism,
-                    description=f"memwal {options.job} {table.uri}",
-                ),
-            )
+        runner = spark_runner(
+            spark,
+            max_parallelism=options.parallelism,
+            description=f"memwal {options.job} {table.uri}",
         )
+        with application_span(options.job, table.location):
+            return job(
+                Application(
+                    table=table,
+                    options=options,
+                    parallelism=options.parallelism or cores,
+                    run=carrying(runner),
+                )
+            )
     except Exception as error:
         if _received:
             # The signal came while Py4J could only answer it with an error of its own.

@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from memwal.telemetry.attributes import REGION_ID as REGION_ID
+from memwal.telemetry.attributes import TABLE_URI as TABLE_URI
 from memwal.writer.stats import WriterStats
 from memwal.writer.totals import Totals
-
-TABLE_URI = "memwal.table.uri"
-"""Attribute of every metric: the table's address, which holds no credentials."""
-
-REGION_ID = "memwal.region.id"
-"""Attribute of sums and levels when asked for: one series per region."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +52,18 @@ SUMS = (
     Sum("memwal.writer.rows", "{row}", "Rows of these writes, with deletes.", lambda t: t.rows),
     Sum("memwal.writer.bytes", "By", "Arrow bytes of these rows.", lambda t: t.bytes),
     Sum("memwal.writer.entries", "{entry}", "Entries appended to logs.", lambda t: t.entries),
+    Sum("memwal.writer.entries.size", "By", "Encoded size of these.", lambda t: t.entry_bytes),
     Sum(
         "memwal.writer.generations",
         "{generation}",
         "Generations flushed.",
         lambda t: t.generations,
+    ),
+    Sum(
+        "memwal.writer.generations.size",
+        "By",
+        "Memory of the MemTables that became these.",
+        lambda t: t.flushed_bytes,
     ),
     Sum(
         "memwal.writer.flush.failures",

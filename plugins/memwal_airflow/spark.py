@@ -19,6 +19,7 @@ from airflow.sdk.configuration import conf
 import memwal
 from memwal.errors import InvalidInputError
 from memwal.spark.java import ensure_java
+from memwal.telemetry.tracing import trace_environment
 
 SECTION = "memwal"
 DEFAULT_MASTER = "local[*]"
@@ -61,7 +62,7 @@ def job_environment() -> dict[str, str]:
     Connections, variables, the keys of the API and the catalog's address, which may hold a
     password, stay behind; the rest is handed on. Python is the interpreter that runs the task, in
     driver and workers, and finds the same ``memwal``; ``JAVA_HOME`` is a Java that Spark can run
-    on.
+    on. If Airflow traces the task, the job goes on with its trace.
 
     Raises
     ------
@@ -76,7 +77,7 @@ def job_environment() -> dict[str, str]:
     env["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([library, *folders]))
     env["PYSPARK_PYTHON"] = env["PYSPARK_DRIVER_PYTHON"] = sys.executable
     ensure_java(env)
-    return env
+    return {**env, **trace_environment()}
 
 
 class JobSubmitHook(SparkSubmitHook):

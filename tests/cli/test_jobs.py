@@ -14,6 +14,7 @@ def test_merge(cli, backlog, expected):
     assert result["job"] == "merge"
     assert result["table"] == backlog.uri
     assert result["version"] == backlog.base().version
+    assert result["figures"].pop("bytes") > 0
     assert result["figures"] == {"generations": 6, "rows_upserted": 28, "rows_deleted": 0}
     assert result["problems"] == []
     assert base_state(backlog) == expected
@@ -39,9 +40,10 @@ def test_merge_in_small_commits(cli, backlog, expected):
 def test_merge_in_words(cli, backlog):
     answer = cli("merge", backlog.uri)
     assert answer.code == 0
-    assert answer.stdout.startswith(
-        "merge: 6 generations, 28 rows upserted, 0 rows deleted; 2 commits in "
-    )
+    figures, _, rest = answer.stdout.partition("; ")
+    assert figures.startswith("merge: 6 generations, 28 rows upserted, 0 rows deleted, ")
+    assert figures.endswith(" KiB")
+    assert rest.startswith("2 commits in ")
     assert answer.stdout.endswith(f"the table is at version {backlog.base().version}\n")
     assert answer.stderr == ""
 

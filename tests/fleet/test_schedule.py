@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from memwal.errors import InvalidInputError
-from memwal.fleet.schedule import is_time
+from memwal.fleet.schedule import interval_seconds, is_time
 
 # A Monday.
 NOON = datetime(2026, 6, 1, 12, 0, 30, tzinfo=UTC)
@@ -71,3 +71,24 @@ def test_sunday_has_two_numbers() -> None:
     sunday = NOON - timedelta(days=1)
     assert due("0 12 * * 7", 60, sunday)
     assert due("0 12 * * 0", 60, sunday)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "seconds"),
+    [
+        (None, None),
+        (60.0, 60),
+        ("* * * * *", 60),
+        ("*/15 * * * *", 900),
+        ("@hourly", 3600),
+        ("5,50 * * * *", 45 * 60),
+        ("0 9-17 * * *", 16 * 3600),
+        ("@daily", 86_400),
+        ("0 9 * * mon-fri", 7 * 86_400),
+        ("@weekly", 7 * 86_400),
+        ("@monthly", 31 * 86_400),
+        ("@yearly", 372 * 86_400),
+    ],
+)
+def test_longest_pause(schedule: str | float | None, seconds: float | None) -> None:
+    assert interval_seconds(schedule) == seconds

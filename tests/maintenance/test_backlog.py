@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import timedelta
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -56,6 +57,12 @@ def test_counts_what_is_where(make_table: MakeTable) -> None:
     assert region.retained_generations == 3
     assert [(lag.name, lag.generations, lag.regions) for lag in found.indexes] == [("id_idx", 3, 1)]
     assert found.to_dict()["backlog_rows"] == 7
+    named = [
+        Path(table.uri) / "data" / file.path
+        for fragment in table.base().dataset.get_fragments()
+        for file in fragment.data_files()
+    ]
+    assert found.base_bytes == sum(file.stat().st_size for file in named) > 0
     table.checkpoint()
     after = table.status()
     assert (region.reclaimable_generations, region.reclaimable_bytes) == (0, 0)

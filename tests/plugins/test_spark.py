@@ -15,6 +15,7 @@ from memwal_airflow.spark import (
     job_environment,
     kill_family,
 )
+from opentelemetry.sdk.trace import TracerProvider
 
 import memwal
 from memwal.errors import InvalidInputError
@@ -42,6 +43,18 @@ def test_a_job_finds_the_same_memwal(tmp_path: Path) -> None:
         check=True,
     )
     assert done.stdout.strip() == memwal.__file__
+
+
+def test_a_job_goes_on_with_the_trace_of_the_task() -> None:
+    assert "TRACEPARENT" not in job_environment()
+    provider = TracerProvider(shutdown_on_exit=False)
+    # As Airflow does around a task.
+    with provider.get_tracer("airflow").start_as_current_span("worker.merge") as task:
+        found = job_environment()["TRACEPARENT"]
+    assert found.split("-")[1:3] == [
+        f"{task.get_span_context().trace_id:032x}",
+        f"{task.get_span_context().span_id:016x}",
+    ]
 
 
 def test_the_master_is_local_unless_configured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ from memwal.maintenance.results import TaskRunner, run_in_process
 from memwal.region.discovery import discover_regions
 from memwal.storage.location import TableLocation
 from memwal.table_index.base_table import open_base
+from memwal.telemetry.spans import span
 
 
 def collect_garbage(
@@ -103,8 +104,9 @@ def collect_garbage(
     started = time.monotonic()
     base = open_base(location)
     base.require_mem_wal()
-    needs = read_needs(location, ages, base=base)
-    regions = discover_regions(location.store)
+    with span("memwal.collect.needs", location):
+        needs = read_needs(location, ages, base=base)
+        regions = discover_regions(location.store)
     if not dry_run:
         # A commit of Lance is not synced to disk; what replaces the garbage must be, first.
         location.store.barrier()
@@ -119,7 +121,10 @@ def collect_garbage(
         )
         for share in _shares(regions, max_tasks)
     ]
-    outcomes: list[CollectOutcome] = run(tasks, guarded(run_collect_task, guard)) if tasks else []
+    with span("memwal.collect.regions", location):
+        outcomes: list[CollectOutcome] = (
+            run(tasks, guarded(run_collect_task, guard)) if tasks else []
+        )
     tally = Tally(explain=explain)
     problems: list[str] = []
     for outcome in outcomes:
@@ -129,10 +134,11 @@ def collect_garbage(
         guard()
     older_than = max(version_age or ages.keep, ages.keep) if base_versions else None
     try:
-        for decision in _of_the_table(
-            location, ages, needs.refs, dry_run=dry_run, versions=older_than
-        ):
-            tally.add(decision)
+        with span("memwal.collect.table", location):
+            for decision in _of_the_table(
+                location, ages, needs.refs, dry_run=dry_run, versions=older_than
+            ):
+                tally.add(decision)
     except MemWalError as error:
         problems.append(f"files of the table itself: not collected: {error}")
     return CollectionResult(

@@ -1,0 +1,153 @@
+"""Numbers of a catalog over time: what one reading alone does not tell.
+
+Counters start at 0 with the process, as Prometheus expects of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from memwal.catalog.records import RunState
+from memwal.catalog.run_feed import RunFeed
+from memwal.maintenance.due import JOBS
+from memwal.telemetry.job_list import JOB_SUMS, RunSum
+from memwal.telemetry.reading import TableReading, read_catalog
+
+if TYPE_CHECKING:
+    from memwal.catalog import Catalog
+
+CLAIM_WINDOW_SECONDS = 900.0
+OUTCOMES = (RunState.SUCCEEDED, RunState.FAILED, RunState.ABANDONED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """A catalog at one moment, and what happened since the watch began.
+
+    Attributes
+    ----------
+    tables : list of TableReading
+    runs : mapping of (table, job, outcome) to int
+        Runs that ended; 0 for what has not happened.
+    sums : mapping of (metric name, table, job) to float
+        What they worked on.
+    claims, most_claims : mapping of str to int
+        By table: claims of regions, and most of one region within 15 minutes.
+    behind : mapping of str to float
+        By table: for how many seconds an index has been behind without a build that succeeded.
+    """
+
+    tables: list[TableReading]
+    runs: Mapping[tuple[str, str, str], int]
+    sums: Mapping[tuple[str, str, str], float]
+    claims: Mapping[str, int]
+    most_claims: Mapping[str, int]
+    behind: Mapping[str, float]
+
+
+class Watch:
+    """Looks at a catalog again and again.
+
+    Parameters
+    ----------
+    catalog : Catalog
+    """
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._feed = RunFeed(catalog.database)
+        self._runs: Counter[tuple[str, str, str]] = Counter()
+        self._sums: dict[tuple[str, str, str], float] = {}
+        self._tables: dict[str, _TableWatch] = {}
+
+    def look(self) -> Look:
+        """Read the catalog once more.
+
+        Raises
+        ------
+        StoreUnavailableError, TableSetupError
+            As of :func:`memwal.telemetry.reading.read_catalog`.
+        """
+        tables = read_catalog(self._catalog)
+        for run in self._feed.ended():
+            self._runs[run.table, run.job, run.state.value] += 1
+            for total in JOB_SUMS:
+                self._add(total, run.table, run.job, total.of(run))
+        names = [reading.table.name for reading in tables]
+        self._tables = {name: self._tables.get(name) or _TableWatch() for name in names}
+        for reading in tables:
+            self._tables[reading.table.name].take(reading)
+        registered = set(names)
+        return Look(
+            tables=tables,
+            runs={
+                key: self._runs[key]
+                for key in (
+                    (name, job, outcome.value)
+                    for name in names
+                    for job in JOBS
+                    for outcome in OUTCOMES
+                )
+            },
+            sums={key: value for key, value in self._sums.items() if key[1] in registered},
+            claims={name: watch.claims for name, watch in self._tables.items()},
+            most_claims={name: watch.most_claims for name, watch in self._tables.items()},
+            behind={name: watch.behind for name, watch in self._tables.items()},
+        )
+
+    def _add(self, total: RunSum, table: str, job: str, amount: float | None) -> None:
+        if amount:
+            key = (total.name, table, job)
+            self._sums[key] = self._sums.get(key, 0) + amount
+
+
+class _TableWatch:
+    """What is kept of a table between two looks."""
+
+    def __init__(self) -> None:
+        self.claims = 0
+        self.most_claims = 0
+        self.behind = 0.0
+        self._epochs: dict[str, int] | None = None
+        # Of the last quarter of an hour: when, region, claims.
+        self._recent: deque[tuple[float, str, int]] = deque()
+        self._behind_since: float | None = None
+
+    def take(self, reading: TableReading) -> None:
+        """Compare with the look before."""
+        now = reading.at.timestamp()
+        if reading.state is not None:
+            for region, claims in self._claimed(reading):
+                self.claims += claims
+                self._recent.append((reading.state.at.timestamp(), region, claims))
+        while self._recent and self._recent[0][0] <= now - CLAIM_WINDOW_SECONDS:
+            self._recent.popleft()
+        by_region: Counter[str] = Counter()
+        for _, region, claims in self._recent:
+            by_region[region] += claims
+        self.most_claims = max(by_region.values(), default=0)
+        self.behind = self._time_behind(reading, now)
+
+    def _claimed(self, reading: TableReading) -> Iterator[tuple[str, int]]:
+        regions = reading.state.status.regions if reading.state is not None else ()
+        before = self._epochs
+        self._epochs = {region.region_id: region.writer_epoch for region in regions}
+        if before is None:
+            return
+        for region, epoch in self._epochs.items():
+            if epoch > before.get(region, 0):
+                yield region, epoch - before.get(region, 0)
+
+    def _time_behind(self, reading: TableReading, now: float) -> float:
+        indexes = reading.state.status.indexes if reading.state is not None else ()
+        if not any(index.generations for index in indexes):
+            self._behind_since = None
+            return 0.0
+        if self._behind_since is None:
+            self._behind_since = now
+        built = reading.successes.get("index")
+        since = max(self._behind_since, built.timestamp() if built is not None else 0.0)
+        return max(0.0, now - since)
