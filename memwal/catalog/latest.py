@@ -15,15 +15,13 @@ from sqlalchemy import (
     CTE,
     ColumnElement,
     ScalarSelect,
-    Select,
     and_,
     func,
     literal,
-    or_,
     select,
     union_all,
 )
-from sqlalchemy.orm import aliased, defer
+from sqlalchemy.orm import InstrumentedAttribute, aliased, defer
 
 from memwal.catalog.database import database_time
 from memwal.catalog.models import BacklogSampleRow, JobRunRow
@@ -103,7 +101,7 @@ class LatestHistory(RunHistory):
     def _samples(
         self, since: datetime | None, *, newest: bool, table: str | None
     ) -> list[BacklogSample]:
-        names = _names(table)
+        names = _names(BacklogSampleRow.table_name, table)
         row = aliased(BacklogSampleRow)
         wanted = select(row.id).where(row.table_name == names.c.name)
         if since is not None:
@@ -246,44 +244,29 @@ def as_sample(row: BacklogSampleRow) -> BacklogSample:
     )
 
 
-def _names(table: str | None) -> CTE:
-    """Names of the tables that have samples, found one by one."""
-    row = aliased(BacklogSampleRow)
+def _names(column: InstrumentedAttribute[str], table: str | None) -> CTE:
+    """Names of the tables in an indexed column, found one by one; the last may be null."""
     if table is not None:
         return select(literal(table).label("name")).cte("names")
-    names = select(func.min(row.table_name).label("name")).cte("names", recursive=True)
-    further = (
-        select(func.min(row.table_name)).where(row.table_name > names.c.name).correlate(names)
-    ).scalar_subquery()
-    return names.union_all(select(further).where(names.c.name.is_not(None)))
+    names = select(func.min(column).label("name")).cte("names", recursive=True)
+    further = select(func.min(column)).where(column > names.c.name).correlate(names)
+    return names.union_all(select(further.scalar_subquery()).where(names.c.name.is_not(None)))
 
 
 def _jobs(table: str | None) -> CTE:
-    """Tables and their jobs that have runs, found one by one."""
-    row, first = aliased(JobRunRow), aliased(JobRunRow)
-    start: Select[Any] = select(first.id).order_by(first.table_name, first.job).limit(1)
-    if table is not None:
-        start = start.where(first.table_name == table)
-    jobs = (
-        select(row.table_name.label("table_name"), row.job.label("job"))
-        .where(row.id == start.scalar_subquery())
-        .cte("jobs", recursive=True)
-    )
-    later, following = aliased(JobRunRow), aliased(JobRunRow)
-    same_table = and_(later.table_name == jobs.c.table_name, later.job > jobs.c.job)
-    beyond = (
-        same_table if table is not None else or_(same_table, later.table_name > jobs.c.table_name)
-    )
-    after = (
-        select(later.id)
-        .where(later.table_name >= jobs.c.table_name, beyond)
-        .order_by(later.table_name, later.job)
-        .limit(1)
-        .correlate(jobs)
-        .scalar_subquery()
-    )
+    """Tables and their jobs that have runs, found one by one; the last of a table may be null."""
+    names = _names(JobRunRow.table_name, table)
+    first = select(func.min(JobRunRow.job)).where(JobRunRow.table_name == names.c.name)
+    jobs = select(
+        names.c.name.label("table_name"),
+        first.correlate(names).scalar_subquery().label("job"),
+    ).cte("jobs", recursive=True)
+    of_table = JobRunRow.table_name == jobs.c.table_name
+    further = select(func.min(JobRunRow.job)).where(of_table, JobRunRow.job > jobs.c.job)
     return jobs.union_all(
-        select(following.table_name, following.job).join(jobs, following.id == after)
+        select(jobs.c.table_name, further.correlate(jobs).scalar_subquery()).where(
+            jobs.c.job.is_not(None)
+        )
     )
 
 
