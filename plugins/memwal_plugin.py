@@ -33,7 +33,8 @@ class MemWalPlugin(AirflowPlugin):
             "name": "memwal",
             "href": app_path("/"),
             "destination": "nav",
-            "category": "browse",
+            "nav_top_level": True,
+            "icon": app_path("/icon.svg"),
             "url_route": "memwal",
         },
         {

@@ -199,3 +199,14 @@ def test_what_nobody_expected(
     assert answer.status_code == 500
     assert "hush" not in answer.text
     assert "frame-ancestors" in answer.headers["content-security-policy"]
+
+
+def test_what_airflow_is_told(served: Any) -> None:
+    from memwal_plugin import MemWalPlugin
+
+    (app,) = MemWalPlugin.fastapi_apps
+    assert (app["url_prefix"], app["name"]) == ("/memwal", "memwal")
+    assert app["app"] is MemWalPlugin.fastapi_apps[0]["app"]
+    views = {view["destination"]: view for view in MemWalPlugin.external_views}
+    assert views["nav"]["href"] == "/memwal/"
+    assert "{DAG_ID}" in views["dag"]["href"]
