@@ -2,10 +2,45 @@
 
 from __future__ import annotations
 
+from functools import cache
+from typing import Any, ClassVar
+
 from airflow.plugins_manager import AirflowPlugin
+from memwal_airflow.web.places import URL_PREFIX, app_path
+
+
+class _Apps:
+    """The app, made when somebody asks: the API server does, and every task loads this module."""
+
+    def __get__(self, instance: object, owner: type) -> list[dict[str, Any]]:
+        return _apps()
+
+
+@cache
+def _apps() -> list[dict[str, Any]]:
+    from memwal_airflow.web.app import create_app
+
+    return [{"app": create_app(), "url_prefix": URL_PREFIX, "name": "memwal"}]
 
 
 class MemWalPlugin(AirflowPlugin):
-    """memwal in Airflow's list of plugins."""
+    """memwal in Airflow's list of plugins, its page in the navigation, and a tab of every DAG."""
 
     name = "memwal"
+    fastapi_apps = _Apps()  # type: ignore[assignment]
+    external_views: ClassVar[list[Any]] = [
+        {
+            "name": "memwal",
+            "href": app_path("/"),
+            "destination": "nav",
+            "nav_top_level": True,
+            "icon": app_path("/icon.svg"),
+            "url_route": "memwal",
+        },
+        {
+            "name": "memwal",
+            "href": app_path("/dags/{DAG_ID}"),
+            "destination": "dag",
+            "url_route": "memwal-table",
+        },
+    ]

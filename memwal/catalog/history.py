@@ -10,13 +10,13 @@ from sqlalchemy import CursorResult, delete, func, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from memwal.catalog.latest import LatestHistory, as_sample
 from memwal.catalog.models import BacklogSampleRow, JobRunRow, TableStateRow
 from memwal.catalog.records import BacklogSample, Pruned, RunState, TableState
-from memwal.catalog.run_history import RunHistory
 from memwal.maintenance.status import TableStatus
 
 
-class History(RunHistory):
+class History(LatestHistory):
     """Job runs and backlog samples: what was, beside what is registered."""
 
     def record_backlog(self, table: str, status: TableStatus) -> BacklogSample:
@@ -48,7 +48,7 @@ class History(RunHistory):
             session.add(row)
             self._keep_state(session, table, row.at, status.to_dict())
             session.flush()
-            return _sample(row)
+            return as_sample(row)
 
     def _keep_state(
         self, session: Session, table: str, at: datetime, status: dict[str, Any]
@@ -83,17 +83,6 @@ class History(RunHistory):
                 for row in session.scalars(query)
             ]
 
-    def latest_samples(self) -> list[BacklogSample]:
-        """Return the newest sample of every table that was ever looked at, by name."""
-        newest = select(func.max(BacklogSampleRow.id)).group_by(BacklogSampleRow.table_name)
-        query = (
-            select(BacklogSampleRow)
-            .where(BacklogSampleRow.id.in_(newest))
-            .order_by(BacklogSampleRow.table_name)
-        )
-        with self._database.reading() as session:
-            return [_sample(row) for row in session.scalars(query)]
-
     def backlog_history(
         self, table: str, *, since: datetime | None = None, limit: int = 10_000
     ) -> list[BacklogSample]:
@@ -113,7 +102,7 @@ class History(RunHistory):
             query = query.where(BacklogSampleRow.at >= since)
         query = query.order_by(BacklogSampleRow.at.desc(), BacklogSampleRow.id.desc()).limit(limit)
         with self._database.reading() as session:
-            return [_sample(row) for row in session.scalars(query)][::-1]
+            return [as_sample(row) for row in session.scalars(query)][::-1]
 
     def prune_history(
         self, table: str, *, runs_before: datetime, samples_before: datetime
@@ -156,21 +145,3 @@ class History(RunHistory):
 
 def _count(result: Any) -> int:
     return result.rowcount if isinstance(result, CursorResult) else 0
-
-
-def _sample(row: BacklogSampleRow) -> BacklogSample:
-    return BacklogSample(
-        table=row.table_name,
-        at=row.at,
-        generations=row.generations,
-        rows=row.rows,
-        bytes=row.bytes,
-        wal_entries=row.wal_entries,
-        version=row.version,
-        base_rows=row.base_rows,
-        regions=row.regions,
-        oldest_seconds=row.oldest_seconds,
-        lag_generations=row.lag_generations,
-        lag_rows=row.lag_rows,
-        reclaimable_bytes=row.reclaimable_bytes,
-    )

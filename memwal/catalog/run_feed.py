@@ -7,7 +7,7 @@ from sqlalchemy import func, or_, select
 from memwal.catalog.database import Database, database_time
 from memwal.catalog.models import JobRunRow
 from memwal.catalog.records import JobRun, RunState
-from memwal.catalog.run_history import to_run
+from memwal.catalog.run_history import as_run
 
 # Runs that were still going on at the first look are found among so many of the latest.
 _LOOK_BACK = 10_000
@@ -56,7 +56,7 @@ class RunFeed:
             new = set() if first else ended - self._told
             rows = session.scalars(select(JobRunRow).where(JobRunRow.id.in_(new)))
             now = database_time(session)
-            runs = sorted((to_run(row, now) for row in rows), key=lambda run: run.run_id)
+            runs = sorted((as_run(row, now) for row in rows), key=lambda run: run.run_id)
         self._newest = max([newest, *(number for number, _ in found)])
         # A run that was pruned meanwhile is forgotten.
         self._open = {number for number, _ in found} - ended

@@ -164,7 +164,7 @@ class RunHistory:
             for name, value in {**(progress or {}), **_measured(result or {})}.items():
                 setattr(row, name, value)
             session.flush()
-            run = to_run(row, now)
+            run = as_run(row, now)
         job_metrics().ended(run)
         return run
 
@@ -254,7 +254,7 @@ class RunHistory:
                 query = query.where(or_(JobRunRow.state == state.value, silent))
             elif state is not None:
                 query = query.where(JobRunRow.state == state.value)
-            return [to_run(row, now) for row in session.scalars(query.limit(limit))]
+            return [as_run(row, now) for row in session.scalars(query.limit(limit))]
 
     def run(self, run_id: int) -> JobRun:
         """Return one run.
@@ -268,7 +268,7 @@ class RunHistory:
             row = session.get(JobRunRow, run_id)
             if row is None:
                 raise _no_run(run_id)
-            return to_run(row, database_time(session))
+            return as_run(row, database_time(session))
 
     def last_runs(self, table: str) -> dict[str, datetime]:
         """When each job of a table last ended well, in UTC; jobs that never did are absent."""
@@ -329,8 +329,8 @@ def _no_run(run_id: int) -> ObjectNotFoundError:
     return ObjectNotFoundError(f"The catalog holds no job run {run_id}.")
 
 
-def to_run(row: JobRunRow, now: datetime) -> JobRun:
-    """What a row says, looked at now: a run that is silent for too long is taken for dead."""
+def as_run(row: JobRunRow, now: datetime, *, with_result: bool = True) -> JobRun:
+    """What the catalog gives out for a row; one that has been silent for too long is abandoned."""
     state = RunState(row.state)
     beat = row.heartbeat_at
     if state is RunState.RUNNING and beat is not None and beat < now - RUN_SILENCE:
@@ -342,7 +342,7 @@ def to_run(row: JobRunRow, now: datetime) -> JobRun:
         state=state,
         started_at=row.started_at,
         finished_at=row.finished_at,
-        result=row.result,
+        result=row.result if with_result else None,
         error=row.error,
         external_id=row.external_id,
         done=row.done,

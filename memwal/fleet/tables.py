@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +18,7 @@ from memwal.storage.options_file import read_options_file
 if TYPE_CHECKING:
     from memwal.catalog import Catalog
     from memwal.catalog.setbacks import HeldRecord
+    from memwal.maintenance.policy import Policy
     from memwal.table import Table
 
 
@@ -51,16 +52,7 @@ class Survey:
         return {
             **self.status.to_dict(),
             "table": self.table.name,
-            "due": {
-                job: {
-                    "reason": one.reason,
-                    "held_back": one.held_back,
-                    "pressure": one.pressure,
-                    "critical": one.critical,
-                    "regions": list(one.regions),
-                }
-                for job, one in self.due.items()
-            },
+            "due": {job: one.to_dict() for job, one in self.due.items()},
             "held": [record.to_dict() for record in self.held],
         }
 
@@ -140,13 +132,32 @@ def survey(
     opened = table or open_managed(managed, storage_options=storage_options)
     status = opened.status(regions=regions)
     held = tuple(catalog.setbacks.held(managed.name))
+    found = due_but_held(
+        status,
+        managed.policy,
+        held,
+        now=now or datetime.now(UTC),
+        last_runs=catalog.last_runs(managed.name),
+    )
+    return Survey(table=managed, status=status, due=found, held=held)
+
+
+def due_but_held(
+    status: TableStatus,
+    policy: Policy,
+    held: Iterable[HeldRecord],
+    *,
+    now: datetime,
+    last_runs: Mapping[str, datetime],
+) -> dict[str, Due]:
+    """Which jobs are due, as of :func:`memwal.maintenance.due.due`.
+
+    Held regions that wait for their next try do not count for merges.
+    """
+    found = due(status, policy, now=now, last_runs=last_runs)
     waiting = {record.region_id for record in held if record.waiting}
-    options: dict[str, Any] = {
-        "now": now or datetime.now(UTC),
-        "last_runs": catalog.last_runs(managed.name),
-    }
-    found = due(status, managed.policy, **options)
     if waiting:
         mergeable = tuple(r for r in status.regions if r.region_id not in waiting)
-        found["merge"] = due(replace(status, regions=mergeable), managed.policy, **options)["merge"]
-    return Survey(table=managed, status=status, due=found, held=held)
+        status = replace(status, regions=mergeable)
+        found["merge"] = due(status, policy, now=now, last_runs=last_runs)["merge"]
+    return found

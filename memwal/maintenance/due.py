@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
+from typing import Any
 
 from memwal.maintenance.policy import Policy
 from memwal.maintenance.status import RegionBacklog, TableStatus
@@ -37,6 +38,10 @@ class Due:
     pressure: float = 0.0
     critical: bool = False
     regions: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {**asdict(self), "regions": list(self.regions)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

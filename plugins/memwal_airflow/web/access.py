@@ -1,0 +1,135 @@
+"""Who may see and do what: everything is asked of Airflow's auth manager.
+
+Every route needs a user. A table is seen by those who may read its DAG, and its jobs are started
+by those who may start runs of that DAG.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
+from airflow.api_fastapi.core_api.security import GetUserDep
+from airflow.configuration import conf
+from airflow.models.dag import DagModel
+from fastapi import Depends, HTTPException, Request, status
+
+from memwal.catalog import Catalog, ManagedTable
+from memwal.errors import ObjectNotFoundError
+from memwal_airflow.dag_factory import dag_id
+from memwal_airflow.web.state import CatalogDep
+
+CUSTOM_HEADER = "X-Requested-With"
+CUSTOM_VALUE = "memwal"
+"""A form or an image of another site cannot send this header, and a script of it may not."""
+
+
+def readable(user: BaseUser, dag_ids: Collection[str]) -> set[str]:
+    """Those of some DAGs that a user may read; they need not exist yet."""
+    teams = _teams(dag_ids)
+    by_team: dict[str | None, set[str]] = defaultdict(set)
+    for one in dag_ids:
+        by_team[teams.get(one)].add(one)
+    found: set[str] = set()
+    for team, members in by_team.items():
+        found |= get_auth_manager().filter_authorized_dag_ids(
+            dag_ids=members, user=user, method="GET", team_name=team
+        )
+    return found
+
+
+def may_start(user: BaseUser, one: str | None) -> bool:
+    """Whether a user may start runs of a DAG, or of DAGs in general."""
+    team = _teams([one]).get(one) if one is not None else None
+    return get_auth_manager().is_authorized_dag(
+        method="POST",
+        access_entity=DagAccessEntity.RUN,
+        details=DagDetails(id=one, team_name=team) if one is not None else None,
+        user=user,
+    )
+
+
+def may_start_any(user: BaseUser, catalog: Catalog) -> bool:
+    """Whether a user may start jobs of at least one table."""
+    return may_start(user, None) or any(
+        may_start(user, dag_id(table)) for table in catalog.list(enabled_only=True)
+    )
+
+
+def readable_table(name: str, user: GetUserDep, catalog: CatalogDep) -> ManagedTable:
+    """The table of a path. One that the user may not see is answered like one that is not."""
+    try:
+        table = catalog.get(name)
+    except ObjectNotFoundError as error:
+        raise _no_table(name) from error
+    if not readable(user, {dag_id(table)}):
+        raise _no_table(name)
+    return table
+
+
+def startable_table(
+    table: Annotated[ManagedTable, Depends(readable_table)], user: GetUserDep
+) -> ManagedTable:
+    """The table of a path, for a user who may start its jobs."""
+    if not may_start(user, dag_id(table)):
+        raise HTTPException(
+            status.HTTP_403_FORBIDDEN,
+            f"You may look at {table.name}, and not start its jobs: that needs the right to start "
+            "runs of its DAG.",
+        )
+    return table
+
+
+def from_this_page(request: Request, user: GetUserDep) -> None:
+    """Refuse a request that another site may have made a browser send, with its cookie.
+
+    It must be JSON with a header of ours, which both need the consent of this server when another
+    site sends them, and the browser must not say that it comes from elsewhere.
+    """
+    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if content_type != "application/json":
+        raise HTTPException(
+            status.HTTP_415_UNSUPPORTED_MEDIA_TYPE, "Send JSON, as application/json."
+        )
+    if request.headers.get(CUSTOM_HEADER) != CUSTOM_VALUE:
+        raise HTTPException(
+            status.HTTP_403_FORBIDDEN, f"Send the header {CUSTOM_HEADER}: {CUSTOM_VALUE}."
+        )
+    site = request.headers.get("sec-fetch-site")
+    if site is not None:
+        trusted = site in ("same-origin", "none")
+    else:
+        origin = request.headers.get("origin")
+        trusted = origin is None or _origin(origin) in _own_origins(request)
+    if not trusted:
+        raise HTTPException(status.HTTP_403_FORBIDDEN, "The request comes from another site.")
+
+
+def _no_table(name: str) -> HTTPException:
+    return HTTPException(status.HTTP_404_NOT_FOUND, f"No table named {name!r} is registered.")
+
+
+def _teams(dag_ids: Collection[str]) -> dict[str, str | None]:
+    if not conf.getboolean("core", "multi_team", fallback=False):
+        return {}
+    return DagModel.get_dag_id_to_team_name_mapping(list(dag_ids))
+
+
+def _own_origins(request: Request) -> set[tuple[str, str]]:
+    """Scheme and host of this server: as the request names them, and as it is configured."""
+    own = {_origin(str(request.base_url)), _origin(conf.get("api", "base_url", fallback=""))}
+    return own - {("", "")}
+
+
+def _origin(url: str) -> tuple[str, str]:
+    parts = urlsplit(url)
+    return parts.scheme.lower(), parts.netloc.lower()
+
+
+ReadableTable = Annotated[ManagedTable, Depends(readable_table)]
+StartableTable = Annotated[ManagedTable, Depends(startable_table)]

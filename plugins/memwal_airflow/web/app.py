@@ -1,0 +1,118 @@
+"""The app that Airflow's API server mounts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.api_fastapi.core_api.security import get_user
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, status
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from memwal.errors import (
+    InvalidInputError,
+    MemWalError,
+    ObjectNotFoundError,
+    StoreUnavailableError,
+    TableSetupError,
+)
+from memwal_airflow.web import actions, page, views
+
+HEADERS = {
+    # Scripts and styles are files of ours, and only Airflow's own page may show us in a frame.
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self' data:; font-src 'self'; connect-src 'self'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'self'",
+    "X-Frame-Options": "SAMEORIGIN",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+"""On every answer, whatever it is."""
+
+NO_CACHE = "no-store"
+"""On every answer that does not say how long it may be kept."""
+
+
+def create_app() -> FastAPI:
+    """Make the app. All its routes, those that do not exist among them, need a user."""
+    app = FastAPI(
+        title="memwal",
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+        dependencies=[Depends(get_user)],
+    )
+    app.include_router(views.router, prefix="/api")
+    app.include_router(actions.router, prefix="/api")
+    app.include_router(_nothing(), prefix="/api")
+    app.include_router(page.router)
+    app.include_router(_nothing())
+    app.add_middleware(SecurityHeaders)
+    app.add_exception_handler(MemWalError, _failed)
+    app.add_exception_handler(RequestValidationError, _not_valid)
+    app.add_exception_handler(Exception, _broken)
+    return app
+
+
+class SecurityHeaders:
+    """Adds :data:`HEADERS` to every answer."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request."""
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.update(HEADERS)
+                headers.setdefault("Cache-Control", NO_CACHE)
+            await send(message)
+
+        await self._app(scope, receive, send_with_headers)
+
+
+def _nothing() -> APIRouter:
+    """Whatever else is asked for: 404, to those who are logged in."""
+    router = APIRouter()
+
+    @router.api_route(
+        "/{path:path}", methods=["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+    )
+    def nothing() -> None:
+        raise HTTPException(status.HTTP_404_NOT_FOUND, "There is nothing here.")
+
+    return router
+
+
+_STATUS: tuple[tuple[type[MemWalError], int], ...] = (
+    (ObjectNotFoundError, status.HTTP_404_NOT_FOUND),
+    (InvalidInputError, status.HTTP_400_BAD_REQUEST),
+    (StoreUnavailableError, status.HTTP_503_SERVICE_UNAVAILABLE),
+    (TableSetupError, status.HTTP_503_SERVICE_UNAVAILABLE),
+)
+
+
+def _failed(_: Request, error: Any) -> JSONResponse:
+    found = (code for kind, code in _STATUS if isinstance(error, kind))
+    code = next(found, status.HTTP_500_INTERNAL_SERVER_ERROR)
+    return JSONResponse({"detail": str(error)}, status_code=code)
+
+
+def _not_valid(_: Request, error: Any) -> JSONResponse:
+    words = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+    return JSONResponse({"detail": words}, status_code=status.HTTP_422_UNPROCESSABLE_CONTENT)
+
+
+def _broken(_: Request, __: Any) -> JSONResponse:
+    """Answer what nobody expected; the server logs it."""
+    return JSONResponse(
+        {"detail": "This failed unexpectedly; the log of the API server says why."},
+        status_code=status.HTTP_500_INTERNAL_SERVER_ERROR,
+        headers={**HEADERS, "Cache-Control": NO_CACHE},
+    )

@@ -1,0 +1,49 @@
+"""Where things are in the Airflow UI."""
+
+from __future__ import annotations
+
+from urllib.parse import quote, urlsplit
+
+from airflow.configuration import conf
+
+URL_PREFIX = "/memwal"
+"""Where the app is mounted."""
+
+
+def root_path() -> str:
+    """Path below which this Airflow is served, without a slash at its end; usually empty."""
+    return urlsplit(conf.get("api", "base_url", fallback="/")).path.rstrip("/")
+
+
+def app_path(rest: str) -> str:
+    """Path of something that the app serves; ``rest`` begins with a slash."""
+    return f"{root_path()}{URL_PREFIX}{rest}"
+
+
+def dag_link(dag_id: str) -> str:
+    """Path of the page of a DAG."""
+    return f"{root_path()}/dags/{quote(dag_id, safe='')}"
+
+
+def run_link(dag_id: str, run_id: str) -> str:
+    """Path of the page of a DAG run."""
+    return f"{dag_link(dag_id)}/runs/{quote(run_id, safe='')}"
+
+
+def task_link(external_id: str | None) -> str | None:
+    """Path of the page of a task instance.
+
+    Parameters
+    ----------
+    external_id : str or None
+        ``dag/run/task/map index``, as the operators record it, with ``-1`` for a task that is not
+        mapped. None is returned for anything else.
+    """
+    parts = (external_id or "").split("/")
+    if len(parts) != 4 or not all(parts):
+        return None
+    dag_id, run_id, task_id, map_index = parts
+    if not map_index.removeprefix("-").isdecimal():
+        return None
+    link = f"{run_link(dag_id, run_id)}/tasks/{quote(task_id, safe='')}"
+    return link if int(map_index) < 0 else f"{link}/mapped/{int(map_index)}"

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from memwal.catalog import BacklogSample, Policy
+from memwal.fleet.health import JobError, backlog_age, duration, health
+
+NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)
+POLICY = Policy(late_seconds=600, critical_seconds=3600)
+SAMPLE = BacklogSample(
+    table="a",
+    at=NOW - timedelta(seconds=30),
+    generations=2,
+    rows=5,
+    bytes=9,
+    wal_entries=0,
+    oldest_seconds=60.0,
+)
+ERROR = JobError(job="gc", reason="StoreAccessError:\n  no", at=NOW)
+
+
+@pytest.mark.parametrize(
+    ("sample", "age"),
+    [
+        (SAMPLE, 90.0),
+        (None, None),
+        (replace(SAMPLE, generations=0), None),
+        (replace(SAMPLE, oldest_seconds=None), None),
+        # A clock that is behind does not make it younger.
+        (replace(SAMPLE, at=NOW + timedelta(seconds=5)), 60.0),
+    ],
+)
+def test_a_backlog_ages_on(sample: BacklogSample | None, age: float | None) -> None:
+    assert backlog_age(sample, NOW) == age
+
+
+@pytest.mark.parametrize(
+    ("sample", "options", "word", "reasons"),
+    [
+        (SAMPLE, {}, "ok", ()),
+        (SAMPLE, {"enabled": False, "held": 1}, "off", ("it is not maintained",)),
+        (None, {}, "unknown", ("nobody has looked at it yet",)),
+        (
+            replace(SAMPLE, generations=0, at=NOW - timedelta(hours=2)),
+            {},
+            "unknown",
+            ("nobody has looked at it for 2 h",),
+        ),
+        (
+            replace(SAMPLE, oldest_seconds=570.0),
+            {},
+            "late",
+            ("the oldest generation waits for 10 min, late is 10 min",),
+        ),
+        (
+            replace(SAMPLE, oldest_seconds=3569.0),
+            {"held": 2},
+            "trouble",
+            ("2 regions are held", "the oldest generation waits for 59 min 59 s, late is 10 min"),
+        ),
+        (
+            replace(SAMPLE, oldest_seconds=3570.0),
+            {"held": 1, "errors": [ERROR]},
+            "critical",
+            (
+                "the oldest generation waits for 1 h, critical is 1 h",
+                "1 region is held",
+                "gc fails: StoreAccessError: no",
+            ),
+        ),
+        (None, {"errors": [ERROR]}, "trouble", None),
+    ],
+)
+def test_health(
+    sample: BacklogSample | None,
+    options: dict[str, object],
+    word: str,
+    reasons: tuple[str, ...] | None,
+) -> None:
+    found, why = health(POLICY, sample, now=NOW, **options)
+    assert found.value == word
+    assert reasons is None or why == reasons
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.4, "0 s"),
+        (59.9, "59 s"),
+        (3600, "1 h"),
+        (3605, "1 h"),
+        (7500, "2 h 5 min"),
+        (90_000, "1 d 1 h"),
+        (86_400 + 59, "1 d"),
+    ],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_a_long_reason_is_cut() -> None:
+    _, (why,) = health(POLICY, SAMPLE, now=NOW, errors=[replace(ERROR, reason="x" * 5000)])
+    assert len(why) < 400

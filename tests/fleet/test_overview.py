@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import event, text
+
+import memwal
+from memwal.catalog import Catalog
+from memwal.errors import ObjectNotFoundError
+from memwal.fleet import Fleet, overview
+from memwal.fleet.detail import aged, table_detail, table_history
+from memwal.maintenance.results import HeldRegion, JobResult
+from memwal.maintenance.status import RegionBacklog, TableStatus
+
+Managed = Callable[..., memwal.Table]
+REGION = "00000000-0000-0000-0000-000000000001"
+
+
+def status(*, generations: int = 2, age: float | None = 100.0) -> TableStatus:
+    region = RegionBacklog(
+        region_id=REGION,
+        writer_epoch=1,
+        sealed=False,
+        current_generation=5,
+        merged_generation=1,
+        backlog_generations=generations,
+        backlog_rows=10 * generations,
+        backlog_bytes=generations,
+        oldest_backlog_seconds=age if generations else None,
+        unflushed_wal_entries=3,
+        retained_generations=0,
+        reclaimable_bytes=7,
+    )
+    return TableStatus(
+        uri="/data/a.lance",
+        version=4,
+        regions=(region,),
+        indexes=(),
+        snapshot_age_seconds=50.0,
+        base_rows=9,
+    )
+
+
+def later(**values: float) -> datetime:
+    return datetime.now(UTC) + timedelta(**values)
+
+
+@contextmanager
+def counted(catalog: Catalog) -> Iterator[list[str]]:
+    """Queries that are made in the block."""
+    made: list[str] = []
+
+    def note(_c: object, _u: object, statement: str, *_: object) -> None:
+        if statement.lstrip().upper().startswith(("SELECT", "WITH")):
+            made.append(statement)
+
+    event.listen(catalog.database.engine, "before_cursor_execute", note)
+    try:
+        yield made
+    finally:
+        event.remove(catalog.database.engine, "before_cursor_execute", note)
+
+
+def test_as_many_queries_for_many_tables_as_for_none(catalog: Catalog) -> None:
+    # The first look checks the schema, too.
+    assert overview(catalog) == []
+    with counted(catalog) as none:
+        overview(catalog)
+    for number in range(20):
+        name = f"t{number:02}"
+        catalog.register(name, uri=f"/data/{name}.lance")
+        catalog.record_backlog(name, status())
+        with catalog.record_run(name, "merge") as run:
+            run.finish(JobResult(job="merge", table="/a", version=1))
+    with counted(catalog) as many:
+        found = overview(catalog)
+    assert [one.table for one in found] == [f"t{number:02}" for number in range(20)]
+    assert len(many) == len(none) < 12
+
+
+def test_a_table_that_nobody_has_looked_at(catalog: Catalog) -> None:
+    catalog.register("a", uri="/data/a.lance")
+    (found,) = overview(catalog)
+    assert (found.health.value, found.backlog, found.rates.rows_in) == ("unknown", None, None)
+    detail = table_detail(catalog, "a")
+    assert (detail.state, detail.due, detail.held, detail.quality) == (None, {}, (), None)
+    assert table_history(catalog, "a", since=later(hours=-1)) == []
+    for ask in (overview, table_detail):
+        with pytest.raises(ObjectNotFoundError, match="'b'"):
+            ask(catalog, table="b") if ask is overview else ask(catalog, "b")
+    with pytest.raises(ObjectNotFoundError):
+        table_history(catalog, "b", since=later(hours=-1))
+
+
+def test_what_fails_is_told_until_it_succeeds(catalog: Catalog) -> None:
+    catalog.register("a", uri="/data/a.lance")
+    catalog.record_backlog("a", status())
+    catalog.finish_run(catalog.start_run("a", "merge"), error="ConflictError: busy")
+    catalog.setbacks.failed("a", "merge", "an older word")
+    catalog.setbacks.failed("a", "look", "no access")
+    (found,) = overview(catalog)
+    assert found.health.value == "trouble"
+    assert {one.job: one.reason for one in found.errors} == {
+        "merge": "ConflictError: busy",
+        "look": "no access",
+    }
+    catalog.setbacks.recovered("a", "look")
+    catalog.setbacks.recovered("a", "merge")
+    with catalog.record_run("a", "merge") as run:
+        (working,) = overview(catalog)
+        assert [one.job for one in working.running] == ["merge"]
+        run.finish(JobResult(job="merge", table="/a", version=1, figures={"rows_upserted": 90}))
+    (found,) = overview(catalog)
+    assert (found.health.value, found.errors, found.running) == ("ok", (), ())
+    assert found.rates.rows_merged == pytest.approx(0.1)
+    assert list(found.last_runs) == ["merge"]
+    assert found.to_dict()["health"] == "ok"
+
+
+def test_a_run_that_died_is_an_error(catalog: Catalog) -> None:
+    catalog.register("a", uri="/data/a.lance")
+    catalog.start_run("a", "gc", beats=True)
+    with catalog.database.writing() as session:
+        session.execute(text("UPDATE job_runs SET heartbeat_at = '2020-01-01 00:00:00'"))
+    (found,) = overview(catalog)
+    assert [(one.job, one.reason) for one in found.errors] == [
+        ("gc", "its process ended without a word")
+    ]
+
+
+def test_what_is_due_by_now(catalog: Catalog) -> None:
+    catalog.register("a", uri="/data/a.lance")
+    catalog.record_backlog("a", status(age=100.0))
+    assert table_detail(catalog, "a").due["merge"].reason is None
+    due = table_detail(catalog, "a", now=later(seconds=250)).due
+    assert due["merge"].regions == (REGION,)
+    assert due["snapshot"].reason is not None
+    catalog.setbacks.hold("a", [HeldRegion(region_id=REGION, generation=2, reason="torn")])
+    detail = table_detail(catalog, "a", now=later(seconds=250))
+    assert detail.due["merge"].reason is None
+    assert [one.region_id for one in detail.held] == [REGION]
+    assert detail.overview.held == 1
+
+
+def test_a_status_ages() -> None:
+    older = aged(status(age=100.0), 10)
+    assert older.oldest_backlog_seconds == 110.0
+    assert older.snapshot_age_seconds == 60.0
+    idle = replace(status(generations=0), snapshot_age_seconds=None)
+    assert aged(idle, 10) == idle
+
+
+def test_the_figures_are_those_of_the_table(catalog: Catalog, managed: Managed) -> None:
+    table = managed("flights", generations=3)
+    before = table.status()
+    assert Fleet(catalog).run_once()
+    detail = table_detail(catalog, "flights")
+    # Looked at before it was merged.
+    assert detail.state is not None
+    assert detail.state.status.backlog_rows == before.backlog_rows > 0
+    assert set(detail.overview.last_runs) == {"merge", "snapshot", "gc"}
+    assert detail.overview.rates.rows_merged > 0
+    Fleet(catalog).run_once()
+    detail = table_detail(catalog, "flights")
+    assert detail.overview.health.value == "ok"
+    assert detail.state is not None
+    assert detail.state.status.backlog_rows == 0
+    first, *_, last = table_history(catalog, "flights", since=later(hours=-1))
+    assert (first.sample.rows, last.sample.rows) == (before.backlog_rows, 0)
