@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -11,6 +12,7 @@ from typing import Any, Self
 import psutil
 
 END_SECONDS = 2.0
+_POLL_SECONDS = 0.05
 # The start of a process is counted from the boot, whose time is corrected with the clock.
 _CLOCK_SLACK_SECONDS = 2.0
 
@@ -38,12 +40,7 @@ class ProcessId:
     def running(self) -> bool:
         """Whether it has not ended. One that has and was not waited for does not run."""
         found = self._find()
-        if found is None:
-            return False
-        try:
-            return bool(found.status() != psutil.STATUS_ZOMBIE)
-        except psutil.NoSuchProcess:
-            return False
+        return found is not None and _is_alive(found)
 
     @property
     def replaced(self) -> bool:
@@ -84,8 +81,27 @@ def end_session(leader: ProcessId) -> None:
         for member in kin:
             with contextlib.suppress(psutil.NoSuchProcess):
                 getattr(member, name)()
-        # Not the leader: psutil would fetch its exit code.
-        _, kin = psutil.wait_procs(kin, timeout=END_SECONDS)
+        kin = _left(leader, kin)
+        if not kin and not leader.running:
+            return
+
+
+def _left(leader: ProcessId, kin: list[psutil.Process]) -> list[psutil.Process]:
+    """Wait until all have ended, for 2 s at most; those of the kin that have not."""
+    ends_at = time.monotonic() + END_SECONDS
+    while True:
+        # Only looked at, and not waited for: psutil would fetch the exit code of a child.
+        kin = [process for process in kin if _is_alive(process)]
+        if (not kin and not leader.running) or time.monotonic() >= ends_at:
+            return kin
+        time.sleep(_POLL_SECONDS)
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _kin(leader: ProcessId) -> list[psutil.Process]:

@@ -51,7 +51,7 @@ def test_a_family_is_ended_even_where_it_ignores_the_signal(
     end_session(leader)
     assert not leader.running
     assert process.wait(10) == -signal.SIGTERM
-    assert not child.is_running()
+    assert not is_alive(child)
     end_session(leader)
 
 
@@ -66,7 +66,7 @@ def test_what_a_dead_leader_left_is_ended_too(
     assert child.is_running()
     assert not leader.running
     end_session(leader)
-    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+    assert not is_alive(child)
 
 
 def test_another_process_with_the_same_number_is_left_alone(
@@ -78,3 +78,10 @@ def test_another_process_with_the_same_number_is_left_alone(
     assert not other.running
     end_session(other)
     assert process.poll() is None
+
+
+def is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
