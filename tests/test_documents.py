@@ -60,6 +60,7 @@ DOCUMENTS = [
     "docs/indexes.md",
     "docs/fleet.md",
     "docs/maintenance.md",
+    "docs/operators.md",
     "docs/verify.md",
     "docs/writer.md",
     "docs/search.md",

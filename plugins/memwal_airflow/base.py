@@ -175,7 +175,7 @@ class MemWalOperator(BaseOperator):
         if isinstance(found, Skipped):
             raise AirflowSkipException(found.reason)
         for problem in found.problems:
-            self.log.warning("%s left undone: %s", self.job, problem)
+            self.log.warning("%s: %s", self.job, problem)
         # As JSON has it: XComs and events of assets give lists back, and no tuples.
         result = json.loads(json.dumps(found.to_dict()))
         context["ti"].xcom_push(key="result", value=result)
