@@ -128,7 +128,8 @@ class MemWalOperator(BaseOperator):
         self.storage_options_ref = storage_options_ref
         self.policy = policy
         self.force = force
-        self.dry_run = dry_run
+        # Airflow's operators have a method of the name of this argument.
+        self.change_nothing = dry_run
         self.wait = wait
         self.master = master
         self.spark_conn_id = spark_conn_id
@@ -187,9 +188,13 @@ class MemWalOperator(BaseOperator):
         if self._spark_job is not None:
             self._spark_job.end()
 
-    def asked(self, context: Context, name: str) -> bool:
-        """Whether ``force`` or ``dry_run`` is wanted, of this task or of this run."""
-        return bool(getattr(self, name) or context["params"].get(name))
+    def is_forced(self, context: Context) -> bool:
+        """Whether this task, or this run, is to do its job due or not."""
+        return bool(self.force or context["params"].get("force"))
+
+    def is_dry_run(self, context: Context) -> bool:
+        """Whether this task, or this run, is to change nothing."""
+        return bool(self.change_nothing or context["params"].get("dry_run"))
 
     def go_on(self) -> None:
         """Raise when the task is told to end."""

@@ -50,7 +50,7 @@ class TableCheckpointOperator(MemWalOperator):
         from memwal.fleet import Skipped, run_recorded
         from memwal.maintenance.results import JobResult
 
-        if self.asked(context, "dry_run"):
+        if self.is_dry_run(context):
             raise AirflowSkipException("Dry run: it would merge and index what is flushed.")
         ends_at = time.monotonic() + self.deadline.total_seconds()
 

@@ -62,7 +62,7 @@ class MemWalJobOperator(MemWalOperator):
         from memwal.maintenance.due import Due
         from memwal.maintenance.results import JobResult
 
-        force, decided = self.asked(context, "force"), None
+        force, decided = self.is_forced(context), None
         if earlier is not None:
             # What it does was decided when it was started; by now it may not be due any more.
             decided = Due(
@@ -88,7 +88,7 @@ class MemWalJobOperator(MemWalOperator):
             self.job,
             perform=perform,
             force=force,
-            dry_run=self.asked(context, "dry_run"),
+            dry_run=self.is_dry_run(context),
             regions=None if earlier is not None else self.regions_for(context),
             index=self.index_for(),
             wait=self.wait,

@@ -92,8 +92,9 @@ def _jvms(apps: Path) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-            command = process.cmdline()
-            if command and Path(command[0]).name == "java" and str(apps) in " ".join(command):
+            command = " ".join(process.cmdline())
+            # Before it, another JVM makes its command line.
+            if "bin/java" in command and str(apps) in command and "launcher.Main" not in command:
                 found.append(process)
     return found
 
