@@ -32,7 +32,8 @@ class MemWalVerifyOperator(MemWalOperator):
 
     What it finds is in its log and, as XCom, its result: ``errors``, ``warnings`` and
     ``findings``, each with ``severity``, ``code``, ``object``, ``text`` and ``advice``. The record
-    of the run has the counts and the first of them.
+    of the run has the counts and the first of them, and errors are among the troubles that
+    ``memwal fleet status`` lists, until a check finds none.
 
     Parameters
     ----------
@@ -85,6 +86,11 @@ class MemWalVerifyOperator(MemWalOperator):
             self._report = report = self.submit(
                 target, self._arguments(), context=context, look=guard, earlier=earlier
             )
+            problems = tuple(_shown(found) for found in _serious(report)[:MOST_PROBLEMS])
+            if report["errors"]:
+                target.catalog.setbacks.failed(target.name, self.job, problems[0])
+            else:
+                target.catalog.setbacks.recovered(target.name, self.job)
             return JobResult(
                 job=self.job,
                 table=report["table"],
@@ -92,7 +98,7 @@ class MemWalVerifyOperator(MemWalOperator):
                 tasks=report["tasks"],
                 seconds=report["seconds"],
                 figures={key: report[key] for key in ("regions", "errors", "warnings")},
-                problems=tuple(_shown(found) for found in _serious(report)[:MOST_PROBLEMS]),
+                problems=problems,
             )
 
         return run_recorded(

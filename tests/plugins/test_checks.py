@@ -38,6 +38,9 @@ def test_errors_fail_the_task_and_are_recorded(
     assert run.result is not None
     assert run.result["figures"]["errors"] > 0
     assert run.result["problems"]
+    assert [(trouble.table, trouble.job) for trouble in catalog.setbacks.troubles()] == [
+        ("t", "verify")
+    ]
 
     report = MemWalVerifyOperator(task_id="v", table="t", fail_on="never").execute(context)
     assert report["errors"] > 0
