@@ -5,6 +5,7 @@ What is needed is kept in Airflow's own store for task state, which outlives a t
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from memwal.errors import ConflictError
 from memwal_airflow.jobs import SparkJob
 from memwal_airflow.processes import ProcessId
 
@@ -54,7 +56,9 @@ class EarlierTry:
         holder = f"{self.job.host}:{self.task.pid}"
         for lease in catalog.leases.list():
             if lease.holder == holder and lease.resource.startswith(job_resource(table, "")):
-                catalog.leases.release(lease.resource, token=lease.token)
+                # It may have run out meanwhile, and somebody else may have it.
+                with contextlib.suppress(ConflictError):
+                    catalog.leases.release(lease.resource, token=lease.token)
 
 
 def remember(context: Context, job: SparkJob, *, regions: Sequence[UUID] | None) -> None:
