@@ -217,6 +217,7 @@ class Table(Reads):
     def build_indexes(
         self,
         *,
+        names: Collection[str] | None = None,
         max_tasks: int = 1,
         part_rows: int = DEFAULT_PART_ROWS,
         max_segments: int = DEFAULT_MAX_SEGMENTS,
@@ -226,6 +227,7 @@ class Table(Reads):
         """Catch maintained indexes up: :func:`memwal.maintenance.index_build.build_indexes`."""
         return build_indexes(
             self.location,
+            names=names,
             max_tasks=max_tasks,
             part_rows=part_rows,
             max_segments=max_segments,

@@ -16,6 +16,13 @@ from memwal.spark.application import Application, job_parser, positive_int, run_
 def main() -> int:
     parser = job_parser("index", __doc__)
     parser.add_argument(
+        "--index",
+        action="append",
+        dest="indexes",
+        metavar="NAME",
+        help="this index only (default: all maintained indexes); can be given again",
+    )
+    parser.add_argument(
         "--part-rows",
         type=positive_int,
         default=DEFAULT_PART_ROWS,
@@ -43,6 +50,7 @@ def main() -> int:
 def build_indexes(application: Application) -> JobResult:
     options = application.options
     return application.table.build_indexes(
+        names=options.indexes,
         max_tasks=options.max_tasks or application.parallelism,
         part_rows=options.part_rows,
         max_segments=options.max_segments,

@@ -62,6 +62,7 @@ DOCUMENTS = [
     "docs/fleet.md",
     "docs/maintenance.md",
     "docs/metrics.md",
+    "docs/operators.md",
     "docs/verify.md",
     "docs/writer.md",
     "docs/search.md",

@@ -254,7 +254,7 @@ class Leases:
             return _record(row, now), True
 
 
-def job_resource(table: str, job: str) -> str:
+def job_resource(table: str, job: str, *, part: str | None = None) -> str:
     """What to lease for a job on a table.
 
     Parameters
@@ -263,8 +263,10 @@ def job_resource(table: str, job: str) -> str:
         Name of the managed table.
     job : str
         ``merge``, ``index``, ``snapshot``, ``gc`` ...
+    part : str, optional
+        What of the table the job is about, such as an index.
     """
-    return f"table/{table}/{job}"
+    return f"table/{table}/{job}" if part is None else f"table/{table}/{job}/{part}"
 
 
 def default_holder() -> str:

@@ -8,6 +8,7 @@ from memwal.fleet.fleet import Fleet
 from memwal.fleet.jobs import run_job
 from memwal.fleet.order import Order, Skipped, Why
 from memwal.fleet.overview import TableOverview, overview
+from memwal.fleet.recorded import run_recorded
 from memwal.fleet.tables import Survey, open_managed, survey
 
 __all__ = [
@@ -22,5 +23,6 @@ __all__ = [
     "open_managed",
     "overview",
     "run_job",
+    "run_recorded",
     "survey",
 ]

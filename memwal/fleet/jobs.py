@@ -37,6 +37,7 @@ def run_job(
     force: bool = False,
     dry_run: bool = False,
     regions: Collection[UUID] | None = None,
+    index: str | None = None,
     wait: timedelta | None = None,
     max_tasks: int = 1,
     run_bytes: int | None = None,
@@ -66,6 +67,9 @@ def run_job(
         Change nothing: a collection counts, other jobs are skipped with what they would do.
     regions : collection of UUID, optional
         Merge only these, as far as they are due.
+    index : str, optional
+        Build only this index, under a lease of its own: several can be built at once. It does not
+        keep a build of all of them from going on beside it, which costs work and nothing else.
     wait : timedelta, optional
         How long to wait when the job is being run already. None does not wait.
     max_tasks : int, default 1
@@ -94,7 +98,8 @@ def run_job(
     ObjectNotFoundError
         No table has this name.
     InvalidInputError
-        There is no such job, or a region does not exist.
+        There is no such job, a region or an index does not exist, or the index is one of another
+        job.
     ConflictError
         The lease was lost, or other commits kept getting in between. What was committed stays.
     MemWalError
@@ -104,6 +109,8 @@ def run_job(
 
     if job not in JOBS:
         raise InvalidInputError(f"there is no job {job!r}; the jobs are {', '.join(JOBS)}")
+    if index is not None and job != "index":
+        raise InvalidInputError(f"a {job} is not done to one index; leave the index out")
     managed = catalog.get(table_name)
     request = Request(
         catalog=catalog,
@@ -112,6 +119,7 @@ def run_job(
         force=force,
         dry_run=dry_run,
         regions=None if regions is None else tuple(regions),
+        index=index,
         max_tasks=max_tasks,
         run_bytes=_least(run_bytes, managed.policy.merge_run_bytes),
         decided=decided,
@@ -122,7 +130,7 @@ def run_job(
         return request.rehearse(run, perform)
     try:
         lease = catalog.leases.acquire(
-            job_resource(table_name, job), ttl=ttl or DEFAULT_TTL, wait=wait
+            job_resource(table_name, job, part=index), ttl=ttl or DEFAULT_TTL, wait=wait
         )
     except ConflictError as error:
         return request.skipped(Why.AT_WORK, str(error))

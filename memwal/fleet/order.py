@@ -65,6 +65,8 @@ class Order:
         Merge these only; None for all.
     skip : tuple of UUID
         Do not merge these: they are held, and their next try is not due.
+    index : str or None
+        Build this index only; None for all.
     run_bytes : int or None
         Most bytes in memory that a merge takes in.
     max_tasks : int
@@ -79,6 +81,7 @@ class Order:
     table: ManagedTable
     regions: tuple[UUID, ...] | None = None
     skip: tuple[UUID, ...] = ()
+    index: str | None = None
     run_bytes: int | None = None
     max_tasks: int = 1
     dry_run: bool = False
@@ -101,6 +104,8 @@ class Order:
                 for region in self.skip:
                     found += ["--skip-region", str(region)]
                 return found
+            case "index":
+                return [] if self.index is None else ["--index", self.index]
             case "compact":
                 return [
                     *("--min-fragments", str(self.min_fragments)),

@@ -36,7 +36,8 @@ def perform_here(
                 run=run,
             )
         case "index":
-            return table.build_indexes(max_tasks=order.max_tasks, guard=guard, run=run)
+            names = None if order.index is None else (order.index,)
+            return table.build_indexes(names=names, max_tasks=order.max_tasks, guard=guard, run=run)
         case "compact":
             return table.compact(
                 min_fragments=order.min_fragments,

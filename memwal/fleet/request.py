@@ -30,6 +30,7 @@ class Request:
     force: bool
     dry_run: bool
     regions: tuple[UUID, ...] | None
+    index: str | None
     max_tasks: int
     run_bytes: int | None
     decided: Due | None
@@ -76,7 +77,9 @@ class Request:
         return self._ordered(found.due[self.job], _waiting(found.held))
 
     def _surveyed(self, table: Table) -> Survey:
-        return survey(self.catalog, self.managed, table=table, regions=self.regions)
+        return survey(
+            self.catalog, self.managed, table=table, regions=self.regions, index=self.index
+        )
 
     def _ordered(self, one: Due, waiting: Sequence[UUID]) -> Order | Skipped:
         if one.held_back is not None and one.reason is None:
@@ -101,6 +104,7 @@ class Request:
             table=self.managed,
             regions=None if regions is None else tuple(regions),
             skip=tuple(skip),
+            index=self.index,
             run_bytes=self.run_bytes if self.job == "merge" else None,
             max_tasks=self.max_tasks,
             dry_run=self.dry_run,

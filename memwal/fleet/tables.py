@@ -112,6 +112,7 @@ def survey(
     table: Table | None = None,
     storage_options: Mapping[str, str] | None = None,
     regions: Collection[UUID] | None = None,
+    index: str | None = None,
     now: datetime | None = None,
 ) -> Survey:
     """Look at a managed table, and hold what is found against its policy.
@@ -126,11 +127,23 @@ def survey(
         See :func:`open_managed`.
     regions : collection of UUID, optional
         Only these.
+    index : str, optional
+        Of the indexes, only this one.
     now : datetime, optional
         Aware; by default the present.
+
+    Raises
+    ------
+    InvalidInputError
+        The table does not maintain that index.
     """
     opened = table or open_managed(managed, storage_options=storage_options)
     status = opened.status(regions=regions)
+    if index is not None:
+        only = tuple(lag for lag in status.indexes if lag.name == index)
+        if not only:
+            raise InvalidInputError(f"{managed.name} maintains no index {index}; nothing was done.")
+        status = replace(status, indexes=only)
     held = tuple(catalog.setbacks.held(managed.name))
     found = due_but_held(
         status,

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -125,6 +125,7 @@ class _Tally:
 def build_indexes(
     location: TableLocation,
     *,
+    names: Collection[str] | None = None,
     max_tasks: int = 1,
     part_rows: int = DEFAULT_PART_ROWS,
     max_segments: int = DEFAULT_MAX_SEGMENTS,
@@ -135,6 +136,8 @@ def build_indexes(
 
     Parameters
     ----------
+    names : collection of str, optional
+        Only these.
     max_tasks : int, default 1
         Into how many parts the build of one index is divided at most; give the number of tasks
         that run at once.
@@ -161,6 +164,8 @@ def build_indexes(
 
     Raises
     ------
+    InvalidInputError
+        One of ``names`` is not a maintained index.
     ConflictError
         Other commits kept getting in between.
     """
@@ -170,17 +175,17 @@ def build_indexes(
     base = open_base(location)
     base.require_mem_wal()
     existing = index_names(base)
-    maintained = maintained_index_names(base)
-    names = [name for name in maintained if name in existing]
+    maintained = _asked_for(maintained_index_names(base), names, location)
+    built = [name for name in maintained if name in existing]
     target = dict(base.details.merged)
     tally = _Tally()
     for attempt in range(_PART_ROUNDS):
         if attempt:
             base = open_base(location)
-            names = [name for name in names if name in index_names(base)]
+            built = [name for name in built if name in index_names(base)]
         # Whatever could not be built in parts so often is done by one task, which is patient.
         divided = max_tasks if attempt < _PART_ROUNDS - 1 else 1
-        plan = _plan(base, names, target, divided, part_rows, max_segments)
+        plan = _plan(base, built, target, divided, part_rows, max_segments)
         if not plan:
             break
         if not _run_plan(base, plan, run, tally, guard):
@@ -249,6 +254,20 @@ def run_index_task(task: IndexTask, *, guard: Guard | None = None) -> IndexOutco
         f"index {task.index} of {task.location} did not catch up in {_ATTEMPTS} attempts; "
         "other commits kept getting in between, try again later"
     )
+
+
+def _asked_for(
+    maintained: Collection[str], names: Collection[str] | None, location: TableLocation
+) -> list[str]:
+    if names is None:
+        return list(maintained)
+    unknown = sorted(set(names) - set(maintained))
+    if unknown:
+        raise InvalidInputError(
+            f"{location} maintains no index {', '.join(unknown)}; it maintains "
+            f"{', '.join(maintained) or 'none'}"
+        )
+    return [name for name in maintained if name in set(names)]
 
 
 def run_any_task(task: IndexTask | PartTask, *, guard: Guard | None = None) -> Any:

@@ -32,18 +32,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 from uuid import UUID, uuid4
 
 from memwal.errors import InvalidInputError, MemWalError
 from memwal.maintenance.results import TaskRunner
 from memwal.spark.runner import spark_reason, spark_runner
-from memwal.spark.session import spark_session
+from memwal.spark.session import APPLICATION_LINE, is_submitted, spark_session
 from memwal.storage.location import TableLocation
 from memwal.storage.options_file import read_options_file
 from memwal.table import Table
 from memwal.table import open as open_table
 from memwal.telemetry.tracing import application_span, carrying
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
 
 OK = 0
 FAILED = 1
@@ -201,6 +204,8 @@ def _run(options: Namespace, job: Callable[[Application], Result], *, in_any_sta
     else:
         table = open_table(options.table, storage_options=given)
     spark = spark_session(f"memwal {options.job} {table.uri}")
+    if is_submitted():
+        _introduce(spark.sparkContext)
     # After the session is there: Spark has a handler of its own, which would not survive a call.
     _received.clear()
     _on_end(_end)
@@ -227,6 +232,13 @@ def _run(options: Namespace, job: Callable[[Application], Result], *, in_any_sta
         raise
     finally:
         spark.stop()
+
+
+def _introduce(context: SparkContext) -> None:
+    """Tell what Spark calls the application, and where its UI is, for whoever started it."""
+    address = f": {context.uiWebUrl}" if context.uiWebUrl else ""
+    sys.stderr.write(f"{APPLICATION_LINE}{context.applicationId}{address}\n")
+    sys.stderr.flush()
 
 
 _received: list[int] = []

@@ -13,6 +13,10 @@ from memwal.spark.java import ensure_java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+APPLICATION_LINE = "memwal: Spark application "
+"""What a line on stderr of an application starts with that ``spark-submit`` runs. Spark's id of it
+follows, and when its UI runs, a colon and the UI's address."""
+
 # Set by spark-submit for the Python process that it starts: there is a JVM already.
 _GATEWAY_PORT = "PYSPARK_GATEWAY_PORT"
 _LOOPBACK = "127.0.0.1"
@@ -69,7 +73,7 @@ def spark_session(
         wanted["spark.master"] = master
     if ui is not None:
         wanted["spark.ui.enabled"] = str(ui).lower()
-    if _GATEWAY_PORT not in os.environ:
+    if not is_submitted():
         ensure_java()
         if _is_local(wanted.get("spark.master", "local[*]")):
             # The one way to keep the UI, if it is wanted, off the machine's other addresses.
@@ -86,6 +90,11 @@ def spark_session(
             known.setIfMissing("spark.driver.bindAddress", _LOOPBACK)
             known.setIfMissing("spark.ui.enabled", "false")
         return SparkSession.builder.config(conf=known).getOrCreate()
+
+
+def is_submitted() -> bool:
+    """Whether ``spark-submit`` started this process."""
+    return _GATEWAY_PORT in os.environ
 
 
 def _is_local(master: str | None) -> bool:

@@ -29,10 +29,10 @@ from memwal.catalog.snapshot import PATH_VARIABLE, read_snapshot
 from memwal.errors import InvalidInputError
 from memwal_airflow.assets import indexed_asset, merged_asset
 from memwal_airflow.operators import (
-    BuildIndexesOperator,
-    BuildSnapshotOperator,
-    CollectGarbageOperator,
-    MergeOperator,
+    MemWalCollectOperator,
+    MemWalIndexOperator,
+    MemWalMergeOperator,
+    MemWalSnapshotOperator,
 )
 from memwal_airflow.planning import DecideMergeOperator, ListRegionsOperator
 from memwal_airflow.sensors import RegionBacklogSensor
@@ -99,7 +99,6 @@ def build_dag(table: ManagedTable) -> DAG:
         "table_uri": table.uri,
         "storage_options_ref": table.storage_options_ref,
     }
-    named = {"table": table.name, **where}
     due: dict[str, Any] = {
         "at_generations": policy.merge_at_generations,
         "at_age_seconds": policy.merge_at_age_seconds,
@@ -125,7 +124,7 @@ def build_dag(table: ManagedTable) -> DAG:
             "retry_delay": timedelta(seconds=15),
         },
     ) as dag:
-        regions = ListRegionsOperator(task_id="list_regions", **named)
+        regions = ListRegionsOperator(task_id="list_regions", table=table.name, **where)
         sensors = RegionBacklogSensor.partial(
             task_id="wait_for_backlog",
             min_generations=policy.merge_at_generations,
@@ -137,31 +136,23 @@ def build_dag(table: ManagedTable) -> DAG:
         decide = DecideMergeOperator(
             task_id="decide", trigger_rule=TriggerRule.ONE_SUCCESS, **where, **due
         )
-        merge = MergeOperator(
+        merge = MemWalMergeOperator(
             task_id="merge",
+            table=table.name,
             regions=decide.output,
-            max_bytes=policy.merge_commit_bytes,
             outlets=[merged_asset(table.name)],
-            **named,
         )
-        index = BuildIndexesOperator(
+        index = MemWalIndexOperator(
             task_id="index",
+            table=table.name,
             trigger_rule=TriggerRule.NONE_FAILED,
             outlets=[indexed_asset(table.name)],
-            **named,
         )
-        publish = BuildSnapshotOperator(
-            task_id="snapshot",
-            trigger_rule=TriggerRule.NONE_FAILED,
-            merge_task_id=merge.task_id,
-            **named,
+        publish = MemWalSnapshotOperator(
+            task_id="snapshot", table=table.name, trigger_rule=TriggerRule.NONE_FAILED
         )
-        collect = CollectGarbageOperator(
-            task_id="collect",
-            trigger_rule=TriggerRule.NONE_FAILED,
-            grace_seconds=policy.gc_grace_seconds,
-            retention_seconds=policy.gc_retention_seconds,
-            **named,
+        collect = MemWalCollectOperator(
+            task_id="collect", table=table.name, trigger_rule=TriggerRule.NONE_FAILED
         )
         sensors >> [decide, region_problems()]
         decide >> merge >> index >> publish >> collect

@@ -1,293 +1,208 @@
-"""The maintenance jobs as Airflow operators; each runs one Spark application."""
+"""The maintenance jobs as Airflow operators; each runs one Spark application when it is due."""
 
 from __future__ import annotations
 
-import json
-import tempfile
-from collections.abc import Mapping, Sequence
-from datetime import timedelta
-from functools import cached_property
-from pathlib import Path
-from typing import Any, ClassVar
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
-from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk import BaseHook, Context
-from airflow.sdk.exceptions import AirflowException, AirflowSkipException
+from airflow.sdk import Context
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
-from memwal_airflow.recording import Recorder
-from memwal_airflow.spark import (
-    JobSubmitHook,
-    application_path,
-    configured_connection,
-    configured_master,
-)
-from memwal_airflow.storage import options_file, table_at
+from memwal.errors import InvalidInputError
+from memwal_airflow.base import MemWalOperator, describe, external_id
+from memwal_airflow.checkpoint import TableCheckpointOperator
+from memwal_airflow.checks import MemWalVerifyOperator
+from memwal_airflow.reattach import EarlierTry
+from memwal_airflow.target import Target
+
+if TYPE_CHECKING:
+    from memwal.fleet import Order, Skipped
+    from memwal.maintenance.guard import Guard
+    from memwal.maintenance.results import JobResult
+
+__all__ = [
+    "MemWalCollectOperator",
+    "MemWalCompactOperator",
+    "MemWalIndexOperator",
+    "MemWalJobOperator",
+    "MemWalMergeOperator",
+    "MemWalOperator",
+    "MemWalSnapshotOperator",
+    "MemWalVerifyOperator",
+    "TableCheckpointOperator",
+]
 
 
-class TableJobOperator(SparkSubmitOperator):
-    """Runs one maintenance job on one table as a Spark application.
+class MemWalJobOperator(MemWalOperator):
+    """Does one job of a table's policy, when a limit of the policy is reached.
 
-    The master is that of ``spark_conn_id`` or ``master``, whichever is given, else that of
-    ``spark_conn_id`` or ``spark_master`` in section ``[memwal]`` of ``airflow.cfg``, else
-    ``local[*]``; always in client mode. A killed task ends the JVM, its driver and its workers. A
-    task whose own process is killed at once cannot, and its job may go on beside the retry: the
-    jobs are safe to run twice.
+    It is skipped with the reason when it is not due, in quiet hours, while somebody else does it,
+    and when all that is due is held.
 
     Parameters
     ----------
-    table : str
-        Name of the managed table.
-    table_uri : str
-        Where it is.
-    storage_options_ref : str, optional
-        Path of a JSON file, or ``airflow:{connection id}``. Options themselves never appear on
-        the command line.
-    master : str, optional
-        Spark master URL. Give this or a connection, not both.
-    spark_conn_id : str, optional
-        Airflow connection of a Spark cluster.
-    spark_conf : mapping, optional
-        Spark properties, over the defaults.
     **kwargs
-        As of ``SparkSubmitOperator``.
-
-    Returns
-    -------
-    dict
-        ``JobResult.to_dict()``, which is also recorded in the catalog.
+        As of :class:`~memwal_airflow.base.MemWalOperator`.
     """
 
-    job: ClassVar[str]
-    template_fields: Sequence[str] = ("table_uri", "storage_options_ref", "master", "spark_conn_id")
-
-    def __init__(
-        self,
-        *,
-        table: str,
-        table_uri: str,
-        storage_options_ref: str | None = None,
-        master: str | None = None,
-        spark_conn_id: str | None = None,
-        spark_conf: Mapping[str, str] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        kwargs.setdefault("retries", 2)
-        kwargs.setdefault("retry_delay", timedelta(seconds=30))
-        super().__init__(conf=dict(spark_conf or {}), name=f"memwal-{self.job}-{table}", **kwargs)
-        self.table = table
-        self.table_uri = table_uri
-        self.storage_options_ref = storage_options_ref
-        self.master = master
-        self.spark_conn_id = spark_conn_id
-
-    def idle_reason(self, context: Context) -> str | None:
-        """Why there is nothing to do; None when there is. Asked before Spark is started."""
+    def regions_for(self, context: Context) -> tuple[UUID, ...] | None:
+        """The regions that it is about; None for all."""
         return None
 
-    def job_arguments(self) -> list[str]:
-        """Options of this job on the command line."""
-        return []
+    def index_for(self) -> str | None:
+        """The index that it is about; None for all."""
+        return None
 
-    def take(self, result: dict[str, Any], context: Context) -> None:
-        """Act on a result, for example by raising a skip or describing the asset."""
+    def run_on(
+        self, target: Target, context: Context, earlier: EarlierTry | None
+    ) -> JobResult | Skipped:
+        """Run the job under its lease, as :func:`memwal.fleet.run_job` does."""
+        from memwal.fleet import run_job
+        from memwal.maintenance.due import Due
+        from memwal.maintenance.results import JobResult
 
-    def execute(self, context: Context) -> dict[str, Any]:
-        """Run the job, record it, and return its result; skipped in a run with ``dry_run``."""
-        if context["params"].get("dry_run"):
-            raise AirflowSkipException("Dry run: nothing is changed.")
-        reason = self.idle_reason(context)
-        if reason is not None:
-            raise AirflowSkipException(reason)
-        run = self.recorder.started(self.job, _external_id(context))
-        try:
-            result = self._submit(context)
-        except BaseException as error:
-            self.recorder.failed(run, error)
-            raise
-        self.recorder.succeeded(run, result)
-        for problem in result.get("problems", ()):
-            self.log.warning("%s left undone: %s", self.job, problem)
-        context["ti"].xcom_push(key="result", value=result)
-        self.take(result, context)
-        return result
+        force, decided = self.is_forced(context), None
+        if earlier is not None:
+            # What it does was decided when it was started; by now it may not be due any more.
+            decided = Due(
+                reason="an earlier try began it", regions=tuple(map(str, earlier.regions or ()))
+            )
+            force = self.job == "merge" and earlier.regions is None
 
-    @cached_property
-    def recorder(self) -> Recorder:
-        """Where runs are recorded."""
-        return Recorder(self.table)
+        def perform(order: Order, guard: Guard) -> JobResult:
+            return JobResult.from_dict(
+                self.submit(
+                    target,
+                    order.arguments(),
+                    context=context,
+                    look=guard,
+                    earlier=earlier,
+                    regions=order.regions,
+                )
+            )
 
-    def _submit(self, context: Context) -> dict[str, Any]:
-        with tempfile.TemporaryDirectory(prefix="memwal-") as folder:
-            answer = Path(folder) / "result.json"
-            arguments = ["--table", self.table_uri, "--result", str(answer)]
-            options = options_file(self.storage_options_ref, Path(folder))
-            if options is not None:
-                arguments += ["--storage-options-file", options]
-            self.application = application_path(f"{self.job}.py")
-            self.application_args = arguments + self.job_arguments()
-            super().execute(context)
-            return _read_result(answer)
-
-    def _get_hook(self) -> JobSubmitHook:
-        connection = self.spark_conn_id
-        if connection is None and self.master is None:
-            connection = configured_connection()
-        if connection is not None:
-            # The provider takes a connection that does not exist for a YARN cluster.
-            BaseHook.get_connection(connection)
-        return JobSubmitHook(
-            master=None if connection else self.master or configured_master(),
-            conn_id=connection or "memwal_spark",
-            conf=self.conf,
-            application_args=self.application_args,
-            name=self.name,
+        return run_job(
+            target.catalog,
+            target.name,
+            self.job,
+            perform=perform,
+            force=force,
+            dry_run=self.is_dry_run(context),
+            regions=None if earlier is not None else self.regions_for(context),
+            index=self.index_for(),
+            wait=self.wait,
+            decided=decided,
+            storage_options=target.storage_options,
+            external_id=external_id(context),
+            guard=self.go_on,
         )
 
 
-class MergeOperator(TableJobOperator):
-    """Merges the backlog of some regions into the base table.
+class MemWalMergeOperator(MemWalJobOperator):
+    """Merges the backlog of regions that are due into the base table.
 
-    Skipped, without an asset event, when nothing was merged.
+    The events of its outlets carry ``version``, ``rows`` and ``generations``. Skipped, without an
+    event, when nothing was merged.
 
     Parameters
     ----------
-    regions : list of str
-        UUIDs of the regions; usually what ``DecideMergeOperator`` returned.
-    max_bytes : int, optional
-        Most bytes that one commit takes in.
+    regions : list of str, optional
+        UUIDs of the regions, of which those are merged that are due; all regions by default. The
+        param ``regions`` of a run narrows it further.
     **kwargs
-        As of :class:`TableJobOperator`.
+        As of :class:`~memwal_airflow.base.MemWalOperator`.
     """
 
     job = "merge"
-    template_fields = (*TableJobOperator.template_fields, "regions")
+    template_fields = (*MemWalOperator.template_fields, "regions")
 
-    def __init__(self, *, regions: Any, max_bytes: int | None = None, **kwargs: Any) -> None:
+    def __init__(self, *, regions: Iterable[str] | Any | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.regions = regions
-        self.max_bytes = max_bytes
 
-    def job_arguments(self) -> list[str]:
-        """``--region`` for each."""
-        arguments = [text for region in self.regions for text in ("--region", str(region))]
-        if self.max_bytes is not None:
-            arguments += ["--commit-bytes", str(self.max_bytes)]
-        return arguments
+    def regions_for(self, context: Context) -> tuple[UUID, ...] | None:
+        """Those of the operator, of the run, or of both."""
+        own = None if self.regions is None else _region_ids(self.regions)
+        asked = _region_ids(context["params"].get("regions") or ())
+        if own is None:
+            return tuple(sorted(asked)) or None
+        found = own & asked if asked else own
+        if not found:
+            raise AirflowSkipException("None of the regions is asked for.")
+        return tuple(sorted(found))
 
-    def take(self, result: dict[str, Any], context: Context) -> None:
-        """Describe the merge on its asset."""
+    def take(self, result: dict[str, Any], context: Context) -> dict[str, Any]:
+        """Describe the merge on its asset; fail when it could merge nothing at all."""
         figures = result["figures"]
         if figures["generations"]:
             rows = figures["rows_upserted"] + figures["rows_deleted"]
             extra = {"rows": rows, "generations": figures["generations"]}
-            _describe(self, context, {"version": result["version"], **extra})
-        elif result["problems"]:
-            raise AirflowException(
-                "No region could be merged; the first problem: " + result["problems"][0]
-            )
-        else:
-            raise AirflowSkipException("Nothing was merged: the backlog is gone by now.")
+            describe(self, context, {"version": result["version"], **extra})
+            return result
+        if result["held"]:
+            # Held regions are left out by the next try; for people to see, this one is red.
+            raise AirflowFailException(f"Nothing could be merged: {result['problems'][0]}")
+        if result["problems"]:
+            raise AirflowException(f"Nothing could be merged: {result['problems'][0]}")
+        raise AirflowSkipException("Nothing was merged: the backlog is gone by now.")
 
 
-class BuildIndexesOperator(TableJobOperator):
-    """Brings the maintained indexes up to what was merged; skipped when they are."""
+class MemWalIndexOperator(MemWalJobOperator):
+    """Brings maintained indexes up to what was merged.
+
+    The events of its outlets carry ``version``. Skipped, without an event, when nothing was built.
+
+    Parameters
+    ----------
+    index : str, optional
+        Build this one only. Tasks of several indexes run at once, each under a lease of its own:
+        map over ``index``, or give all of them to one task.
+    **kwargs
+        As of :class:`~memwal_airflow.base.MemWalOperator`.
+    """
 
     job = "index"
+    template_fields = (*MemWalOperator.template_fields, "index")
 
-    def idle_reason(self, context: Context) -> str | None:
-        """All indexes cover all merged generations."""
-        status = table_at(self.table_uri, self.storage_options_ref).status()
-        if any(index.generations for index in status.indexes):
-            return None
-        return "Every maintained index covers what was merged."
+    def __init__(self, *, index: str | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.index = index
 
-    def take(self, result: dict[str, Any], context: Context) -> None:
+    def index_for(self) -> str | None:
+        """That of the operator."""
+        return self.index
+
+    def take(self, result: dict[str, Any], context: Context) -> dict[str, Any]:
         """Describe the build on its asset."""
         if not result["commits"]:
             raise AirflowSkipException("No index was changed: they have caught up by now.")
-        _describe(self, context, {"version": result["version"]})
+        describe(self, context, {"version": result["version"]})
+        return result
 
 
-class BuildSnapshotOperator(TableJobOperator):
-    """Publishes the region snapshot that readers plan by.
+class MemWalCompactOperator(MemWalJobOperator):
+    """Rewrites small fragments of the base table, and those with many deleted rows."""
 
-    Parameters
-    ----------
-    merge_task_id : str
-        The snapshot is due after this task merged something, and when there is none yet.
-    **kwargs
-        As of :class:`TableJobOperator`.
-    """
+    job = "compact"
+
+
+class MemWalSnapshotOperator(MemWalJobOperator):
+    """Publishes the region snapshot that readers plan by."""
 
     job = "snapshot"
 
-    def __init__(self, *, merge_task_id: str, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.merge_task_id = merge_task_id
 
-    def idle_reason(self, context: Context) -> str | None:
-        """Nothing was merged in this run, and a snapshot exists."""
-        if context["ti"].xcom_pull(task_ids=self.merge_task_id) is not None:
-            return None
-        status = table_at(self.table_uri, self.storage_options_ref).status()
-        if status.snapshot_age_seconds is None:
-            return None
-        return "Nothing was merged in this run, and a region snapshot exists."
-
-
-class CollectGarbageOperator(TableJobOperator):
-    """Deletes what no reader can need any more.
-
-    Parameters
-    ----------
-    grace_seconds, retention_seconds : float
-        As of ``Table.collect_garbage``. No collection starts within the grace period after the
-        last one, since little can have become free.
-    **kwargs
-        As of :class:`TableJobOperator`.
-    """
+class MemWalCollectOperator(MemWalJobOperator):
+    """Deletes what no reader can need any more; with ``dry_run`` it counts that, and succeeds."""
 
     job = "gc"
 
-    def __init__(self, *, grace_seconds: float, retention_seconds: float, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.grace_seconds = grace_seconds
-        self.retention_seconds = retention_seconds
 
-    def idle_reason(self, context: Context) -> str | None:
-        """The last collection was a moment ago."""
-        age = self.recorder.seconds_since(self.job)
-        if age is None or age >= self.grace_seconds:
-            return None
-        return (
-            f"The last collection was {age:.0f} s ago; the next is due after "
-            f"{self.grace_seconds:.0f} s."
-        )
-
-    def job_arguments(self) -> list[str]:
-        """Grace, retention, and that it is meant."""
-        return [
-            *("--grace-seconds", f"{self.grace_seconds:g}"),
-            *("--retention-seconds", f"{self.retention_seconds:g}"),
-            "--execute",
-        ]
-
-
-def _external_id(context: Context) -> str:
-    ti = context["ti"]
-    return f"{ti.dag_id}/{ti.run_id}/{ti.task_id}/{ti.map_index}"
-
-
-def _describe(operator: TableJobOperator, context: Context, extra: dict[str, Any]) -> None:
-    for asset in operator.outlets:
-        context["outlet_events"][asset].extra.update(extra)
-
-
-def _read_result(path: Path) -> dict[str, Any]:
+def _region_ids(regions: Collection[Any] | Iterable[Any]) -> set[UUID]:
     try:
-        result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise AirflowException(
-            "The Spark application ended well and left no result; look at its log above."
+        return {UUID(str(region)) for region in regions}
+    except ValueError:
+        raise InvalidInputError(
+            f"{list(regions)} is no list of regions; a region is named by its UUID."
         ) from None
-    return result

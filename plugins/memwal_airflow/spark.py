@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
-import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk import Connection
 from airflow.sdk.configuration import conf
@@ -23,7 +21,6 @@ from memwal.telemetry.tracing import trace_environment
 
 SECTION = "memwal"
 DEFAULT_MASTER = "local[*]"
-KILL_SECONDS = 2.0
 HIDDEN_PREFIXES = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_", "_AIRFLOW_", "MEMWAL_CATALOG_")
 
 
@@ -115,8 +112,14 @@ class JobSubmitHook(SparkSubmitHook):
         extra = json.dumps({"deploy-mode": "client"})
         return Connection(conn_id=conn_id, conn_type="spark", host=self._master, extra=extra)
 
-    def submit(self, application: str = "", **kwargs: Any) -> str | None:
-        """Run the application until it ends."""
+    def command(self, application: str) -> tuple[list[str], dict[str, str]]:
+        """Command line and environment of ``spark-submit`` for an application.
+
+        Raises
+        ------
+        InvalidInputError
+            There is no ``spark-submit`` on the path, or no Java.
+        """
         env = job_environment()
         if self._connection["master"].startswith("local"):
             # Else the JVM binds to the machine's address on the network.
@@ -126,36 +129,10 @@ class JobSubmitHook(SparkSubmitHook):
             raise InvalidInputError(
                 f"{binary} is not on the PATH; install memwal[spark] where Airflow runs."
             )
-        try:
-            return super().submit(application, env=env, **kwargs)
-        finally:
-            if self._submit_sp is not None:
-                # The provider leaves the pipe of the log open.
-                self._submit_sp.stdout.close()
+        command = self._build_spark_submit_command(application)
+        return command, {**env, **(self._env or {})}
 
-    def on_kill(self) -> None:
-        """End the JVM, its Python driver and its workers, then do what the provider does.
-
-        The provider kills the JVM alone; the driver, which commits to the table, is a child of
-        it and would go on.
-        """
-        if self._submit_sp is not None and self._submit_sp.poll() is None:
-            kill_family(self._submit_sp)
-        super().on_kill()
-
-
-def kill_family(process: subprocess.Popen[Any]) -> None:
-    """End a child process and all that descend from it: ask first, kill what is left after 2 s.
-
-    The exit code stays for the caller to fetch.
-    """
-    try:
-        descendants = psutil.Process(process.pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        return
-    for name in ("terminate", "kill"):
-        for member in (process, *descendants):
-            with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
-                getattr(member, name)()
-        # Not the child itself: psutil would fetch its exit code, and the hook would see a success.
-        _, descendants = psutil.wait_procs(descendants, timeout=KILL_SECONDS)
+    def follow(self, lines: Iterator[str]) -> str:
+        """Write the log of an application to that of the task; return the end of it."""
+        self._process_spark_submit_log(lines)
+        return self._submit_log_tail

@@ -341,3 +341,37 @@ class TestHeldRegions:
         done(run_job(catalog, "flights", "merge"))
         assert catalog.setbacks.held("flights") == []
         assert open_base(table.location).details.merged[GOOD] == 4
+
+
+def test_one_index_is_judged_and_built_alone_under_its_own_lease(
+    catalog: Catalog, make_table: Any
+) -> None:
+    table = make_table(maintained_indexes=["n_idx", "id_idx"])
+    with table.writer() as writer:
+        writer.upsert(numbered(0, 5))
+        writer.flush()
+    table.merge()
+    catalog.register("flights", uri=table.uri)
+
+    with catalog.leases.acquire(job_resource("flights", "index", part="n_idx")):
+        assert skipped(run_job(catalog, "flights", "index", index="n_idx")) is Why.AT_WORK
+        orders: list[Order] = []
+
+        def perform(order: Order, guard: Callable[[], None]) -> JobResult:
+            orders.append(order)
+            return perform_here(table, order, guard=guard)
+
+        result = done(run_job(catalog, "flights", "index", index="id_idx", perform=perform))
+    assert result.figures == {"indexes": 1}
+    assert orders[0].arguments() == ["--index", "id_idx"]
+    assert skipped(run_job(catalog, "flights", "index", index="id_idx")) is Why.NOT_DUE
+    assert done(run_job(catalog, "flights", "index", index="n_idx")).commits == 1
+    assert skipped(run_job(catalog, "flights", "index")) is Why.NOT_DUE
+
+
+def test_an_index_that_does_not_exist_is_refused(catalog: Catalog, managed: Managed) -> None:
+    managed()
+    with pytest.raises(InvalidInputError, match="maintains no index other"):
+        run_job(catalog, "flights", "index", index="other")
+    with pytest.raises(InvalidInputError, match="leave the index out"):
+        run_job(catalog, "flights", "merge", index="n_idx")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import shutil
+import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
@@ -16,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 import memwal
-from memwal.catalog import Catalog
+from memwal.catalog import Catalog, Policy
 
 HOME = Path(tempfile.mkdtemp(prefix="memwal-airflow-"))
 os.environ["AIRFLOW_HOME"] = str(HOME)
@@ -101,3 +103,83 @@ def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Catalog
     catalog.migrate()
     yield catalog
     catalog.close()
+
+
+class TaskState:
+    """A task's state, as Airflow keeps it from one try to the next."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self.values.get(key, default)
+
+    def set(self, key: str, value: Any) -> None:
+        self.values[key] = json.loads(json.dumps(value))
+
+    def delete(self, key: str) -> None:
+        self.values.pop(key, None)
+
+
+class TaskInstance:
+    """What the operators use of one."""
+
+    dag_id, run_id, task_id, map_index = "dag", "run", "task", -1
+
+    def __init__(self) -> None:
+        self.pushed: dict[str, Any] = {}
+
+    def xcom_push(self, key: str, value: Any) -> None:
+        self.pushed[key] = value
+
+
+class Event:
+    """What an asset's event carries."""
+
+    def __init__(self) -> None:
+        self.extra: dict[str, Any] = {}
+
+
+@pytest.fixture
+def context() -> dict[str, Any]:
+    """What Airflow gives to a task."""
+    from memwal_airflow.assets import indexed_asset, merged_asset
+
+    return {
+        "ti": TaskInstance(),
+        "params": {},
+        "outlet_events": {asset: Event() for asset in (merged_asset("t"), indexed_asset("t"))},
+        "task_state_store": TaskState(),
+    }
+
+
+@pytest.fixture
+def fake_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ``spark-submit`` that runs applications without Spark, which takes a second or two."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    script = folder / "spark3-submit"
+    runner = Path(__file__).parents[1] / "support" / "fake_spark.py"
+    script.write_text(
+        "#!/bin/sh\n"
+        'while [ "${1%.py}" = "$1" ]; do shift; done\n'
+        f'exec {sys.executable} {runner} "$@"\n'
+    )
+    script.chmod(0o755)
+    connection = {
+        "conn_type": "spark",
+        "host": "local[1]",
+        "extra": {"spark-binary": "spark3-submit"},
+    }
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("AIRFLOW_CONN_FAKE", json.dumps(connection))
+    monkeypatch.setenv("AIRFLOW__MEMWAL__SPARK_CONN_ID", "fake")
+    monkeypatch.setenv("AIRFLOW__MEMWAL__STATE_FOLDER", str(tmp_path / "state"))
+
+
+@pytest.fixture
+def managed(backlog: BacklogTable, catalog: Catalog) -> BacklogTable:
+    """The table with the backlog, in the catalog as ``t``."""
+    policy = Policy(merge_at_generations=4, merge_at_age_seconds=3600)
+    catalog.register("t", uri=backlog.uri, policy=policy)
+    return backlog

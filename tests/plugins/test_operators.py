@@ -1,220 +1,315 @@
-"""The operators through the real spark-submit; the applications here start no Spark session."""
+"""The operators on real tables: the real applications, with a spark-submit that needs no Spark."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import threading
-import time
+import shutil
+import stat
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from airflow.exceptions import AirflowNotFoundException
-from airflow.sdk.exceptions import AirflowException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+from memwal_airflow import jobs
 from memwal_airflow.assets import indexed_asset, merged_asset
 from memwal_airflow.operators import (
-    BuildIndexesOperator,
-    BuildSnapshotOperator,
-    CollectGarbageOperator,
-    MergeOperator,
-    TableJobOperator,
+    MemWalCollectOperator,
+    MemWalCompactOperator,
+    MemWalIndexOperator,
+    MemWalMergeOperator,
+    MemWalOperator,
+    MemWalSnapshotOperator,
+    TableCheckpointOperator,
 )
+from support.tables import SCHEMA, numbered
 
-from memwal.catalog import Catalog, RunState
-from memwal.maintenance.results import JobResult
-
-APPLICATION = """
-import json, os, sys, uuid
 import memwal
+from memwal.catalog import Catalog, Policy, RunState
+from memwal.catalog.leases import job_resource
+from memwal.errors import InvalidInputError
 
-arguments = sys.argv[1:]
-value = lambda name: arguments[arguments.index(name) + 1]
-regions = [uuid.UUID(after) for name, after in zip(arguments, arguments[1:]) if name == "--region"]
-table = memwal.open(value("--table"))
-result = {call}.to_dict()
-result["seen"] = {{
-    "arguments": arguments,
-    "environment": dict(os.environ),
-    "options": json.load(open(value("--storage-options-file")))
-    if "--storage-options-file" in arguments
-    else None,
-}}
-json.dump(result, open(value("--result"), "w"))
-"""
-NOTHING = "memwal.maintenance.results.JobResult(job='x', table='t', version=1, figures={figures})"
+pytestmark = pytest.mark.usefixtures("fake_spark")
 
 
-class TaskInstance:
-    """What the operators use of one."""
-
-    dag_id, run_id, task_id, map_index = "dag", "run", "task", -1
-
-    def __init__(self, **pulled: Any) -> None:
-        self.pushed: dict[str, Any] = {}
-        self.pulled = pulled
-
-    def xcom_push(self, key: str, value: Any) -> None:
-        self.pushed[key] = value
-
-    def xcom_pull(self, task_ids: str) -> Any:
-        return self.pulled.get(task_ids)
+def merge_task(**options: Any) -> MemWalMergeOperator:
+    arguments = {"table": "t", "outlets": [merged_asset("t")], **options}
+    return MemWalMergeOperator(task_id="merge", **arguments)
 
 
-class Event:
-    def __init__(self) -> None:
-        self.extra: dict[str, Any] = {}
+def waiting(made: Any) -> dict[str, int]:
+    return {r.region_id: r.backlog_generations for r in made.table.status().regions}
 
 
-def context(**pulled: Any) -> Any:
-    assets = [merged_asset("t"), indexed_asset("t")]
-    return {
-        "ti": TaskInstance(**pulled),
-        "params": {},
-        "outlet_events": {asset: Event() for asset in assets},
-    }
+def left_behind(tmp_path: Path) -> list[Path]:
+    return list((tmp_path / "state").iterdir())
 
 
-@pytest.fixture
-def apps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "apps"
-    folder.mkdir()
-    monkeypatch.setenv("AIRFLOW__MEMWAL__SPARK_APPS_FOLDER", str(folder))
-    monkeypatch.setenv("AIRFLOW__MEMWAL__SPARK_MASTER", "local[1]")
-    return folder
-
-
-def merge_task(table: Any, **options: Any) -> MergeOperator:
-    arguments = {"regions": [table.hot], "outlets": [merged_asset("t")], **options}
-    return MergeOperator(task_id="merge", table="t", table_uri=table.uri, **arguments)
-
-
-def test_a_merge_runs_is_recorded_and_described(
-    backlog: Any, apps: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+def test_a_merge_of_what_is_due_is_leased_recorded_and_described(
+    managed: Any, catalog: Catalog, context: Any, tmp_path: Path
 ) -> None:
-    secret = json.dumps({"conn_type": "generic", "extra": {"aws_secret_access_key": "hunter2"}})
-    monkeypatch.setenv("AIRFLOW_CONN_LAKE", secret)
-    (apps / "merge.py").write_text(APPLICATION.format(call="table.merge(regions=regions)"))
-    given = context()
-    task = merge_task(backlog, storage_options_ref="airflow:lake", max_bytes=1 << 21)
-    result = task.execute(given)
+    result = merge_task().execute(context)
 
-    assert backlog.table.base().dataset.count_rows() == result["figures"]["rows_upserted"] > 0
-    remaining = {r.region_id: r.backlog_generations for r in backlog.table.status().regions}
-    assert remaining == {backlog.hot: 0, backlog.cold: 1}
+    assert waiting(managed) == {managed.hot: 0, managed.cold: 1}
     (run,) = catalog.runs(table="t")
-    assert (run.job, run.state, run.external_id) == (
+    assert (run.job, run.state, run.external_id, run.lease_token) == (
         "merge",
         RunState.SUCCEEDED,
         "dag/run/task/-1",
+        1,
     )
     assert run.result == result
     figures = result["figures"]
-    assert given["outlet_events"][merged_asset("t")].extra == {
+    assert context["outlet_events"][merged_asset("t")].extra == {
         "version": result["version"],
         "rows": figures["rows_upserted"] + figures["rows_deleted"],
         "generations": 4,
     }
-    assert given["ti"].pushed["result"] == result
-
-    seen = result["seen"]
-    assert "hunter2" not in json.dumps(seen["arguments"]) + json.dumps(seen["environment"])
-    assert seen["options"] == {"aws_secret_access_key": "hunter2"}
-    assert seen["environment"]["HOME"] == os.environ["HOME"]
-    file = seen["arguments"][seen["arguments"].index("--storage-options-file") + 1]
-    assert not Path(file).exists()
+    pushed = context["ti"].pushed
+    assert pushed["result"] == result
+    assert pushed["_link_SparkUiLink"] == "http://127.0.0.1:4040"
+    assert pushed["_link_TablePageLink"] == "/memwal/#/tables/t"
+    assert (catalog.leases.list(), left_behind(tmp_path)) == ([], [])
+    assert context["task_state_store"].values == {}
 
 
-def test_a_merge_of_nothing_is_skipped_without_an_event(
-    backlog: Any, apps: Path, catalog: Catalog
+def test_what_is_not_due_needs_no_spark(
+    managed: Any, context: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    backlog.table.merge()
-    (apps / "merge.py").write_text(APPLICATION.format(call="table.merge(regions=regions)"))
-    given = context()
-    with pytest.raises(AirflowSkipException, match="Nothing was merged"):
-        merge_task(backlog).execute(given)
-    assert given["outlet_events"][merged_asset("t")].extra == {}
-    assert catalog.runs()[0].state is RunState.SUCCEEDED
+    monkeypatch.setenv("AIRFLOW__MEMWAL__SPARK_APPS_FOLDER", "/none")
+    with pytest.raises(AirflowSkipException, match="no limit of its policy"):
+        merge_task(regions=[managed.cold]).execute(context)
+    with pytest.raises(AirflowSkipException, match="no limit of its policy"):
+        MemWalIndexOperator(task_id="index", table="t").execute(context)
+    with pytest.raises(AirflowFailException, match="spark_apps_folder"):
+        merge_task().execute(context)
 
 
-def test_a_merge_that_could_merge_no_region_fails(backlog: Any, apps: Path) -> None:
-    figures = {"generations": 0, "rows_upserted": 0, "rows_deleted": 0}
-    call = NOTHING.format(figures=figures).replace("version=1", "version=1, problems=('torn',)")
-    (apps / "merge.py").write_text(APPLICATION.format(call=call))
-    with pytest.raises(AirflowException, match="torn"):
-        merge_task(backlog).execute(context())
+def test_quiet_hours_are_a_reason(managed: Any, catalog: Catalog, context: Any) -> None:
+    windows = ("00:00-12:00 UTC", "12:00-00:00 UTC")
+    catalog.update("t", policy=replace(catalog.get("t").policy, quiet_hours=windows))
+    with pytest.raises(AirflowSkipException, match="quiet hours"):
+        merge_task().execute(context)
 
 
-def test_a_job_that_fails_is_recorded_and_raises(
-    backlog: Any, apps: Path, catalog: Catalog
+def test_a_run_by_hand_names_jobs_and_regions_and_forces(managed: Any, context: Any) -> None:
+    context["params"] = {"jobs": ["index", "gc"], "force": True, "regions": [managed.cold]}
+    with pytest.raises(AirflowSkipException, match="This run is for index, gc only"):
+        merge_task().execute(context)
+    context["params"]["jobs"] = []
+    with pytest.raises(AirflowSkipException, match="None of the regions is asked for"):
+        merge_task(regions=[managed.hot]).execute(context)
+    merge_task(regions=[managed.hot, managed.cold]).execute(context)
+    assert waiting(managed) == {managed.hot: 4, managed.cold: 0}
+
+
+def test_a_dry_run_says_what_would_be_done(
+    managed: Any, catalog: Catalog, context: Any, tmp_path: Path
 ) -> None:
+    context["params"] = {"dry_run": True}
+    with pytest.raises(AirflowSkipException, match=r"would run: region .*4 generations wait"):
+        merge_task().execute(context)
+    before = sorted(path for path in Path(managed.uri).rglob("*"))
+    counted = MemWalCollectOperator(task_id="collect", table="t").execute(context)
+    assert counted["job"] == "gc"
+    assert sorted(path for path in Path(managed.uri).rglob("*")) == before
+    assert (catalog.runs(), left_behind(tmp_path)) == ([], [])
+
+
+def test_a_job_that_somebody_does_is_waited_for_a_while(
+    managed: Any, catalog: Catalog, context: Any
+) -> None:
+    with (
+        catalog.leases.acquire(job_resource("t", "merge"), holder="a fleet"),
+        pytest.raises(AirflowSkipException, match="leased to a fleet"),
+    ):
+        merge_task(wait=timedelta(seconds=0.1)).execute(context)
+    assert catalog.runs() == []
+
+
+def test_a_lost_lease_ends_the_application(
+    managed: Any,
+    catalog: Catalog,
+    context: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FAKE_SPARK_WAIT", str(tmp_path / "never"))
+    monkeypatch.setattr(jobs, "LOOK_SECONDS", 0.1)
+    started = jobs.SparkJob.start
+    running: list[jobs.SparkJob] = []
+
+    def start(*args: Any, **options: Any) -> jobs.SparkJob:
+        running.append(started(*args, **options))
+        catalog.leases.release(job_resource("t", "merge"))
+        return running[0]
+
+    monkeypatch.setattr(jobs.SparkJob, "start", start)
+    with pytest.raises(memwal.errors.ConflictError, match="is lost"):
+        merge_task().execute(context)
+    assert not running[0].running
+    assert catalog.runs()[0].state is RunState.FAILED
+    assert left_behind(tmp_path) == []
+
+
+def test_an_application_that_fails_is_recorded_with_the_end_of_its_log(
+    managed: Any, catalog: Catalog, context: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apps = tmp_path / "apps"
+    apps.mkdir()
+    monkeypatch.setenv("AIRFLOW__MEMWAL__SPARK_APPS_FOLDER", str(apps))
     (apps / "merge.py").write_text("raise SystemExit('no such luck')")
-    with pytest.raises(AirflowException, match="no such luck"):
-        merge_task(backlog).execute(context())
+    with pytest.raises(AirflowException, match=r"exit code 1[\s\S]*no such luck"):
+        merge_task().execute(context)
     (run,) = catalog.runs()
     assert run.state is RunState.FAILED
     assert "no such luck" in (run.error or "")
 
-
-def test_an_application_without_a_result_is_an_error(backlog: Any, apps: Path) -> None:
     (apps / "merge.py").write_text("")
     with pytest.raises(AirflowException, match="left no result"):
-        merge_task(backlog).execute(context())
+        merge_task().execute(context)
 
 
-def test_maintenance_goes_on_without_a_catalog(
-    backlog: Any, apps: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_credentials_are_in_a_private_file_while_the_application_runs(
+    managed: Any, catalog: Catalog, context: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MEMWAL_CATALOG_URL", f"sqlite:///{tmp_path / 'not-migrated.db'}")
-    (apps / "merge.py").write_text(APPLICATION.format(call="table.merge(regions=regions)"))
-    assert merge_task(backlog).execute(context())["figures"]["generations"] == 4
+    secret = json.dumps({"conn_type": "generic", "extra": {"aws_secret_access_key": "hunter2"}})
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", secret)
+    catalog.update("t", storage_options_ref="airflow:lake")
+    apps = tmp_path / "apps"
+    apps.mkdir()
+    monkeypatch.setenv("AIRFLOW__MEMWAL__SPARK_APPS_FOLDER", str(apps))
+    (apps / "snapshot.py").write_text(
+        "import json, os, shutil, sys\n"
+        "value = lambda name: sys.argv[sys.argv.index(name) + 1]\n"
+        f"shutil.copy2(value('--storage-options-file'), {str(tmp_path / 'seen')!r})\n"
+        "result = dict(job='snapshot', table='t', version=1)\n"
+        "result['problems'] = [*sys.argv, *map(str, os.environ.items())]\n"
+        "json.dump(result, open(value('--result'), 'w'))\n"
+    )
+    result = MemWalSnapshotOperator(task_id="snapshot", table="t").execute(context)
+    assert "hunter2" not in json.dumps(result)
+    seen = tmp_path / "seen"
+    assert json.loads(seen.read_text()) == {"aws_secret_access_key": "hunter2"}
+    assert stat.S_IMODE(seen.stat().st_mode) == 0o600
+    assert left_behind(tmp_path) == []
 
 
-def test_killing_the_task_ends_all_of_its_job(backlog: Any, apps: Path, catalog: Catalog) -> None:
-    (apps / "merge.py").write_text("print('up', flush=True)\nimport time; time.sleep(600)")
-    task = merge_task(backlog)
-    failures: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            task.execute(context())
-        except BaseException as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    me = psutil.Process()
-    deadline = time.monotonic() + 60
-    while not (family := _drivers(me)) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert family
-    task.on_kill()
-    thread.join(30)
-    assert not thread.is_alive()
-    assert [type(error) for error in failures] == [AirflowException]
-    assert not any(process.is_running() for process in family)
-    assert catalog.runs()[0].state is RunState.FAILED
+def test_a_region_that_cannot_be_merged_is_held_and_seen(
+    managed: Any, catalog: Catalog, context: Any
+) -> None:
+    region = next(r for r in managed.table.status().regions if r.region_id == managed.hot)
+    assert region.backlog_generations == 4
+    for path in Path(managed.uri, "_mem_wal", managed.hot).glob("*_gen_1"):
+        shutil.rmtree(path)
+    with pytest.raises(AirflowFailException, match=r"Nothing could be merged.*held at"):
+        merge_task().execute(context)
+    assert [record.region_id for record in catalog.setbacks.held("t")] == [managed.hot]
+    with pytest.raises(AirflowSkipException, match="held and wait for their next try"):
+        merge_task().execute(context)
 
 
-def _drivers(process: psutil.Process) -> list[psutil.Process]:
-    """The JVM of a running job and its Python driver; empty before there are both."""
-    found = []
-    for member in process.children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            command = member.cmdline()
-            if "apps/merge.py" in " ".join(command):
-                found.append((member, command))
-    kinds = {Path(command[0]).name.rstrip("0123456789.") for _, command in found}
-    running = {"java", "python"} <= kinds
-    return [member for member, _ in found] if running else []
+def test_other_jobs(managed: Any, catalog: Catalog, context: Any) -> None:
+    assert MemWalSnapshotOperator(task_id="a", table="t").execute(context)["job"] == "snapshot"
+    assert MemWalCollectOperator(task_id="b", table="t").execute(context)["job"] == "gc"
+    with pytest.raises(AirflowSkipException, match="no limit"):
+        MemWalCompactOperator(task_id="c", table="t").execute(context)
+    assert catalog.last_runs("t").keys() == {"snapshot", "gc"}
 
 
-def test_which_master_a_job_runs_on(backlog: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_is_built_by_a_task_of_its_own(
+    catalog: Catalog, context: Any, make_table: Any
+) -> None:
+    table = make_table(SCHEMA, maintained_indexes=["n_idx", "id_idx"])
+    with table.writer() as writer:
+        writer.upsert(numbered(0, 5))
+        writer.flush()
+    table.merge()
+    catalog.register("t", uri=table.uri)
+    task = MemWalIndexOperator(
+        task_id="index", table="t", index="n_idx", outlets=[indexed_asset("t")]
+    )
+    result = task.execute(context)
+    assert {lag.name: lag.generations for lag in table.status().indexes} == {
+        "n_idx": 0,
+        "id_idx": 1,
+    }
+    extra = context["outlet_events"][indexed_asset("t")].extra
+    assert extra == {"version": result["version"]}
+
+
+def test_a_checkpoint_merges_and_indexes_all(
+    managed: Any, catalog: Catalog, context: Any, tmp_path: Path
+) -> None:
+    task = TableCheckpointOperator(task_id="c", table="t", outlets=[merged_asset("t")])
+    result = task.execute(context)
+    assert waiting(managed) == {managed.hot: 0, managed.cold: 0}
+    assert context["outlet_events"][merged_asset("t")].extra == {
+        "version": result["version"],
+        "rows": result["figures"]["rows_upserted"],
+        "generations": 5,
+    }
+    assert catalog.runs()[0].job == "checkpoint"
+
+    with (
+        catalog.leases.acquire(job_resource("t", "index")),
+        pytest.raises(AirflowException, match="did not begin in time"),
+    ):
+        TableCheckpointOperator(task_id="c", table="t", deadline=timedelta(seconds=0.1)).execute(
+            context
+        )
+    context["params"] = {"dry_run": True}
+    with pytest.raises(AirflowSkipException, match="Dry run"):
+        task.execute(context)
+
+
+def test_a_table_that_is_in_no_catalog(
+    backlog: Any, catalog: Catalog, context: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = tmp_path / "snapshot.json"
+    monkeypatch.setenv("MEMWAL_CATALOG_SNAPSHOT", str(snapshot))
+    task = MemWalMergeOperator(
+        task_id="merge", table_uri=backlog.uri, policy={"merge_at_generations": 9}
+    )
+    with pytest.raises(AirflowSkipException, match="no limit"):
+        task.execute(context)
+    task = MemWalMergeOperator(
+        task_id="merge", table_uri=backlog.uri, policy=Policy(merge_at_generations=1)
+    )
+    assert task.execute(context)["figures"]["generations"] == 5
+    assert "_link_TablePageLink" not in context["ti"].pushed
+    assert (catalog.list(), catalog.runs(), snapshot.exists()) == ([], [], False)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "give one of them"),
+        ({"table": "t", "table_uri": "/t"}, "give one of them"),
+        ({"table": "t", "policy": {}}, "is in the catalog"),
+    ],
+)
+def test_wrong_arguments(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        MemWalSnapshotOperator(task_id="x", **options)
+
+
+def test_wrong_regions_and_tables_are_not_tried_again(managed: Any, context: Any) -> None:
+    with pytest.raises(AirflowFailException, match="named by its UUID"):
+        merge_task(regions=["hot"]).execute(context)
+    with pytest.raises(AirflowFailException, match="has no region"):
+        merge_task(regions=["00000000-0000-0000-0000-000000000009"]).execute(context)
+    with pytest.raises(memwal.errors.ObjectNotFoundError):
+        merge_task(table="none").execute(context)
+
+
+def test_which_master_a_job_runs_on(monkeypatch: pytest.MonkeyPatch) -> None:
     def master(**options: Any) -> str:
-        return str(merge_task(backlog, **options)._get_hook()._connection["master"])
+        return str(merge_task(**options).hook(())._connection["master"])
 
+    monkeypatch.delenv("AIRFLOW__MEMWAL__SPARK_CONN_ID")
     monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", '{"conn_type": "spark", "host": "spark://m"}')
     assert master() == "local[*]"
     monkeypatch.setenv("AIRFLOW__MEMWAL__SPARK_MASTER", "local[1]")
@@ -228,45 +323,21 @@ def test_which_master_a_job_runs_on(backlog: Any, monkeypatch: pytest.MonkeyPatc
         master(spark_conn_id="nowhere")
 
 
-def test_indexes_that_have_caught_up_need_no_spark(backlog: Any) -> None:
-    task = BuildIndexesOperator(task_id="index", table="t", table_uri=backlog.uri)
-    with pytest.raises(AirflowSkipException, match="covers what was merged"):
-        task.execute(context())
-
-
-def test_a_snapshot_is_due_after_a_merge_and_when_there_is_none(backlog: Any) -> None:
-    task = BuildSnapshotOperator(
-        task_id="snapshot", table="t", table_uri=backlog.uri, merge_task_id="merge"
+def test_options_of_spark_reach_its_command_line() -> None:
+    task = merge_task(
+        spark_conf={"spark.ui.enabled": "true"}, spark_options={"driver_memory": "2g"}
     )
-    assert task.idle_reason(context()) is None
-    backlog.table.build_snapshot()
-    assert "exists" in (task.idle_reason(context()) or "")
-    assert task.idle_reason(context(merge={"commits": 1})) is None
+    command, _ = task.hook(["--table", "x"]).command("app.py")
+    assert command[0] == "spark3-submit"
+    assert "spark.ui.enabled=true" in command
+    assert command[command.index("--driver-memory") + 1] == "2g"
+    assert command[-3:] == ["app.py", "--table", "x"]
 
 
-def test_a_collection_waits_for_the_grace_period(
-    backlog: Any, apps: Path, catalog: Catalog
-) -> None:
-    (apps / "gc.py").write_text(APPLICATION.format(call="table.collect_garbage(dry_run=False)"))
-    task = CollectGarbageOperator(
-        task_id="collect",
-        table="t",
-        table_uri=backlog.uri,
-        grace_seconds=600,
-        retention_seconds=0.5,
+def test_templates_are_rendered(managed: Any, catalog: Catalog) -> None:
+    task = MemWalMergeOperator(
+        task_id="m", table="{{ params.name }}", regions="{{ params.regions }}"
     )
-    result = task.execute(context())
-    arguments = result["seen"]["arguments"]
-    assert arguments[arguments.index("--grace-seconds") + 1] == "600"
-    assert arguments[arguments.index("--retention-seconds") + 1] == "0.5"
-    assert "--execute" in arguments
-    with pytest.raises(AirflowSkipException, match="next is due after 600 s"):
-        task.execute(context())
-    assert len(catalog.runs(job="gc")) == 1
-
-
-def test_jobs_are_named_as_their_results_are() -> None:
-    names = {kind.job for kind in TableJobOperator.__subclasses__()}
-    assert names == {"merge", "index", "snapshot", "gc"}
-    assert JobResult.__doc__ is not None
-    assert all(f"``{name}``" in JobResult.__doc__ for name in names)
+    assert set(MemWalOperator.template_fields) < set(MemWalMergeOperator.template_fields)
+    task.render_template_fields({"params": {"name": "t", "regions": managed.hot}})
+    assert (task.table, task.regions) == ("t", managed.hot)

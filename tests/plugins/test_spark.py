@@ -1,19 +1,16 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 from memwal_airflow.spark import (
     JobSubmitHook,
     application_path,
     configured_master,
     job_environment,
-    kill_family,
 )
 from opentelemetry.sdk.trace import TracerProvider
 
@@ -90,27 +87,9 @@ def test_applications_are_found_or_named(tmp_path: Path, monkeypatch: pytest.Mon
         application_path("other.py")
 
 
-def test_a_family_is_ended_even_where_it_ignores_the_signal() -> None:
-    stubborn = "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True); "
-    parent = (
-        "import subprocess, sys, os, time; "
-        f"subprocess.Popen([sys.executable, '-c', {stubborn + 'time.sleep(600)'!r}]); "
-        "time.sleep(600)"
-    )
-    process = subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    process.stdout.readline()
-    (child,) = psutil.Process(process.pid).children()
-    kill_family(process)
-    assert process.wait(10) == -signal.SIGTERM
-    assert not child.is_running()
-    kill_family(process)
-    process.stdout.close()
-
-
 def test_a_missing_spark_submit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     hook = JobSubmitHook(master="local[1]")
     hook._connection["spark_binary"] = "spark3-submit"
     monkeypatch.setenv("PATH", os.defpath)
     with pytest.raises(InvalidInputError, match="spark3-submit is not on the PATH"):
-        hook.submit("app.py")
+        hook.command("app.py")

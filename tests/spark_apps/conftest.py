@@ -33,7 +33,10 @@ def app(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
 
     ``app("merge", "--table", ...)`` returns the exit code.
     """
-    session = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=3), stop=lambda: None)
+    session = SimpleNamespace(
+        sparkContext=SimpleNamespace(defaultParallelism=3, applicationId="local-1", uiWebUrl=None),
+        stop=lambda: None,
+    )
     monkeypatch.setattr(application, "spark_session", lambda name: session)
     monkeypatch.setattr(application, "spark_runner", lambda spark, **options: run_in_process)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -234,6 +234,7 @@ def test_gc_with_a_negative_grace(app, table, capsys):
         ("gc", ["--table", "t"]),
         ("gc", ["--table", "t", "--dry-run", "--execute"]),
         ("gc", ["--table", "t", "--execute", "--grace-seconds", "soon"]),
+        ("checkpoint", ["--table", "t", "--timeout-seconds", "soon"]),
     ],
 )
 def test_wrong_command_lines(app, name, arguments):
@@ -242,7 +243,9 @@ def test_wrong_command_lines(app, name, arguments):
     assert caught.value.code == 2
 
 
-@pytest.mark.parametrize("name", ["merge", "index", "compact", "snapshot", "gc", "verify"])
+@pytest.mark.parametrize(
+    "name", ["merge", "index", "compact", "snapshot", "gc", "verify", "checkpoint"]
+)
 def test_help(app, name, capsys):
     with pytest.raises(SystemExit) as caught:
         app(name, "--help")
@@ -271,7 +274,51 @@ def test_an_index_is_built_in_parts(app, make_table, result):
 def test_options_of_index(app, table, calls):
     app("index", "--table", table.uri)
     app("index", "--table", table.uri, "--max-tasks", 2, "--part-rows", 7, "--max-segments", 5)
+    app("index", "--table", table.uri, "--index", "a_idx", "--index", "b_idx")
+    usual = {"max_tasks": 3, "part_rows": DEFAULT_PART_ROWS, "max_segments": DEFAULT_MAX_SEGMENTS}
     assert calls == [
-        {"max_tasks": 3, "part_rows": DEFAULT_PART_ROWS, "max_segments": DEFAULT_MAX_SEGMENTS},
-        {"max_tasks": 2, "part_rows": 7, "max_segments": 5},
+        {"names": None, **usual},
+        {"names": None, "max_tasks": 2, "part_rows": 7, "max_segments": 5},
+        {"names": ["a_idx", "b_idx"], **usual},
     ]
+
+
+def test_an_index_is_named(app, make_table, result, capsys):
+    table = make_table(maintained_indexes=["n_idx", "id_idx"])
+    with table.writer() as writer:
+        writer.upsert(rows({1: 1}))
+        writer.flush()
+    table.merge()
+
+    assert app("index", "--table", table.uri, "--index", "n_idx") == 0
+    assert result()["figures"] == {"indexes": 1}
+    assert {lag.name: lag.generations for lag in table.status().indexes} == {
+        "n_idx": 0,
+        "id_idx": 1,
+    }
+
+    assert app("index", "--table", table.uri, "--index", "other") == 2
+    assert "maintains no index other; it maintains" in capsys.readouterr().err
+
+
+def test_a_checkpoint(app, make_backlog, result, capsys):
+    table, expected = make_backlog(2)
+    assert app("checkpoint", "--table", table.uri, "--timeout-seconds", 60) == 0
+    found = result()
+    assert (found["job"], found["figures"]["generations"]) == ("checkpoint", 8)
+    assert base_state(table) == expected
+    assert [index.generations for index in table.status().indexes] == [0]
+
+    with table.writer() as writer:
+        writer.upsert(rows({1: 1}))
+        writer.flush()
+    assert app("checkpoint", "--table", table.uri, "--timeout-seconds", 0) == 1
+    assert "not complete in time" in capsys.readouterr().err
+
+
+def test_an_application_introduces_itself_to_who_submitted_it(app, table, capsys, monkeypatch):
+    assert app("snapshot", "--table", table.uri) == 0
+    assert capsys.readouterr().err == ""
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    assert app("snapshot", "--table", table.uri) == 0
+    assert capsys.readouterr().err == "memwal: Spark application local-1\n"

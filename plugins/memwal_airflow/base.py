@@ -1,0 +1,320 @@
+"""What all operators have in common: one Spark application, watched, found again, and ended."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar
+from uuid import UUID
+
+from airflow.sdk import BaseHook, BaseOperator, Context
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+
+from memwal.errors import InvalidInputError
+from memwal_airflow.jobs import RESULT_FILE, SparkJob, new_folder
+from memwal_airflow.links import SparkUiLink, TablePageLink, spark_application, table_address
+from memwal_airflow.reattach import EarlierTry, find_earlier, forget, remember
+from memwal_airflow.spark import (
+    JobSubmitHook,
+    application_path,
+    configured_connection,
+    configured_master,
+)
+from memwal_airflow.storage import options_file
+from memwal_airflow.target import Target, open_target
+
+if TYPE_CHECKING:
+    from memwal.fleet import Skipped
+    from memwal.maintenance.policy import Policy
+    from memwal.maintenance.results import JobResult
+
+
+class MemWalOperator(BaseOperator):
+    """Does one thing to one table, as a Spark application that ``spark-submit`` runs.
+
+    The table is one of the catalog (``table``), or any other (``table_uri``). With the catalog the
+    job has a lease, so that nobody else does the same at once, and a record of the run. Without,
+    it has neither: two such tasks can do the same work twice, which costs time and harms nothing.
+
+    The master is that of ``spark_conn_id`` or ``master``, whichever is given, else that of
+    ``spark_conn_id`` or ``spark_master`` in section ``[memwal]`` of ``airflow.cfg``, else
+    ``local[*]``; always in client mode. Ending a task ends its application: the JVM, its driver
+    and its workers. When the task's own process is killed, the application goes on, and the retry
+    waits for it instead of starting another.
+
+    A run of the DAG with a param ``jobs``, a list, leaves out the jobs that are not in it; with
+    ``dry_run`` it changes nothing, and with ``force`` it does not ask whether a job is due.
+
+    Parameters
+    ----------
+    table : str, optional
+        Name of a table of the catalog.
+    table_uri : str, optional
+        Where a table is that is in no catalog. Give this or ``table``.
+    storage_options_ref : str, optional
+        Path of a JSON file, or ``airflow:{connection id}``; by default that of the catalog.
+        Options themselves never appear on the command line.
+    policy : Policy or mapping, optional
+        Limits that differ from the defaults, for a ``table_uri``; those of the catalog are for its
+        tables.
+    force : bool, default False
+        Do it though it is not due, in quiet hours, and to regions that are held.
+    dry_run : bool, default False
+        Change nothing: skipped with what would be done.
+    wait : timedelta, default 2 min
+        How long to wait while somebody else does the same, before the task is skipped. More than
+        the minute after which the lease of a process that died ends.
+    master : str, optional
+        Spark master URL. Give this or a connection, not both.
+    spark_conn_id : str, optional
+        Airflow connection of a Spark cluster.
+    spark_conf : mapping, optional
+        Spark properties.
+    spark_options : mapping, optional
+        Further options of the provider's ``SparkSubmitHook``, such as ``driver_memory``.
+    **kwargs
+        As of ``BaseOperator``. Two retries by default.
+
+    Returns
+    -------
+    dict
+        ``JobResult.to_dict()``, which is also recorded in the catalog.
+    """
+
+    job: ClassVar[str]
+    template_fields: Sequence[str] = (
+        "table",
+        "table_uri",
+        "storage_options_ref",
+        "master",
+        "spark_conn_id",
+        "spark_conf",
+    )
+    operator_extra_links = (SparkUiLink(), TablePageLink())
+
+    def __init__(
+        self,
+        *,
+        table: str | None = None,
+        table_uri: str | None = None,
+        storage_options_ref: str | None = None,
+        policy: Policy | Mapping[str, Any] | None = None,
+        force: bool = False,
+        dry_run: bool = False,
+        wait: timedelta = timedelta(minutes=2),
+        master: str | None = None,
+        spark_conn_id: str | None = None,
+        spark_conf: Mapping[str, str] | None = None,
+        spark_options: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        kwargs.setdefault("retries", 2)
+        kwargs.setdefault("retry_delay", timedelta(seconds=30))
+        super().__init__(**kwargs)
+        if (table is None) == (table_uri is None):
+            raise InvalidInputError(
+                f"Task {self.task_id!r} is about a table of the catalog, given by its name as "
+                "table=, or about one that is in none, given by table_uri=; give one of them."
+            )
+        if policy is not None and table is not None:
+            raise InvalidInputError(
+                f"The policy of {table!r} is in the catalog; leave policy= out of task "
+                f"{self.task_id!r}, or change it there."
+            )
+        self.table = table
+        self.table_uri = table_uri
+        self.storage_options_ref = storage_options_ref
+        self.policy = policy
+        self.force = force
+        # Airflow's operators have a method of the name of this argument.
+        self.change_nothing = dry_run
+        self.wait = wait
+        self.master = master
+        self.spark_conn_id = spark_conn_id
+        self.spark_conf = spark_conf
+        self.spark_options = spark_options
+        self.spark_application_id: str | None = None
+        self._spark_job: SparkJob | None = None
+        self._killed = False
+
+    def run_on(
+        self, target: Target, context: Context, earlier: EarlierTry | None
+    ) -> JobResult | Skipped:
+        """Do the job; ``earlier`` is an application of an earlier try that is to be waited for."""
+        raise NotImplementedError
+
+    def take(self, result: dict[str, Any], context: Context) -> Any:
+        """Act on a result, for example by raising a skip or describing the asset; return it."""
+        return result
+
+    def execute(self, context: Context) -> Any:
+        """Run the job, record it, and return its result; skipped with a reason where it is not."""
+        from memwal.fleet import Skipped
+
+        wanted = context["params"].get("jobs")
+        if wanted and self.job not in wanted:
+            raise AirflowSkipException(f"This run is for {', '.join(wanted)} only.")
+        if self.table is not None:
+            context["ti"].xcom_push(key=TablePageLink().xcom_key, value=table_address(self.table))
+        earlier = find_earlier(context)
+        try:
+            with open_target(
+                self.table, self.table_uri, self.storage_options_ref, self.policy
+            ) as target:
+                if earlier is not None:
+                    earlier.give_leases_back(target.catalog, target.name)
+                found = self.run_on(target, context, earlier)
+        except InvalidInputError as error:
+            raise AirflowFailException(str(error)) from error
+        finally:
+            if self._spark_job is not None:
+                self._spark_job.clean_up()
+        if self._spark_job is not None:
+            forget(context)
+        if isinstance(found, Skipped):
+            raise AirflowSkipException(found.reason)
+        for problem in found.problems:
+            self.log.warning("%s: %s", self.job, problem)
+        # As JSON has it: XComs and events of assets give lists back, and no tuples.
+        result = json.loads(json.dumps(found.to_dict()))
+        context["ti"].xcom_push(key="result", value=result)
+        return self.take(result, context)
+
+    def on_kill(self) -> None:
+        """End the application."""
+        self._killed = True
+        if self._spark_job is not None:
+            self._spark_job.end()
+
+    def is_forced(self, context: Context) -> bool:
+        """Whether this task, or this run, is to do its job due or not."""
+        return bool(self.force or context["params"].get("force"))
+
+    def is_dry_run(self, context: Context) -> bool:
+        """Whether this task, or this run, is to change nothing."""
+        return bool(self.change_nothing or context["params"].get("dry_run"))
+
+    def go_on(self) -> None:
+        """Raise when the task is told to end."""
+        if self._killed:
+            raise AirflowException("The task was told to end; its job is not gone on with.")
+
+    def submit(
+        self,
+        target: Target,
+        arguments: Sequence[str],
+        *,
+        context: Context,
+        look: Callable[[], None],
+        earlier: EarlierTry | None = None,
+        regions: Sequence[UUID] | None = None,
+    ) -> dict[str, Any]:
+        """Run ``spark_apps/{job}.py``, or wait for one that runs, and return what it wrote.
+
+        Parameters
+        ----------
+        target : Target
+        arguments : sequence of str
+            Options of the application, beside the table and where its result goes.
+        context : Context
+        look : callable
+            Called every few seconds; when it raises, the application is ended.
+        earlier : EarlierTry, optional
+            The application to wait for.
+        regions : sequence of UUID, optional
+            What a retry is to know of them.
+
+        Raises
+        ------
+        AirflowException
+            The application left no result.
+        """
+        if earlier is None:
+            job, hook = self._start(target, arguments)
+            self._spark_job = job
+        else:
+            self.log.info(
+                "An earlier try left its application, process %d; this one waits for it. Its log:",
+                earlier.job.process.pid,
+            )
+            job, hook = earlier.job, self.hook(())
+            self._spark_job = job
+        try:
+            if earlier is None:
+                remember(context, job, regions=regions)
+            self.go_on()
+            tail = hook.follow(self._noticed(job.lines(look), context))
+        except BaseException:
+            # Before the lease is given back, and somebody else may begin.
+            job.end()
+            raise
+        result = job.result()
+        if result is None:
+            raise AirflowException(f"The Spark application {_end_of(job)}.{tail}")
+        if job.exit_code:
+            self.log.warning("The Spark application %s, and left its result.", _end_of(job))
+        return result
+
+    def hook(self, arguments: Sequence[str]) -> JobSubmitHook:
+        """The provider's hook, for an application with these arguments."""
+        connection = self.spark_conn_id
+        if connection is None and self.master is None:
+            connection = configured_connection()
+        if connection is not None:
+            # The provider takes a connection that does not exist for a YARN cluster.
+            BaseHook.get_connection(connection)
+        return JobSubmitHook(
+            master=None if connection else self.master or configured_master(),
+            conn_id=connection or "memwal_spark",
+            conf=dict(self.spark_conf or {}),
+            application_args=list(arguments),
+            name=f"memwal-{self.job}-{self.table or 'table'}",
+            **(self.spark_options or {}),
+        )
+
+    def _start(self, target: Target, arguments: Sequence[str]) -> tuple[SparkJob, JobSubmitHook]:
+        folder = new_folder(self.job)
+        try:
+            given = ["--table", target.managed.uri, "--result", str(folder / RESULT_FILE)]
+            options = options_file(target.storage_options_ref, folder)
+            if options is not None:
+                given += ["--storage-options-file", options]
+            hook = self.hook([*given, *arguments])
+            command, env = hook.command(application_path(f"{self.job}.py"))
+            return SparkJob.start(command, env=env, folder=folder), hook
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+    def _noticed(self, lines: Iterator[str], context: Context) -> Iterator[str]:
+        """The lines of the log, of which the link to Spark's UI is taken."""
+        for line in lines:
+            found = None if self.spark_application_id else spark_application(line)
+            if found is not None:
+                self.spark_application_id, address = found
+                if address is not None:
+                    context["ti"].xcom_push(key=SparkUiLink().xcom_key, value=address)
+            yield line
+
+
+def external_id(context: Context) -> str:
+    """What a run of a job is called in the catalog: the task instance, whatever the try."""
+    ti = context["ti"]
+    return f"{ti.dag_id}/{ti.run_id}/{ti.task_id}/{ti.map_index}"
+
+
+def describe(operator: BaseOperator, context: Context, extra: Mapping[str, Any]) -> None:
+    """Put figures into the events of the operator's assets."""
+    for asset in operator.outlets:
+        context["outlet_events"][asset].extra.update(extra)
+
+
+def _end_of(job: SparkJob) -> str:
+    code = job.exit_code
+    if code is None:
+        return "of an earlier try ended and left no result"
+    if code == 0:
+        return "ended well and left no result; look at its log above"
+    return f"ended with exit code {code}"

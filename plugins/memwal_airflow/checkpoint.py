@@ -1,0 +1,87 @@
+"""An operator that merges and indexes everything there is, for whoever needs it to be so."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import Context
+from airflow.sdk.exceptions import AirflowException, AirflowSkipException
+
+from memwal_airflow.base import MemWalOperator, describe, external_id
+from memwal_airflow.reattach import EarlierTry
+from memwal_airflow.target import Target
+
+if TYPE_CHECKING:
+    from memwal.fleet import Skipped
+    from memwal.maintenance.guard import Guard
+    from memwal.maintenance.results import JobResult
+
+
+class TableCheckpointOperator(MemWalOperator):
+    """Merges and indexes every generation that is flushed when it starts, due or not.
+
+    When it has succeeded, a reader of the base table alone sees all of them. It fails when that
+    is not so by its deadline; what was merged by then stays, and the retry goes on from there.
+    Merges and index builds of the table by others wait meanwhile. Rows that writers have not
+    flushed are not part of it. The events of its outlets carry ``version``, ``rows`` and
+    ``generations``.
+
+    Parameters
+    ----------
+    deadline : timedelta, default 1 h
+        How long one try may take, with the time that it waits for others.
+    **kwargs
+        As of :class:`~memwal_airflow.base.MemWalOperator`; ``wait`` and ``force`` mean nothing
+        here.
+    """
+
+    job = "checkpoint"
+
+    def __init__(self, *, deadline: timedelta = timedelta(hours=1), **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.deadline = deadline
+
+    def run_on(
+        self, target: Target, context: Context, earlier: EarlierTry | None
+    ) -> JobResult | Skipped:
+        """Run it under the leases of the jobs whose work it does."""
+        from memwal.fleet import Skipped, run_recorded
+        from memwal.maintenance.results import JobResult
+
+        if self.is_dry_run(context):
+            raise AirflowSkipException("Dry run: it would merge and index what is flushed.")
+        ends_at = time.monotonic() + self.deadline.total_seconds()
+
+        def perform(guard: Guard) -> JobResult:
+            left = max(ends_at - time.monotonic(), 0.0)
+            arguments = [
+                *("--timeout-seconds", f"{left:.1f}"),
+                *("--commit-bytes", str(target.managed.policy.merge_commit_bytes)),
+            ]
+            return JobResult.from_dict(
+                self.submit(target, arguments, context=context, look=guard, earlier=earlier)
+            )
+
+        found = run_recorded(
+            target.catalog,
+            target.name,
+            self.job,
+            perform,
+            instead_of=("merge", "index"),
+            wait=self.deadline,
+            external_id=external_id(context),
+            guard=self.go_on,
+        )
+        if isinstance(found, Skipped):
+            raise AirflowException(f"The checkpoint did not begin in time: {found.reason}")
+        return found
+
+    def take(self, result: dict[str, Any], context: Context) -> dict[str, Any]:
+        """Describe it on its assets."""
+        figures = result["figures"]
+        rows = figures.get("rows_upserted", 0) + figures.get("rows_deleted", 0)
+        extra = {"rows": rows, "generations": figures.get("generations", 0)}
+        describe(self, context, {"version": result["version"], **extra})
+        return result

@@ -1,0 +1,195 @@
+"""Spark applications of tasks, which live on when their task is killed and are found again.
+
+An application runs in a session of its own and writes its log to a file, so that neither signals
+nor a closed pipe reach it when its task ends. A folder of its own holds the log, the result and,
+while it runs, the storage options of an Airflow connection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from airflow.sdk.configuration import conf
+
+from memwal.errors import InvalidInputError
+from memwal_airflow.processes import END_SECONDS, ProcessId, end_session
+from memwal_airflow.spark import SECTION
+
+LOG_FILE = "driver.log"
+RESULT_FILE = "result.json"
+LOOK_SECONDS = 5.0
+"""How often a task that waits makes sure that it still has its lease."""
+
+KEEP_SECONDS = 86_400.0
+"""How long the folder of an application whose task never came back is kept."""
+
+_POLL_SECONDS = 0.2
+_PROCESS_FILE = "process.json"
+
+log = logging.getLogger(__name__)
+
+
+def state_folder() -> Path:
+    """``[memwal] state_folder`` of ``airflow.cfg``, by default ``memwal/jobs`` in Airflow's home.
+
+    It is made when it is not there, for this user alone.
+
+    Raises
+    ------
+    InvalidInputError
+        It cannot be made.
+    """
+    home = Path(os.environ.get("AIRFLOW_HOME", "~/airflow")).expanduser()
+    folder = Path(conf.get(SECTION, "state_folder", fallback=str(home / "memwal" / "jobs")))
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidInputError(
+            f"The folder {folder} cannot be made: {error.strerror}; set [memwal] state_folder in "
+            "airflow.cfg to one that Airflow's workers can write."
+        ) from error
+    return folder
+
+
+def new_folder(job: str) -> Path:
+    """Make the folder of a new application, and remove those that nobody came back for."""
+    parent = state_folder()
+    _sweep(parent)
+    return Path(tempfile.mkdtemp(prefix=f"{job}-", dir=parent))
+
+
+@dataclass(kw_only=True)
+class SparkJob:
+    """A Spark application of a task: started by it, or found by its retry.
+
+    Attributes
+    ----------
+    process : ProcessId
+        The ``spark-submit``, which becomes the JVM.
+    folder : Path
+        Where its files are.
+    host : str
+        Where it runs.
+    child : subprocess.Popen or None
+        The same process, where this one started it.
+    """
+
+    process: ProcessId
+    folder: Path
+    host: str = field(default_factory=socket.gethostname)
+    child: subprocess.Popen[bytes] | None = None
+
+    @classmethod
+    def start(cls, command: list[str], *, env: Mapping[str, str], folder: Path) -> Self:
+        """Start a command in a session of its own, with its output in a file of the folder."""
+        with open(folder / LOG_FILE, "wb") as output:
+            child = subprocess.Popen(  # noqa: S603
+                command,
+                env=dict(env),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        job = cls(process=ProcessId.of(child.pid), folder=folder, child=child)
+        (folder / _PROCESS_FILE).write_text(json.dumps(job.to_dict()))
+        return job
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        if self.child is not None:
+            return self.child.poll() is None
+        return self.process.running
+
+    @property
+    def exit_code(self) -> int | None:
+        """How it ended; None while it runs, and where another process started it."""
+        return None if self.child is None else self.child.poll()
+
+    def result(self) -> dict[str, Any] | None:
+        """The result that it wrote, if it did."""
+        try:
+            text = (self.folder / RESULT_FILE).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        found: dict[str, Any] = json.loads(text)
+        return found
+
+    def lines(self, look: Callable[[], None]) -> Iterator[str]:
+        """The lines of its log from the first on, until it ends.
+
+        Parameters
+        ----------
+        look : callable
+            Called every few seconds; what it raises ends the wait, and not the application.
+        """
+        looked_at = time.monotonic()
+        begun = ""
+        with open(self.folder / LOG_FILE, encoding="utf-8", errors="replace") as output:
+            while True:
+                # Asked before reading, so that what it wrote last is read.
+                over = not self.running
+                *whole, begun = (begun + output.read()).split("\n")
+                yield from whole
+                if over:
+                    break
+                if time.monotonic() - looked_at >= LOOK_SECONDS:
+                    look()
+                    looked_at = time.monotonic()
+                time.sleep(_POLL_SECONDS)
+        if begun:
+            yield begun
+
+    def end(self) -> None:
+        """End it: the JVM, its Python driver and its workers. Safe to call when it has ended."""
+        end_session(self.process)
+
+    def clean_up(self) -> None:
+        """Remove its files, when it has ended."""
+        if self.child is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.child.wait(END_SECONDS)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What is needed to find it again, for JSON."""
+        return {"host": self.host, "folder": str(self.folder), "process": self.process.to_dict()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Make one of what :meth:`to_dict` gave."""
+        return cls(
+            process=ProcessId.from_dict(values["process"]),
+            folder=Path(values["folder"]),
+            host=values["host"],
+        )
+
+
+def _sweep(parent: Path) -> None:
+    for folder in parent.iterdir():
+        try:
+            if time.time() - folder.stat().st_mtime < KEEP_SECONDS:
+                continue
+            known = json.loads((folder / _PROCESS_FILE).read_text())
+        except FileNotFoundError:
+            # Another task was faster, or died before it started anything.
+            known = None
+        if known is not None:
+            job = SparkJob.from_dict(known)
+            if job.host != socket.gethostname() or job.running:
+                continue
+        log.info("Removing %s, which no task came back for.", folder)
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,113 @@
+"""How the retry of a killed task finds the application that it left, and takes its place.
+
+What is needed is kept in Airflow's own store for task state, which outlives a try.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from memwal.errors import ConflictError
+from memwal_airflow.jobs import SparkJob
+from memwal_airflow.processes import ProcessId
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from memwal.catalog import Catalog
+
+STATE_KEY = "memwal_spark_job"
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlierTry:
+    """What a try of a task that was killed left behind.
+
+    Attributes
+    ----------
+    job : SparkJob
+        Its application, which still runs or has left its result.
+    task : ProcessId
+        The process of the task.
+    regions : tuple of UUID or None
+        The regions that it merges; None for all, or another job.
+    """
+
+    job: SparkJob
+    task: ProcessId
+    regions: tuple[UUID, ...] | None
+
+    def give_leases_back(self, catalog: Catalog, table: str) -> None:
+        """End the leases on a table that the process of the task held, if it is dead."""
+        from memwal.catalog.leases import job_resource
+
+        if self.task.running:
+            log.info("The earlier try still runs as process %d.", self.task.pid)
+            return
+        holder = f"{self.job.host}:{self.task.pid}"
+        for lease in catalog.leases.list():
+            if lease.holder == holder and lease.resource.startswith(job_resource(table, "")):
+                # It may have run out meanwhile, and somebody else may have it.
+                with contextlib.suppress(ConflictError):
+                    catalog.leases.release(lease.resource, token=lease.token)
+
+
+def remember(context: Context, job: SparkJob, *, regions: Sequence[UUID] | None) -> None:
+    """Keep what a retry needs to find an application."""
+    store = context.get("task_state_store")
+    if store is None:
+        log.warning("Airflow gives this task no state: a retry will not find its application.")
+        return
+    state: dict[str, Any] = {
+        "job": job.to_dict(),
+        "task": ProcessId.of(os.getpid()).to_dict(),
+        "regions": None if regions is None else [str(region) for region in regions],
+    }
+    store.set(STATE_KEY, state)
+
+
+def forget(context: Context) -> None:
+    """Keep nothing any more: the application has ended, and its result is taken."""
+    store = context.get("task_state_store")
+    if store is not None:
+        store.delete(STATE_KEY)
+
+
+def find_earlier(context: Context) -> EarlierTry | None:
+    """The application that an earlier try left on this machine, if it runs or has a result.
+
+    What is left of one that died without a result is removed.
+    """
+    store = context.get("task_state_store")
+    state: Any = None if store is None else store.get(STATE_KEY)
+    if not state:
+        return None
+    job = SparkJob.from_dict(state["job"])
+    if job.host != socket.gethostname():
+        log.info(
+            "An earlier try started an application on %s, which cannot be watched from here; if "
+            "its lease is in force, it is waited for.",
+            job.host,
+        )
+        return None
+    if not job.running and job.result() is None:
+        log.info("The application of an earlier try ended without a result.")
+        job.end()
+        job.clean_up()
+        forget(context)
+        return None
+    regions = state["regions"]
+    return EarlierTry(
+        job=job,
+        task=ProcessId.from_dict(state["task"]),
+        regions=None if regions is None else tuple(UUID(region) for region in regions),
+    )
