@@ -266,6 +266,25 @@ class RunHistory:
                 raise _no_run(run_id)
             return _run(row, database_time(session))
 
+    def last_ended(self) -> list[JobRun]:
+        """Return the newest run that ended, of every job of every table, by table and job.
+
+        One that is ``abandoned`` has ended.
+        """
+        with self._database.reading() as session:
+            now = database_time(session)
+            newest = (
+                select(func.max(JobRunRow.id))
+                .where(or_(JobRunRow.state != RunState.RUNNING.value, _silent(now)))
+                .group_by(JobRunRow.table_name, JobRunRow.job)
+            )
+            query = (
+                select(JobRunRow)
+                .where(JobRunRow.id.in_(newest))
+                .order_by(JobRunRow.table_name, JobRunRow.job)
+            )
+            return [_run(row, now) for row in session.scalars(query)]
+
     def last_runs(self, table: str) -> dict[str, datetime]:
         """When each job of a table last ended well, in UTC; jobs that never did are absent."""
         query = (
