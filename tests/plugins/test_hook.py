@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -115,6 +116,20 @@ def test_tables_by_address_and_by_name(
     with pytest.raises(ObjectNotFoundError, match="trains"):
         hook.table("trains")
     assert [table.name for table in hook.catalog().list()] == ["flights"]
+
+
+def test_the_example_of_the_guide_runs(
+    connect: Callable[..., MemWalHook],
+    backlog: Any,
+    catalog: Catalog,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    connect()
+    catalog.register("flights", uri=backlog.uri)
+    guide = Path(__file__).resolve().parents[2] / "docs" / "connections.md"
+    (example,) = re.findall(r"```python\n(.*?)```", guide.read_text(), flags=re.DOTALL)
+    exec(compile(example, guide.name, "exec"), {})
+    assert capsys.readouterr().out == "5\n"
 
 
 def test_a_test_lists_and_leaves_nothing(
