@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -266,10 +266,15 @@ class RunHistory:
                 raise _no_run(run_id)
             return _run(row, database_time(session))
 
-    def last_ended(self) -> list[JobRun]:
+    def last_ended(self, *, tables: Collection[str] | None = None) -> list[JobRun]:
         """Return the newest run that ended, of every job of every table, by table and job.
 
         One that is ``abandoned`` has ended.
+
+        Parameters
+        ----------
+        tables : collection of str, optional
+            Only of these.
         """
         with self._database.reading() as session:
             now = database_time(session)
@@ -278,6 +283,8 @@ class RunHistory:
                 .where(or_(JobRunRow.state != RunState.RUNNING.value, _silent(now)))
                 .group_by(JobRunRow.table_name, JobRunRow.job)
             )
+            if tables is not None:
+                newest = newest.where(JobRunRow.table_name.in_(tables))
             query = (
                 select(JobRunRow)
                 .where(JobRunRow.id.in_(newest))

@@ -117,8 +117,8 @@ def conditions(
     found = [
         *_regions(catalog.setbacks.held(), watched),
         *_backlogs(catalog.latest_samples(), watched, now),
-        *_jobs(catalog, watched, now),
-        *_leases(catalog, watched, now),
+        *_jobs(catalog, watched, tables, now),
+        *_leases(catalog, watched, tables, now),
     ]
     return sorted(found, key=lambda one: (not one.kind.is_critical, one.key))
 
@@ -179,7 +179,10 @@ def _backlogs(
 
 
 def _jobs(
-    catalog: Catalog, watched: Mapping[str, ManagedTable], now: datetime
+    catalog: Catalog,
+    watched: Mapping[str, ManagedTable],
+    tables: Collection[str] | None,
+    now: datetime,
 ) -> Iterator[Condition]:
     resting = {(one.table, one.job): one for one in catalog.setbacks.troubles()}
     for (name, job), trouble in resting.items():
@@ -190,7 +193,7 @@ def _jobs(
                 since=trouble.since,
                 text=f"{job} failed {trouble.attempts} times: {trouble.reason}",
             )
-    for run in catalog.last_ended():
+    for run in catalog.last_ended(tables=tables):
         settled = (run.finished_at or run.heartbeat_at or run.started_at) + SETTLE <= now
         if (
             run.state is not RunState.SUCCEEDED
@@ -222,11 +225,15 @@ def _failed(table: ManagedTable, job: str, *, since: datetime, text: str) -> Con
 
 
 def _leases(
-    catalog: Catalog, watched: Mapping[str, ManagedTable], now: datetime
+    catalog: Catalog,
+    watched: Mapping[str, ManagedTable],
+    tables: Collection[str] | None,
+    now: datetime,
 ) -> Iterator[Condition]:
     newest: dict[tuple[str, str], JobRun] = {}
+    only = next(iter(tables)) if tables is not None and len(tables) == 1 else None
     for run in catalog.runs(
-        state=RunState.FAILED, since=now - LEASES_REMEMBERED, limit=_FAILURES_READ
+        table=only, state=RunState.FAILED, since=now - LEASES_REMEMBERED, limit=_FAILURES_READ
     ):
         if run.table in watched and _LOST.search(run.error or ""):
             newest.setdefault((run.table, run.job), run)
