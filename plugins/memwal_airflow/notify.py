@@ -142,15 +142,18 @@ def _told(
 @contextmanager
 def _sender(conn_id: str, timeout: float) -> Iterator[Post]:
     """Post through the provider's hook of a connection, with its address kept out of logs."""
-    kind = BaseHook.get_connection(conn_id).conn_type
-    match kind:
+    connection = BaseHook.get_connection(conn_id)
+    match connection.conn_type:
         case "slackwebhook":
             post, url = _slack(conn_id, timeout)
         case "http":
-            post, url = _http(conn_id, timeout)
-        case _:
+            # Airflow keeps a host in the clear, and a password encrypted. Without a login, it is
+            # no password of HTTP.
+            secret_path = None if connection.login else connection.password
+            post, url = _http(conn_id, timeout, secret_path)
+        case other:
             raise InvalidInputError(
-                f"connection {conn_id!r} is of type {kind}; events are told to connections of "
+                f"connection {conn_id!r} is of type {other}; events are told to connections of "
                 f"type {SLACK} or {HTTP}"
             )
     with _hidden(url):
@@ -179,12 +182,12 @@ def _slack(conn_id: str, timeout: float) -> tuple[Post, str]:
     return post, client.url
 
 
-def _http(conn_id: str, timeout: float) -> tuple[Post, str]:
+def _http(conn_id: str, timeout: float, path: str | None) -> tuple[Post, str]:
     from airflow.providers.http.hooks.http import HttpHook
 
     hook = HttpHook(method="POST", http_conn_id=conn_id)
     session = hook.get_conn()
-    url = hook.url_from_endpoint(None)
+    url = hook.url_from_endpoint(path)
     send = partial(session.post, url, timeout=timeout, allow_redirects=False)
 
     def post(body: Mapping[str, Any]) -> Answer:

@@ -50,7 +50,7 @@ def connect(
                 "host": f"{host}/services",
                 "password": f"T0/{secrecy.marker}",
             },
-            "http": {"host": f"{server.address}/services/T0/{secrecy.marker}"},
+            "http": {"host": f"{server.address}/services", "password": f"T0/{secrecy.marker}"},
         }
         text = json.dumps({"conn_type": conn_type, **ways.get(conn_type, {}), **fields})
         monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}", text)
@@ -137,9 +137,13 @@ def test_owners_can_have_a_connection_of_their_own(
 def test_headers_of_an_http_connection_are_sent_and_not_logged(
     trouble: Catalog, server: WebhookServer, secrecy: Secrecy, connect: Callable[..., str]
 ) -> None:
-    connect("http", host=server.address, extra={"Authorization": f"Bearer {secrecy.marker}"})
+    extra = {"X-Token": f"token {secrecy.marker}"}
+    connect("http", host=f"{server.address}/all", login="me", password=secrecy.marker, extra=extra)
     assert notify_events() == 2
-    assert server.received[0]["headers"]["Authorization"] == f"Bearer {secrecy.marker}"
+    (message,) = server.received
+    assert message["path"] == "/all"
+    assert message["headers"]["X-Token"] == f"token {secrecy.marker}"
+    assert message["headers"]["Authorization"].startswith("Basic ")
     secrecy.check()
 
 

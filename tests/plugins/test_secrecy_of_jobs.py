@@ -24,6 +24,7 @@ import pyarrow as pa
 import pytest
 from memwal_airflow.standalone import AirflowStandalone, free_port
 from support.s3_emulator import S3Emulator, running_emulator
+from support.webhook_server import WebhookServer, running_webhook
 
 import memwal
 from memwal.catalog import Catalog
@@ -36,6 +37,7 @@ SECRETS = {
     "aws_secret_access_key": "marker-secret-8f1d/27ab+90c3",
     "aws_session_token": "marker-session-55d20a7e41",
 }
+WEBHOOK = "T0/marker-webhook-6b12f09c"
 DAGS = """
 from airflow.sdk import DAG
 from memwal_airflow.operators import MergeOperator
@@ -48,14 +50,14 @@ def dag(name, uri, conn_id):
         )
 
 dag("works", URI, "lake")
-dag("fails", URI, "broken")
+dag("memwal__flights", URI, "broken")
 """
 
 
 def needles() -> list[bytes]:
     """The secrets as they are, and as base64 would hide them, wherever it starts."""
     found = []
-    for secret in SECRETS.values():
+    for secret in (*SECRETS.values(), WEBHOOK):
         found.append(secret.encode())
         for shift in range(3):
             encoded = base64.b64encode(b"x" * shift + secret.encode())
@@ -150,8 +152,19 @@ def scratch(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture
+def webhook() -> Iterator[WebhookServer]:
+    with running_webhook() as running:
+        yield running
+
+
 def airflow_at(
-    tmp_path: Path, scratch: Path, emulator: S3Emulator, table: memwal.Table, ui_port: int
+    tmp_path: Path,
+    scratch: Path,
+    emulator: S3Emulator,
+    webhook: WebhookServer,
+    table: memwal.Table,
+    ui_port: int,
 ) -> AirflowStandalone:
     (tmp_path / "events").mkdir()
     conf = {
@@ -179,7 +192,7 @@ def airflow_at(
             # Airflow hides in its logs what it knows to be secret: here nothing may be hidden.
             "core": {"hide_sensitive_var_conn_fields": "False"},
             "logging": {"logging_level": "DEBUG"},
-            "memwal": {"spark_master": "local[2]"},
+            "memwal": {"spark_master": "local[2]", "notify_conn_id": "ops"},
         },
     )
     airflow.start()
@@ -190,14 +203,12 @@ def airflow_at(
         "secret_options": json.dumps({"client_max_retries": "0", "client_retry_timeout": "1"}),
     }
     connections = tmp_path / "connections.json"
-    connections.write_text(
-        json.dumps(
-            {
-                name: {"conn_type": "memwal", "extra": extra}
-                for name, extra in (("lake", good), ("broken", bad))
-            }
-        )
-    )
+    given = {
+        "lake": {"conn_type": "memwal", "extra": good},
+        "broken": {"conn_type": "memwal", "extra": bad},
+        "ops": {"conn_type": "http", "host": f"{webhook.address}/services", "password": WEBHOOK},
+    }
+    connections.write_text(json.dumps(given))
     # Given on the command line, it would be seen by all.
     subprocess.run(
         [sys.executable, "-m", "airflow", "connections", "import", connections],
@@ -212,7 +223,7 @@ def airflow_at(
 
 
 def test_no_secret_is_seen_anywhere(
-    tmp_path: Path, scratch: Path, emulator: S3Emulator, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, scratch: Path, emulator: S3Emulator, webhook: WebhookServer
 ) -> None:
     bucket = emulator.create_bucket()
     table = memwal.create(
@@ -228,10 +239,10 @@ def test_no_secret_is_seen_anywhere(
     catalog = Catalog(f"sqlite:///{tmp_path / 'catalog.db'}")
     catalog.migrate()
     catalog.register("flights", uri=table.uri, storage_options_ref="airflow:lake")
-    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    catalog.setbacks.failed("flights", "look", "no such bucket")
 
     ui_port = free_port()
-    airflow = airflow_at(tmp_path, scratch, emulator, table, ui_port)
+    airflow = airflow_at(tmp_path, scratch, emulator, webhook, table, ui_port)
     handed = Path(f"/dev/shm/memwal-{os.getuid()}")
     watch = Watch(f"http://127.0.0.1:{ui_port}", (scratch, handed))
     done = threading.Event()
@@ -247,7 +258,7 @@ def test_no_secret_is_seen_anywhere(
         watcher.start()
         states = {}
         logs = {}
-        for dag in ("works", "fails"):
+        for dag in ("works", "memwal__flights"):
             run = airflow.trigger(dag)
             states[dag] = airflow.wait_run(dag, run)
             logs[dag] = airflow.task_log(dag, run, "merge")
@@ -256,7 +267,11 @@ def test_no_secret_is_seen_anywhere(
         watcher.join()
         airflow.stop()
 
-    assert states == {"works": "success", "fails": "failed"}, logs
+    assert states == {"works": "success", "memwal__flights": "failed"}, logs
+    # The listener told of what else is wrong with the table whose task failed.
+    (told,) = webhook.received
+    assert told["path"] == f"/services/{WEBHOOK}"
+    assert "no such bucket" in told["body"]["text"]
     assert table.base().dataset.count_rows() == 100
     assert watch.leaks == set()
     # It was really looked at.
