@@ -117,12 +117,10 @@ class TableJobOperator(SparkSubmitOperator):
         return Recorder(self.table)
 
     def _submit(self, context: Context) -> dict[str, Any]:
-        with (
-            tempfile.TemporaryDirectory(prefix="memwal-") as folder,
-            options_file(self.storage_options_ref) as options,
-        ):
+        with tempfile.TemporaryDirectory(prefix="memwal-") as folder:
             answer = Path(folder) / "result.json"
             arguments = ["--table", self.table_uri, "--result", str(answer)]
+            options = options_file(self.storage_options_ref, Path(folder))
             if options is not None:
                 arguments += ["--storage-options-file", options]
             self.application = application_path(f"{self.job}.py")

@@ -8,8 +8,6 @@ credentials are as fresh as the connection gives them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -57,18 +55,20 @@ async def read_options_async(ref: str | None) -> dict[str, str] | None:
     return await asyncio.to_thread(read_options_file, Path(ref))
 
 
-@contextmanager
-def options_file(ref: str | None) -> Iterator[str | None]:
-    """Give the path of a file that holds the options, for a command line.
+def options_file(ref: str | None, folder: Path) -> str | None:
+    """Path of a file that holds the options, for a command line.
 
-    A file is given as it is; what a connection stands for is in a private file while the block
-    lasts, see :mod:`memwal_airflow.handover`.
+    Parameters
+    ----------
+    ref : str or None
+        A file is returned as it is; what a connection stands for is written to a file of mode
+        0600, see :mod:`memwal_airflow.handover`.
+    folder : Path
+        Of the job; where that file is made. The caller removes it.
     """
     if ref is None or not ref.startswith(CONNECTION_PREFIX):
-        yield ref
-        return
-    with private_file(read_options(ref) or {}) as path:
-        yield path
+        return ref
+    return str(private_file(read_options(ref) or {}, folder))
 
 
 def table_at(uri: str, ref: str | None) -> Table:

@@ -41,16 +41,15 @@ def test_files_and_connections_give_the_same_texts(file: str, connection: str) -
     assert asyncio.run(read_options_async(connection)) == expected
 
 
-def test_a_command_line_gets_a_private_file(file: str, connection: str) -> None:
-    with options_file(None) as made:
-        assert made is None
-    with options_file(file) as made:
-        assert made == file
-    with options_file(connection) as made:
-        assert made is not None
-        assert stat.S_IMODE(Path(made).stat().st_mode) == 0o600
-        assert read_options(made) == read_options(connection)
-    assert not Path(made).exists()
+def test_a_command_line_gets_a_private_file(file: str, connection: str, tmp_path: Path) -> None:
+    assert options_file(None, tmp_path) is None
+    assert options_file(file, tmp_path) == file
+    folder = tmp_path / "private"
+    folder.mkdir()
+    made = options_file(connection, folder)
+    assert made is not None
+    assert stat.S_IMODE(Path(made).stat().st_mode) == 0o600
+    assert read_options(made) == read_options(connection)
 
 
 @pytest.mark.parametrize("content", ["[1]", '{"a": {"b": "hunter2"}}', "{hunter2"])
