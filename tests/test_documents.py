@@ -37,6 +37,7 @@ def test_the_readme_example_runs(
         "verify.md",
         "catalog.md",
         "fleet.md",
+        "events.md",
     ],
 )
 def test_the_examples_of_a_guide_run_one_after_another(
@@ -59,6 +60,8 @@ DOCUMENTS = [
     "docs/catalog.md",
     "docs/collection.md",
     "docs/indexes.md",
+    "docs/connections.md",
+    "docs/events.md",
     "docs/fleet.md",
     "docs/maintenance.md",
     "docs/metrics.md",

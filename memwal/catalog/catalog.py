@@ -16,6 +16,7 @@ from memwal.catalog.database import Database, default_url
 from memwal.catalog.history import History
 from memwal.catalog.leases import Leases
 from memwal.catalog.models import BacklogSampleRow, JobRunRow, ManagedTableRow
+from memwal.catalog.notified import Notified
 from memwal.catalog.records import (
     ManagedTable,
     Pruned,
@@ -84,6 +85,11 @@ class Catalog(History):
     def setbacks(self) -> Setbacks:
         """What failed and is left alone for a while."""
         return Setbacks(self._database)
+
+    @property
+    def notified(self) -> Notified:
+        """What was told to whom."""
+        return Notified(self._database)
 
     @property
     def database(self) -> Database:
@@ -233,6 +239,7 @@ class Catalog(History):
             names = set(session.scalars(select(JobRunRow.table_name).distinct()))
             names |= set(session.scalars(select(BacklogSampleRow.table_name).distinct()))
         self.setbacks.prune()
+        self.notified.prune(before=now - timedelta(seconds=Policy().run_retention_seconds))
         pruned = {}
         for name in sorted(names):
             policy = policies.get(name, Policy())

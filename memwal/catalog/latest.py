@@ -62,6 +62,8 @@ class LatestRuns:
     ----------
     newest : dict of str to JobRun
         The run of each job that was started last.
+    ended : dict of str to JobRun
+        The last one of each job that has ended, however it did.
     succeeded : dict of str to JobRun
         The last one of each job that succeeded.
     running : tuple of JobRun
@@ -69,6 +71,7 @@ class LatestRuns:
     """
 
     newest: dict[str, JobRun]
+    ended: dict[str, JobRun]
     succeeded: dict[str, JobRun]
     running: tuple[JobRun, ...]
 
@@ -170,6 +173,7 @@ class LatestHistory(RunHistory):
         return {
             name: LatestRuns(
                 newest={run.job: run for run in runs},
+                ended={run.job: run for run in runs if run.state is not RunState.RUNNING},
                 succeeded={run.job: run for run in runs if run.state is RunState.SUCCEEDED},
                 running=tuple(run for run in runs if run.state is RunState.RUNNING),
             )

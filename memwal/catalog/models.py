@@ -20,7 +20,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-HEAD_REVISION = "0004"
+HEAD_REVISION = "0005"
 """Newest migration. Kept here so that opening a catalog does not load Alembic."""
 
 
@@ -165,6 +165,22 @@ class TroubleRow(Base):
     since: Mapped[datetime]
     attempts: Mapped[int]
     next_try_at: Mapped[datetime]
+
+
+class NotifiedEventRow(Base):
+    """What was last told on a channel about one subject of a table."""
+
+    __tablename__ = "notified_events"
+
+    channel: Mapped[str] = mapped_column(String(100), primary_key=True)
+    table_name: Mapped[str] = mapped_column(String(63), primary_key=True)
+    topic: Mapped[str] = mapped_column(String(16), primary_key=True)
+    subject: Mapped[str] = mapped_column(String(64), primary_key=True)
+    kind: Mapped[str] = mapped_column(String(32))
+    mark: Mapped[str] = mapped_column(String(64))
+    since: Mapped[datetime]
+    told_at: Mapped[datetime]
+    open: Mapped[bool]
 
 
 class ExternalObjectRow(Base):

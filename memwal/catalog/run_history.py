@@ -13,10 +13,9 @@ from sqlalchemy import ColumnElement, and_, func, or_, select, update
 from memwal.catalog.active_run import BEAT_SECONDS, ActiveRun
 from memwal.catalog.database import Database, database_time
 from memwal.catalog.lease import Lease
-from memwal.catalog.models import JobRunRow, ManagedTableRow
+from memwal.catalog.models import JobRunRow
 from memwal.catalog.records import JobRun, RunState
 from memwal.errors import InvalidInputError, MemWalError, ObjectNotFoundError
-from memwal.maintenance.due import JOBS
 from memwal.telemetry.job_metrics import job_metrics
 
 logger = logging.getLogger(__name__)
@@ -280,31 +279,6 @@ class RunHistory:
         )
         with self._database.reading() as session:
             return {job: at for job, at in session.execute(query) if at is not None}
-
-    def last_successes(self) -> dict[tuple[str, str], datetime]:
-        """When each job of every registered table last ended well, in UTC, by table and job.
-
-        One query, which takes the newest such run of each job from the index.
-        """
-        # Newest by start, as the index has them; one job of a table runs once at a time.
-        newest = (
-            select(JobRunRow.finished_at)
-            .where(JobRunRow.table_name == ManagedTableRow.name)
-            .where(JobRunRow.state == RunState.SUCCEEDED.value)
-            .order_by(JobRunRow.started_at.desc())
-            .limit(1)
-        )
-        columns = [
-            newest.where(JobRunRow.job == job).correlate(ManagedTableRow).scalar_subquery()
-            for job in JOBS
-        ]
-        with self._database.reading() as session:
-            return {
-                (name, job): at
-                for name, *ends in session.execute(select(ManagedTableRow.name, *columns))
-                for job, at in zip(JOBS, ends, strict=True)
-                if at is not None
-            }
 
 
 def _measured(result: Mapping[str, Any]) -> dict[str, int]:

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -142,6 +143,64 @@ def status(url: CatalogUrl = None, as_json: AsJson = False) -> None:
                 f"{trouble.since:%Y-%m-%d %H:%M:%S} UTC, next try at "
                 f"{trouble.next_try_at:%H:%M:%S}: {trouble.reason}"
             )
+
+
+@app.command()
+def events(
+    webhook_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Send what is new to the webhook whose address, a secret, this file holds. "
+            "Without it, what is wrong now is shown, and nothing is remembered.",
+        ),
+    ] = None,
+    channel: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="Who is told; each of them is told everything once."),
+    ] = "webhook",
+    pause_seconds: Annotated[
+        float, typer.Option(min=0, metavar="N", help="Least time between two messages.")
+    ] = 60,
+    table: Annotated[
+        list[str] | None,
+        typer.Option("--table", metavar="NAME", help="Only this table; can be given again."),
+    ] = None,
+    url: CatalogUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what is wrong with the tables, or send what is new of it to a webhook."""
+    from memwal.fleet.conditions import conditions
+    from memwal.fleet.events import tell
+    from memwal.fleet.webhook import Webhook
+
+    webhook = None if webhook_file is None else Webhook.from_file(webhook_file)
+    with open_catalog(url) as catalog:
+        for name in table or ():
+            catalog.get(name)
+        if webhook is None:
+            wrong = conditions(catalog, tables=table)
+            found = [one.to_dict() for one in wrong]
+            rows = [(one.table, one.kind.value, one.since, one.owner, one.text) for one in wrong]
+        else:
+            told = tell(
+                catalog,
+                channel,
+                webhook.send,
+                tables=table,
+                pause=timedelta(seconds=pause_seconds),
+            )
+            found = [one.to_dict() for one in told]
+            rows = [(one.table, one.kind.value, one.since, one.owner, one.text) for one in told]
+    if as_json:
+        print_json({"events": found})
+    elif rows:
+        print_table(
+            ("table", "what", "since", "owner", "why"),
+            [(*row[:2], f"{row[2]:%Y-%m-%d %H:%M:%S}", *row[3:]) for row in rows],
+        )
+    else:
+        print_line("nothing is wrong" if webhook is None else "there is nothing new to tell")
 
 
 def _row(table: TableOverview, now: datetime) -> tuple[object, ...]:

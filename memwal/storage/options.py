@@ -144,7 +144,7 @@ def _number(options: Mapping[str, str], key: str, default: int) -> int:
     text = options.get(key, str(default))
     if not text.isdecimal():
         raise InvalidInputError(
-            f"the storage option {key} is {text!r}: give a whole number, or leave it out for "
+            f"the storage option {key} must be a whole number: give one, or leave it out for "
             f"{default}"
         )
     return int(text)

@@ -16,6 +16,9 @@ _HARMLESS = re.compile(
     r"download_retry_count|user_agent|profile|role_arn|role_session_name)"
 )
 _HIDDEN = "***"
+# S3 and Azure repeat the request that they refuse, with its token, in what they answer.
+_ANSWER = re.compile(r"<(?:\?xml|Error)\b(?:.*</Error>|.*)", re.DOTALL)
+_CODE = re.compile(r"<Code>(\w+)</Code>")
 _PASSWORD = re.compile(r"(?<=//)[^/@\s]*@")
 # Shorter values would blank out ordinary words of a message.
 _SHORTEST_SECRET = 6
@@ -42,6 +45,21 @@ def secret_values(options: Mapping[str, str], environment: Mapping[str, str]) ->
     }
     # A secret that contains another one goes first.
     return tuple(sorted(values, key=len, reverse=True))
+
+
+def hide_answer(error: BaseException) -> None:
+    """Cut out of an error of Lance what a store answered, but for its code.
+
+    The error is changed, since it is shown in tracebacks as the cause of what is raised instead.
+    """
+    error.args = tuple(
+        _ANSWER.sub(_code, value) if isinstance(value, str) else value for value in error.args
+    )
+
+
+def _code(answer: re.Match[str]) -> str:
+    found = _CODE.search(answer[0])
+    return found[1] if found else _HIDDEN
 
 
 def _is_harmless(key: str) -> bool:

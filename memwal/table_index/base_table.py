@@ -24,6 +24,7 @@ from memwal.format.names import table_manifest_keys
 from memwal.format.table_manifest import IndexEntry, branch_of, find_mem_wal_index
 from memwal.region.field_ids import with_field_ids
 from memwal.storage.location import TableLocation
+from memwal.storage.redaction import hide_answer
 
 if TYPE_CHECKING:
     import lance
@@ -132,8 +133,10 @@ def open_dataset(
 def translate_lance_error(error: Exception, doing: str) -> MemWalError:
     """Tell what an exception of pylance means for the caller.
 
-    Lance raises ``ValueError`` and ``OSError`` with the cause in the text only.
+    Lance raises ``ValueError`` and ``OSError`` with the cause in the text only. What a store
+    answered is cut out of it, see :func:`~memwal.storage.redaction.hide_answer`.
     """
+    hide_answer(error)
     text = str(error)
     lowered = text.lower()
     if _FULL.search(lowered):

@@ -21,6 +21,7 @@ from lance.dataset import Index, LanceOperation
 from memwal.errors import ConflictError, OutcomeUnknownError, TableSetupError
 from memwal.format.index_details import DETAILS_TYPE_URL, IndexDetails
 from memwal.format.names import MEM_WAL_INDEX_NAME
+from memwal.storage.redaction import hide_answer
 from memwal.table_index.base_table import BaseTable
 
 if TYPE_CHECKING:
@@ -117,6 +118,7 @@ def _commit_through(
     try:
         return commit(dataset)
     except (OSError, ValueError, RuntimeError) as error:
+        hide_answer(error)
         if once and namespace.outcome.created:
             return None
         if namespace.outcome.failure is not None:
@@ -171,6 +173,7 @@ def commit_details(
     except (OSError, ValueError, RuntimeError) as error:
         # Lance reports a refusal in several ways, one of them "result unknown"; what the
         # namespace saw is the truth.
+        hide_answer(error)
         cause = error
     outcome = namespace.outcome
     if outcome.created:

@@ -77,9 +77,10 @@ def read_catalog(catalog: Catalog) -> list[TableReading]:
     tables = catalog.list()
     states = {state.table: state for state in catalog.states()}
     held = Counter(record.table for record in catalog.setbacks.held())
-    successes: dict[str, dict[str, datetime]] = {}
-    for (name, job), at in catalog.last_successes().items():
-        successes.setdefault(name, {})[job] = at
+    successes = {
+        name: {job: run.finished_at for job, run in runs.succeeded.items() if run.finished_at}
+        for name, runs in catalog.latest_runs().items()
+    }
     attempts: dict[str, dict[str, int]] = {}
     for trouble in catalog.setbacks.troubles():
         attempts.setdefault(trouble.table, {})[trouble.job] = trouble.attempts

@@ -1,24 +1,25 @@
 """From a reference to storage options, and from there to a table.
 
 The catalog, DAGs, triggers and command lines carry references only: the path of a JSON file, or
-``airflow:{connection id}``. What they refer to is read where it is used.
+``airflow:{connection id}``. What they refer to is read where it is used, anew each time: temporary
+credentials are as fresh as the connection gives them.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from airflow.sdk import BaseHook, Connection
+from airflow.sdk import BaseHook
 
 from memwal.catalog.records import CONNECTION_PREFIX
 from memwal.maintenance.status import RegionBacklog
 from memwal.storage.location import TableLocation
-from memwal.storage.options_file import as_options, read_options_file
+from memwal.storage.options_file import read_options_file
+from memwal_airflow.connection import storage_options
+from memwal_airflow.handover import private_file
 
 if TYPE_CHECKING:
     from memwal.table import Table
@@ -33,13 +34,13 @@ def read_options(ref: str | None) -> dict[str, str] | None:
     Raises
     ------
     InvalidInputError
-        The file or the connection's extra does not hold one flat JSON object. The message does
-        not show what it holds.
+        The file or the connection does not hold storage options, see
+        :func:`memwal_airflow.connection.storage_options`. The message does not show what it holds.
     """
     if ref is None:
         return None
     if ref.startswith(CONNECTION_PREFIX):
-        return _of_connection(BaseHook.get_connection(ref.removeprefix(CONNECTION_PREFIX)))
+        return storage_options(BaseHook.get_connection(ref.removeprefix(CONNECTION_PREFIX)))
     return read_options_file(Path(ref))
 
 
@@ -48,7 +49,9 @@ async def read_options_async(ref: str | None) -> dict[str, str] | None:
     if ref is None:
         return None
     if ref.startswith(CONNECTION_PREFIX):
-        return _of_connection(await BaseHook.aget_connection(ref.removeprefix(CONNECTION_PREFIX)))
+        connection = await BaseHook.aget_connection(ref.removeprefix(CONNECTION_PREFIX))
+        # A role is asked for over the network.
+        return await asyncio.to_thread(storage_options, connection)
     return await asyncio.to_thread(read_options_file, Path(ref))
 
 
@@ -58,17 +61,14 @@ def options_file(ref: str | None, folder: Path) -> str | None:
     Parameters
     ----------
     ref : str or None
-        A file is returned as it is; the extra of a connection is written to a file of mode 0600.
+        A file is returned as it is; what a connection stands for is written to a file of mode
+        0600, see :mod:`memwal_airflow.handover`.
     folder : Path
-        Where that file is made; the caller removes it.
+        Of the job; where that file is made. The caller removes it.
     """
     if ref is None or not ref.startswith(CONNECTION_PREFIX):
         return ref
-    path = folder / "storage-options.json"
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        json.dump(read_options(ref), file)
-    return str(path)
+    return str(private_file(read_options(ref) or {}, folder))
 
 
 def table_at(uri: str, ref: str | None) -> Table:
@@ -87,7 +87,3 @@ def region_backlog(
     location = TableLocation(uri, options or {})
     regions = read_status(location, regions=[UUID(region_id)]).regions
     return regions[0] if regions else None
-
-
-def _of_connection(connection: Connection) -> dict[str, str]:
-    return as_options(connection.extra_dejson, f"the extra of connection {connection.conn_id!r}")

@@ -111,15 +111,3 @@ def test_an_endpoint_reads_it(catalog: Catalog) -> None:
     (reading,) = found.tables
     assert reading.running == ("gc",)
     assert reading.success_age("merge") < 60
-
-
-def test_the_last_success_of_every_job(catalog: Catalog) -> None:
-    catalog.register("a", uri="/lake/a")
-    catalog.register("b", uri="/lake/b")
-    for table, job in (("a", "merge"), ("a", "merge"), ("a", "gc"), ("gone", "merge")):
-        catalog.finish_run(catalog.start_run(table, job), result=RESULT)
-    last = catalog.runs(table="a", job="merge")[0].finished_at
-    catalog.finish_run(catalog.start_run("a", "merge"), error="no")
-    found = catalog.last_successes()
-    assert set(found) == {("a", "merge"), ("a", "gc")}
-    assert found["a", "merge"] == last == catalog.last_runs("a")["merge"]

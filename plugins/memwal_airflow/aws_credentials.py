@@ -1,0 +1,135 @@
+"""Temporary credentials for a role, a web identity or a profile of AWS."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from memwal.errors import InvalidInputError, StoreAccessError
+
+_SESSION = "memwal"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AwsIdentity:
+    """Who to be, beside what keys say.
+
+    Attributes
+    ----------
+    profile : str or None
+        Of ``~/.aws`` where the connection is read.
+    role_arn : str or None
+        Role to take, with the keys or the profile, or with a web identity.
+    external_id : str or None
+        What the role asks for.
+    web_identity_token_file : str or None
+        File with a token; needs a role.
+    seconds : int or None
+        How long the credentials are to last; None for what AWS gives, an hour.
+    """
+
+    profile: str | None = None
+    role_arn: str | None = None
+    external_id: str | None = None
+    web_identity_token_file: str | None = None
+    seconds: int | None = None
+
+    @property
+    def is_given(self) -> bool:
+        """Whether credentials must be asked for."""
+        return any((self.profile, self.role_arn, self.web_identity_token_file))
+
+
+def temporary_options(
+    identity: AwsIdentity, options: Mapping[str, str], *, what: str
+) -> dict[str, str]:
+    """Return the storage options of credentials for an identity.
+
+    Parameters
+    ----------
+    identity : AwsIdentity
+    options : mapping
+        Storage options; their keys and region are used to ask.
+    what : str
+        Where the identity comes from, for messages.
+
+    Raises
+    ------
+    InvalidInputError
+        boto3 is not installed, or a token file is given without a role.
+    StoreAccessError
+        There are no credentials to be had.
+    """
+    try:
+        import boto3
+        from botocore.exceptions import BotoCoreError, ClientError
+    except ImportError:
+        raise InvalidInputError(
+            f"{what} names a role or a profile, which needs boto3: install it where Airflow runs"
+        ) from None
+    if identity.web_identity_token_file and not identity.role_arn:
+        raise InvalidInputError(f"{what} has a web identity token and no role: give aws_role_arn")
+    try:
+        session = boto3.Session(
+            profile_name=identity.profile,
+            aws_access_key_id=options.get("aws_access_key_id"),
+            aws_secret_access_key=options.get("aws_secret_access_key"),
+            aws_session_token=options.get("aws_session_token"),
+            region_name=options.get("aws_region"),
+        )
+        region = {"aws_region": session.region_name} if session.region_name else {}
+        if identity.role_arn is not None:
+            return _of_role(session, identity) | region
+        credentials = session.get_credentials()
+        if credentials is None:
+            raise StoreAccessError(f"the profile of {what} has no credentials")
+        frozen = credentials.get_frozen_credentials()
+        found = {
+            "AccessKeyId": frozen.access_key,
+            "SecretAccessKey": frozen.secret_key,
+            "SessionToken": frozen.token,
+        }
+        return _options(found) | region
+    except OSError as error:
+        raise StoreAccessError(
+            f"cannot read the web identity token of {what}: {error.strerror}"
+        ) from None
+    except ClientError as error:
+        code = error.response.get("Error", {}).get("Code", "an error")
+        raise StoreAccessError(
+            f"AWS gave no credentials for the role of {what}: {code}; check the role, who may "
+            "take it, and its external id"
+        ) from None
+    except BotoCoreError as error:
+        # Its message may quote what was sent; its type says what went wrong.
+        raise StoreAccessError(
+            f"no credentials could be had for {what}: {type(error).__name__}; check the profile, "
+            "the keys and the way to AWS's token service"
+        ) from None
+
+
+def _of_role(session: Any, identity: AwsIdentity) -> dict[str, str]:
+    asked: dict[str, Any] = {"RoleArn": identity.role_arn, "RoleSessionName": _SESSION}
+    if identity.seconds is not None:
+        asked["DurationSeconds"] = int(identity.seconds)
+    # Any region knows the role; without one there is no address to ask.
+    service = session.client("sts", region_name=session.region_name or "us-east-1")
+    if identity.web_identity_token_file is not None:
+        with open(identity.web_identity_token_file, encoding="utf-8") as file:
+            token = file.read().strip()
+        answer = service.assume_role_with_web_identity(WebIdentityToken=token, **asked)
+    else:
+        if identity.external_id is not None:
+            asked["ExternalId"] = identity.external_id
+        answer = service.assume_role(**asked)
+    return _options(answer["Credentials"])
+
+
+def _options(credentials: Mapping[str, Any]) -> dict[str, str]:
+    named = {
+        "aws_access_key_id": credentials["AccessKeyId"],
+        "aws_secret_access_key": credentials["SecretAccessKey"],
+        "aws_session_token": credentials.get("SessionToken"),
+    }
+    return {name: value for name, value in named.items() if value}

@@ -1,0 +1,153 @@
+"""What is wrong with tables, as the catalog tells it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from memwal.catalog import Catalog, Policy
+from memwal.catalog.leases import job_resource
+from memwal.catalog.models import HeldRegionRow, JobRunRow
+from memwal.errors import ConflictError
+from memwal.fleet.conditions import SETTLE, Condition, Kind, conditions
+from memwal.maintenance.results import HeldRegion
+from memwal.maintenance.status import RegionBacklog, TableStatus
+
+REGION = "00000000-0000-0000-0000-000000000007"
+
+
+def status(age: float | None) -> TableStatus:
+    """Return a status with three generations of which the oldest is so old."""
+    region = RegionBacklog(
+        region_id=REGION,
+        writer_epoch=1,
+        sealed=False,
+        current_generation=4,
+        merged_generation=0,
+        backlog_generations=0 if age is None else 3,
+        backlog_rows=0,
+        backlog_bytes=0,
+        oldest_backlog_seconds=age,
+        unflushed_wal_entries=0,
+        retained_generations=0,
+    )
+    return TableStatus(
+        uri="/t", version=1, regions=(region,), indexes=(), snapshot_age_seconds=None
+    )
+
+
+@pytest.fixture
+def flights(catalog: Catalog) -> Catalog:
+    policy = Policy(late_seconds=100, critical_seconds=1000)
+    catalog.register("flights", uri="/t", policy=policy, owner="air team")
+    return catalog
+
+
+def later(**since: float) -> datetime:
+    return datetime.now(UTC) + timedelta(**since)
+
+
+def test_nothing_is_wrong_with_what_nobody_looked_at(flights: Catalog) -> None:
+    assert conditions(flights) == []
+    flights.record_backlog("flights", status(None))
+    assert conditions(flights) == []
+
+
+def test_a_backlog_is_late_then_critical_also_when_nobody_looks_again(flights: Catalog) -> None:
+    flights.record_backlog("flights", status(50))
+    assert conditions(flights, now=later(seconds=40)) == []
+    (late,) = conditions(flights, now=later(seconds=60))
+    assert (late.kind, late.subject, late.owner) == (Kind.BACKLOG_LATE, "", "air team")
+    assert "3 unmerged generations" in late.text
+    (critical,) = conditions(flights, now=later(seconds=960))
+    assert critical.kind is Kind.BACKLOG_CRITICAL
+    assert (critical.since, critical.key) == (late.since, late.key)
+    flights.record_backlog("flights", status(None))
+    assert conditions(flights, now=later(seconds=960)) == []
+
+
+def test_only_what_is_maintained_is_watched(flights: Catalog) -> None:
+    flights.record_backlog("flights", status(5000))
+    flights.setbacks.hold("flights", [HeldRegion(region_id=REGION, generation=2, reason="torn")])
+    flights.setbacks.failed("flights", "look", "no such bucket")
+    assert len(conditions(flights)) == 3
+    assert conditions(flights, tables=["trains"]) == []
+    flights.update("flights", enabled=False)
+    assert conditions(flights) == []
+
+
+def test_a_region_that_stays_unreadable_has_a_damaged_generation(flights: Catalog) -> None:
+    held = [HeldRegion(region_id=REGION, generation=2, reason="torn\n file")]
+    kinds: list[Kind] = []
+    found: list[Condition] = []
+    for _ in range(3):
+        flights.setbacks.hold("flights", held)
+        found = conditions(flights)
+        kinds += [one.kind for one in found]
+    assert kinds == [Kind.REGION_HELD, Kind.REGION_HELD, Kind.GENERATION_POISONED]
+    assert found[0].subject == REGION
+    assert found[0].text.endswith("in 3 tries: torn file")
+    flights.setbacks.release("flights", [REGION])
+    assert conditions(flights) == []
+
+
+def test_a_job_that_fails_and_is_not_mended_at_once(flights: Catalog) -> None:
+    run = flights.start_run("flights", "merge")
+    flights.finish_run(run, error="StoreAccessError: no rights")
+    assert conditions(flights) == []
+    (failed,) = conditions(flights, now=later(seconds=SETTLE.total_seconds() + 1))
+    assert (failed.kind, failed.subject) == (Kind.JOB_FAILED, "merge")
+    assert "no rights" in failed.text
+    assert flights.latest_runs()["flights"].ended["merge"].run_id == run
+    flights.finish_run(flights.start_run("flights", "merge"), result={"figures": {}})
+    assert conditions(flights, now=later(hours=1)) == []
+    flights.setbacks.failed("flights", "merge", "boom")
+    flights.finish_run(flights.start_run("flights", "merge"), error="boom")
+    (failed,) = conditions(flights, now=later(hours=1))
+    assert "1 times" in failed.text
+
+
+def test_a_run_that_died_without_a_word(flights: Catalog) -> None:
+    run = flights.start_run("flights", "gc", beats=True)
+    with flights.database.writing() as session:
+        session.get_one(JobRunRow, run).heartbeat_at = later(minutes=-5)
+    (dead,) = conditions(flights)
+    assert "died without a word" in dead.text
+    assert dead.subject == "gc"
+
+
+def test_a_lost_lease_is_known_by_what_a_real_one_says(flights: Catalog) -> None:
+    resource = job_resource("flights", "merge")
+    with (
+        pytest.raises(ConflictError),
+        flights.leases.acquire(resource) as lease,
+        flights.record_run("flights", "merge", lease=lease),
+    ):
+        flights.leases.release(resource)
+        lease.check()
+    flights.finish_run(flights.start_run("flights", "merge"), result={"figures": {}})
+    (lost,) = conditions(flights)
+    assert (lost.kind, lost.topic, lost.subject) == (Kind.LEASE_LOST, "lease", "merge")
+    assert conditions(flights, now=later(days=2)) == []
+
+
+def test_the_critical_come_first(flights: Catalog) -> None:
+    catalog = flights
+    for name, age in (("ants", 500), ("zebras", 5000)):
+        catalog.register(
+            name, uri=f"/{name}", policy=Policy(late_seconds=100, critical_seconds=1000)
+        )
+        catalog.record_backlog(name, status(age))
+    assert [one.table for one in conditions(catalog)] == ["zebras", "ants"]
+    assert conditions(catalog)[0].to_dict()["critical"] is True
+
+
+def test_a_held_region_keeps_its_first_moment(flights: Catalog) -> None:
+    flights.setbacks.hold("flights", [HeldRegion(region_id=REGION, generation=2, reason="x")])
+    (before,) = conditions(flights)
+    flights.setbacks.hold("flights", [HeldRegion(region_id=REGION, generation=2, reason="y")])
+    (after,) = conditions(flights)
+    assert (before.since, before.mark) == (after.since, after.mark)
+    with flights.database.reading() as session:
+        assert session.get_one(HeldRegionRow, ("flights", REGION)).attempts == 2

@@ -1,0 +1,122 @@
+"""Messages to a webhook that fails, is slow, and whose address nobody may see."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from support.secrecy import Secrecy
+from support.webhook_server import WebhookServer, running_webhook
+
+from memwal.errors import InvalidInputError
+from memwal.fleet.conditions import Kind
+from memwal.fleet.events import Event
+from memwal.fleet.webhook import DeliveryError, Webhook, deliver, slack_body
+
+
+def event(kind: Kind = Kind.REGION_HELD, *, over: bool = False, text: str = "torn") -> Event:
+    return Event(
+        kind=kind,
+        table="flights",
+        owner="air team",
+        topic="region",
+        subject="r",
+        mark="m",
+        over=over,
+        since=datetime(2026, 1, 1, tzinfo=UTC),
+        text=text,
+    )
+
+
+@pytest.fixture
+def server() -> Iterator[WebhookServer]:
+    with running_webhook() as running:
+        yield running
+
+
+@pytest.fixture
+def secrecy(caplog: pytest.LogCaptureFixture) -> Secrecy:
+    caplog.set_level(logging.DEBUG)
+    return Secrecy(caplog)
+
+
+@pytest.fixture
+def webhook(server: WebhookServer, secrecy: Secrecy) -> Webhook:
+    return Webhook(f"{server.address}/services/{secrecy.marker}", timeout=0.3)
+
+
+def test_a_message_arrives(server: WebhookServer, webhook: Webhook, secrecy: Secrecy) -> None:
+    webhook.send([event(), event(Kind.BACKLOG_CRITICAL), event(over=True)])
+    (message,) = server.received
+    assert message["path"] == f"/services/{secrecy.marker}"
+    lines = message["body"]["text"].splitlines()
+    assert lines[0] == ":rotating_light: flights (air team): backlog critical: torn"
+    assert [line.split()[0] for line in lines[1:]] == [":warning:", ":white_check_mark:"]
+    secrecy.check(webhook, repr(webhook))
+
+
+def test_what_may_work_later_is_tried_again(server: WebhookServer, webhook: Webhook) -> None:
+    waits: list[float] = []
+    server.answers += [(503, {}), (429, {"Retry-After": "7"})]
+    deliver(webhook.post, [event()], sleep=waits.append)
+    assert waits == [1.0, 7.0]
+    assert len(server.received) == 3
+    server.answers += [(429, {"Retry-After": "86400"}), (500, {}), (500, {})]
+    with pytest.raises(DeliveryError, match="the answer was 500"):
+        deliver(webhook.post, [event()], sleep=waits.append)
+    assert waits[2:] == [30.0, 2.0]
+
+
+@pytest.mark.parametrize("status", [301, 307, 400, 403, 404])
+def test_a_refusal_is_not_tried_again(
+    server: WebhookServer, webhook: Webhook, secrecy: Secrecy, status: int
+) -> None:
+    server.answers.append((status, {"Location": f"{server.address}/elsewhere"}))
+    with pytest.raises(DeliveryError, match=f"the answer was {status}") as caught:
+        webhook.send([event()])
+    assert len(server.received) == 1
+    secrecy.check("".join(traceback.format_exception(caught.value)))
+
+
+def test_nobody_waits_for_a_slow_one(
+    server: WebhookServer, webhook: Webhook, secrecy: Secrecy
+) -> None:
+    server.ready.clear()
+    with pytest.raises(DeliveryError, match="no answer") as caught:
+        deliver(webhook.post, [event()], sleep=lambda seconds: None)
+    secrecy.check("".join(traceback.format_exception(caught.value)))
+
+
+def test_a_server_that_is_gone(secrecy: Secrecy) -> None:
+    with running_webhook() as gone:
+        webhook = Webhook(f"{gone.address}/{secrecy.marker}")
+    with pytest.raises(DeliveryError, match="no answer") as caught:
+        deliver(webhook.post, [event()], sleep=lambda seconds: None)
+    secrecy.check("".join(traceback.format_exception(caught.value)))
+
+
+def test_a_message_calls_nobody_and_stays_short() -> None:
+    text = slack_body([event(text="<!channel> & <http://evil|here> " + "x" * 1000)])["text"]
+    assert "<" not in text
+    assert "&lt;!channel&gt; &amp;" in text
+    assert len(text) < 500
+    many = slack_body([event()] * 57)["text"].splitlines()
+    assert len(many) == 21
+    assert many[-1].startswith("... and 37 more")
+
+
+def test_an_address_comes_from_a_file(tmp_path: Path, secrecy: Secrecy) -> None:
+    path = tmp_path / "webhook"
+    path.write_text(f"https://hooks.example.com/{secrecy.marker}\n")
+    assert Webhook.from_file(path).url.endswith(secrecy.marker)
+    for content in (secrecy.marker, f"ftp://{secrecy.marker}", f"http://[{secrecy.marker}", ""):
+        path.write_text(content)
+        with pytest.raises(InvalidInputError) as caught:
+            Webhook.from_file(path)
+        secrecy.check("".join(traceback.format_exception(caught.value)))
+    with pytest.raises(InvalidInputError, match="No such file"):
+        Webhook.from_file(tmp_path / "none")
