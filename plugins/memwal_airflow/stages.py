@@ -7,9 +7,11 @@ from uuid import UUID
 
 from airflow.sdk import Context
 from airflow.sdk.definitions.mappedoperator import MappedOperator
+from airflow.sdk.exceptions import AirflowFailException
 
 from memwal.catalog.records import ManagedTable
 from memwal.fleet.order import Order, Skipped
+from memwal.maintenance.results import JobResult
 from memwal_airflow.operators import (
     BuildIndexesOperator,
     BuildSnapshotOperator,
@@ -17,6 +19,7 @@ from memwal_airflow.operators import (
     MergeOperator,
     TableJobOperator,
 )
+from memwal_airflow.planning import CatalogTableOperator
 from memwal_airflow.run_params import RunRequest
 from memwal_airflow.storage import read_options
 
@@ -83,6 +86,43 @@ class _Collect(_ByPolicy, CollectGarbageOperator):
     pass
 
 
+class _Verify(CatalogTableOperator):
+    """Checks a table in the worker itself, with the rows of one generation of each region."""
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        from memwal.maintenance.verify import Severity, verify
+        from memwal.storage.location import TableLocation
+
+        with self.catalog() as catalog:
+            managed = catalog.get(self.table)
+            options = read_options(managed.storage_options_ref) or {}
+            with catalog.record_run(self.table, "verify") as run:
+                report = verify(TableLocation(managed.uri, options), sample=1)
+                problems = tuple(
+                    f"{found.code}: {found.text}"
+                    for found in report.findings
+                    if found.severity is not Severity.INFORMATION
+                )
+                run.finish(
+                    JobResult(
+                        job="verify",
+                        table=report.table,
+                        version=report.version,
+                        tasks=report.tasks,
+                        seconds=report.seconds,
+                        figures={"errors": report.count(Severity.ERROR)},
+                        problems=problems,
+                    )
+                )
+            for finding in report.findings:
+                self.log.warning("%s %s: %s", finding.severity.value, finding.code, finding.text)
+            if not report.count(Severity.ERROR):
+                catalog.setbacks.recovered(self.table, "verify")
+                return report.to_dict()
+            catalog.setbacks.failed(self.table, "verify", problems[0])
+        raise AirflowFailException(f"{report.count(Severity.ERROR)} errors; {problems[0]}")
+
+
 def merge_stage(table: ManagedTable, **options: Any) -> TableJobOperator:
     """Merge what is due."""
     return _Merge(task_id="merge", regions=[], **_named(table), **options)
@@ -112,6 +152,11 @@ def collect_stage(table: ManagedTable, **options: Any) -> TableJobOperator:
         **_named(table),
         **options,
     )
+
+
+def verify_stage(tables: Any) -> MappedOperator:
+    """Verify each of some tables, named by what a task returned."""
+    return _Verify.partial(task_id="verify", retries=0).expand(table=tables)
 
 
 def _named(table: ManagedTable) -> dict[str, Any]:
