@@ -54,6 +54,7 @@ def test_the_examples_of_a_guide_run_one_after_another(
 DOCUMENTS = [
     "README.md",
     "CONTRIBUTING.md",
+    "docs/airflow.md",
     "docs/benchmarks.md",
     "docs/catalog.md",
     "docs/collection.md",
