@@ -149,26 +149,21 @@ def test_a_task_that_is_marked_failed_takes_its_job_with_it(
     assert run.state == "failed"
 
 
-def test_a_run_that_is_late_is_written_down_until_the_next(
-    airflow: AirflowStandalone, registered: Any
-) -> None:
+def test_a_run_that_is_late_is_written_down_until_the_next(tmp_path: Path, registered: Any) -> None:
     """Nothing is due, so that the sensors wait longer than the deadline."""
     catalog = registered.catalog
     policy = replace(catalog.get("flights").policy, late_seconds=3, sensor_timeout_seconds=30)
     catalog.update("flights", policy=policy)
     registered.write(*range(100))
-    airflow.wait_dag(DAG_ID)
-    run_id = airflow.trigger(DAG_ID)
-    airflow.wait(lambda: catalog.setbacks.troubles(), timeout=240, what="miss the deadline")
-    (trouble,) = catalog.setbacks.troubles()
-    assert (trouble.table, trouble.job) == ("flights", "late")
-    assert run_id in trouble.reason
-    assert airflow.wait_run(DAG_ID, run_id, timeout=400) == "success"
-    catalog.update("flights", policy=replace(policy, late_seconds=3600))
-    assert states(airflow, run_id)["wait_for_backlog"] == {"skipped"}
-    again = airflow.trigger(DAG_ID, {"jobs": ["snapshot"], "dry_run": True})
-    assert airflow.wait_run(DAG_ID, again, timeout=400) == "success"
-    assert catalog.setbacks.troubles() == []
+    with embedded(tmp_path, registered) as airflow:
+        run_id = airflow.trigger(DAG_ID)
+        airflow.wait(lambda: catalog.setbacks.troubles(), timeout=240, what="miss the deadline")
+        (trouble,) = catalog.setbacks.troubles()
+        assert (trouble.table, trouble.job) == ("flights", "late")
+        assert run_id in trouble.reason
+        assert airflow.wait_run(DAG_ID, run_id, timeout=400) == "success"
+        assert states(airflow, run_id)["wait_for_backlog"] == {"skipped"}
+        assert states(airflow, run_id)["merge"] == {"skipped"}
 
 
 def test_it_listens_to_this_machine_and_to_whom_it_knows(airflow: AirflowStandalone) -> None:

@@ -34,7 +34,7 @@ def flights(tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_examples_are_dags(flights: memwal.Table, load_dag: Any) -> None:
     report = load_dag(EXAMPLES, "report")
-    (asset,) = report.schedule.objects
+    (asset,) = report.schedule
     assert asset.uri == "memwal://flights/merged"
     names = {"report", "refresh_search", "load", "watch"}
     assert {load_dag(EXAMPLES, name).dag_id for name in names} == names
@@ -80,5 +80,7 @@ def test_settings_that_are_named_are_those_that_are_read() -> None:
 
     from memwal_airflow.fleet_settings import FleetSettings
 
-    named = re.findall(r"^\| `([a-z_]+)` \|", GUIDE.partition("Section `[memwal]`")[2], re.MULTILINE)
+    named = re.findall(
+        r"^\| `([a-z_]+)` \|", GUIDE.partition("Section `[memwal]`")[2], re.MULTILINE
+    )
     assert {field.name for field in fields(FleetSettings)} <= set(named)
