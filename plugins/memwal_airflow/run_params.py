@@ -59,9 +59,22 @@ class RunRequest:
         return f"This run was asked for {', '.join(self.jobs)} only."
 
 
+class _Form(ParamsDict):
+    """Parameters whose defaults are not checked each time that a DAG is built.
+
+    They are the same for all tables, and checking them takes as long as all else. What a run is
+    given is checked: by the server when it is started, and by each task, which both copy them.
+    """
+
+    __slots__ = ()
+
+    def validate(self) -> dict[str, Any]:
+        return {name: param.value for name, param in super().items()}
+
+
 def run_params() -> ParamsDict:
     """The form; made anew for each DAG, since a run's values are kept in it."""
-    return ParamsDict(
+    return _Form(
         {
             "jobs": Param(
                 [],

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from airflow.sdk.definitions.param import ParamsDict
 from airflow.sdk.exceptions import ParamValidationError
 from memwal_airflow.run_params import RunRequest, run_params
 
@@ -23,6 +24,12 @@ def test_the_form_offers_the_jobs_and_takes_no_others() -> None:
 def test_without_parameters_a_run_is_about_everything_that_is_due() -> None:
     assert RunRequest.of(run_params().dump()) == RunRequest.of({}) == RunRequest()
     assert RunRequest().leaves_out("merge") is None
+
+
+def test_the_defaults_are_what_the_form_would_take() -> None:
+    copied = ParamsDict()
+    copied.update(run_params())
+    assert copied.validate() == run_params().validate() == run_params().dump()
 
 
 def test_a_run_may_be_about_some_jobs_only() -> None:
