@@ -56,6 +56,7 @@ DOCUMENTS = [
     "README.md",
     "CONTRIBUTING.md",
     "docs/alerts.md",
+    "docs/airflow.md",
     "docs/benchmarks.md",
     "docs/catalog.md",
     "docs/collection.md",

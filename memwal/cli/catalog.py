@@ -243,6 +243,64 @@ def prune(url: CatalogUrl = None, as_json: AsJson = False) -> None:
         )
 
 
+@app.command()
+def discover(
+    prefix: Annotated[
+        str, typer.Argument(metavar="PREFIX", help="A folder, or a bucket and a path in it.")
+    ],
+    register_new: Annotated[
+        bool, typer.Option("--register", help="Register those with MemWAL that are new.")
+    ] = False,
+    enable_new: Annotated[
+        bool, typer.Option("--enable", help="With --register: maintain them from now on.")
+    ] = False,
+    storage_options_ref: OptionsRef = None,
+    owner: Annotated[str, typer.Option(metavar="TEXT", help="Who to ask.")] = "memwal",
+    depth: Annotated[
+        int, typer.Option(min=0, metavar="N", help="How many folders deep to look.")
+    ] = 4,
+    policy: Settings = None,
+    url: CatalogUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find the Lance tables below a folder or in a bucket, and tell which have MemWAL."""
+    if enable_new and not register_new:
+        raise InvalidInputError("--enable only goes with --register")
+    from memwal.catalog import Policy
+    from memwal.catalog.records import CONNECTION_PREFIX
+    from memwal.fleet.discover import find_tables, register_found
+    from memwal.storage.options_file import read_options_file
+
+    options = None
+    if storage_options_ref is not None:
+        if storage_options_ref.startswith(CONNECTION_PREFIX):
+            raise InvalidInputError(
+                "only Airflow can read the storage options in an Airflow connection; give a file, "
+                "or let Airflow discover: [memwal] discover in airflow.cfg"
+            )
+        options = read_options_file(Path(storage_options_ref))
+    found = find_tables(prefix, storage_options=options, depth=depth)
+    added: Sequence[ManagedTable] = ()
+    if register_new:
+        with open_catalog(url) as catalog:
+            added = register_found(
+                catalog,
+                found,
+                storage_options_ref=storage_options_ref,
+                enabled=enable_new,
+                policy=_changed(Policy(), policy or ()),
+                owner=owner,
+            )
+    names = {table.uri: table.name for table in added}
+    if as_json:
+        print_json([{**table.to_dict(), "registered_as": names.get(table.uri)} for table in found])
+    else:
+        print_table(
+            ("address", "MemWAL", "registered as", "problem"),
+            [(t.uri, t.mem_wal, names.get(t.uri), t.problem) for t in found],
+        )
+
+
 @policy_app.command(name="show")
 def show_policy(name: Name, url: CatalogUrl = None, as_json: AsJson = False) -> None:
     """Show when and how a table is maintained."""

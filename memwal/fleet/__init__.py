@@ -4,6 +4,7 @@ Nothing here knows of Airflow or Spark. Lance and SQLAlchemy are loaded when som
 """
 
 from memwal.fleet.budget import Budget, Outcome
+from memwal.fleet.discover import FoundTable, find_tables, register_found
 from memwal.fleet.fleet import Fleet
 from memwal.fleet.jobs import run_job
 from memwal.fleet.order import Order, Skipped, Why
@@ -14,14 +15,17 @@ from memwal.fleet.tables import Survey, open_managed, survey
 __all__ = [
     "Budget",
     "Fleet",
+    "FoundTable",
     "Order",
     "Outcome",
     "Skipped",
     "Survey",
     "TableOverview",
     "Why",
+    "find_tables",
     "open_managed",
     "overview",
+    "register_found",
     "run_job",
     "run_recorded",
     "survey",

@@ -16,6 +16,7 @@ def merged_asset(table: str) -> Asset:
 def indexed_asset(table: str) -> Asset:
     """Updated when the indexes of a table caught up with what was merged.
 
-    The event's extra holds ``version``.
+    The event's extra holds ``version``, and the ``generations`` and ``rows`` that the index which
+    was furthest behind had not covered.
     """
     return Asset(name=f"memwal:{table}:indexed", uri=f"memwal://{table}/indexed", group="memwal")

@@ -2,14 +2,15 @@
 
 The DAG of a table::
 
-    list_regions -> wait_for_backlog (mapped over regions) -> decide -> merge -> index
-                                     \\-> region_problems                  -> snapshot -> collect
+    plan -> wait_for_backlog (mapped over regions) -> merge -> plan_indexes -> index (mapped)
+                             \\-> region_problems      -> announce_indexed -> compact
+                                                       -> snapshot -> collect
 
-``decide`` starts with the first region that is due and does not wait for the others. When the
-window ends and none was, it and ``merge`` are skipped. ``index``, ``snapshot`` and ``collect``
-look for themselves whether there is work left from earlier runs, so a skipped merge does not
-skip them. A region whose sensor failed does not hold the others up, and ``region_problems`` fails
-the run so that it is seen.
+``merge`` starts with the first region that is due and does not wait for the others. When the
+window ends and none was, it is skipped. What follows looks for itself whether there is work left
+from earlier runs, so a skipped merge does not skip it. Every stage that has nothing to do is
+skipped with the reason. A region whose sensor failed does not hold the others up, and
+``region_problems`` fails the run so that it is seen.
 """
 
 from __future__ import annotations
@@ -18,23 +19,24 @@ import os
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
-from airflow.sdk import DAG, Param, TriggerRule, get_parsing_context, task
-from airflow.sdk.definitions.param import ParamsDict
+from airflow.sdk import DAG, TriggerRule, get_parsing_context, task
 from airflow.sdk.exceptions import AirflowFailException
 
 from memwal.catalog.records import ManagedTable
 from memwal.catalog.snapshot import PATH_VARIABLE, read_snapshot
 from memwal.errors import InvalidInputError
 from memwal_airflow.assets import indexed_asset, merged_asset
+from memwal_airflow.deadlines import run_deadline
 from memwal_airflow.operators import (
     MemWalCollectOperator,
+    MemWalCompactOperator,
     MemWalIndexOperator,
     MemWalMergeOperator,
     MemWalSnapshotOperator,
 )
-from memwal_airflow.planning import DecideMergeOperator, ListRegionsOperator
+from memwal_airflow.planning import AnnounceIndexedOperator, PlanIndexesOperator, PlanOperator
+from memwal_airflow.run_params import run_params
 from memwal_airflow.sensors import RegionBacklogSensor
 
 DAG_PREFIX = "memwal__"
@@ -95,14 +97,14 @@ def dag_id(table: ManagedTable) -> str:
 def build_dag(table: ManagedTable) -> DAG:
     """Build the DAG of one table."""
     policy = table.policy
-    where: dict[str, Any] = {
-        "table_uri": table.uri,
-        "storage_options_ref": table.storage_options_ref,
+    job = {
+        "table": table.name,
+        "retries": policy.retries,
+        **({} if policy.pool is None else {"pool": policy.pool}),
     }
-    due: dict[str, Any] = {
-        "at_generations": policy.merge_at_generations,
-        "at_age_seconds": policy.merge_at_age_seconds,
-    }
+    # What looks for itself whether it is due.
+    looks_itself = TriggerRule.NONE_FAILED
+    later = {"trigger_rule": looks_itself, **job}
     with DAG(
         dag_id=dag_id(table),
         description=f"Maintenance of {table.uri}",
@@ -114,6 +116,7 @@ def build_dag(table: ManagedTable) -> DAG:
         is_paused_upon_creation=False,
         tags=["memwal", *policy.tags],
         doc_md=_doc(table),
+        deadline=run_deadline(table.name, seconds=policy.late_seconds),
         default_args={
             "owner": table.owner,
             "priority_weight": policy.priority,
@@ -124,41 +127,40 @@ def build_dag(table: ManagedTable) -> DAG:
             "retry_delay": timedelta(seconds=15),
         },
     ) as dag:
-        regions = ListRegionsOperator(task_id="list_regions", table=table.name, **where)
+        plan = PlanOperator(task_id="plan", table=table.name)
         sensors = RegionBacklogSensor.partial(
             task_id="wait_for_backlog",
-            min_generations=policy.merge_at_generations,
-            max_age_seconds=policy.merge_at_age_seconds,
+            table=table.name,
             poke_interval=policy.sensor_poke_seconds,
             timeout=policy.sensor_timeout_seconds,
-            **where,
-        ).expand_kwargs(regions.output)
-        decide = DecideMergeOperator(
-            task_id="decide", trigger_rule=TriggerRule.ONE_SUCCESS, **where, **due
-        )
+            soft_fail=True,
+        ).expand_kwargs(plan.output)
         merge = MemWalMergeOperator(
             task_id="merge",
-            table=table.name,
-            regions=decide.output,
+            trigger_rule=TriggerRule.ONE_SUCCESS,
             outlets=[merged_asset(table.name)],
+            **job,
         )
-        index = MemWalIndexOperator(
-            task_id="index",
-            table=table.name,
-            trigger_rule=TriggerRule.NONE_FAILED,
+        indexes = PlanIndexesOperator(
+            task_id="plan_indexes", table=table.name, trigger_rule=looks_itself
+        )
+        index = MemWalIndexOperator.partial(task_id="index", **job).expand(index=indexes.output)
+        announce = AnnounceIndexedOperator(
+            task_id="announce_indexed",
+            plan_task_id=indexes.task_id,
+            index_task_id=index.task_id,
+            trigger_rule=TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS,
             outlets=[indexed_asset(table.name)],
         )
-        publish = MemWalSnapshotOperator(
-            task_id="snapshot", table=table.name, trigger_rule=TriggerRule.NONE_FAILED
-        )
-        collect = MemWalCollectOperator(
-            task_id="collect", table=table.name, trigger_rule=TriggerRule.NONE_FAILED
-        )
-        sensors >> [decide, region_problems()]
-        decide >> merge >> index >> publish >> collect
+        compact = MemWalCompactOperator(task_id="compact", **later)
+        snapshot = MemWalSnapshotOperator(task_id="snapshot", **later)
+        collect = MemWalCollectOperator(task_id="collect", **later)
+        sensors >> [merge, region_problems()]
+        merge >> indexes
+        index >> announce >> compact >> snapshot >> collect
     # Set last: every task made in a DAG with parameters would copy and validate them, which takes
     # half of the time that 500 tables need.
-    dag.params = _params()
+    dag.params = run_params()
     return dag
 
 
@@ -174,34 +176,17 @@ def _schedule(schedule: str | float | None) -> str | timedelta | None:
     return timedelta(seconds=schedule) if isinstance(schedule, int | float) else schedule
 
 
-def _params() -> ParamsDict:
-    """What a run by hand can ask for; made anew, since a run's values are kept in them."""
-    return ParamsDict(
-        {
-            "force": Param(
-                False, type="boolean", description="Merge every backlog now, without waiting."
-            ),
-            "dry_run": Param(
-                False, type="boolean", description="Look and decide, and change nothing."
-            ),
-            "regions": Param(
-                [],
-                type="array",
-                items={"type": "string"},
-                description="UUIDs of the regions to look at; all when empty.",
-            ),
-        }
-    )
-
-
 def _doc(table: ManagedTable) -> str:
     policy = table.policy
     rows: Iterable[tuple[str, object]] = (
         ("Table", f"`{table.uri}`"),
         ("Owner", table.owner),
         ("A region is merged at", f"{policy.merge_at_generations} generations"),
+        ("or at", _or_never(policy.merge_at_bytes, "bytes")),
         ("or when one is as old as", f"{policy.merge_at_age_seconds:g} s"),
+        ("Quiet hours", ", ".join(policy.quiet_hours) or "none"),
         ("A run waits for", f"{policy.sensor_timeout_seconds:g} s"),
+        ("It is late after", f"{policy.late_seconds:g} s"),
         ("Garbage is kept for", f"{policy.gc_grace_seconds:g} s"),
         ("Old versions need theirs for", f"{policy.gc_retention_seconds:g} s"),
     )
@@ -212,9 +197,13 @@ def _doc(table: ManagedTable) -> str:
 |---|---|
 {lines}
 
-To run it by hand, trigger it with `force` (merge every backlog now), `dry_run` (look and decide,
-change nothing) or `regions` (look at these only).
+To run it by hand, trigger it with `jobs` (only these), `regions` (merge these only), `force` (now,
+due or not) or `dry_run` (look and decide, change nothing).
 
 Other DAGs can be scheduled by the assets `memwal://{table.name}/merged` and
 `memwal://{table.name}/indexed`.
 """
+
+
+def _or_never(limit: int | None, unit: str) -> str:
+    return "no number of " + unit if limit is None else f"{limit} {unit}"

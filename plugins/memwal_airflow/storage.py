@@ -10,13 +10,10 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
-from uuid import UUID
 
 from airflow.sdk import BaseHook
 
 from memwal.catalog.records import CONNECTION_PREFIX
-from memwal.maintenance.status import RegionBacklog
-from memwal.storage.location import TableLocation
 from memwal.storage.options_file import read_options_file
 from memwal_airflow.connection import storage_options
 from memwal_airflow.handover import private_file
@@ -76,14 +73,3 @@ def table_at(uri: str, ref: str | None) -> Table:
     from memwal.table import open as open_table
 
     return open_table(uri, storage_options=read_options(ref))
-
-
-def region_backlog(
-    uri: str, region_id: str, options: dict[str, str] | None
-) -> RegionBacklog | None:
-    """Backlog of one region; None when the region does not exist yet."""
-    from memwal.maintenance.backlog import read_status
-
-    location = TableLocation(uri, options or {})
-    regions = read_status(location, regions=[UUID(region_id)]).regions
-    return regions[0] if regions else None

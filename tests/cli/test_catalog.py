@@ -172,3 +172,24 @@ def test_times_in_json_are_read_back(cli, catalog):
     catalog.register("a", uri="/data/a.lance")
     created = json.loads(cli("catalog", "show", "a", "--json").stdout)["created_at"]
     assert datetime.now(UTC) - datetime.fromisoformat(created) < timedelta(minutes=5)
+
+
+def test_discover_tells_what_there_is_and_registers_what_is_wanted(cli, catalog, make_table):
+    table = make_table()
+    folder = str(Path(table.uri).parent)
+    expected = {"uri": table.uri, "mem_wal": True, "problem": None, "registered_as": None}
+    assert cli("catalog", "discover", folder, "--json").json == [expected]
+    assert catalog.list() == []
+    assert cli("catalog", "discover", folder, "--enable").code == 2
+    answer = cli(
+        *("catalog", "discover", folder, "--register", "--enable", "-p", "tags=found", "--json")
+    )
+    name = Path(table.uri).name
+    assert answer.json == [{**expected, "registered_as": name}]
+    managed = catalog.get(name)
+    assert (managed.uri, managed.enabled, managed.policy.tags) == (table.uri, True, ("found",))
+    again = cli("catalog", "discover", folder, "--register")
+    assert "yes" in again.stdout
+    refused = cli("catalog", "discover", folder, "--storage-options-ref", "airflow:lake")
+    assert refused.code == 2
+    assert "[memwal] discover" in refused.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -78,11 +79,13 @@ def test_a_table_is_maintained(airflow: AirflowStandalone, registered: Any) -> N
         registered.write(*range(start, start + 100))
     first = airflow.trigger(DAG_ID)
     assert finish(airflow, first) == {
-        "list_regions": {"success"},
+        "plan": {"success"},
         "wait_for_backlog": {"success"},
-        "decide": {"success"},
         "merge": {"success"},
+        "plan_indexes": {"success"},
         "index": {"success"},
+        "announce_indexed": {"success"},
+        "compact": {"skipped"},
         "snapshot": {"success"},
         "collect": {"success"},
         "region_problems": {"skipped"},
@@ -144,6 +147,23 @@ def test_a_task_that_is_marked_failed_takes_its_job_with_it(
         assert airflow.wait_run(DAG_ID, run_id) == "failed"
     (run,) = registered.catalog.runs(job="merge")
     assert run.state == "failed"
+
+
+def test_a_run_that_is_late_is_written_down_until_the_next(tmp_path: Path, registered: Any) -> None:
+    """Nothing is due, so that the sensors wait longer than the deadline."""
+    catalog = registered.catalog
+    policy = replace(catalog.get("flights").policy, late_seconds=3, sensor_timeout_seconds=30)
+    catalog.update("flights", policy=policy)
+    registered.write(*range(100))
+    with embedded(tmp_path, registered) as airflow:
+        run_id = airflow.trigger(DAG_ID)
+        airflow.wait(lambda: catalog.setbacks.troubles(), timeout=240, what="miss the deadline")
+        (trouble,) = catalog.setbacks.troubles()
+        assert (trouble.table, trouble.job) == ("flights", "late")
+        assert run_id in trouble.reason
+        assert airflow.wait_run(DAG_ID, run_id, timeout=400) == "success"
+        assert states(airflow, run_id)["wait_for_backlog"] == {"skipped"}
+        assert states(airflow, run_id)["merge"] == {"skipped"}
 
 
 def test_it_listens_to_this_machine_and_to_whom_it_knows(airflow: AirflowStandalone) -> None:

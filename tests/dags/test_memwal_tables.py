@@ -46,21 +46,24 @@ def test_it_loads_without_errors(tmp_path: Path, registered: Any) -> None:
         "errors": {},
         "dags": {
             "memwal__flights": [
+                "announce_indexed",
                 "collect",
-                "decide",
+                "compact",
                 "index",
-                "list_regions",
                 "merge",
+                "plan",
+                "plan_indexes",
                 "region_problems",
                 "snapshot",
                 "wait_for_backlog",
-            ]
+            ],
+            "memwal_fleet": ["choose_tables", "export", "prune", "verify"],
         },
     }
 
 
 def test_without_configuration_the_import_error_says_what_to_set(tmp_path: Path) -> None:
     found = load(tmp_path, {"MEMWAL_CATALOG_SNAPSHOT": ""})
-    assert found["dags"] == {}
+    assert set(found["dags"]) == {"memwal_fleet"}
     (error,) = found["errors"].values()
     assert "MEMWAL_CATALOG_SNAPSHOT is not set" in error

@@ -34,7 +34,10 @@ def pytest_sessionfinish() -> None:
 
 @dataclass(frozen=True)
 class BacklogTable:
-    """A table of two regions: ``hot`` with four generations, ``cold`` with one."""
+    """A table of two regions, ``hot`` with four generations and ``cold`` with one.
+
+    Two indexes are maintained, ``id_idx`` and ``v_idx``.
+    """
 
     uri: str
     table: memwal.Table
@@ -86,6 +89,7 @@ def backlog(tmp_path: Path) -> BacklogTable:
         schema,
         primary_key=["id"],
         region_spec=memwal.RegionSpec.bucket("id", 2),
+        maintained_indexes=["id_idx", "v_idx"],
     )
     made = BacklogTable(uri=table.uri, table=table, hot="", cold="")
     made.flush(*range(100))

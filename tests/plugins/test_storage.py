@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from airflow.exceptions import AirflowNotFoundException
-from memwal_airflow.storage import options_file, read_options, read_options_async, region_backlog
+from memwal_airflow.storage import options_file, read_options, read_options_async
 
-from memwal.errors import InvalidInputError, MemWalError
+from memwal.errors import InvalidInputError
 
 OPTIONS = {"aws_access_key_id": "me", "aws_secret_access_key": "hunter2"}
 
@@ -66,13 +66,3 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
         read_options(str(tmp_path / "none.json"))
     with pytest.raises(AirflowNotFoundException, match="nowhere"):
         read_options("airflow:nowhere")
-
-
-def test_backlog_of_one_region(backlog) -> None:  # type: ignore[no-untyped-def]
-    region = region_backlog(backlog.uri, backlog.hot, None)
-    assert region is not None
-    assert (region.region_id, region.backlog_generations) == (backlog.hot, 4)
-    unknown = "00000000-0000-0000-0000-000000000009"
-    assert region_backlog(backlog.uri, unknown, None) is None
-    with pytest.raises(MemWalError):
-        region_backlog(backlog.uri + "-not", backlog.hot, None)

@@ -7,89 +7,137 @@ from typing import Any
 
 import pytest
 from airflow._shared.module_loading import import_string
-from memwal_airflow import triggers
-from memwal_airflow.triggers import RegionBacklogTrigger
+from memwal_airflow import looking, polling, triggers
+from memwal_airflow.triggers import (
+    BacklogTrigger,
+    GenerationMergedTrigger,
+    IndexCaughtUpTrigger,
+    TableTrigger,
+)
 
-from memwal.errors import MemWalError
+from memwal.errors import MemWalError, StoreUnavailableError
 
 POKE = 0.02
+RULE = {"merge_at_generations": 4, "merge_at_age_seconds": 3600.0}
 
 
-def trigger(table: Any, region: str, *, seconds: float = 60, **changes: Any) -> Any:
+def trigger(table: Any, *regions: str, seconds: float = 60, **changes: Any) -> BacklogTrigger:
     arguments = {
         "table_uri": table.uri,
-        "region_id": region,
-        "min_generations": 4,
-        "max_age_seconds": 3600.0,
-        "storage_options_ref": None,
+        "region_ids": list(regions),
+        "policy": RULE,
         "poke_seconds": POKE,
         "window_ends_at": time.time() + seconds,
+        "soft_fail": True,
     }
-    return RegionBacklogTrigger(**(arguments | changes))
+    return BacklogTrigger(**(arguments | changes))
 
 
-async def events(found: RegionBacklogTrigger) -> list[Any]:
+async def events(found: TableTrigger) -> list[Any]:
     return [event async for event in found.run()]
 
 
-def run(found: RegionBacklogTrigger) -> tuple[str, Any]:
+def run(found: TableTrigger) -> tuple[str, Any]:
     """State and XComs of the one event."""
     (event,) = asyncio.run(events(found))
     return event.task_instance_state, event.xcoms
 
 
-def test_all_state_survives_json(backlog: Any) -> None:
-    path, arguments = trigger(backlog, backlog.hot).serialize()
-    again = import_string(path)(**json.loads(json.dumps(arguments)))
-    assert isinstance(again, RegionBacklogTrigger)
+@pytest.mark.parametrize(
+    ("kind", "condition"),
+    [
+        (BacklogTrigger, {"region_ids": ["a"], "policy": {"merge_at_bytes": 5}}),
+        (
+            GenerationMergedTrigger,
+            {"generations": {"a": 3}, "region_ids": None, "existing": True},
+        ),
+        (IndexCaughtUpTrigger, {"indexes": ["a"], "generations": 2}),
+    ],
+)
+def test_all_state_survives_json(kind: Any, condition: Any) -> None:
+    arguments = {
+        "table": None,
+        "table_uri": "/t",
+        "storage_options_ref": "airflow:lake",
+        "poke_seconds": 3.0,
+        "window_ends_at": 17.5,
+        "soft_fail": False,
+        **condition,
+    }
+    path, serialized = kind(**arguments).serialize()
+    assert path == f"memwal_airflow.triggers.{kind.__name__}"
+    assert serialized == arguments
+    again = import_string(path)(**json.loads(json.dumps(serialized)))
     assert again.serialize() == (path, arguments)
-    assert path == "memwal_airflow.triggers.RegionBacklogTrigger"
 
 
 def test_a_region_that_is_due_gives_one_event_after_a_pause(
     backlog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order: list[str] = []
-    sleep, look = asyncio.sleep, triggers.region_backlog
+    sleep, read = asyncio.sleep, looking._read
 
     async def noted_sleep(seconds: float) -> None:
         order.append("sleep")
         await sleep(seconds)
 
-    def noted_look(*arguments: Any) -> Any:
+    def noted_read(*arguments: Any) -> Any:
         order.append("look")
-        return look(*arguments)
+        return read(*arguments)
 
     monkeypatch.setattr(triggers.asyncio, "sleep", noted_sleep)
-    monkeypatch.setattr(triggers, "region_backlog", noted_look)
+    monkeypatch.setattr(looking, "_read", noted_read)
     state, xcoms = run(trigger(backlog, backlog.hot))
     assert order == ["sleep", "look"]
     assert state == "success"
     found = xcoms.pop("return_value")
-    assert (xcoms, found["region_id"], found["generations"]) == ({}, backlog.hot, 4)
+    assert (xcoms, found["regions"], found["generations"]) == ({}, [backlog.hot], 4)
     assert "4 generations wait" in found["due"]
-    assert found["rows"] > 3
-    assert found["bytes"] > 0
     json.dumps(found)
 
 
-def test_the_end_of_the_window_skips_the_task_and_says_why(backlog: Any) -> None:
-    state, xcoms = run(trigger(backlog, backlog.cold, seconds=5 * POKE))
-    assert state == "skipped"
-    assert xcoms == {
-        "reason": f"Region {backlog.cold} is not due: 1 of 4 generations wait.",
-    }
+def test_64_of_a_table_look_once_per_interval(
+    backlog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[float] = []
+    read = looking._read
+
+    def noted(*arguments: Any) -> Any:
+        looks.append(time.monotonic())
+        return read(*arguments)
+
+    monkeypatch.setattr(looking, "_read", noted)
+    poke = 0.5
+
+    async def all_of_them() -> list[Any]:
+        regions = [backlog.cold] * 32 + [
+            f"00000000-0000-0000-0000-0000000000{n}" for n in range(10, 42)
+        ]
+        made = [
+            trigger(backlog, region, seconds=1.6 * poke, poke_seconds=poke) for region in regions
+        ]
+        found = await asyncio.gather(*map(events, made))
+        assert len(polling.polls()) == 0
+        return found
+
+    ended = asyncio.run(all_of_them())
+    assert {event.task_instance_state for (event,) in ended} == {"skipped"}
+    assert len(looks) == 2
+    assert looks[1] - looks[0] >= poke
+
+
+@pytest.mark.parametrize(("soft_fail", "state"), [(True, "skipped"), (False, "failed")])
+def test_the_end_of_the_window_ends_the_task_and_says_why(
+    backlog: Any, soft_fail: bool, state: str
+) -> None:
+    waiting = trigger(backlog, backlog.cold, seconds=5 * POKE, soft_fail=soft_fail)
+    ended, xcoms = run(waiting)
+    assert ended == state
+    assert "no region is due (1 generations wait" in xcoms["reason"]
 
 
 def test_a_window_that_is_over_still_gets_one_look(backlog: Any) -> None:
     assert run(trigger(backlog, backlog.hot, seconds=-100))[0] == "success"
-
-
-def test_a_region_that_does_not_exist_yet_is_not_due(backlog: Any) -> None:
-    region = "00000000-0000-0000-0000-000000000009"
-    state, xcoms = run(trigger(backlog, region, seconds=0))
-    assert state == "skipped"
-    assert "0 of 4" in xcoms["reason"]
 
 
 def test_it_sees_what_is_flushed_while_it_waits(backlog: Any) -> None:
@@ -103,21 +151,43 @@ def test_it_sees_what_is_flushed_while_it_waits(backlog: Any) -> None:
     assert event.xcoms["return_value"]["generations"] == 4
 
 
-def test_age_counts_too(backlog: Any) -> None:
-    _, xcoms = run(trigger(backlog, backlog.cold, max_age_seconds=0.0))
-    assert "oldest" in xcoms["return_value"]["due"]
+def test_it_sees_what_is_merged_and_indexed_while_it_waits(backlog: Any) -> None:
+    given = {
+        "table_uri": backlog.uri,
+        "poke_seconds": POKE,
+        "window_ends_at": time.time() + 60,
+        "soft_fail": False,
+    }
+
+    async def both() -> tuple[list[Any], list[Any]]:
+        merged = asyncio.ensure_future(
+            events(GenerationMergedTrigger(generations={backlog.hot: 4}, **given))
+        )
+        await asyncio.sleep(5 * POKE)
+        assert not merged.done()
+        await asyncio.to_thread(backlog.table.merge)
+        after = await merged
+        indexed = asyncio.ensure_future(events(IndexCaughtUpTrigger(indexes=None, **given)))
+        await asyncio.sleep(5 * POKE)
+        assert not indexed.done()
+        await asyncio.to_thread(backlog.table.build_indexes)
+        return after, await indexed
+
+    (merged,), (indexed,) = asyncio.run(both())
+    assert merged.xcoms["return_value"]["generations"] == {backlog.hot: 4}
+    assert indexed.xcoms["return_value"]["indexes"] == {"id_idx": 0, "v_idx": 0}
 
 
 def test_the_event_loop_goes_on_while_storage_blocks(
     backlog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look = triggers.region_backlog
+    read = looking._read
 
-    def slow_look(*arguments: Any) -> Any:
+    def slow(*arguments: Any) -> Any:
         time.sleep(0.3)
-        return look(*arguments)
+        return read(*arguments)
 
-    monkeypatch.setattr(triggers, "region_backlog", slow_look)
+    monkeypatch.setattr(looking, "_read", slow)
 
     async def both() -> tuple[int, list[Any]]:
         waiting = asyncio.ensure_future(events(trigger(backlog, backlog.hot)))
@@ -132,6 +202,27 @@ def test_the_event_loop_goes_on_while_storage_blocks(
     assert ticks > 5
 
 
-def test_an_error_of_the_storage_ends_the_trigger(backlog: Any) -> None:
+@pytest.mark.parametrize("failures", [1, 2, 3])
+def test_a_few_errors_of_the_storage_are_lived_through(
+    backlog: Any, monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    left = [StoreUnavailableError("away")] * failures
+    read = looking._read
+
+    def flaky(*arguments: Any) -> Any:
+        if left:
+            raise left.pop()
+        return read(*arguments)
+
+    monkeypatch.setattr(looking, "_read", flaky)
+    waiting = trigger(backlog, backlog.hot)
+    if failures < triggers.MOST_FAILURES:
+        assert run(waiting)[0] == "success"
+    else:
+        with pytest.raises(StoreUnavailableError, match="away"):
+            run(waiting)
+
+
+def test_a_table_that_is_not_there_ends_the_trigger(backlog: Any) -> None:
     with pytest.raises(MemWalError):
         asyncio.run(events(trigger(backlog, backlog.hot, table_uri=backlog.uri + "-not")))

@@ -1,0 +1,175 @@
+"""The DAG of what concerns no table in particular.
+
+::
+
+    discover (mapped over prefixes)
+    prune -> export
+    choose_tables -> verify (mapped over tables)
+    notify
+
+Without prefixes there is no ``discover``. They go on without each other, and each that fails
+fails the run.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import DAG, get_current_context, task
+from airflow.sdk.exceptions import AirflowSkipException
+
+from memwal_airflow.dag_factory import START, snapshot_path
+from memwal_airflow.fleet_settings import FleetSettings
+from memwal_airflow.operators import MemWalVerifyOperator
+from memwal_airflow.storage import read_options
+
+if TYPE_CHECKING:
+    from memwal.catalog import Catalog
+
+FLEET_DAG_ID = "memwal_fleet"
+
+log = logging.getLogger(__name__)
+
+_MOST_RUNS = 10_000
+_DOC = """### What concerns no table in particular
+
+`discover` looks for tables with MemWAL below the prefixes of `[memwal] discover` in `airflow.cfg`
+and registers new ones. `prune` forgets old runs and backlog samples, as the policies say. `export`
+writes the file that the DAGs of the tables are built from, so that they follow what was changed
+elsewhere. `verify` checks some tables a day, chosen at random. `notify` tells people through the
+connection of `[memwal] notify_conn_id` what happened; without one it tells nobody.
+"""
+
+
+def build_fleet_dag(settings: FleetSettings | None = None) -> DAG:
+    """Build the fleet DAG.
+
+    Parameters
+    ----------
+    settings : FleetSettings, optional
+        By default those of ``airflow.cfg``.
+    """
+    settings = settings or FleetSettings.read()
+    with DAG(
+        dag_id=FLEET_DAG_ID,
+        description="Discovery of tables, upkeep of the catalog, verification of a sample",
+        schedule=settings.fleet_schedule,
+        start_date=START,
+        catchup=False,
+        max_active_runs=1,
+        is_paused_upon_creation=False,
+        tags=["memwal"],
+        doc_md=_DOC,
+        default_args={
+            "owner": "memwal",
+            "execution_timeout": timedelta(hours=6),
+            "retries": 2,
+            "retry_delay": timedelta(minutes=1),
+        },
+    ) as dag:
+        if settings.discover:
+            places = [asdict(prefix) for prefix in settings.discover]
+            discover.partial(enable=settings.discover_enable).expand_kwargs(places)
+        prune() >> export()
+        chosen = choose_tables(settings.verify_tables_per_day)
+        MemWalVerifyOperator.partial(task_id="verify", sample=1).expand(table=chosen)
+        notify()
+    return dag
+
+
+@task(map_index_template="{{ place }}")
+def discover(uri: str, storage_options_ref: str | None, enable: bool) -> list[str]:
+    """Register the tables with MemWAL below a prefix that are new, and return their names.
+
+    Tables that cannot be opened are in the log, and stop nothing.
+    """
+    from memwal.catalog import Catalog
+    from memwal.fleet.discover import find_tables, register_found
+
+    context: Any = get_current_context()
+    context["place"] = uri
+    found = find_tables(uri, storage_options=read_options(storage_options_ref))
+    log.info(
+        "%d Lance tables below %s, %d of them with MemWAL.",
+        len(found),
+        uri,
+        sum(table.mem_wal for table in found),
+    )
+    for table in found:
+        if table.problem is not None:
+            log.warning("%s cannot be opened: %s", table.uri, table.problem)
+    catalog = Catalog()
+    try:
+        added = register_found(
+            catalog, found, storage_options_ref=storage_options_ref, enabled=enable
+        )
+    finally:
+        catalog.close()
+    for table in added:
+        state = "maintained" if enable else "disabled; enable it to have it maintained"
+        log.info("%s is registered as %s (%s).", table.uri, table.name, state)
+    if not added:
+        raise AirflowSkipException(f"Nothing below {uri} is new.")
+    return [table.name for table in added]
+
+
+@task(retries=0)
+def notify() -> int:
+    """Tell people what happened to the tables, and return how many things were told."""
+    from memwal_airflow.notify import notify_events
+
+    return notify_events()
+
+
+@task
+def prune() -> dict[str, int]:
+    """Forget what the policies do not keep."""
+    from memwal.catalog import Catalog
+
+    catalog = Catalog()
+    try:
+        gone = catalog.prune().values()
+    finally:
+        catalog.close()
+    return {"runs": sum(one.runs for one in gone), "samples": sum(one.samples for one in gone)}
+
+
+@task
+def export() -> int:
+    """Write the snapshot of the catalog, and return how many tables are in it."""
+    from memwal.catalog import Catalog, read_snapshot
+
+    path = snapshot_path()
+    catalog = Catalog()
+    try:
+        catalog.export_snapshot(path)
+    finally:
+        catalog.close()
+    return len(read_snapshot(path))
+
+
+@task
+def choose_tables(per_day: int) -> list[str]:
+    """Choose tables that were not verified within a day, at random."""
+    from memwal.catalog import Catalog
+
+    catalog = Catalog()
+    try:
+        chosen = sample_tables(catalog, per_day=per_day, now=datetime.now(UTC))
+    finally:
+        catalog.close()
+    if not chosen:
+        raise AirflowSkipException("Enough tables were verified within a day.")
+    return chosen
+
+
+def sample_tables(catalog: Catalog, *, per_day: int, now: datetime) -> list[str]:
+    """Names of enabled tables that are to be verified now, so that it is so many a day."""
+    since = now - timedelta(days=1)
+    done = {run.table for run in catalog.runs(job="verify", since=since, limit=_MOST_RUNS)}
+    names = [table.name for table in catalog.list(enabled_only=True) if table.name not in done]
+    return sorted(random.sample(names, min(max(per_day - len(done), 0), len(names))))

@@ -1,0 +1,109 @@
+"""What a run by hand can ask for, and the form for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from airflow.sdk import Param
+from airflow.sdk.definitions.param import ParamsDict
+
+from memwal.maintenance.due import JOBS
+
+_UUID = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
+_LABELS = {
+    "merge": "merge: the backlog of regions into the base table",
+    "index": "index: catch maintained indexes up",
+    "compact": "compact: join small fragments of the base table",
+    "snapshot": "snapshot: publish the state of the regions",
+    "gc": "gc: delete what no reader needs",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRequest:
+    """The parameters of a run.
+
+    Attributes
+    ----------
+    jobs : tuple of str
+        Only these; empty for all.
+    regions : tuple of str
+        UUIDs of the regions to merge; empty for all.
+    force : bool
+        Due or not, in quiet hours, and without waiting.
+    dry_run : bool
+        Look and decide, and change nothing.
+    """
+
+    jobs: tuple[str, ...] = ()
+    regions: tuple[str, ...] = ()
+    force: bool = False
+    dry_run: bool = False
+
+    @classmethod
+    def of(cls, params: Mapping[str, Any]) -> Self:
+        """Take the parameters of a run; absent ones, as in DAGs of others, take their defaults."""
+        return cls(
+            jobs=tuple(params.get("jobs") or ()),
+            regions=tuple(params.get("regions") or ()),
+            force=bool(params.get("force")),
+            dry_run=bool(params.get("dry_run")),
+        )
+
+    def leaves_out(self, job: str) -> str | None:
+        """Why this run is not about a job; None when it is."""
+        if not self.jobs or job in self.jobs:
+            return None
+        return f"This run was asked for {', '.join(self.jobs)} only."
+
+
+class _Form(ParamsDict):
+    """Parameters whose defaults are not checked each time that a DAG is built.
+
+    They are the same for all tables, and checking them takes as long as all else. What a run is
+    given is checked: by the server when it is started, and by each task, which both copy them.
+    """
+
+    __slots__ = ()
+
+    def validate(self) -> dict[str, Any]:
+        return {name: param.value for name, param in super().items()}
+
+
+def run_params() -> ParamsDict:
+    """The form; made anew for each DAG, since a run's values are kept in it."""
+    return _Form(
+        {
+            "jobs": Param(
+                [],
+                type="array",
+                title="Jobs",
+                # The form offers the examples, and the schema refuses what is none of them.
+                items={"type": "string", "enum": list(JOBS)},
+                examples=list(JOBS),
+                values_display=_LABELS,
+                description="Which jobs to run, as far as they are due; all when empty.",
+            ),
+            "regions": Param(
+                [],
+                type="array",
+                title="Regions",
+                items={"type": "string", "pattern": _UUID},
+                description="UUIDs of the regions to merge, one a line; all when empty.",
+            ),
+            "force": Param(
+                False,
+                type="boolean",
+                title="Force",
+                description="Now: due or not, in quiet hours, and without waiting for a backlog.",
+            ),
+            "dry_run": Param(
+                False,
+                type="boolean",
+                title="Dry run",
+                description="Look and decide, and change nothing.",
+            ),
+        }
+    )

@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+from memwal_airflow.deadlines import tell_late
+
+from memwal.catalog import Catalog
+
+
+def test_a_run_that_is_late_becomes_a_trouble_of_its_table(
+    catalog: Catalog, caplog: pytest.LogCaptureFixture
+) -> None:
+    context = {"dag_run": {"dag_run_id": "scheduled__1"}}
+    with caplog.at_level(logging.ERROR):
+        asyncio.run(tell_late(table="flights", seconds=90, context=context))
+    (trouble,) = catalog.setbacks.troubles()
+    assert (trouble.table, trouble.job) == ("flights", "late")
+    assert trouble.reason == "the run scheduled__1 was not over 90 s after it was queued"
+    assert trouble.reason in caplog.text

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from memwal_airflow.fleet_dag import build_fleet_dag, sample_tables
+from memwal_airflow.fleet_settings import FleetSettings, Prefix, parse_prefixes
+
+from memwal.catalog import Catalog, read_snapshot
+from memwal.errors import InvalidInputError
+from memwal.maintenance.results import JobResult
+
+
+def test_without_settings_nothing_is_discovered_and_little_verified() -> None:
+    assert FleetSettings.read() == FleetSettings()
+    dag = build_fleet_dag()
+    assert (dag.dag_id, dag.schedule, dag.max_active_runs) == ("memwal_fleet", "@hourly", 1)
+    assert set(dag.task_ids) == {"prune", "export", "choose_tables", "verify"}
+
+
+def test_settings_are_those_of_airflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "DISCOVER": "s3://lake/a airflow:lake,\n  /data/b\n, gs://c /etc/c.json",
+        "DISCOVER_ENABLE": "True",
+        "FLEET_SCHEDULE": "none",
+        "VERIFY_TABLES_PER_DAY": "9",
+    }.items():
+        monkeypatch.setenv(f"AIRFLOW__MEMWAL__{name}", value)
+    assert FleetSettings.read() == FleetSettings(
+        discover=(
+            Prefix(uri="s3://lake/a", storage_options_ref="airflow:lake"),
+            Prefix(uri="/data/b"),
+            Prefix(uri="gs://c", storage_options_ref="/etc/c.json"),
+        ),
+        discover_enable=True,
+        fleet_schedule=None,
+        verify_tables_per_day=9,
+    )
+    dag = build_fleet_dag()
+    assert dag.schedule is None
+    # A discovery that fails is seen: nothing that succeeds comes after it.
+    assert dag.get_task("discover").downstream_task_ids == set()
+
+
+def test_an_entry_that_is_none_is_shown() -> None:
+    with pytest.raises(InvalidInputError, match="'s3://lake airflow:a airflow:b'"):
+        parse_prefixes("/a, s3://lake airflow:a airflow:b")
+
+
+def test_so_many_tables_are_verified_a_day_and_none_twice(catalog: Catalog) -> None:
+    for number in range(6):
+        catalog.register(f"t{number}", uri=f"/t{number}", enabled=number < 5)
+    now = datetime.now(UTC)
+    for name in ("t0", "t1"):
+        with catalog.record_run(name, "verify") as run:
+            run.finish(JobResult(job="verify", table=name, version=1))
+    chosen = sample_tables(catalog, per_day=4, now=now)
+    assert len(chosen) == 2
+    assert set(chosen) <= {"t2", "t3", "t4"}
+    assert sample_tables(catalog, per_day=9, now=now) == ["t2", "t3", "t4"]
+    assert sample_tables(catalog, per_day=2, now=now) == []
+    assert len(sample_tables(catalog, per_day=4, now=now + timedelta(days=2))) == 4
+
+
+DAG_FILE = """
+from memwal_airflow.fleet_dag import build_fleet_dag
+# Airflow reads files that speak of airflow and dag only.
+dag = build_fleet_dag()
+"""
+
+
+@pytest.fixture
+def run(catalog: Catalog, load_dag: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Run the DAG and give its state and those of its tasks."""
+    monkeypatch.setenv("MEMWAL_CATALOG_SNAPSHOT", str(tmp_path / "tables.json"))
+    monkeypatch.setenv("AIRFLOW__MEMWAL__DISCOVER_ENABLE", "True")
+    monkeypatch.setenv("AIRFLOW__MEMWAL__DISCOVER", f"{tmp_path}, {tmp_path / 'nothing'}")
+
+    def go() -> tuple[str, dict[str, set[str]]]:
+        done = load_dag(DAG_FILE, "memwal_fleet").test()
+        states: dict[str, set[str]] = {}
+        for instance in done.get_task_instances():
+            states.setdefault(instance.task_id, set()).add(str(instance.state))
+        return str(done.state), states
+
+    return go
+
+
+@pytest.mark.slow
+def test_a_table_is_found_registered_and_verified(
+    run: Any, backlog: Any, catalog: Catalog, tmp_path: Path
+) -> None:
+    state, tasks = run()
+    assert state == "success"
+    # Nothing was registered when tables were chosen, or the new one was already.
+    verified = tasks.pop("verify")
+    chosen = tasks.pop("choose_tables")
+    assert verified == chosen
+    assert tasks == {
+        "discover": {"success", "skipped"},
+        "prune": {"success"},
+        "export": {"success"},
+    }
+    (managed,) = catalog.list()
+    assert (managed.name, managed.uri, managed.enabled) == ("table", backlog.uri, True)
+    assert read_snapshot(tmp_path / "tables.json") == [managed]
+    state, tasks = run()
+    assert tasks["discover"] == {"skipped"}
+    (record,) = catalog.runs(job="verify")
+    assert (record.table, record.state) == ("table", "succeeded")

@@ -1,0 +1,86 @@
+"""The examples of docs/airflow.md, as Airflow loads and runs them."""
+
+from __future__ import annotations
+
+import re
+import threading
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import memwal
+from memwal.catalog import Catalog
+
+GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "airflow.md").read_text()
+EXAMPLES = "\n".join(re.findall(r"```python\n(.*?)```", GUIDE, flags=re.DOTALL))
+
+
+@pytest.fixture
+def flights(tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> memwal.Table:
+    """The table that the examples are about."""
+    monkeypatch.chdir(tmp_path)
+    table = memwal.create(
+        "flights.lance",
+        pa.schema([("id", pa.int64()), ("state", pa.string())]),
+        primary_key=["id"],
+        region_spec=memwal.RegionSpec.bucket("id", 2),
+        maintained_indexes=["id_idx"],
+    )
+    catalog.register("flights", uri=table.uri)
+    return table
+
+
+def test_the_examples_are_dags(flights: memwal.Table, load_dag: Any) -> None:
+    report = load_dag(EXAMPLES, "report")
+    (asset,) = report.schedule
+    assert asset.uri == "memwal://flights/merged"
+    names = {"report", "refresh_search", "load", "watch"}
+    assert {load_dag(EXAMPLES, name).dag_id for name in names} == names
+
+
+@pytest.mark.slow
+def test_what_is_written_is_waited_for_and_counted(flights: memwal.Table, load_dag: Any) -> None:
+    dag = load_dag(EXAMPLES, "load")
+    over = threading.Event()
+
+    def maintain() -> None:
+        while not over.wait(0.5):
+            flights.merge()
+            flights.build_indexes()
+
+    maintainer = threading.Thread(target=maintain)
+    maintainer.start()
+    try:
+        run = dag.test()
+    finally:
+        over.set()
+        maintainer.join()
+    assert run.state == "success"
+    assert flights.base().dataset.count_rows() == 100
+
+
+@pytest.mark.slow
+def test_regions_are_watched_by_themselves(flights: memwal.Table, load_dag: Any) -> None:
+    with flights.writer() as writer:
+        writer.upsert(pa.table({"id": range(100), "state": ["late"] * 100}))
+        writer.flush()
+    run = load_dag(EXAMPLES, "watch").test()
+    states = {(ti.task_id, ti.map_index): ti.state for ti in run.get_task_instances()}
+    assert states == {
+        ("regions", -1): "success",
+        ("backlog", 0): "success",
+        ("backlog", 1): "success",
+    }
+
+
+def test_settings_that_are_named_are_those_that_are_read() -> None:
+    from dataclasses import fields
+
+    from memwal_airflow.fleet_settings import FleetSettings
+
+    named = re.findall(
+        r"^\| `([a-z_]+)` \|", GUIDE.partition("Section `[memwal]`")[2], re.MULTILINE
+    )
+    assert {field.name for field in fields(FleetSettings)} <= set(named)
