@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -100,6 +101,8 @@ class Order:
                     found += ["--region", str(region)]
                 for region in self.skip:
                     found += ["--skip-region", str(region)]
+                if self.policy.quality is not None and self.policy.quality.gates:
+                    found += ["--quality", json.dumps(self.policy.quality.to_dict())]
                 return found
             case "compact":
                 return [

@@ -32,6 +32,7 @@ def perform_here(
                 commit_bytes=policy.merge_commit_bytes,
                 run_bytes=order.run_bytes,
                 max_tasks=order.max_tasks,
+                quality=policy.quality,
                 guard=guard,
                 run=run,
             )
