@@ -10,7 +10,19 @@ from typing import Annotated
 
 import typer
 
-from memwal.cli import catalog, fleet, gc, index, inspection, jobs, runs, setup, status, verify
+from memwal.cli import (
+    catalog,
+    fleet,
+    gc,
+    index,
+    inspection,
+    jobs,
+    quality,
+    runs,
+    setup,
+    status,
+    verify,
+)
 from memwal.cli.failures import EXIT_CODES_HELP, ReportingGroup
 
 # Lance complains of an index that has no columns, which the MemWAL index rightly has not.
@@ -64,6 +76,7 @@ app.add_typer(inspection.app, name="inspect")
 app.add_typer(catalog.app, name="catalog")
 app.add_typer(runs.app, name="jobs")
 app.add_typer(fleet.app, name="fleet")
+app.add_typer(quality.app, name="quality")
 
 
 def run() -> None:

@@ -109,10 +109,10 @@ def _report(
     tallies = {number: one.tally() for number, one in sums.items()}
     for number, finding in known.items():
         tallies[number] = tally(finding, base.schema.empty_table())
-    for number, one in enumerate(suite):
+    for number, expectation in enumerate(suite):
         if number not in tallies:
-            whole = dataset.to_table(columns=_names(base, [one]))
-            finding = evaluate([one], whole)[0]
+            whole = dataset.to_table(columns=_names(base, [expectation]))
+            finding = evaluate([expectation], whole)[0]
             tallies[number] = tally(finding, whole.select(keys))
             failed += finding.failures
     return QualityReport(

@@ -14,7 +14,6 @@ from memwal.quality.expectation import Expectation
 from memwal.quality.great_expectations import new_context
 
 _SITE = "quality"
-_ALWAYS_THERE = "local_site"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,20 +77,16 @@ def _build(name: str, suite: Sequence[Expectation], found: Sequence[Found], fold
         ValidationResultIdentifier,
     )
 
-    if _ALWAYS_THERE in context.variables.data_docs_sites:
-        context.delete_data_docs_site(_ALWAYS_THERE)
-    context.add_data_docs_site(
-        site_name=_SITE,
-        site_config={
-            "class_name": "SiteBuilder",
-            "show_how_to_buttons": False,
-            "store_backend": {
-                "class_name": "TupleFilesystemStoreBackend",
-                "base_directory": str(folder.absolute()),
-            },
-            "site_index_builder": {"class_name": "DefaultSiteIndexBuilder"},
+    site: Any = {
+        "class_name": "SiteBuilder",
+        "show_how_to_buttons": False,
+        "store_backend": {
+            "class_name": "TupleFilesystemStoreBackend",
+            "base_directory": str(folder.absolute()),
         },
-    )
+        "site_index_builder": {"class_name": "DefaultSiteIndexBuilder"},
+    }
+    context.add_data_docs_site(site_name=_SITE, site_config=site)
     known = context.suites.add(
         ExpectationSuite(
             name=name,

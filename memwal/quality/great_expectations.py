@@ -57,9 +57,17 @@ def load_gx() -> Any:
 def new_context() -> EphemeralDataContext:
     """A context in memory that reports to nobody and draws no progress bars."""
     gx = load_gx()
-    from great_expectations.data_context.types.base import ProgressBarsConfig
+    from great_expectations.data_context.types.base import (
+        DataContextConfig,
+        InMemoryStoreBackendDefaults,
+        ProgressBarsConfig,
+    )
 
-    context: EphemeralDataContext = gx.get_context(mode="ephemeral")
+    # By default each context leaves a folder behind for pages that nobody asked for.
+    stores = InMemoryStoreBackendDefaults(init_temp_docs_sites=False)
+    context: EphemeralDataContext = gx.get_context(
+        mode="ephemeral", project_config=DataContextConfig(store_backend_defaults=stores)
+    )
     context.enable_analytics(False)
     context.variables.progress_bars = ProgressBarsConfig(globally=False, metric_calculations=False)
     return context
@@ -91,14 +99,17 @@ def check_with_gx(suite: Sequence[Expectation]) -> None:
 def evaluate_with_gx(suite: Sequence[Expectation], rows: pa.Table) -> list[Finding]:
     """Hold rows against expectations by a pandas batch of the columns that they name."""
     names = [name for name in rows.schema.names if any(name in one.columns for one in suite)]
-    narrow = rows.select(
-        [n for n in names if not is_vector(rows.schema.field(n).type)]
-        # Something must tell how many rows there are.
-        or rows.schema.names[:1]
-    )
+    # Vectors are left out: comparing them takes minutes.
+    plain = [name for name in names if not is_vector(rows.schema.field(name).type)]
+    # Something must tell how many rows there are.
+    return evaluate_all_with_gx(suite, rows.select(plain or rows.schema.names[:1]))
+
+
+def evaluate_all_with_gx(suite: Sequence[Expectation], rows: pa.Table) -> list[Finding]:
+    """Hold rows against any expectations, also those that are decided without it otherwise."""
     with _lock, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        results = _validate(suite, narrow.to_pandas())
+        results = _validate(suite, rows.to_pandas())
     return [
         _finding(one, result, rows.num_rows) for one, result in zip(suite, results, strict=True)
     ]

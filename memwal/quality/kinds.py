@@ -103,7 +103,7 @@ RULES: dict[str, Rule] = {
         Kind.UNIQUE, "column_list", takes=("ignore_row_if",)
     ),
     # Of all rows
-    "expect_column_to_exist": _own(Kind.WHOLE, "column", takes=("column_index",)),
+    "expect_column_to_exist": _own(Kind.WHOLE, "column"),
     "expect_column_values_to_be_of_type": _own(Kind.WHOLE, "column", "type_"),
     "expect_column_values_to_be_in_type_list": _own(Kind.WHOLE, "column", "type_list"),
     "expect_table_row_count_to_be_between": _own(Kind.WHOLE, takes=_STRICT),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -401,8 +400,3 @@ def describe(rows: pa.Table, primary_key: Sequence[str], *, values: bool = False
             }
         )
     return found
-
-
-def as_text(value: object) -> str:
-    """A value on one line."""
-    return json.dumps(value, default=str, ensure_ascii=False)

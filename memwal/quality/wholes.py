@@ -66,8 +66,7 @@ def _present_share(rows: pa.Table, kwargs: Mapping[str, Any]) -> bool:
 
 
 def _exists(rows: pa.Table, kwargs: Mapping[str, Any]) -> bool:
-    names, index = rows.schema.names, kwargs.get("column_index")
-    return kwargs["column"] in names and index in (None, names.index(kwargs["column"]))
+    return kwargs["column"] in rows.schema.names
 
 
 def _type_in(rows: pa.Table, kwargs: Mapping[str, Any]) -> bool:
