@@ -37,6 +37,7 @@ def test_the_readme_example_runs(
         "verify.md",
         "catalog.md",
         "fleet.md",
+        "quality.md",
     ],
 )
 def test_the_examples_of_a_guide_run_one_after_another(
@@ -60,6 +61,7 @@ DOCUMENTS = [
     "docs/indexes.md",
     "docs/fleet.md",
     "docs/maintenance.md",
+    "docs/quality.md",
     "docs/verify.md",
     "docs/writer.md",
     "docs/search.md",

@@ -193,7 +193,8 @@ def _some(
     rows: pa.Table, mask: np.ndarray[Any, np.dtype[np.bool_]], columns: Sequence[str] | None
 ) -> pa.Table:
     names = [name for name in rows.schema.names if columns is None or name in columns]
-    return rows.select(names).filter(pa.array(mask))
+    chosen = rows.select(names)
+    return chosen if mask.all() else chosen.filter(pa.array(mask))
 
 
 def _read_generation(

@@ -11,6 +11,9 @@ import pyarrow.compute as pc
 
 from memwal.errors import InvalidInputError
 
+# Rows whose elements are widened at a time.
+_PART = 16_384
+
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 
@@ -43,13 +46,10 @@ def finite(column: pa.Array, kwargs: Mapping[str, Any]) -> Mask:
 def norm(column: pa.Array, kwargs: Mapping[str, Any]) -> Mask:
     """Fails where the Euclidean norm is outside; a norm that is NaN is outside of everything."""
     present = ~_bools(column.is_null())
-    # Of short floats a square may be too large.
-    numbers = _numbers(pc.fill_null(_elements(column), 0)).astype(np.float64)
-    if _is_dense(column):
-        rows = numbers.reshape(len(column), column.type.list_size)
-        norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
-    else:
-        norms = np.sqrt(np.bincount(_parents(column), weights=numbers**2, minlength=len(column)))
+    norms = np.concatenate(
+        [_norms(column.slice(start, _PART)) for start in range(0, len(column), _PART)]
+        or [np.empty(0)]
+    )
     inside = np.ones(len(column), np.bool_)
     low, high = kwargs.get("min_value"), kwargs.get("max_value")
     if low is not None:
@@ -85,6 +85,16 @@ def _is_list(kind: pa.DataType) -> bool:
     return bool(
         pa.types.is_fixed_size_list(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind)
     )
+
+
+def _norms(column: pa.Array) -> np.ndarray[Any, np.dtype[np.float64]]:
+    # Of short floats a square may be too large.
+    numbers = _numbers(pc.fill_null(_elements(column), 0)).astype(np.float64)
+    if _is_dense(column):
+        rows = numbers.reshape(len(column), column.type.list_size)
+        return np.asarray(np.sqrt(np.einsum("ij,ij->i", rows, rows)))
+    squares = np.bincount(_parents(column), weights=numbers**2, minlength=len(column))
+    return np.asarray(np.sqrt(squares))
 
 
 def _is_dense(column: pa.Array) -> bool:
