@@ -298,6 +298,12 @@ class Table(Reads):
             run=run,
         )
 
+    def check_quality(self, quality: QualityRules, *, sample_rows: int | None = None) -> JobResult:
+        """Hold the base table against a suite: :func:`memwal.quality.check.check_quality`."""
+        from memwal.quality.check import check_quality
+
+        return check_quality(self.location, quality, sample_rows=sample_rows)
+
     def checkpoint(
         self,
         *,

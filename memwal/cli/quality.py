@@ -19,6 +19,7 @@ from memwal.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from memwal.catalog import Catalog, ManagedTable
+    from memwal.maintenance.results import JobResult
     from memwal.quality.quarantine import Origin, Quarantine
     from memwal.quality.rules import QualityRules
     from memwal.table import Table
@@ -164,11 +165,22 @@ def check(
 
     Rows that fail it are told of; the command fails only when it could not look.
     """
-    from memwal.fleet import Skipped
-    from memwal.fleet.checks import run_check
+    from memwal.fleet import Order, Skipped, run_job
+    from memwal.maintenance.guard import Guard
 
-    with open_catalog(url) as catalog:
-        found = run_check(catalog, name, force=not if_due, whole=whole)
+    with _opened(name, url) as opened:
+
+        def all_rows(order: Order, guard: Guard) -> JobResult:
+            guard()
+            return opened.table.check_quality(order.rules)
+
+        found = run_job(
+            opened.catalog,
+            name,
+            "quality",
+            force=not if_due,
+            perform=all_rows if whole else None,
+        )
     if not isinstance(found, Skipped):
         print_result(found, as_json=as_json)
     elif as_json:

@@ -9,7 +9,9 @@ from typing import Any
 from uuid import UUID
 
 from memwal.catalog.records import ManagedTable
+from memwal.errors import InvalidInputError
 from memwal.maintenance.policy import Policy
+from memwal.quality.rules import QualityRules
 
 
 class Why(StrEnum):
@@ -90,6 +92,22 @@ class Order:
         """The policy of the table."""
         return self.table.policy
 
+    @property
+    def rules(self) -> QualityRules:
+        """What the policy says about the quality of rows.
+
+        Raises
+        ------
+        InvalidInputError
+            It has no suite.
+        """
+        rules = self.policy.quality
+        if rules is None or not rules.suite:
+            raise InvalidInputError(
+                f"the policy of {self.table.name} has no suite; give it one with memwal quality set"
+            )
+        return rules
+
     def arguments(self) -> list[str]:
         """Options of ``spark_apps/{job}.py`` that do the same, without table and credentials."""
         match self.job:
@@ -121,6 +139,11 @@ class Order:
                         else []
                     ),
                 ]
+            case "quality":
+                found = ["--quality", json.dumps(self.rules.to_dict())]
+                if self.rules.check_sample_rows is not None:
+                    found += ["--sample-rows", str(self.rules.check_sample_rows)]
+                return found
             case _:
                 return []
 

@@ -59,4 +59,6 @@ def perform_here(
                 guard=guard,
                 run=run,
             )
+        case "quality":
+            return table.check_quality(order.rules, sample_rows=order.rules.check_sample_rows)
     raise InvalidInputError(f"there is no job {order.job!r}; the jobs are {', '.join(JOBS)}")

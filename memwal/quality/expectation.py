@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _MOST_EXPECTATIONS = 500
 _MOST_BYTES = 64 * 1024
 _MOST_PATTERN = 1_000
+_SHOWN = 80
 _PATTERNS = ("regex", "regex_list")
 _COLUMNS = ("column", "column_A", "column_B")
 _VECTOR = "expect_vector_"
@@ -95,7 +96,7 @@ class Expectation:
         return float(self.kwargs.get("mostly", 1.0))
 
     def __str__(self) -> str:
-        shown = ", ".join(f"{key}={json.dumps(value)}" for key, value in self.kwargs.items())
+        shown = ", ".join(f"{key}={_short(value)}" for key, value in self.kwargs.items())
         return f"{self.type}({shown})"
 
     def to_dict(self) -> dict[str, Any]:
@@ -156,6 +157,12 @@ class Expectation:
     def _wrong(self, what: str) -> InvalidInputError:
         column = f" of {', '.join(self.columns)}" if self.columns else ""
         return InvalidInputError(f"{self.type}{column} {what}")
+
+
+def _short(value: object) -> str:
+    """A value in a message that stands beside every row that fails."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def _is_number(value: object) -> TypeGuard[int | float]:

@@ -144,8 +144,9 @@ def _report(
     region: RegionRows, rules: QualityRules, findings: Sequence[Finding], chosen: Mask
 ) -> QualityReport:
     masks = [f.failed for f in findings if f.failed is not None]
-    hit = np.logical_or.reduce(masks) if masks else np.zeros(0, np.bool_)
-    keys = region.take(_at(np.flatnonzero(chosen)[hit], len(chosen)), region.primary_key)
+    positions = np.flatnonzero(chosen)
+    hit = np.logical_or.reduce(masks) if masks else np.zeros(len(positions), np.bool_)
+    keys = region.take(_at(positions[hit], len(chosen)), region.primary_key)
     tallies = []
     for finding in findings:
         # Keys are read of the failing rows only.

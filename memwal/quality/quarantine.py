@@ -201,8 +201,6 @@ class Quarantine:
 
         def take_away(base: BaseTable) -> None:
             found = base.dataset.to_table(columns=list(_ORIGIN), filter=where)
-            if found.num_rows == len(belong):
-                return
             extra = [
                 Origin(UUID(region), number, row)
                 for region, number, row in zip(*(c.to_pylist() for c in found.columns), strict=True)

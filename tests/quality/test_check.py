@@ -16,8 +16,7 @@ from support.tables import MakeTable
 import memwal
 from memwal.catalog import Catalog, Policy, RunState
 from memwal.errors import InvalidInputError
-from memwal.fleet import Skipped, Why, run_job
-from memwal.fleet.checks import run_check
+from memwal.fleet import Fleet, Skipped, Why, run_job
 from memwal.quality.check import check_quality
 from memwal.quality.expectation import read_suite
 from memwal.quality.profile import propose_suite
@@ -99,7 +98,7 @@ class TestManaged:
     def test_a_check_is_recorded(self, merged: memwal.Table, catalog: Catalog) -> None:
         policy = Policy(quality=rules("off", *SUITE, check_schedule_seconds=3600))
         catalog.register("t", uri=merged.uri, policy=policy)
-        result = run_check(catalog, "t")
+        result = run_job(catalog, "t", "quality")
         assert not isinstance(result, Skipped)
         (run,) = catalog.runs(table="t")
         assert (run.job, run.state) == ("quality", RunState.SUCCEEDED)
@@ -107,24 +106,24 @@ class TestManaged:
         assert run.result["quality"]["failed_rows"] == 5
         assert "39=38" not in json.dumps(run.result)
 
-        again = run_check(catalog, "t")
+        again = run_job(catalog, "t", "quality")
         assert isinstance(again, Skipped)
         assert again.why == Why.NOT_DUE
-        assert not isinstance(run_check(catalog, "t", force=True, whole=True), Skipped)
-
-    def test_one_at_a_time(self, merged: memwal.Table, catalog: Catalog) -> None:
-        catalog.register("t", uri=merged.uri, policy=Policy(quality=rules("warn")))
-        with catalog.leases.acquire("table/t/quality"):
-            found = run_check(catalog, "t", force=True)
-        assert isinstance(found, Skipped)
-        assert found.why == Why.AT_WORK
+        assert not isinstance(run_job(catalog, "t", "quality", force=True), Skipped)
 
     def test_by_hand_only(self, merged: memwal.Table, catalog: Catalog) -> None:
         catalog.register("t", uri=merged.uri, policy=Policy(quality=rules("warn")))
-        assert isinstance(run_check(catalog, "t"), Skipped)
+        assert isinstance(run_job(catalog, "t", "quality"), Skipped)
         catalog.register("none", uri=merged.uri)
+        assert isinstance(run_job(catalog, "none", "quality"), Skipped)
         with pytest.raises(InvalidInputError, match="no suite"):
-            run_check(catalog, "none")
+            run_job(catalog, "none", "quality", force=True)
+
+    def test_a_fleet_checks_what_is_due(self, merged: memwal.Table, catalog: Catalog) -> None:
+        policy = Policy(quality=rules("warn", check_schedule_seconds=3600))
+        catalog.register("t", uri=merged.uri, policy=policy)
+        done = [one.job for one in Fleet(catalog).run_once()]
+        assert done.count("quality") == 1
 
     def test_merges_go_by_the_policy(self, table: memwal.Table, catalog: Catalog) -> None:
         catalog.register("t", uri=table.uri, policy=Policy(quality=rules("hold")))

@@ -154,3 +154,8 @@ class TestRules:
         off = replace(rules("warn"), mode="off")
         assert not off.gates
         assert len(off.suite) == 1
+
+
+def test_a_message_is_short_however_long_a_set_is() -> None:
+    long = one("expect_column_values_to_be_in_set", column="n", value_set=list(range(5_000)))
+    assert len(str(read_suite([long])[0])) < 200
