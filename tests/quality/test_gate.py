@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 import random
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 from support.quarantined import Rows, flush, positive, quarantine, rules, waiting
@@ -272,3 +275,20 @@ def test_the_keys_alone_are_deleted(table: memwal.Table) -> None:
         writer.delete(keys(1))
     table.merge(quality=rules("hold"))
     assert base_state(table) == {}
+
+
+def test_tasks_take_their_rules_to_other_machines(table: memwal.Table) -> None:
+    flush(table, {1: -1, 2: 2})
+
+    def elsewhere(tasks: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
+        done = pickle.loads(pickle.dumps(function))
+        return [
+            pickle.loads(pickle.dumps(done(task)))
+            for task in pickle.loads(pickle.dumps(list(tasks)))
+        ]
+
+    result = table.merge(quality=rules("quarantine"), run=elsewhere)
+
+    assert base_state(table) == {2: 2}
+    assert result.quality is not None
+    assert result.quality["quarantined_rows"] == 1
