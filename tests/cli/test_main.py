@@ -48,7 +48,9 @@ def test_every_command_takes_json_and_storage_options(cli, command):
 
 def test_every_command_is_tested_here():
     group = get_command(app)
-    assert sorted(group.commands) == sorted([*COMMANDS, "catalog", "fleet", "inspect", "jobs"])
+    assert sorted(group.commands) == sorted(
+        [*COMMANDS, "catalog", "fleet", "inspect", "jobs", "quality"]
+    )
     assert [["inspect", name] for name in group.commands["inspect"].commands] == INSPECTIONS
 
 
