@@ -17,6 +17,7 @@ from _child import memory, reset_peak
 
 import memwal
 from memwal.maintenance.merge import merge
+from memwal.quality.rules import QualityRules
 
 
 def main() -> None:
@@ -24,13 +25,15 @@ def main() -> None:
     task = json.loads(sys.argv[1])
     table = memwal.open(task["uri"])
     table.base()
+    gate = task.get("quality")
+    rules = QualityRules.from_dict(gate) if gate else None
     import_module("memwal.table_index.pinned_namespace")
     os.sync()
     reset_peak()
     baseline = memory("VmRSS")
     started = time.perf_counter()
     if task["do"] == "ours":
-        merge(table.location, commit_bytes=task["commit_bytes"])
+        merge(table.location, commit_bytes=task["commit_bytes"], quality=rules)
     else:
         for source in task["sources"]:
             _native(task["uri"], lance.dataset(source), use_index=task["use_index"])

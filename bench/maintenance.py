@@ -14,12 +14,14 @@ from pathlib import Path
 from _index_builds import index_lines
 from _measure import Line, machine, show
 from _merges import memory_lines, merge_lines
+from _quality import quality_lines
 from _regions import region_lines
 from _spark_merges import spark_lines
 
 _PARTS: dict[str, Callable[[Path, int], Iterator[Line]]] = {
     "merge": merge_lines,
     "memory": memory_lines,
+    "quality": quality_lines,
     "spark": spark_lines,
     "regions": region_lines,
     "index": index_lines,

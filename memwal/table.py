@@ -29,6 +29,7 @@ from memwal.maintenance.merge import DEFAULT_COMMIT_BYTES, merge
 from memwal.maintenance.results import JobResult, TaskRunner, run_in_process
 from memwal.maintenance.snapshot_build import build_snapshot
 from memwal.maintenance.status import TableStatus
+from memwal.quality.rules import QualityRules
 from memwal.reader.sources import MemTables
 from memwal.reads import PastReads, Reads
 from memwal.region.discovery import discover_regions
@@ -182,6 +183,7 @@ class Table(Reads):
         commit_bytes: int = DEFAULT_COMMIT_BYTES,
         run_bytes: int | None = None,
         max_tasks: int = 1,
+        quality: QualityRules | None = None,
         guard: Guard | None = None,
         run: TaskRunner = run_in_process,
     ) -> JobResult:
@@ -193,6 +195,7 @@ class Table(Reads):
             commit_bytes=commit_bytes,
             run_bytes=run_bytes,
             max_tasks=max_tasks,
+            quality=quality,
             guard=guard,
             run=run,
         )
@@ -297,6 +300,12 @@ class Table(Reads):
             run=run,
         )
 
+    def check_quality(self, quality: QualityRules, *, sample_rows: int | None = None) -> JobResult:
+        """Hold the base table against a suite: :func:`memwal.quality.check.check_quality`."""
+        from memwal.quality.check import check_quality
+
+        return check_quality(self.location, quality, sample_rows=sample_rows)
+
     def checkpoint(
         self,
         *,
@@ -304,6 +313,7 @@ class Table(Reads):
         timeout: timedelta | None = None,
         commit_bytes: int = DEFAULT_COMMIT_BYTES,
         max_tasks: int = 1,
+        quality: QualityRules | None = None,
         progress: Callable[[CheckpointProgress], None] | None = None,
         run: TaskRunner = run_in_process,
     ) -> JobResult:
@@ -323,6 +333,7 @@ class Table(Reads):
             self.location,
             commit_bytes=commit_bytes,
             max_tasks=max_tasks,
+            quality=quality,
             timeout=None if left is None else timedelta(seconds=left),
             progress=progress,
             run=run,

@@ -10,6 +10,7 @@ import sys
 from memwal.fleet.tables import check_regions
 from memwal.maintenance.merge import DEFAULT_COMMIT_BYTES
 from memwal.maintenance.results import JobResult
+from memwal.quality.rules import read_rules
 from memwal.spark.application import (
     Application,
     job_parser,
@@ -42,6 +43,11 @@ def main() -> int:
         "(default: no limit)",
     )
     parser.add_argument(
+        "--quality",
+        metavar="JSON",
+        help="rules of quality as a policy has them, or @FILE with them (default: all rows enter)",
+    )
+    parser.add_argument(
         "--max-tasks",
         type=positive_int,
         metavar="N",
@@ -60,6 +66,7 @@ def merge(application: Application) -> JobResult:
         skip=skip,
         commit_bytes=options.commit_bytes,
         run_bytes=options.run_bytes,
+        quality=read_rules(options.quality) if options.quality else None,
         max_tasks=options.max_tasks or min(application.parallelism, MOST_TASKS),
         run=application.run,
     )

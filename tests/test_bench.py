@@ -142,12 +142,13 @@ def test_tables_of_reads_are_kept_when_asked(tmp_path: Path) -> None:
 JOB_LINES: dict[str, dict[str, int]] = {
     "merge": {"merge": 3, "merge memory": 1},
     "memory": {"merge memory": 3},
+    "quality": {"quality": 3},
     "spark": {"spark": 3},
     "regions": {"region requests": 7, "region seconds": 7, "region memory": 7},
 }
 
 
-SLOW_JOBS = ("merge", "memory", "spark")
+SLOW_JOBS = ("merge", "memory", "quality", "spark")
 
 
 def job_lines(folder: Path, name: str) -> list[dict[str, Any]]:

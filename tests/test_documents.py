@@ -38,6 +38,7 @@ def test_the_readme_example_runs(
         "catalog.md",
         "fleet.md",
         "events.md",
+        "quality.md",
     ],
 )
 def test_the_examples_of_a_guide_run_one_after_another(
@@ -67,6 +68,7 @@ DOCUMENTS = [
     "docs/maintenance.md",
     "docs/metrics.md",
     "docs/operators.md",
+    "docs/quality.md",
     "docs/verify.md",
     "docs/writer.md",
     "docs/search.md",

@@ -378,6 +378,8 @@ def _show_policy(policy: Policy, *, as_json: bool) -> None:
     if as_json:
         print_json(values)
         return
+    if policy.quality is not None:
+        values["quality"] = f"{policy.quality.mode}, {len(policy.quality.suite)} expectations"
     print_fields(
         (f"  {key}", ", ".join(value) or None if isinstance(value, list) else value)
         for key, value in values.items()

@@ -51,7 +51,7 @@ def held(
 def run(
     name: Name,
     job: Annotated[
-        str, typer.Argument(metavar="JOB", help="merge, index, compact, snapshot or gc.")
+        str, typer.Argument(metavar="JOB", help="merge, index, compact, snapshot, gc or quality.")
     ],
     force: Annotated[
         bool,

@@ -18,6 +18,7 @@ from memwal.cli import (
     inspection,
     jobs,
     metrics,
+    quality,
     runs,
     setup,
     status,
@@ -77,6 +78,7 @@ app.add_typer(catalog.app, name="catalog")
 app.add_typer(runs.app, name="jobs")
 app.add_typer(fleet.app, name="fleet")
 app.add_typer(metrics.app, name="metrics")
+app.add_typer(quality.app, name="quality")
 
 
 def run() -> None:

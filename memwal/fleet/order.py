@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
 from memwal.catalog.records import ManagedTable
+from memwal.errors import InvalidInputError
 from memwal.maintenance.policy import Policy
+from memwal.quality.rules import QualityRules
 
 
 class Why(StrEnum):
@@ -92,6 +95,22 @@ class Order:
         """The policy of the table."""
         return self.table.policy
 
+    @property
+    def rules(self) -> QualityRules:
+        """What the policy says about the quality of rows.
+
+        Raises
+        ------
+        InvalidInputError
+            It has no suite.
+        """
+        rules = self.policy.quality
+        if rules is None or not rules.suite:
+            raise InvalidInputError(
+                f"the policy of {self.table.name} has no suite; give it one with memwal quality set"
+            )
+        return rules
+
     def arguments(self) -> list[str]:
         """Options of ``spark_apps/{job}.py`` that do the same, without table and credentials."""
         match self.job:
@@ -103,6 +122,8 @@ class Order:
                     found += ["--region", str(region)]
                 for region in self.skip:
                     found += ["--skip-region", str(region)]
+                if self.policy.quality is not None and self.policy.quality.gates:
+                    found += ["--quality", json.dumps(self.policy.quality.to_dict())]
                 return found
             case "index":
                 return [] if self.index is None else ["--index", self.index]
@@ -123,6 +144,11 @@ class Order:
                         else []
                     ),
                 ]
+            case "quality":
+                found = ["--quality", json.dumps(self.rules.to_dict())]
+                if self.rules.check_sample_rows is not None:
+                    found += ["--sample-rows", str(self.rules.check_sample_rows)]
+                return found
             case _:
                 return []
 

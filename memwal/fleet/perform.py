@@ -32,6 +32,7 @@ def perform_here(
                 commit_bytes=policy.merge_commit_bytes,
                 run_bytes=order.run_bytes,
                 max_tasks=order.max_tasks,
+                quality=policy.quality,
                 guard=guard,
                 run=run,
             )
@@ -59,4 +60,6 @@ def perform_here(
                 guard=guard,
                 run=run,
             )
+        case "quality":
+            return table.check_quality(order.rules, sample_rows=order.rules.check_sample_rows)
     raise InvalidInputError(f"there is no job {order.job!r}; the jobs are {', '.join(JOBS)}")

@@ -12,6 +12,7 @@ from memwal.errors import ConflictError
 from memwal.maintenance.index_build import build_indexes
 from memwal.maintenance.merge import DEFAULT_COMMIT_BYTES, merge
 from memwal.maintenance.results import HeldRegion, JobResult, TaskRunner, run_in_process
+from memwal.quality.rules import QualityRules
 from memwal.region.discovery import read_manifests
 from memwal.storage.location import TableLocation
 from memwal.table_index.base_table import open_base
@@ -42,6 +43,7 @@ def checkpoint(
     *,
     commit_bytes: int = DEFAULT_COMMIT_BYTES,
     max_tasks: int = 1,
+    quality: QualityRules | None = None,
     timeout: timedelta | None = None,
     progress: Callable[[CheckpointProgress], None] | None = None,
     run: TaskRunner = run_in_process,
@@ -52,7 +54,7 @@ def checkpoint(
 
     Parameters
     ----------
-    commit_bytes, max_tasks
+    commit_bytes, max_tasks, quality
         See :func:`memwal.maintenance.merge.merge`.
     timeout : timedelta, optional
         How long it may take. It is looked at between the commits of a task each.
@@ -98,6 +100,7 @@ def checkpoint(
                 # One commit of each task at a time, to look at the clock in between.
                 run_bytes=commit_bytes * max_tasks,
                 max_tasks=max_tasks,
+                quality=quality,
                 run=run,
             )
         )

@@ -10,7 +10,7 @@ from typing import Any
 from memwal.maintenance.policy import Policy
 from memwal.maintenance.status import RegionBacklog, TableStatus
 
-JOBS = ("merge", "index", "compact", "snapshot", "gc")
+JOBS = ("merge", "index", "compact", "snapshot", "gc", "quality")
 """All jobs, in the order in which one run does them."""
 
 
@@ -56,8 +56,8 @@ class Figures:
         Merged generations that the index which is furthest behind does not cover.
     index_rows : int or None
         Rows of the base table that one of the indexes does not cover.
-    index_seconds, gc_seconds : float or None
-        Since the last build of the indexes, and collection. None: there was none.
+    index_seconds, gc_seconds, quality_seconds : float or None
+        Since the last build of the indexes, collection, and check of quality. None: there was none.
     snapshot_seconds : float or None
         Age of the region snapshot. None: there is none.
     changed_regions : int or None
@@ -72,6 +72,7 @@ class Figures:
     index_rows: int | None = None
     index_seconds: float | None = None
     gc_seconds: float | None = None
+    quality_seconds: float | None = None
     snapshot_seconds: float | None = None
     changed_regions: int | None = None
     reclaimable_bytes: int | None = None
@@ -105,6 +106,7 @@ def figures_of(status: TableStatus, *, now: datetime, last_runs: Mapping[str, da
         index_rows=max((lag.rows for lag in status.indexes if lag.rows is not None), default=None),
         index_seconds=_since("index", now, last_runs),
         gc_seconds=_since("gc", now, last_runs),
+        quality_seconds=_since("quality", now, last_runs),
         snapshot_seconds=status.snapshot_age_seconds,
         changed_regions=status.changed_regions,
         reclaimable_bytes=status.reclaimable_bytes,
@@ -126,6 +128,7 @@ def judge(
         ),
         "snapshot": _snapshot(figures, policy, window),
         "gc": _gc(figures, policy, window),
+        "quality": _quality(figures, policy, window),
     }
 
 
@@ -266,6 +269,18 @@ def _gc(figures: Figures, policy: Policy, window: str | None) -> Due:
         ],
         window,
         never="nothing was ever collected" if figures.gc_seconds is None else None,
+    )
+
+
+def _quality(figures: Figures, policy: Policy, window: str | None) -> Due:
+    rules = policy.quality
+    if rules is None or not rules.suite or rules.check_schedule_seconds is None:
+        return Due()
+    seconds, every = figures.quality_seconds, rules.check_schedule_seconds
+    return _decide(
+        [_Limit("seconds since the check of quality", seconds, every)],
+        window,
+        never="the quality of its rows was never checked" if seconds is None else None,
     )
 
 

@@ -3,7 +3,8 @@
 One commit carries the rows of one or more regions together with their merge progress. What a
 process that pauses, dies or repeats does at each step:
 
-* before the delete pass: nothing happened;
+* before the delete pass: nothing happened. Rows that the rules of quality keep out are in the
+  quarantine by then: :mod:`memwal.quality.ledger`;
 * between the delete pass and the marked commit: keys whose newest row is a tombstone are gone from
   the base table a little early. Every reader that merges sees them as deleted anyway, and the next
   run does both passes again;
@@ -46,6 +47,9 @@ from memwal.maintenance.merge_source import (
     read_source,
 )
 from memwal.maintenance.results import HeldRegion, JobResult, TaskRunner, run_in_process
+from memwal.quality.ledger import Ledger
+from memwal.quality.report import QualityReport, combine
+from memwal.quality.rules import QualityRules
 from memwal.region.discovery import read_manifests
 from memwal.storage.location import TableLocation
 from memwal.storage.write_behind import write_behind
@@ -87,6 +91,7 @@ class MergeTask:
     location: TableLocation
     regions: tuple[RegionBatch, ...]
     commit_bytes: int
+    quality: QualityRules | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +105,7 @@ class MergeOutcome:
     rows_deleted: int = 0
     bytes: int = 0
     held: tuple[HeldRegion, ...] = ()
+    quality: tuple[QualityReport, ...] = ()
 
 
 def merge(
@@ -110,6 +116,7 @@ def merge(
     commit_bytes: int = DEFAULT_COMMIT_BYTES,
     run_bytes: int | None = None,
     max_tasks: int = 1,
+    quality: QualityRules | None = None,
     guard: Guard | None = None,
     run: TaskRunner = run_in_process,
 ) -> JobResult:
@@ -131,6 +138,9 @@ def merge(
         Into how many tasks the regions are divided at most. A task has a whole commit to make:
         a merge keeps all processors of a machine busy; and of two merges at once that each insert
         more than some dozens of new keys Lance refuses the second, which is then done again.
+    quality : QualityRules, optional
+        What the rows must be like that enter, and what is done about those that are not; see
+        :mod:`memwal.quality`. By default all rows enter.
     guard : callable, optional
         Called right before each commit by the tasks that run in this process; what it raises stops
         them.
@@ -141,7 +151,8 @@ def merge(
     -------
     JobResult
         Figures ``generations``, ``rows_upserted``, ``rows_deleted``, and the ``bytes`` in memory
-        of these generations; one problem for each region that had to be left out.
+        of these generations; one problem for each region that had to be left out; what the rules of
+        quality found.
     """
     started = time.monotonic()
     tasks = plan_merge(
@@ -151,9 +162,11 @@ def merge(
         commit_bytes=commit_bytes,
         run_bytes=run_bytes,
         max_tasks=max_tasks,
+        quality=quality if quality is not None and quality.gates else None,
     )
     outcomes: list[MergeOutcome] = run(tasks, guarded(run_merge_task, guard)) if tasks else []
     held = tuple(region for outcome in outcomes for region in outcome.held)
+    found = combine(report for outcome in outcomes for report in outcome.quality)
     return JobResult(
         job="merge",
         table=location.uri,
@@ -167,8 +180,9 @@ def merge(
             "rows_deleted": sum(outcome.rows_deleted for outcome in outcomes),
             "bytes": sum(outcome.bytes for outcome in outcomes),
         },
-        problems=tuple(str(region) for region in held),
+        problems=(*map(str, held), *(found.problems() if found is not None else ())),
         held=held,
+        quality=None if found is None else found.to_dict(),
     )
 
 
@@ -180,6 +194,7 @@ def plan_merge(
     commit_bytes: int = DEFAULT_COMMIT_BYTES,
     run_bytes: int | None = None,
     max_tasks: int = 1,
+    quality: QualityRules | None = None,
 ) -> tuple[MergeTask, ...]:
     """Divide the backlog into tasks of about the same size; see :func:`merge`."""
     manifests = read_manifests(location.store, regions)
@@ -198,7 +213,7 @@ def plan_merge(
     shares: list[list[RegionBatch]] = [[] for _ in range(count)]
     for batch in sorted(batches, key=lambda batch: batch.bytes, reverse=True):
         min(shares, key=lambda share: sum(b.bytes for b in share)).append(batch)
-    return tuple(MergeTask(location, tuple(share), commit_bytes) for share in shares)
+    return tuple(MergeTask(location, tuple(share), commit_bytes, quality) for share in shares)
 
 
 def _oldest(batches: Sequence[RegionBatch], budget: int) -> list[RegionBatch]:
@@ -254,7 +269,9 @@ def run_merge_task(task: MergeTask, *, guard: Guard | None = None) -> MergeOutco
         single = sum(len(batch.generations) for batch in now) == 1
         try:
             attempts = _ATTEMPTS if single else _TRIES
-            done = _merge_commit(task.location, now, attempts=attempts, look=guard or _go_on)
+            done = _merge_commit(
+                task.location, now, attempts=attempts, look=guard or _go_on, rules=task.quality
+            )
         except _Contended:
             if single:
                 raise
@@ -272,6 +289,7 @@ def run_merge_task(task: MergeTask, *, guard: Guard | None = None) -> MergeOutco
             rows_deleted=outcome.rows_deleted + done.rows_deleted,
             bytes=outcome.bytes + done.bytes,
             held=(*outcome.held, *done.held),
+            quality=(*outcome.quality, *done.quality),
         )
         stopped = {held.region_id for held in done.held}
         left = [batch for batch in left if str(batch.region_id) not in stopped]
@@ -287,6 +305,7 @@ class _Commit:
     rows_deleted: int = 0
     bytes: int = 0
     held: tuple[HeldRegion, ...] = ()
+    quality: tuple[QualityReport, ...] = ()
 
 
 def _next_commit(
@@ -316,10 +335,12 @@ def _merge_commit(
     *,
     attempts: int,
     look: Guard,
+    rules: QualityRules | None = None,
 ) -> _Commit:
     """Merge what the base table does not have yet of these batches, with one marked commit."""
     held: dict[UUID, HeldRegion] = {}
     source: MergeSource | None = None
+    ledger = Ledger(rules, location) if rules is not None else None
     deleted = 0
     for attempt in range(attempts):
         if attempt:
@@ -328,16 +349,20 @@ def _merge_commit(
         base.require_mem_wal()
         wanted = not_merged(base, batches, held)
         if not wanted:
-            return _Commit(version=base.version, held=tuple(held.values()))
+            return _Commit(
+                version=base.version, held=tuple(held.values()), quality=_found(ledger, ())
+            )
         if source is None or not _is_of(source, base, wanted):
             try:
-                source = read_source(base, wanted, held)
+                source = read_source(base, wanted, held, ledger)
             except Collected:
                 continue
             if source is None:
                 continue
         try:
             look()
+            if ledger is not None:
+                ledger.keep(batch.region_id for batch in source.batches)
             if source.deletes.num_rows:
                 deleted += _delete(base, source.deletes)
                 base = open_base(location)
@@ -348,6 +373,10 @@ def _merge_commit(
         except _Conflict as conflict:
             logger.info("merge into %s met another commit, trying again: %s", location, conflict)
             continue
+        if ledger is not None:
+            ledger.settle(
+                (batch.region_id, [g.number for g in batch.generations]) for batch in source.batches
+            )
         return _Commit(
             version=base.version,
             commits=2 if source.deletes.num_rows else 1,
@@ -356,10 +385,16 @@ def _merge_commit(
             rows_deleted=deleted,
             bytes=sum(batch.bytes for batch in source.batches),
             held=tuple(held.values()),
+            quality=_found(ledger, [batch.region_id for batch in source.batches]),
         )
     raise _Contended(
         f"{attempts} attempts to merge into {location} met other commits; try again later"
     )
+
+
+def _found(ledger: Ledger | None, merged: Collection[UUID]) -> tuple[QualityReport, ...]:
+    report = ledger.report(merged) if ledger is not None else None
+    return () if report is None else (report,)
 
 
 def _is_of(source: MergeSource, base: BaseTable, wanted: Sequence[RegionBatch]) -> bool:

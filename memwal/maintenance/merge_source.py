@@ -16,6 +16,8 @@ import pyarrow.compute as pc
 from memwal.errors import MemWalError, ObjectNotFoundError
 from memwal.format.names import TOMBSTONE
 from memwal.maintenance.results import HeldRegion
+from memwal.quality.gate import RegionRows
+from memwal.quality.ledger import Ledger
 from memwal.reader.generations import open_generation
 from memwal.region.newest import key_column, newest_rows
 from memwal.table_index.base_table import BaseTable, open_base, translate_lance_error
@@ -92,12 +94,15 @@ def not_merged(
 
 
 def read_source(
-    base: BaseTable, batches: Sequence[RegionBatch], held: dict[UUID, HeldRegion]
+    base: BaseTable,
+    batches: Sequence[RegionBatch],
+    held: dict[UUID, HeldRegion],
+    ledger: Ledger | None = None,
 ) -> MergeSource | None:
-    """Read the newest row of each key.
+    """Read the newest row of each key, of those that the ledger lets in.
 
     Each region is read on its own, so that one that is damaged does not stop the others. It is read
-    up to the generation that cannot be read, which is noted in ``held``.
+    up to the generation that cannot be read, or is to wait, which is noted in ``held``.
 
     Raises
     ------
@@ -105,7 +110,7 @@ def read_source(
         A generation is gone, since somebody else merged it.
     """
     with ThreadPoolExecutor(_PARALLEL_READS) as pool:
-        found = list(pool.map(partial(_read_region, base), batches))
+        found = list(pool.map(partial(_read_region, base, ledger), batches))
     for batch, read in zip(batches, found, strict=True):
         if read.stopped is None:
             continue
@@ -128,14 +133,17 @@ def read_source(
     )
 
 
-def _read_region(base: BaseTable, batch: RegionBatch) -> _Read:
+def _read_region(base: BaseTable, ledger: Ledger | None, batch: RegionBatch) -> _Read:
     """Newest rows of a region's generations, and the keys whose newest row is a tombstone."""
     pieces: list[pa.RecordBatch] = []
-    stopped = None
+    counts: list[int] = []
+    stopped: MemWalError | None = None
     taken = 0
     for generation in batch.generations:
         try:
-            pieces += _read_generation(base, batch.region_id, generation)
+            found = _read_generation(base, batch.region_id, generation)
+            pieces += found
+            counts.append(sum(piece.num_rows for piece in found))
         except MemWalError as error:
             stopped = error
             break
@@ -149,6 +157,22 @@ def _read_region(base: BaseTable, batch: RegionBatch) -> _Read:
     newest = np.zeros(keys.num_rows, np.bool_)
     newest[newest_rows(key_column(keys, names))] = True
     deleted = np.concatenate([np.empty(0, np.bool_), *map(_is_tombstone, pieces)], dtype=np.bool_)
+    if ledger is not None and pieces:
+        rows = pa.Table.from_batches([piece.select(base.schema.names) for piece in pieces])
+        screened = ledger.screen(
+            RegionRows(
+                region_id=batch.region_id,
+                generations=tuple(g.number for g in batch.generations[:taken]),
+                counts=tuple(counts),
+                keys=key_column(keys, names),
+                newest=newest,
+                deleted=deleted,
+                take=partial(_some, rows),
+                primary_key=base.primary_key,
+            )
+        )
+        newest, taken = screened.newest, screened.taken
+        stopped = screened.stopped or stopped
     upserts = []
     start = 0
     for rows in pieces:
@@ -163,6 +187,14 @@ def _read_region(base: BaseTable, batch: RegionBatch) -> _Read:
         keys.take(pa.array(np.flatnonzero(newest & deleted))),
         stopped,
     )
+
+
+def _some(
+    rows: pa.Table, mask: np.ndarray[Any, np.dtype[np.bool_]], columns: Sequence[str] | None
+) -> pa.Table:
+    names = [name for name in rows.schema.names if columns is None or name in columns]
+    chosen = rows.select(names)
+    return chosen if mask.all() else chosen.filter(pa.array(mask))
 
 
 def _read_generation(

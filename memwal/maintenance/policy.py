@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from memwal.errors import InvalidInputError
@@ -18,6 +18,7 @@ from memwal.maintenance.policy_checks import (
     check_tuple,
 )
 from memwal.maintenance.quiet_hours import QuietWindow
+from memwal.quality.rules import QualityRules
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -109,6 +110,9 @@ class Policy:
         Shown beside the table, to filter by.
     priority : int, default 1
         1 to 100; tables with a higher one get free task slots first.
+    quality : QualityRules or None, default None
+        What the rows of the table must be like, and what a merge does about those that are not;
+        see :class:`~memwal.quality.rules.QualityRules`.
 
     Raises
     ------
@@ -146,6 +150,7 @@ class Policy:
     retries: int = 2
     tags: tuple[str, ...] = ()
     priority: int = 1
+    quality: QualityRules | None = None
 
     def __post_init__(self) -> None:
         check_integer("merge_at_generations", self.merge_at_generations, low=1)
@@ -185,6 +190,8 @@ class Policy:
             check_seconds("version_retention_seconds", self.version_retention_seconds, low=0)
         check_schedule("schedule", self.schedule)
         check_tags("tags", self.tags)
+        if self.quality is not None and not isinstance(self.quality, QualityRules):
+            raise InvalidInputError("Policy key 'quality' is no QualityRules.")
         for window in check_tuple("quiet_hours", self.quiet_hours):
             QuietWindow.parse(window)
 
@@ -202,7 +209,11 @@ class Policy:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        return {**asdict(self), **{key: list(getattr(self, key)) for key in _TUPLES}}
+        return {
+            **asdict(replace(self, quality=None)),
+            **{key: list(getattr(self, key)) for key in _TUPLES},
+            "quality": None if self.quality is None else self.quality.to_dict(),
+        }
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
@@ -224,6 +235,8 @@ class Policy:
         for key in _TUPLES:
             if isinstance(options.get(key), list):
                 options[key] = tuple(options[key])
+        if options.get("quality") is not None and not isinstance(options["quality"], QualityRules):
+            options["quality"] = QualityRules.from_dict(options["quality"])
         return cls(**options)
 
     def merge_reason(self, region: RegionBacklog) -> str | None:

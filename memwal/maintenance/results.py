@@ -32,7 +32,7 @@ class HeldRegion:
     region_id : str
         UUID as text.
     generation : int
-        The first generation that cannot be read; it and all later ones wait.
+        The first generation that cannot be merged; it and all later ones wait.
     reason : str
         Why, and what to do.
     """
@@ -42,10 +42,7 @@ class HeldRegion:
     reason: str
 
     def __str__(self) -> str:
-        return (
-            f"region {self.region_id} is held at generation {self.generation}, which cannot be "
-            f"read: {self.reason}"
-        )
+        return f"region {self.region_id} is held at generation {self.generation}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +52,7 @@ class JobResult:
     Attributes
     ----------
     job : str
-        ``merge``, ``index``, ``snapshot`` or ``gc``.
+        ``merge``, ``index``, ``compact``, ``snapshot``, ``gc`` or ``quality``.
     table : str
         URI of the table.
     version : int
@@ -70,6 +67,9 @@ class JobResult:
         What was left undone and why; a job that skips a region says so here.
     held : tuple of HeldRegion
         Regions that a merge could not go on with. They are among the problems as well.
+    quality : dict or None
+        What a gate or a check found in rows, as of :class:`memwal.quality.report.QualityReport`;
+        None when nothing was looked at. It holds keys of rows, and no other values.
     """
 
     job: str
@@ -81,6 +81,7 @@ class JobResult:
     figures: dict[str, int] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
     held: tuple[HeldRegion, ...] = ()
+    quality: dict[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""

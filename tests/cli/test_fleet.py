@@ -123,7 +123,7 @@ class TestStatus:
         found = cli("status", *arguments, "--json").json
         assert found["table"] == "flights"
         assert found["backlog_generations"] == 6
-        assert sorted(found["due"]) == ["compact", "gc", "index", "merge", "snapshot"]
+        assert sorted(found["due"]) == ["compact", "gc", "index", "merge", "quality", "snapshot"]
         assert sorted(found["due"]["merge"]["regions"]) == sorted([str(BAD), str(GOOD)])
 
     def test_an_address_is_no_name(self, cli, flights, monkeypatch):

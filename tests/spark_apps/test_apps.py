@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 import pytest
+from support.quarantined import flush, rules
 from support.tables import base_state, folder, generations, numbered, rows, state
 
 import memwal
@@ -76,6 +77,7 @@ def test_options_of_merge(app, table, calls):
         "skip": (),
         "commit_bytes": DEFAULT_COMMIT_BYTES,
         "run_bytes": None,
+        "quality": None,
         "max_tasks": 3,
     }
     assert calls == [
@@ -84,6 +86,36 @@ def test_options_of_merge(app, table, calls):
         {**plain, "regions": [region], "commit_bytes": 7, "max_tasks": 20},
         {**plain, "skip": [region], "run_bytes": 9},
     ]
+
+
+def test_rules_of_quality_of_a_merge(app, table, calls, tmp_path):
+    managed = ManagedTable(
+        name="flights",
+        uri=table.uri,
+        storage_options_ref=None,
+        policy=Policy(quality=rules("hold")),
+        owner="data",
+        enabled=True,
+        created_at=datetime.now(UTC),
+        updated_at=datetime.now(UTC),
+    )
+    arguments = Order(job="merge", table=managed).arguments()
+    (tmp_path / "rules.json").write_text(arguments[-1])
+    assert app("merge", "--table", table.uri, *arguments) == 0
+    assert app("merge", "--table", table.uri, "--quality", f"@{tmp_path}/rules.json") == 0
+    assert app("merge", "--table", table.uri, "--quality", "{") == 2
+    assert [call["quality"] for call in calls] == [rules("hold")] * 2
+
+
+def test_quality(app, table, result, capsys):
+    flush(table, {1: 1, 2: -2})
+    text = json.dumps(rules("off").to_dict())
+    assert app("merge", "--table", table.uri) == 0
+    assert app("quality", "--table", table.uri, "--quality", text) == 1
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["figures"]["failed_rows"] == 1
+    flush(table, {2: 2})
+    assert app("merge", "--table", table.uri) == 0
+    assert app("quality", "--table", table.uri, "--quality", text, "--sample-rows", 9) == 0
 
 
 @pytest.mark.parametrize("option", ["--region", "--skip-region"])

@@ -1,0 +1,142 @@
+"""Rows in quarantine: which wait, and what becomes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from memwal.quality.evaluate import evaluate
+from memwal.quality.expectation import Severity
+from memwal.quality.kinds import Kind
+from memwal.quality.quarantine import Origin, Quarantine, State, original_rows, origins_of
+from memwal.quality.rules import QualityRules
+from memwal.quality.vectors import Mask
+from memwal.region.newest import key_column
+
+if TYPE_CHECKING:
+    from memwal.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """What became of rows that were to be released.
+
+    Attributes
+    ----------
+    released : tuple of Origin
+        Written to the table again.
+    failing : dict
+        Those that were not, since they are still not as expected: origin to expectations.
+    """
+
+    released: tuple[Origin, ...]
+    failing: dict[Origin, tuple[str, ...]]
+
+
+def waiting_rows(
+    table: Table,
+    quarantine: Quarantine,
+    *,
+    origins: Collection[Origin] | None = None,
+) -> pa.Table:
+    """Rows that wait in quarantine, without those that the table shows just as they are.
+
+    A row that somebody has written again, or that a merge at the same time let in, needs nobody.
+    """
+    found = quarantine.read(origins=origins)
+    if not found.num_rows:
+        return found
+    rows = original_rows(found, table.schema)
+    return found.filter(pa.array(~_shown(table, rows)))
+
+
+def release(
+    table: Table,
+    quarantine: Quarantine,
+    origins: Collection[Origin],
+    *,
+    rules: QualityRules | None = None,
+) -> Released:
+    """Write rows to the table again, as new writes: they replace what their keys have now.
+
+    A process that dies between the write and the note that they are released leaves them in
+    quarantine; releasing them again writes the same values again.
+
+    Parameters
+    ----------
+    origins : collection of Origin
+        Which; those that do not wait are left out.
+    rules : QualityRules, optional
+        Rows that would be kept out again are not released.
+    """
+    found = quarantine.read(origins=origins)
+    if not found.num_rows:
+        return Released((), {})
+    # The newest of a key last, so that it is the one that stays.
+    found = found.sort_by([(f"quarantine_{name}", "ascending") for name in ("generation", "row")])
+    rows = original_rows(found, table.schema)
+    names = origins_of(found)
+    failing = _failing(rows, rules)
+    able = np.array([not failed for failed in failing], np.bool_)
+    released = tuple(name for name, fine in zip(names, able, strict=True) if fine)
+    if released:
+        with table.writer() as writer:
+            writer.upsert(rows.filter(pa.array(able)))
+        quarantine.mark(released, State.RELEASED)
+    return Released(released, {name: why for name, why in zip(names, failing, strict=True) if why})
+
+
+def discard(quarantine: Quarantine, origins: Collection[Origin]) -> int:
+    """Say of rows that they are not wanted; tell how many waited."""
+    return quarantine.mark(origins, State.DISCARDED)
+
+
+def _failing(rows: pa.Table, rules: QualityRules | None) -> list[tuple[str, ...]]:
+    """Of each row the expectations about a row alone that it fails."""
+    suite = [
+        one
+        for one in (rules.suite if rules is not None and rules.gates else ())
+        if one.kind == Kind.ROW and one.severity == Severity.CRITICAL
+    ]
+    findings = [f for f in evaluate(suite, rows) if f.failed is not None]
+    return [
+        tuple(str(f.expectation) for f in findings if f.failed is not None and f.failed[number])
+        for number in range(rows.num_rows)
+    ]
+
+
+def _shown(table: Table, rows: pa.Table) -> Mask:
+    """Which of the rows the table shows with all their values."""
+    names = list(table.primary_key)
+    keys = rows.select(names)
+    there = table.lookup(keys if len(names) > 1 else keys.column(0).combine_chunks())
+    shown = np.zeros(rows.num_rows, np.bool_)
+    if not there.num_rows:
+        return shown
+    known = key_column(there.combine_chunks(), names)
+    where = pc.index_in(key_column(rows.combine_chunks(), names), value_set=known)
+    found = np.flatnonzero(np.asarray(where.is_valid()))
+    ours = rows.take(pa.array(found))
+    theirs = there.take(where.drop_null())
+    same = np.ones(len(found), np.bool_)
+    for name in rows.schema.names:
+        same &= _equal(ours.column(name), theirs.column(name))
+    shown[found[same]] = True
+    return shown
+
+
+def _equal(left: pa.ChunkedArray, right: pa.ChunkedArray) -> Mask:
+    """Where two columns are equal; two that are missing are, and so are two that are NaN."""
+    try:
+        equal = pc.fill_null(pc.equal(left, right), False)
+        both = pc.and_(left.is_null(nan_is_null=True), right.is_null(nan_is_null=True))
+        return np.asarray(pc.or_(equal, both).to_numpy(), np.bool_)
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
+        # Of nested types, for which Arrow has no comparison.
+        pairs: Any = zip(left.to_pylist(), right.to_pylist(), strict=True)
+        return np.array([one == other for one, other in pairs], np.bool_)

@@ -1,0 +1,131 @@
+"""What a table's policy says about the quality of its rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Self
+
+from memwal.errors import InvalidInputError
+from memwal.quality.expectation import Expectation, read_suite
+
+
+class Mode(StrEnum):
+    """What a merge does about rows that are not as expected."""
+
+    OFF = "off"
+    WARN = "warn"
+    QUARANTINE = "quarantine"
+    HOLD = "hold"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QualityRules:
+    """The expectations of a table, and what follows when they are not met.
+
+    Attributes
+    ----------
+    mode : Mode, default off
+        Of the gate in the merge. ``warn`` merges all and tells; ``quarantine`` keeps failing rows
+        out, in a table beside; ``hold`` lets the region wait.
+    suite : tuple of Expectation
+        May be given as the list, or the whole object, that Great Expectations writes.
+    quarantine_uri : str or None, default None
+        Where the quarantine table is; None puts it beside the table.
+    check_schedule_seconds : float or None, default None
+        How often the base table itself is checked; None for checks by hand only.
+    check_sample_rows : int or None, default 100,000
+        How many rows of it, chosen at random; None checks it whole.
+
+    Raises
+    ------
+    InvalidInputError
+        A value is wrong; the message names it.
+    """
+
+    mode: Mode = Mode.OFF
+    suite: tuple[Expectation, ...] = ()
+    quarantine_uri: str | None = None
+    check_schedule_seconds: float | None = None
+    check_sample_rows: int | None = 100_000
+
+    def __post_init__(self) -> None:
+        try:
+            object.__setattr__(self, "mode", Mode(self.mode))
+        except ValueError:
+            raise InvalidInputError(
+                f"quality mode {self.mode!r} is none of {', '.join(Mode)}"
+            ) from None
+        object.__setattr__(self, "suite", read_suite(self.suite))
+        if self.mode != Mode.OFF and not self.suite:
+            raise InvalidInputError(
+                f"the quality mode {self.mode} needs a suite; memwal quality propose makes one"
+            )
+        uri = self.quarantine_uri
+        if uri is not None and (not isinstance(uri, str) or not uri.strip()):
+            raise InvalidInputError("quarantine_uri is the address of a table, or None")
+        for key, low in (("check_schedule_seconds", 60), ("check_sample_rows", 1)):
+            value = getattr(self, key)
+            whole = key == "check_sample_rows"
+            right = isinstance(value, int if whole else int | float)
+            if value is not None and (not right or isinstance(value, bool) or not value >= low):
+                raise InvalidInputError(f"quality {key} is {value!r}; give {low} or more, or None")
+
+    @property
+    def gates(self) -> bool:
+        """Whether a merge looks at what enters."""
+        return self.mode != Mode.OFF
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            "mode": self.mode.value,
+            "suite": [one.to_dict() for one in self.suite],
+            "quarantine_uri": self.quarantine_uri,
+            "check_schedule_seconds": self.check_schedule_seconds,
+            "check_sample_rows": self.check_sample_rows,
+        }
+
+    @classmethod
+    def from_dict(cls, values: object) -> Self:
+        """Make rules of what :meth:`to_dict` gave; absent keys take their defaults.
+
+        Raises
+        ------
+        InvalidInputError
+            A key is unknown or a value is wrong.
+        """
+        if not isinstance(values, Mapping):
+            raise InvalidInputError("quality is an object with the keys mode and suite")
+        known = [field.name for field in fields(cls)]
+        unknown = sorted(set(values) - set(known))
+        if unknown:
+            raise InvalidInputError(
+                f"unknown keys of quality: {', '.join(map(repr, unknown))}; known are: "
+                f"{', '.join(known)}"
+            )
+        return cls(**values)
+
+
+def read_rules(text: str) -> QualityRules:
+    """Rules of a command line: JSON, or ``@`` and the name of a file with it.
+
+    Raises
+    ------
+    InvalidInputError
+        The file cannot be read, or they are not what rules must be.
+    """
+    if text.startswith("@"):
+        try:
+            text = Path(text[1:]).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidInputError("the file with the quality rules cannot be read") from error
+    try:
+        return QualityRules.from_dict(json.loads(text))
+    except ValueError as error:
+        if isinstance(error, InvalidInputError):
+            raise
+        raise InvalidInputError(f"the quality rules are not JSON: {error}") from error

@@ -1,0 +1,203 @@
+"""A merge with a quarantine that is killed, disturbed or overtaken at each of its steps."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from support.faulty_store import FaultyStore, FaultyStores, Killed, skip_waits
+from support.quarantined import flush, quarantine, rules, waiting
+from support.tables import SCHEMA, base_state, folder, merged, state
+
+import memwal
+from memwal.errors import MemWalError
+from memwal.maintenance import merge as merging
+from memwal.maintenance.merge import merge
+from memwal.quality import quarantine as quarantining
+from memwal.storage.location import TableLocation
+
+EXPECTED = {1: 1, 2: 22, 3: 3, 4: 44}
+KEPT_OUT = {(2, 1, -1), (4, 9, -9)}
+REPLACED = {(2, 4, -4)}
+"""Fails, and is replaced by a later row: kept out only by a merge that does not see that one."""
+
+Job = Callable[[TableLocation], object]
+
+
+def at_once(location: TableLocation) -> object:
+    return merge(location, quality=rules("quarantine"))
+
+
+def by_generation(location: TableLocation) -> object:
+    return merge(location, quality=rules("quarantine"), commit_bytes=1)
+
+
+JOBS: dict[str, Job] = {"at once": at_once, "by generation": by_generation}
+
+
+class Play:
+    """Copies of a table with failing rows, and who works on them."""
+
+    def __init__(self, root: Path, stores: FaultyStores) -> None:
+        self._root, self._stores, self._number = root, stores, 0
+        self._prepared = memwal.create(
+            str(root / "prepared" / "table.lance"),
+            SCHEMA,
+            primary_key=["id"],
+            region_spec=memwal.RegionSpec.unsharded(),
+        )
+        flush(self._prepared, {1: 1, 2: 2, 9: 9})
+        self._prepared.merge()
+        flush(self._prepared, {1: -1, 3: 3, 4: -4}, [9], {9: -9, 2: 22}, {4: 44})
+
+    def copy(self) -> memwal.Table:
+        self._number += 1
+        path = self._root / str(self._number) / "table.lance"
+        shutil.copytree(folder(self._prepared), path, copy_function=os.link)
+        return memwal.open(str(path))
+
+    def actor(self, table: memwal.Table) -> tuple[TableLocation, list[FaultyStore]]:
+        """Somebody who is to suffer: the stores of the table, and of its quarantine."""
+        self._number += 1
+        location = TableLocation(table.uri, {"actor": str(self._number)})
+        beside = quarantining.Quarantine.of(location).location
+        return location, [self._stores.of(location), self._stores.of(beside)]
+
+    def steps(self, job: Job) -> list[tuple[int, int]]:
+        """Every call of either store."""
+        location, stores = self.actor(self.copy())
+        job(location)
+        assert all(store.calls for store in stores)
+        return [(which, n) for which, store in enumerate(stores) for n in range(len(store.calls))]
+
+
+@pytest.fixture
+def play(tmp_path: Path, quick_faults: FaultyStores, monkeypatch: pytest.MonkeyPatch) -> Play:
+    """Return what makes tables, and who suffers."""
+    skip_waits(monkeypatch)
+    monkeypatch.setattr(merging, "_CONFLICT_WAIT_SECONDS", 0)
+    monkeypatch.setattr(quarantining, "_WAIT_SECONDS", 0)
+    return Play(tmp_path, quick_faults)
+
+
+def check(table: memwal.Table, *, exactly: bool) -> None:
+    assert base_state(table) == EXPECTED
+    assert state(table) == EXPECTED
+    assert merged(table) == 5
+    found = waiting(table)
+    assert found >= KEPT_OUT
+    assert found <= KEPT_OUT | REPLACED
+    if exactly:
+        assert found == KEPT_OUT
+
+
+def never_lost(table: memwal.Table) -> None:
+    """Whatever is merged and failed is in the quarantine already."""
+    done = merged(table)
+    assert {row for row in KEPT_OUT if row[0] <= done} <= waiting(table)
+
+
+def some(steps: list[tuple[int, int]], count: int, seed: str) -> list[tuple[int, int]]:
+    return sorted(random.Random(seed).sample(steps, count))
+
+
+COUNTS = [6, pytest.param(None, marks=[pytest.mark.slow, pytest.mark.timeout(1_800)])]
+
+
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("fault", ["killed before", "killed after", "error before", "error after"])
+@pytest.mark.parametrize("name", JOBS)
+def test_a_fault_at_a_step(play: Play, name: str, fault: str, count: int | None) -> None:
+    job, steps = JOBS[name], play.steps(JOBS[name])
+    for which, number in some(steps, count or len(steps), name + fault):
+        table = play.copy()
+        location, stores = play.actor(table)
+        harm = stores[which].kill if fault.startswith("killed") else stores[which].fail
+        harm("*", skip=number, after=fault.endswith("after"))
+        try:
+            job(location)
+        except (Killed, MemWalError):
+            pass
+        except (OSError, RuntimeError, ValueError):
+            # What Lance makes of the end of the process, when it is the one that makes the call.
+            assert fault.startswith("killed"), (which, number)
+        for store in stores:
+            store.clear()
+        never_lost(table)
+        # Whoever comes next may take other generations together.
+        at_once(table.location)
+        check(table, exactly=name == "at once" and not fault.endswith("after"))
+        by_generation(table.location)
+        check(table, exactly=False)
+
+
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("other", JOBS)
+@pytest.mark.parametrize("name", JOBS)
+def test_somebody_else_merges_meanwhile(
+    play: Play, name: str, other: str, count: int | None
+) -> None:
+    job, steps = JOBS[name], play.steps(JOBS[name])
+    for which, number in some(steps, count or len(steps), name + other):
+        table = play.copy()
+        location, stores = play.actor(table)
+        pause = stores[which].pause("*", "*", skip=number)
+        with ThreadPoolExecutor(1) as pool:
+            slow = pool.submit(job, location)
+            try:
+                if pause.wait_until_reached(slow):
+                    JOBS[other](table.location)
+                    check(table, exactly=False)
+            finally:
+                pause.release()
+            slow.result()
+        check(table, exactly=False)
+
+
+def test_two_mergers_at_once_keep_each_row_once(play: Play) -> None:
+    for _ in range(3):
+        table = play.copy()
+        with ThreadPoolExecutor(4) as pool:
+            for done in [pool.submit(job, table.location) for job in (*JOBS.values(),) * 2]:
+                done.result()
+        check(table, exactly=False)
+
+
+def test_a_row_that_was_judged_otherwise_leaves_the_quarantine(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A merge that dies decided on generations 2 to 4; the next one sees 5 as well."""
+    table = play.copy()
+    real = merging._upsert
+
+    def die(*arguments: object) -> int:
+        raise Killed
+
+    monkeypatch.setattr(merging, "_upsert", die)
+    with pytest.raises(Killed):
+        by_generation(table.location)
+    monkeypatch.setattr(merging, "_upsert", real)
+    assert waiting(table) == {(2, 1, -1), (2, 4, -4)}
+
+    at_once(table.location)
+
+    check(table, exactly=True)
+
+
+def test_the_quarantine_grows_with_the_table(play: Play) -> None:
+    table = play.copy()
+    at_once(table.location)
+    table.base().dataset.add_columns(pa.schema([("more", pa.int64())]))
+    with table.writer() as writer:
+        writer.upsert(
+            pa.table({"id": [7], "n": [-7], "text": ["7=-7"], "more": [1]}, schema=table.schema)
+        )
+    at_once(table.location)
+    rows = quarantine(table).read().to_pylist()
+    assert [row["more"] for row in rows] == [None, None, 1]

@@ -1,0 +1,294 @@
+"""What a merge lets into the base table, and what it keeps out."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from support.quarantined import Rows, flush, positive, quarantine, rules, waiting
+from support.tables import MakeTable, base_state, keys, merged, rows, state
+
+import memwal
+from memwal.maintenance.results import JobResult
+
+
+def no_nulls() -> dict[str, object]:
+    return {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "n"}}
+
+
+def unique() -> dict[str, object]:
+    return {"type": "expect_column_values_to_be_unique", "kwargs": {"column": "n"}}
+
+
+class TestWarn:
+    def test_merges_all_and_tells(self, table: memwal.Table) -> None:
+        flush(table, {1: 1, 2: -2, 3: 300})
+
+        result = table.merge(quality=rules("warn"))
+
+        assert base_state(table) == {1: 1, 2: -2, 3: 300}
+        assert result.quality is not None
+        (found,) = result.quality["expectations"]
+        assert (found["success"], found["failed"]) == (False, 2)
+        assert found["examples"] == [{"id": 2}, {"id": 3}]
+        assert (result.quality["rows"], result.quality["failed_rows"]) == (3, 2)
+        assert "2 of 3 rows are not as expected" in result.problems[0]
+        assert JobResult.from_dict(result.to_dict()).quality == result.quality
+
+    def test_of_good_rows_has_no_problem(self, table: memwal.Table) -> None:
+        flush(table, {1: 1, 2: 2})
+        result = table.merge(quality=rules("warn"))
+        assert result.problems == ()
+        assert result.quality is not None
+        assert result.quality["success"]
+
+    def test_off_looks_at_nothing(self, table: memwal.Table) -> None:
+        flush(table, {1: -1})
+        assert table.merge(quality=rules("off")).quality is None
+        assert base_state(table) == {1: -1}
+
+
+class TestQuarantine:
+    def test_keeps_failing_rows_out_and_older_values_stay(self, table: memwal.Table) -> None:
+        flush(table, {1: 1, 2: 2})
+        table.merge()
+        flush(table, {1: -1, 3: 3})
+
+        result = table.merge(quality=rules("quarantine"))
+
+        assert base_state(table) == {1: 1, 2: 2, 3: 3}
+        assert state(table) == {1: 1, 2: 2, 3: 3}
+        assert merged(table) == 2
+        assert waiting(table) == {(2, 1, -1)}
+        assert result.quality is not None
+        assert result.quality["quarantined_rows"] == 1
+
+    def test_takes_the_next_newest_row_that_is_good(self, table: memwal.Table) -> None:
+        flush(table, {1: 1, 2: 1}, {1: 2, 2: -1}, {1: -3}, {1: -4, 3: -1})
+
+        table.merge(quality=rules("quarantine"))
+
+        assert base_state(table) == {1: 2, 2: 1}
+        assert waiting(table) == {(3, 1, -3), (4, 1, -4), (2, 2, -1), (4, 3, -1)}
+
+    def test_applies_a_delete_below_a_failing_row(self, table: memwal.Table) -> None:
+        flush(table, {1: 1, 2: 2})
+        table.merge()
+        flush(table, [1], {1: -1, 2: -2})
+
+        table.merge(quality=rules("quarantine"))
+
+        assert base_state(table) == {2: 2}
+        assert waiting(table) == {(3, 1, -1), (3, 2, -2)}
+
+    def test_lets_deletes_pass(self, table: memwal.Table) -> None:
+        flush(table, {1: 1})
+        table.merge()
+        flush(table, [1])
+        table.merge(quality=rules("quarantine"))
+        assert base_state(table) == {}
+        assert waiting(table) == set()
+
+    def test_leaves_out_what_was_replaced(self, table: memwal.Table) -> None:
+        flush(table, {1: -1}, {1: 1})
+        table.merge(quality=rules("quarantine"))
+        assert base_state(table) == {1: 1}
+        assert waiting(table) == set()
+
+    def test_of_all_rows_still_records_the_progress(self, table: memwal.Table) -> None:
+        flush(table, {1: -1, 2: -2})
+        table.merge(quality=rules("quarantine"))
+        assert base_state(table) == {}
+        assert merged(table) == 1
+        assert len(waiting(table)) == 2
+        assert table.merge(quality=rules("quarantine")).figures["generations"] == 0
+
+    def test_a_later_row_of_the_key_merges(self, table: memwal.Table) -> None:
+        flush(table, {1: -1})
+        table.merge(quality=rules("quarantine"))
+        flush(table, {1: 1})
+        table.merge(quality=rules("quarantine"))
+        assert base_state(table) == {1: 1}
+
+    def test_tells_why_and_where_from(self, table: memwal.Table) -> None:
+        flush(table, {1: None, 2: -1, 3: 3})
+        table.merge(quality=rules("quarantine", no_nulls(), positive()))
+        found = quarantine(table).read().to_pylist()
+        assert [row["quarantine_expectations"] for row in found] == [
+            ["expect_column_values_to_not_be_null(n)"],
+            ["expect_column_values_to_be_between(n)"],
+        ]
+        assert [row["quarantine_row"] for row in found] == [0, 1]
+        assert {row["quarantine_state"] for row in found} == {"waiting"}
+        assert "min_value=0" in found[1]["quarantine_reason"]
+
+    def test_goes_to_another_address(self, table: memwal.Table) -> None:
+        other = table.uri.replace("table", "elsewhere")
+        assert other != table.uri
+        flush(table, {1: -1})
+        table.merge(quality=rules("quarantine", quarantine_uri=other))
+        assert waiting(table) == set()
+        assert type(quarantine(table)).of(table.location, other).read().num_rows == 1
+
+    def test_within_mostly_keeps_nothing_out(self, table: memwal.Table) -> None:
+        some = positive()
+        some["kwargs"] = {**some["kwargs"], "mostly": 0.5}
+        flush(table, {1: -1, 2: 2})
+        table.merge(quality=rules("quarantine", some))
+        assert base_state(table) == {1: -1, 2: 2}
+        flush(table, {3: -1, 4: -1, 5: 1})
+        table.merge(quality=rules("quarantine", some))
+        assert base_state(table) == {1: -1, 2: 2, 5: 1}
+
+    def test_of_rows_that_equal_one_another(self, table: memwal.Table) -> None:
+        flush(table, {1: 5, 2: 1}, {3: 5, 2: 7})
+        table.merge(quality=rules("quarantine", unique()))
+        assert base_state(table) == {2: 7}
+        assert {key for _, key, _ in waiting(table)} == {1, 3}
+
+    def test_of_an_older_row_that_equals_one_that_enters(self, table: memwal.Table) -> None:
+        """The newest row of 1 fails; the one below it has the number of 2, and the next has not."""
+        flush(table, {1: 4}, {1: 5}, {1: -1, 2: 5})
+        table.merge(quality=rules("quarantine", positive(), unique()))
+        assert base_state(table) == {1: 4, 2: 5}
+        assert waiting(table) == {(3, 1, -1), (2, 1, 5)}
+
+    def test_only_tells_what_is_not_critical_or_of_no_row(self, table: memwal.Table) -> None:
+        mean = {
+            "type": "expect_column_mean_to_be_between",
+            "kwargs": {"column": "n", "max_value": 1},
+        }
+        gone = {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "gone"}}
+        flush(table, {1: -1, 2: 50})
+        result = table.merge(quality=rules("quarantine", positive(severity="warning"), mean, gone))
+        assert base_state(table) == {1: -1, 2: 50}
+        assert result.quality is not None
+        assert [one["success"] for one in result.quality["expectations"]] == [False] * 3
+        assert "no column gone" in result.quality["expectations"][2]["error"]
+
+    @pytest.mark.parametrize(
+        "seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, 8))]
+    )
+    def test_is_the_same_however_generations_are_taken_together(
+        self, make_table: MakeTable, seed: int
+    ) -> None:
+        dice = random.Random(seed)
+        tables = [make_table() for _ in range(3)]
+        shown: Rows = {}
+        for _ in range(6):
+            if dice.random() < 0.3:
+                part: Rows | list[int] = dice.sample(range(8), 3)
+            else:
+                part = {key: dice.randint(-30, 60) for key in dice.sample(range(8), 5)}
+            for table in tables:
+                flush(table, part)
+            if isinstance(part, list):
+                shown = {key: n for key, n in shown.items() if key not in part}
+            else:
+                shown |= {key: n for key, n in part.items() if n is not None and n >= 0}
+        for table, size in zip(tables, (1, 1 << 30, 3_000), strict=True):
+            table.merge(quality=rules("quarantine"), commit_bytes=size)
+            assert base_state(table) == shown
+
+    def test_in_tasks_of_many_regions(self, make_table: MakeTable) -> None:
+        table = make_table(region_spec=memwal.RegionSpec.bucket("id", 4))
+        with table.writer() as writer:
+            writer.upsert(rows({key: -1 if key % 3 else key for key in range(60)}))
+        result = table.merge(quality=rules("quarantine"), max_tasks=3, commit_bytes=1)
+        assert base_state(table) == {key: key for key in range(0, 60, 3)}
+        assert len(waiting(table)) == 40
+        assert result.quality is not None
+        assert (result.quality["rows"], result.quality["quarantined_rows"]) == (60, 40)
+
+
+class TestHold:
+    def test_lets_the_region_wait_at_the_first_failing_generation(
+        self, table: memwal.Table
+    ) -> None:
+        flush(table, {1: 1}, {2: -2}, {3: 3})
+
+        result = table.merge(quality=rules("hold"))
+
+        assert base_state(table) == {1: 1}
+        assert state(table) == {1: 1, 2: -2, 3: 3}
+        assert merged(table) == 1
+        (held,) = result.held
+        assert held.generation == 2
+        assert "not as expected" in held.reason
+        assert result.quality is not None
+        assert result.quality["held"] == [held.region_id]
+
+    def test_goes_on_when_the_rules_change(self, table: memwal.Table) -> None:
+        flush(table, {1: 1}, {2: -2}, {3: 3})
+        table.merge(quality=rules("hold"))
+        result = table.merge(quality=rules("warn"))
+        assert result.held == ()
+        assert base_state(table) == {1: 1, 2: -2, 3: 3}
+
+    def test_goes_on_when_a_later_generation_corrects_it(self, table: memwal.Table) -> None:
+        flush(table, {1: 1}, {2: -2})
+        table.merge(quality=rules("hold"))
+        flush(table, {2: 2})
+        assert table.merge(quality=rules("hold")).held == ()
+        assert base_state(table) == {1: 1, 2: 2}
+
+    def test_looks_again_at_what_later_rows_had_replaced(self, table: memwal.Table) -> None:
+        """Key 1 fails in generation 1 as well, which the good row of generation 3 hid."""
+        flush(table, {1: -1}, {2: -2}, {1: 1})
+        result = table.merge(quality=rules("hold"))
+        assert base_state(table) == {}
+        assert result.held[0].generation == 1
+
+    def test_leaves_other_regions_alone(self, make_table: MakeTable) -> None:
+        table = make_table(region_spec=memwal.RegionSpec.bucket("id", 4))
+        with table.writer() as writer:
+            writer.upsert(rows({key: -1 if key == 7 else key for key in range(40)}))
+        result = table.merge(quality=rules("hold"))
+        assert len(result.held) == 1
+        there = base_state(table)
+        assert 7 not in there
+        assert 10 < len(there) < 39
+
+    def test_on_a_figure_of_all_rows(self, table: memwal.Table) -> None:
+        most = {
+            "type": "expect_column_max_to_be_between",
+            "kwargs": {"column": "n", "max_value": 10},
+        }
+        flush(table, {1: 1}, {2: 20})
+        result = table.merge(quality=rules("hold", most))
+        assert result.held[0].generation == 1
+        assert base_state(table) == {}
+
+    def test_stops_a_checkpoint(self, table: memwal.Table) -> None:
+        flush(table, {1: 1}, {2: -2})
+        with pytest.raises(memwal.errors.ConflictError, match="not as expected"):
+            table.checkpoint(quality=rules("hold"))
+        assert base_state(table) == {1: 1}
+
+
+def test_the_keys_alone_are_deleted(table: memwal.Table) -> None:
+    with table.writer() as writer:
+        writer.upsert(rows({1: -1}))
+        writer.delete(keys(1))
+    table.merge(quality=rules("hold"))
+    assert base_state(table) == {}
+
+
+def test_tasks_take_their_rules_to_other_machines(table: memwal.Table) -> None:
+    flush(table, {1: -1, 2: 2})
+
+    def elsewhere(tasks: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
+        done = pickle.loads(pickle.dumps(function))
+        return [
+            pickle.loads(pickle.dumps(done(task)))
+            for task in pickle.loads(pickle.dumps(list(tasks)))
+        ]
+
+    result = table.merge(quality=rules("quarantine"), run=elsewhere)
+
+    assert base_state(table) == {2: 2}
+    assert result.quality is not None
+    assert result.quality["quarantined_rows"] == 1
