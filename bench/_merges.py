@@ -21,7 +21,7 @@ from memwal.maintenance.merge_source import RegionBatch, read_source
 from memwal.region.discovery import read_manifests
 
 _CHILD = Path(__file__).with_name("_merge_child.py")
-_ROUNDS = 3
+_ROUNDS = 7
 _BACKLOGS = (1, 4, 16)
 _MIB = 1 << 20
 _PIECE = 50_000
