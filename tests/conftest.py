@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from support.faulty_store import FaultyStores
 from support.tables import SCHEMA, MakeTable
 
 import memwal
+from memwal.storage import durability
 
 # A shared machine makes every deadline a lie; in CI the same examples run each time.
 settings.register_profile(
@@ -26,6 +27,23 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 # The last Spark gateway says goodbye when the interpreter ends, to a stream that is closed by then.
 logging.getLogger("py4j").setLevel(logging.WARNING)
+
+
+@pytest.fixture(autouse=True)
+def _quick_disk(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Wait for no disk: what a test writes need not outlive the machine.
+
+    A third of the default tests' time would be such waiting. The tests of ``memwal.storage``, the
+    slow tests and whatever runs in processes of its own do wait. That durable steps come in the
+    right order is seen by the tests of the loss of power, which keep their own account.
+    """
+    if "storage" in request.path.parts or request.node.get_closest_marker("slow") is not None:
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        patch.setattr(durability, "_syncfs", lambda: lambda _: 0)
+        yield
 
 
 @pytest.fixture
