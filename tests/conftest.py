@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -17,6 +17,9 @@ from support.tables import SCHEMA, MakeTable
 
 import memwal
 from memwal.storage import durability
+
+if TYPE_CHECKING:
+    from memwal.catalog import Catalog
 
 # A shared machine makes every deadline a lie; in CI the same examples run each time.
 settings.register_profile(
@@ -44,6 +47,30 @@ def _quick_disk(request: pytest.FixtureRequest) -> Iterator[None]:
         patch.setattr(os, "fsync", lambda _: None)
         patch.setattr(durability, "_syncfs", lambda: lambda _: 0)
         yield
+
+
+@pytest.fixture(autouse=True)
+def _no_catalog_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.delenv("MEMWAL_CATALOG_URL", raising=False)
+    monkeypatch.delenv("MEMWAL_CATALOG_SNAPSHOT", raising=False)
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    """Return the URL of a catalog on SQLite that is not there yet."""
+    return f"sqlite:///{tmp_path / 'catalog.db'}"
+
+
+@pytest.fixture
+def catalog(url: str) -> Iterator[Catalog]:
+    """Return an empty catalog on SQLite."""
+    from memwal.catalog import Catalog
+
+    catalog = Catalog(url)
+    catalog.migrate()
+    yield catalog
+    catalog.close()
 
 
 @pytest.fixture
