@@ -30,7 +30,7 @@ demo: ui ## Run the main job on a year of real flights (ROWS=n bounds the flight
 	$(BIN)/python examples/flights/demo.py $(if $(ROWS),--rows $(ROWS))
 
 test: setup ## Run the tests that CI runs
-	$(BIN)/python -m pytest -q -n 2
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 test-slow: setup ## Run the slow tests: a real Airflow scheduler, clusters, long races, a language model
 	$(BIN)/uv pip install --quiet --no-deps --require-hashes -r requirements/sentences.lock

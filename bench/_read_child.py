@@ -60,10 +60,10 @@ def _requests(task: dict[str, Any]) -> dict[str, list[int]]:
         counted: dict[str, list[int]] = {kind: [] for kind in kinds}
         for kind, query in kinds.items():
             for number in range(_QUERIES):
-                proxy.seen.clear()
+                proxy.taken()
                 for _ in query(number):
                     pass
-                counted[kind].append(len(proxy.seen))
+                counted[kind].append(len(proxy.taken()))
     if task["side"] == "native":
         # It has no way but one by one.
         counted[_LOOKUPS] = [count * _MANY for count in counted[_LOOKUP]]

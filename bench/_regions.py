@@ -135,14 +135,14 @@ def _measured(table: memwal.Table, job: str, *, count: bool) -> _Found:
             if child.stdin is None or child.stdout is None:
                 raise SystemExit("the child has no pipes")
             child.stdout.readline()
-            proxy.seen.clear()
+            proxy.taken()
             child.stdin.write("\n")
             child.stdin.flush()
             answer = child.stdout.read()
         if child.returncode:
             raise SystemExit(f"{job} failed")
         found = json.loads(answer)
-        return _Found(Counter(proxy.seen), found["seconds"], found["peak"] - found["baseline"])
+        return _Found(Counter(proxy.methods()), found["seconds"], found["peak"] - found["baseline"])
 
 
 @contextmanager

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import http.client
 import sys
-import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import _tables as tables
 from _measure import Line, Target, constant
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+from support.counting_proxy import counting_proxy as counting_proxy
 from support.s3_emulator import running_emulator
 
 _WARM_UP = 5
-_HOP_HEADERS = {"connection", "keep-alive", "transfer-encoding", "date", "server"}
 
 
 def requests(folder: Path, rows: int) -> Iterator[Line]:
@@ -32,10 +27,10 @@ def requests(folder: Path, rows: int) -> Iterator[Line]:
         with tables.open_ours(tables.create_narrow(uri, storage_options=options)) as writer:
             for batch in batches[:_WARM_UP]:
                 writer.upsert(batch)
-            proxy.seen.clear()
+            proxy.taken()
             for batch in batches[_WARM_UP:]:
                 writer.upsert(batch)
-            seen = Counter(proxy.seen)
+            seen = Counter(proxy.methods())
     names = ", ".join(f"{number} {name}" for name, number in sorted(seen.items()))
     yield Line(
         name="requests",
@@ -47,54 +42,3 @@ def requests(folder: Path, rows: int) -> Iterator[Line]:
         target=Target(1.0),
         note=f"{names} for {count} flushes",
     )
-
-
-class Proxy(ThreadingHTTPServer):
-    """Passes every request on to a server, and notes its method, or that it lists."""
-
-    daemon_threads = True
-
-    def __init__(self, endpoint: str) -> None:
-        super().__init__(("127.0.0.1", 0), _Pass)
-        self.target = urlsplit(endpoint).netloc
-        self.seen: list[str] = []
-        self.endpoint = f"http://127.0.0.1:{self.server_address[1]}"
-
-
-class _Pass(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: Proxy
-
-    def handle_one_request(self) -> None:
-        self.raw_requestline = self.rfile.readline(1 << 16)
-        if not self.raw_requestline or not self.parse_request():
-            self.close_connection = True
-            return
-        self.server.seen.append("LIST" if "list-type=" in self.path else self.command)
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        upstream = http.client.HTTPConnection(self.server.target, timeout=60)
-        upstream.request(self.command, self.path, body, dict(self.headers.items()))
-        answer = upstream.getresponse()
-        content = answer.read()
-        self.send_response_only(answer.status, answer.reason)
-        kept = [(k, v) for k, v in answer.getheaders() if k.lower() not in _HOP_HEADERS]
-        for key, value in kept:
-            self.send_header(key, value)
-        if all(key.lower() != "content-length" for key, _ in kept):
-            self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-        upstream.close()
-
-
-@contextmanager
-def counting_proxy(endpoint: str) -> Iterator[Proxy]:
-    """Run a proxy before a server, which notes what is asked of it."""
-    with Proxy(endpoint) as proxy:
-        thread = threading.Thread(target=proxy.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield proxy
-        finally:
-            proxy.shutdown()
-            thread.join()

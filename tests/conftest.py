@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -16,6 +16,10 @@ from support.faulty_store import FaultyStores
 from support.tables import SCHEMA, MakeTable
 
 import memwal
+from memwal.storage import durability
+
+if TYPE_CHECKING:
+    from memwal.catalog import Catalog
 
 # A shared machine makes every deadline a lie; in CI the same examples run each time.
 settings.register_profile(
@@ -26,6 +30,47 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 # The last Spark gateway says goodbye when the interpreter ends, to a stream that is closed by then.
 logging.getLogger("py4j").setLevel(logging.WARNING)
+
+
+@pytest.fixture(autouse=True)
+def _quick_disk(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Wait for no disk: what a test writes need not outlive the machine.
+
+    A third of the default tests' time would be such waiting. The tests of ``memwal.storage``, the
+    slow tests and whatever runs in processes of its own do wait. That durable steps come in the
+    right order is seen by the tests of the loss of power, which keep their own account.
+    """
+    if "storage" in request.path.parts or request.node.get_closest_marker("slow") is not None:
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        patch.setattr(durability, "_syncfs", lambda: lambda _: 0)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _no_catalog_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.delenv("MEMWAL_CATALOG_URL", raising=False)
+    monkeypatch.delenv("MEMWAL_CATALOG_SNAPSHOT", raising=False)
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    """Return the URL of a catalog on SQLite that is not there yet."""
+    return f"sqlite:///{tmp_path / 'catalog.db'}"
+
+
+@pytest.fixture
+def catalog(url: str) -> Iterator[Catalog]:
+    """Return an empty catalog on SQLite."""
+    from memwal.catalog import Catalog
+
+    catalog = Catalog(url)
+    catalog.migrate()
+    yield catalog
+    catalog.close()
 
 
 @pytest.fixture

@@ -15,26 +15,6 @@ from memwal.catalog.database import Database
 from memwal.catalog.models import Base
 
 
-@pytest.fixture(autouse=True)
-def _no_catalog_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    monkeypatch.delenv("MEMWAL_CATALOG_URL", raising=False)
-    monkeypatch.delenv("MEMWAL_CATALOG_SNAPSHOT", raising=False)
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path / 'catalog.db'}"
-
-
-@pytest.fixture
-def catalog(url: str) -> Iterator[Catalog]:
-    catalog = Catalog(url)
-    catalog.migrate()
-    yield catalog
-    catalog.close()
-
-
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
     """Return a server that is running; a test that stops it starts it again."""

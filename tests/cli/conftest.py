@@ -12,6 +12,7 @@ from support.tables import MakeTable, keys, rows
 from typer.testing import CliRunner
 
 import memwal
+from memwal.catalog import Catalog
 from memwal.cli.main import app
 
 
@@ -31,6 +32,13 @@ class Answer:
 
 
 Cli = Callable[..., Answer]
+
+
+@pytest.fixture
+def catalog(catalog: Catalog, url: str, monkeypatch: pytest.MonkeyPatch) -> Catalog:
+    """Return an empty catalog, which the command line finds."""
+    monkeypatch.setenv("MEMWAL_CATALOG_URL", url)
+    return catalog
 
 
 @pytest.fixture

@@ -9,19 +9,8 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from memwal.catalog import Catalog, Policy, read_snapshot
+from memwal.catalog import Policy, read_snapshot
 from memwal.cli.main import app
-
-
-@pytest.fixture
-def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Return the catalog that the command line finds."""
-    monkeypatch.setenv("MEMWAL_CATALOG_URL", f"sqlite:///{tmp_path / 'catalog.db'}")
-    monkeypatch.delenv("MEMWAL_CATALOG_SNAPSHOT", raising=False)
-    catalog = Catalog()
-    catalog.migrate()
-    yield catalog
-    catalog.close()
 
 
 def commands():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from support.webhook_server import WebhookServer, running_webhook
@@ -20,15 +19,11 @@ def server() -> Iterator[WebhookServer]:
 
 
 @pytest.fixture
-def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Catalog]:
-    monkeypatch.setenv("MEMWAL_CATALOG_URL", f"sqlite:///{tmp_path / 'catalog.db'}")
-    catalog = Catalog()
-    catalog.migrate()
+def catalog(catalog: Catalog) -> Catalog:
     for name in ("flights", "trains"):
         catalog.register(name, uri=f"/{name}", owner="transport")
         catalog.setbacks.failed(name, "look", "no such bucket")
-    yield catalog
-    catalog.close()
+    return catalog
 
 
 def test_what_is_wrong_is_shown_each_time(cli, catalog):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from support.tables import MakeTable, base_state, folder, manifest, merged, numbered
@@ -17,17 +16,6 @@ from memwal.format.names import generation_dir
 from memwal.region.region_ids import bucket_region_id
 
 BAD, GOOD = bucket_region_id(0), bucket_region_id(1)
-
-
-@pytest.fixture
-def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Return the catalog that the command line finds."""
-    monkeypatch.setenv("MEMWAL_CATALOG_URL", f"sqlite:///{tmp_path / 'catalog.db'}")
-    monkeypatch.delenv("MEMWAL_CATALOG_SNAPSHOT", raising=False)
-    catalog = Catalog()
-    catalog.migrate()
-    yield catalog
-    catalog.close()
 
 
 @pytest.fixture

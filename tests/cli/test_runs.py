@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 from typer.main import get_command
 
-from memwal.catalog import Catalog
 from memwal.catalog.leases import job_resource
 from memwal.cli.main import app
 from memwal.maintenance.results import JobResult
-
-
-@pytest.fixture
-def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Return the catalog that the command line finds."""
-    monkeypatch.setenv("MEMWAL_CATALOG_URL", f"sqlite:///{tmp_path / 'catalog.db'}")
-    catalog = Catalog()
-    catalog.migrate()
-    yield catalog
-    catalog.close()
 
 
 @pytest.fixture

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from uuid import UUID
 
 import pytest
@@ -21,26 +20,6 @@ CALM = Policy(
     snapshot_at_age_seconds=1e9,
     gc_interval_seconds=1e9,
 )
-
-
-@pytest.fixture(autouse=True)
-def _no_catalog_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    monkeypatch.delenv("MEMWAL_CATALOG_URL", raising=False)
-    monkeypatch.delenv("MEMWAL_CATALOG_SNAPSHOT", raising=False)
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path / 'catalog.db'}"
-
-
-@pytest.fixture
-def catalog(url: str) -> Iterator[Catalog]:
-    catalog = Catalog(url)
-    catalog.migrate()
-    yield catalog
-    catalog.close()
 
 
 @pytest.fixture

@@ -185,7 +185,7 @@ def test_small_and_large_partitions_stay(tmp_path: Path, kind: str, case: str, o
 
 
 @pytest.mark.parametrize("kind", VECTOR)
-@pytest.mark.parametrize("max_tasks", [1, 2])
+@pytest.mark.parametrize("max_tasks", [2, pytest.param(1, marks=pytest.mark.slow)])
 def test_an_index_of_which_no_row_is_left_keeps_its_model(
     tmp_path: Path, kind: str, max_tasks: int
 ) -> None:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import http.client
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import lance
 import pyarrow as pa
 import pytest
+from support.counting_proxy import Proxy, counting_proxy
 from support.s3_emulator import running_emulator
 from support.tables import keys, numbered, rows, state
 
@@ -19,59 +16,13 @@ import memwal
 
 _GENERATIONS = 3
 _ROWS = 2_000
-_HOP_HEADERS = {"connection", "keep-alive", "transfer-encoding", "date", "server"}
-
-
-class Counting(ThreadingHTTPServer):
-    """Passes every request on to a server, and notes it."""
-
-    daemon_threads = True
-
-    def __init__(self, endpoint: str) -> None:
-        super().__init__(("127.0.0.1", 0), _Pass)
-        self.target = urlsplit(endpoint).netloc
-        self.endpoint = f"http://127.0.0.1:{self.server_address[1]}"
-        self.seen: list[str] = []
-
-    def taken(self) -> list[str]:
-        """What was asked since the last call."""
-        seen, self.seen = self.seen, []
-        return seen
-
-
-class _Pass(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: Counting
-
-    def handle_one_request(self) -> None:
-        self.raw_requestline = self.rfile.readline(1 << 16)
-        if not self.raw_requestline or not self.parse_request():
-            self.close_connection = True
-            return
-        self.server.seen.append(f"{self.command} {self.path}")
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        upstream = http.client.HTTPConnection(self.server.target, timeout=60)
-        upstream.request(self.command, self.path, body, dict(self.headers.items()))
-        answer = upstream.getresponse()
-        content = answer.read()
-        self.send_response_only(answer.status, answer.reason)
-        kept = [(k, v) for k, v in answer.getheaders() if k.lower() not in _HOP_HEADERS]
-        for name, value in kept:
-            self.send_header(name, value)
-        if all(name.lower() != "content-length" for name, _ in kept):
-            self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-        upstream.close()
 
 
 @pytest.fixture(scope="module")
-def counted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[memwal.Table, Counting]]:
+def counted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[memwal.Table, Proxy]]:
     """Generation n has the keys that leave n when divided by the generations; the base has all."""
     scratch: Path = tmp_path_factory.mktemp("s3")
-    with running_emulator(scratch) as emulator, Counting(emulator.endpoint) as proxy:
-        thread = threading.Thread(target=proxy.serve_forever, daemon=True)
-        thread.start()
+    with running_emulator(scratch) as emulator, counting_proxy(emulator.endpoint) as proxy:
         options = {**emulator.storage_options, "aws_endpoint": proxy.endpoint}
         uri = f"s3://{emulator.create_bucket()}/table"
         base = lance.write_dataset(numbered(0, _ROWS, n=9), uri, storage_options=options)
@@ -87,8 +38,6 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[memwal.T
                 writer.upsert(rows({key: n for key in range(_ROWS // 2) if key % 4 == n}))
                 writer.flush()
         yield table, proxy
-        proxy.shutdown()
-        thread.join()
 
 
 def of_generations(seen: list[str]) -> list[str]:
@@ -96,7 +45,7 @@ def of_generations(seen: list[str]) -> list[str]:
 
 
 def test_for_many_keys_are_those_for_a_few(
-    counted: tuple[memwal.Table, Counting],
+    counted: tuple[memwal.Table, Proxy],
 ) -> None:
     table, proxy = counted
     table.lookup(keys(*range(8)))

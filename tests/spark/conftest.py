@@ -31,6 +31,9 @@ def spark(event_log: Path) -> Iterator[Any]:
             "spark.eventLog.enabled": "true",
             "spark.eventLog.dir": event_log.as_uri(),
             "spark.eventLog.compress": "false",
+            # It lives for seconds: compiling well costs more than it gains, and so do 200 tasks.
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+            "spark.sql.shuffle.partitions": "4",
         },
     )
     yield session

@@ -54,7 +54,9 @@ def remove(table: memwal.Table, auditor: Auditor, *gone: int) -> None:
     auditor.wrote({}, gone)
 
 
-@pytest.mark.parametrize("job", ["snapshot build", "snapshot build in a file"])
+@pytest.mark.parametrize(
+    "job", ["snapshot build", pytest.param("snapshot build in a file", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("first", [merger, native_merger, indexer, our_writer])
 @pytest.mark.parametrize("operation", ["head", "create"], ids=["when it was read", "at its end"])
 def test_the_details_commit_that_takes_back_progress(

@@ -593,8 +593,12 @@ class TestConcurrency:
             assert len(log(table, region)) == 1
         assert state(table) == dict.fromkeys(range(50), 3)
 
+    @pytest.mark.parametrize(
+        "step",
+        [pytest.param(3, id="some"), pytest.param(1, id="every", marks=pytest.mark.slow)],
+    )
     def test_between_any_two_requests_of_a_writer(
-        self, quick_faults: FaultyStores, make_table: MakeTable
+        self, quick_faults: FaultyStores, make_table: MakeTable, step: int
     ) -> None:
         """With everything that is old already as old as it can be."""
 
@@ -618,7 +622,7 @@ class TestConcurrency:
         store = quick_faults.of(table.location)
         store.clear()
         act()
-        for number in range(len(store.calls)):
+        for number in range(0, len(store.calls), step):
             table, act = prepared()
             pause = quick_faults.of(table.location).pause("*", skip=number)
             with ThreadPoolExecutor(1) as pool:
