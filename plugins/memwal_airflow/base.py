@@ -137,6 +137,7 @@ class MemWalOperator(BaseOperator):
         self.spark_options = spark_options
         self.spark_application_id: str | None = None
         self._spark_job: SparkJob | None = None
+        self._earlier: EarlierTry | None = None
         self._killed = False
 
     def run_on(
@@ -158,7 +159,7 @@ class MemWalOperator(BaseOperator):
             raise AirflowSkipException(f"This run is for {', '.join(wanted)} only.")
         if self.table is not None:
             context["ti"].xcom_push(key=TablePageLink().xcom_key, value=table_address(self.table))
-        earlier = find_earlier(context)
+        self._earlier = earlier = find_earlier(context)
         try:
             with open_target(
                 self.table, self.table_uri, self.storage_options_ref, self.policy
@@ -183,10 +184,11 @@ class MemWalOperator(BaseOperator):
         return self.take(result, context)
 
     def on_kill(self) -> None:
-        """End the application."""
+        """End the application, also that of an earlier try while the lease is waited for."""
         self._killed = True
-        if self._spark_job is not None:
-            self._spark_job.end()
+        job = self._spark_job or (self._earlier and self._earlier.job)
+        if job is not None:
+            job.end()
 
     def is_forced(self, context: Context) -> bool:
         """Whether this task, or this run, is to do its job due or not."""
@@ -231,6 +233,9 @@ class MemWalOperator(BaseOperator):
         AirflowException
             The application left no result.
         """
+        if earlier is not None and not earlier.job.folder.is_dir():
+            self.log.info("The earlier try took the result of its application itself.")
+            earlier = None
         if earlier is None:
             job, hook = self._start(target, arguments)
             self._spark_job = job
