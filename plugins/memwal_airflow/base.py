@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
 
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
     from memwal.fleet import Skipped
     from memwal.maintenance.policy import Policy
     from memwal.maintenance.results import JobResult
+
+
+# Of what the catalog keeps; names in Airflow can be longer.
+_LONGEST_ID = 400
 
 
 class MemWalOperator(BaseOperator):
@@ -307,7 +312,8 @@ class MemWalOperator(BaseOperator):
 def external_id(context: Context) -> str:
     """What a run of a job is called in the catalog: the task instance, whatever the try."""
     ti = context["ti"]
-    return f"{ti.dag_id}/{ti.run_id}/{ti.task_id}/{ti.map_index}"
+    name = f"{ti.dag_id}/{ti.run_id}/{ti.task_id}/{ti.map_index}"
+    return name if len(name) <= _LONGEST_ID else sha256(name.encode()).hexdigest()
 
 
 def describe(operator: BaseOperator, context: Context, extra: Mapping[str, Any]) -> None:
