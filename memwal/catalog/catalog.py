@@ -18,6 +18,7 @@ from memwal.catalog.leases import Leases
 from memwal.catalog.models import BacklogSampleRow, JobRunRow, ManagedTableRow
 from memwal.catalog.notified import Notified
 from memwal.catalog.records import (
+    NAME,
     ManagedTable,
     Pruned,
     check_name,
@@ -264,7 +265,10 @@ class Catalog(History):
             self.export_snapshot(self._snapshot_path)
 
     def _find(self, session: Session, name: str) -> ManagedTableRow:
-        row = session.scalar(select(ManagedTableRow).where(ManagedTableRow.name == name))
+        row = None
+        # PostgreSQL would refuse some of what is no name.
+        if NAME.fullmatch(name):
+            row = session.scalar(select(ManagedTableRow).where(ManagedTableRow.name == name))
         if row is None:
             raise ObjectNotFoundError(
                 f"No table named {name!r} is registered in {self._database.shown_url}."

@@ -11,7 +11,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from memwal.catalog.latest import LatestHistory, as_sample
-from memwal.catalog.models import BacklogSampleRow, JobRunRow, TableStateRow
+from memwal.catalog.models import BacklogSampleRow, JobRunRow, ManagedTableRow, TableStateRow
 from memwal.catalog.records import BacklogSample, Pruned, RunState, TableState
 from memwal.maintenance.status import TableStatus
 
@@ -109,7 +109,8 @@ class History(LatestHistory):
     ) -> Pruned:
         """Forget old runs and samples of a table.
 
-        The latest run that succeeded of each job stays: it tells when the job is due.
+        The latest run that succeeded of each job stays: it tells when the job is due. So does the
+        latest sample of a table that is registered: a backlog is not gone because nobody looks.
 
         Parameters
         ----------
@@ -135,11 +136,19 @@ class History(LatestHistory):
                 .where(JobRunRow.table_name == table, last_word < runs_before)
                 .where(JobRunRow.id.not_in(kept))
             )
-            samples = session.execute(
-                delete(BacklogSampleRow).where(
-                    BacklogSampleRow.table_name == table, BacklogSampleRow.at < samples_before
-                )
+            newest = session.scalar(
+                select(BacklogSampleRow.id)
+                .join(ManagedTableRow, ManagedTableRow.name == BacklogSampleRow.table_name)
+                .where(BacklogSampleRow.table_name == table)
+                .order_by(BacklogSampleRow.at.desc(), BacklogSampleRow.id.desc())
+                .limit(1)
             )
+            old = delete(BacklogSampleRow).where(
+                BacklogSampleRow.table_name == table, BacklogSampleRow.at < samples_before
+            )
+            if newest is not None:
+                old = old.where(BacklogSampleRow.id != newest)
+            samples = session.execute(old)
             return Pruned(runs=_count(runs), samples=_count(samples))
 
 

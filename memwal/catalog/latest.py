@@ -7,6 +7,7 @@ whatever the histories hold: a ``GROUP BY`` would read them all.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -66,6 +67,9 @@ class LatestRuns:
         The last one of each job that has ended, however it did.
     succeeded : dict of str to JobRun
         The last one of each job that succeeded.
+    failing : dict of str to JobRun
+        Of each job whose last run did not succeed, the first one in a row that did not, among its
+        latest three.
     running : tuple of JobRun
         By start.
     """
@@ -73,6 +77,7 @@ class LatestRuns:
     newest: dict[str, JobRun]
     ended: dict[str, JobRun]
     succeeded: dict[str, JobRun]
+    failing: dict[str, JobRun]
     running: tuple[JobRun, ...]
 
 
@@ -175,6 +180,7 @@ class LatestHistory(RunHistory):
                 newest={run.job: run for run in runs},
                 ended={run.job: run for run in runs if run.state is not RunState.RUNNING},
                 succeeded={run.job: run for run in runs if run.state is RunState.SUCCEEDED},
+                failing=_failing(runs),
                 running=tuple(run for run in runs if run.state is RunState.RUNNING),
             )
             for name, runs in found.items()
@@ -227,6 +233,17 @@ class LatestHistory(RunHistory):
         )
         with self._database.reading() as session:
             return session.scalar(query)
+
+
+def _failing(runs: Iterable[JobRun]) -> dict[str, JobRun]:
+    """By job, the first of the failures at the end of these runs, which are by start."""
+    found: dict[str, JobRun] = {}
+    for run in runs:
+        if run.state is RunState.SUCCEEDED:
+            found.pop(run.job, None)
+        elif run.state is not RunState.RUNNING:
+            found.setdefault(run.job, run)
+    return found
 
 
 def as_sample(row: BacklogSampleRow) -> BacklogSample:

@@ -41,6 +41,19 @@ class UtcDateTime(TypeDecorator[datetime]):
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
+class Words(TypeDecorator[str]):
+    """What a message says, which can hold the name of any file and so what no database takes."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        """Replace zero bytes, and halves of characters."""
+        if value is None:
+            return None
+        return value.replace("\0", "?").encode(errors="replace").decode()
+
+
 class Base(DeclarativeBase):
     """Base of the mapped classes."""
 
@@ -83,7 +96,7 @@ class JobRunRow(Base):
     started_at: Mapped[datetime]
     finished_at: Mapped[datetime | None]
     result: Mapped[dict[str, Any] | None]
-    error: Mapped[str | None] = mapped_column(Text)
+    error: Mapped[str | None] = mapped_column(Words)
     external_id: Mapped[str | None] = mapped_column(String(400))
     done: Mapped[int | None] = mapped_column(BigInteger)
     total: Mapped[int | None] = mapped_column(BigInteger)
@@ -148,7 +161,7 @@ class HeldRegionRow(Base):
     table_name: Mapped[str] = mapped_column(String(63), primary_key=True)
     region_id: Mapped[str] = mapped_column(String(36), primary_key=True)
     generation: Mapped[int] = mapped_column(BigInteger)
-    reason: Mapped[str] = mapped_column(Text)
+    reason: Mapped[str] = mapped_column(Words)
     since: Mapped[datetime]
     attempts: Mapped[int]
     next_try_at: Mapped[datetime]
@@ -161,7 +174,7 @@ class TroubleRow(Base):
 
     table_name: Mapped[str] = mapped_column(String(63), primary_key=True)
     job: Mapped[str] = mapped_column(String(32), primary_key=True)
-    reason: Mapped[str] = mapped_column(Text)
+    reason: Mapped[str] = mapped_column(Words)
     since: Mapped[datetime]
     attempts: Mapped[int]
     next_try_at: Mapped[datetime]

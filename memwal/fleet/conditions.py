@@ -194,22 +194,19 @@ def _jobs(
                 text=f"{job} failed {trouble.attempts} times: {trouble.reason}",
             )
     only = next(iter(tables)) if tables is not None and len(tables) == 1 else None
-    newest = catalog.latest_runs(table=only).values()
-    for run in (run for runs in newest for run in runs.ended.values()):
-        settled = (run.finished_at or run.heartbeat_at or run.started_at) + SETTLE <= now
-        if (
-            run.state is not RunState.SUCCEEDED
-            and settled
-            and run.table in watched
-            and (run.table, run.job) not in resting
-        ):
-            why = run.error or "its process died without a word"
-            yield _failed(
-                watched[run.table],
-                run.job,
-                since=run.started_at,
-                text=f"the last run of {run.job} ({run.run_id}) failed: {why}",
-            )
+    for runs in catalog.latest_runs(table=only).values():
+        for job, first in runs.failing.items():
+            # Later failures do not put off what the first one began.
+            settled = (first.finished_at or first.heartbeat_at or first.started_at) + SETTLE <= now
+            if settled and first.table in watched and (first.table, job) not in resting:
+                run = runs.ended[job]
+                why = run.error or "its process died without a word"
+                yield _failed(
+                    watched[run.table],
+                    job,
+                    since=first.started_at,
+                    text=f"the last run of {job} ({run.run_id}) failed: {why}",
+                )
 
 
 def _failed(table: ManagedTable, job: str, *, since: datetime, text: str) -> Condition:

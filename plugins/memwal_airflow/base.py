@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
 
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
     from memwal.fleet import Skipped
     from memwal.maintenance.policy import Policy
     from memwal.maintenance.results import JobResult
+
+
+# Of what the catalog keeps; names in Airflow can be longer.
+_LONGEST_ID = 400
 
 
 class MemWalOperator(BaseOperator):
@@ -137,6 +142,7 @@ class MemWalOperator(BaseOperator):
         self.spark_options = spark_options
         self.spark_application_id: str | None = None
         self._spark_job: SparkJob | None = None
+        self._earlier: EarlierTry | None = None
         self._killed = False
 
     def run_on(
@@ -158,7 +164,7 @@ class MemWalOperator(BaseOperator):
             raise AirflowSkipException(f"This run is for {', '.join(wanted)} only.")
         if self.table is not None:
             context["ti"].xcom_push(key=TablePageLink().xcom_key, value=table_address(self.table))
-        earlier = find_earlier(context)
+        self._earlier = earlier = find_earlier(context)
         try:
             with open_target(
                 self.table, self.table_uri, self.storage_options_ref, self.policy
@@ -183,10 +189,11 @@ class MemWalOperator(BaseOperator):
         return self.take(result, context)
 
     def on_kill(self) -> None:
-        """End the application."""
+        """End the application, also that of an earlier try while the lease is waited for."""
         self._killed = True
-        if self._spark_job is not None:
-            self._spark_job.end()
+        job = self._spark_job or (self._earlier and self._earlier.job)
+        if job is not None:
+            job.end()
 
     def is_forced(self, context: Context) -> bool:
         """Whether this task, or this run, is to do its job due or not."""
@@ -231,6 +238,9 @@ class MemWalOperator(BaseOperator):
         AirflowException
             The application left no result.
         """
+        if earlier is not None and not earlier.job.folder.is_dir():
+            self.log.info("The earlier try took the result of its application itself.")
+            earlier = None
         if earlier is None:
             job, hook = self._start(target, arguments)
             self._spark_job = job
@@ -302,7 +312,8 @@ class MemWalOperator(BaseOperator):
 def external_id(context: Context) -> str:
     """What a run of a job is called in the catalog: the task instance, whatever the try."""
     ti = context["ti"]
-    return f"{ti.dag_id}/{ti.run_id}/{ti.task_id}/{ti.map_index}"
+    name = f"{ti.dag_id}/{ti.run_id}/{ti.task_id}/{ti.map_index}"
+    return name if len(name) <= _LONGEST_ID else sha256(name.encode()).hexdigest()
 
 
 def describe(operator: BaseOperator, context: Context, extra: Mapping[str, Any]) -> None:

@@ -36,6 +36,7 @@ KEEP_SECONDS = 86_400.0
 """How long the folder of an application whose task never came back is kept."""
 
 _POLL_SECONDS = 0.2
+_READ_AT_ONCE = 1 << 20
 _PROCESS_FILE = "process.json"
 
 log = logging.getLogger(__name__)
@@ -104,8 +105,24 @@ class SparkJob:
                 start_new_session=True,
             )
         job = cls(process=ProcessId.of(child.pid), folder=folder, child=child)
-        (folder / _PROCESS_FILE).write_text(json.dumps(job.to_dict()))
+        try:
+            known = {"host": job.host, "process": job.process.to_dict()}
+            (folder / _PROCESS_FILE).write_text(json.dumps(known))
+        except BaseException:
+            job.end()
+            job.clean_up()
+            raise
         return job
+
+    @classmethod
+    def of(cls, folder: Path) -> Self | None:
+        """The application whose folder this is; None where it does not tell of one."""
+        try:
+            known = json.loads((folder / _PROCESS_FILE).read_text())
+            process = ProcessId.from_dict(known["process"])
+            return cls(process=process, folder=folder, host=str(known["host"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
 
     @property
     def running(self) -> bool:
@@ -142,13 +159,19 @@ class SparkJob:
             while True:
                 # Asked before reading, so that what it wrote last is read.
                 over = not self.running
-                *whole, begun = (begun + output.read()).split("\n")
+                read = output.read(_READ_AT_ONCE)
+                *whole, begun = (begun + read).split("\n")
                 yield from whole
-                if over:
-                    break
+                if len(begun) >= _READ_AT_ONCE:
+                    yield begun
+                    begun = ""
                 if time.monotonic() - looked_at >= LOOK_SECONDS:
                     look()
                     looked_at = time.monotonic()
+                if read:
+                    continue
+                if over:
+                    break
                 time.sleep(_POLL_SECONDS)
         if begun:
             yield begun
@@ -164,32 +187,17 @@ class SparkJob:
                 self.child.wait(END_SECONDS)
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def to_dict(self) -> dict[str, Any]:
-        """What is needed to find it again, for JSON."""
-        return {"host": self.host, "folder": str(self.folder), "process": self.process.to_dict()}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Make one of what :meth:`to_dict` gave."""
-        return cls(
-            process=ProcessId.from_dict(values["process"]),
-            folder=Path(values["folder"]),
-            host=values["host"],
-        )
-
 
 def _sweep(parent: Path) -> None:
     for folder in parent.iterdir():
         try:
             if time.time() - folder.stat().st_mtime < KEEP_SECONDS:
                 continue
-            known = json.loads((folder / _PROCESS_FILE).read_text())
         except FileNotFoundError:
-            # Another task was faster, or died before it started anything.
-            known = None
-        if known is not None:
-            job = SparkJob.from_dict(known)
-            if job.host != socket.gethostname() or job.running:
-                continue
+            # Another task was faster.
+            continue
+        job = SparkJob.of(folder)
+        if job is not None and (job.host != socket.gethostname() or job.running):
+            continue
         log.info("Removing %s, which no task came back for.", folder)
         shutil.rmtree(folder, ignore_errors=True)

@@ -12,7 +12,6 @@ from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from memwal_airflow.deadlines import LATE
-from memwal_airflow.recording import Recorder
 from memwal_airflow.run_params import RunRequest
 from memwal_airflow.storage import read_options
 
@@ -93,7 +92,7 @@ class PlanOperator(CatalogTableOperator):
             found = self.survey(catalog, managed)
             # The run before this one is over: they never overlap.
             catalog.setbacks.recovered(self.table, LATE)
-        Recorder(self.table).backlog(found.status)
+            catalog.record_backlog(self.table, found.status)
         for job, one in found.due.items():
             self.log.info("%s: %s.", job, one.reason or one.held_back or "not due")
         policy = managed.policy

@@ -80,9 +80,12 @@ class TablePolls:
     async def next_look(self, watch: Watch, *, every: float) -> Look:
         """See :meth:`Watch.next`."""
         poll = watch.poll
+        asked_at = self._clock()
         while True:
             age = self._clock() - poll.ended_at
-            if poll.number > watch.seen and age < every and poll.covers(watch.regions):
+            # One that ended since is fresh enough, whatever the interval.
+            fresh = age < every or poll.ended_at >= asked_at
+            if poll.number > watch.seen and fresh and poll.covers(watch.regions):
                 watch.seen = poll.number
                 return poll.result()
             if poll.number and age < every:

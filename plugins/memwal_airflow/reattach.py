@@ -1,6 +1,8 @@
 """How the retry of a killed task finds the application that it left, and takes its place.
 
-What is needed is kept in Airflow's own store for task state, which outlives a try.
+What is needed is kept in Airflow's own store for task state, which outlives a try. Users who may
+change task instances can write there: it only names one of the folders of this machine, and what is
+in that folder tells which process may be waited for and ended.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from memwal.errors import ConflictError
-from memwal_airflow.jobs import SparkJob
+from memwal_airflow.jobs import SparkJob, state_folder
 from memwal_airflow.processes import ProcessId
 
 if TYPE_CHECKING:
@@ -53,6 +55,9 @@ class EarlierTry:
         if self.task.running:
             log.info("The earlier try still runs as process %d.", self.task.pid)
             return
+        if self.task.replaced:
+            # Another process has its number, and may have leases by the same name.
+            return
         holder = f"{self.job.host}:{self.task.pid}"
         for lease in catalog.leases.list():
             if lease.holder == holder and lease.resource.startswith(job_resource(table, "")):
@@ -68,7 +73,8 @@ def remember(context: Context, job: SparkJob, *, regions: Sequence[UUID] | None)
         log.warning("Airflow gives this task no state: a retry will not find its application.")
         return
     state: dict[str, Any] = {
-        "job": job.to_dict(),
+        "host": job.host,
+        "folder": job.folder.name,
         "task": ProcessId.of(os.getpid()).to_dict(),
         "regions": None if regions is None else [str(region) for region in regions],
     }
@@ -91,13 +97,26 @@ def find_earlier(context: Context) -> EarlierTry | None:
     state: Any = None if store is None else store.get(STATE_KEY)
     if not state:
         return None
-    job = SparkJob.from_dict(state["job"])
-    if job.host != socket.gethostname():
+    try:
+        host, name, regions = state["host"], state["folder"], state["regions"]
+        task = ProcessId.from_dict(state["task"])
+        merged = None if regions is None else tuple(UUID(region) for region in regions)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        log.warning("The state of an earlier try cannot be read; it is not waited for.")
+        forget(context)
+        return None
+    if host != socket.gethostname():
         log.info(
             "An earlier try started an application on %s, which cannot be watched from here; if "
             "its lease is in force, it is waited for.",
-            job.host,
+            host,
         )
+        return None
+    # Compared with what is there: a name cannot lead elsewhere.
+    folder = next((one for one in state_folder().iterdir() if one.name == name), None)
+    job = None if folder is None else SparkJob.of(folder)
+    if job is None or job.host != host:
+        forget(context)
         return None
     if not job.running and job.result() is None:
         log.info("The application of an earlier try ended without a result.")
@@ -105,9 +124,4 @@ def find_earlier(context: Context) -> EarlierTry | None:
         job.clean_up()
         forget(context)
         return None
-    regions = state["regions"]
-    return EarlierTry(
-        job=job,
-        task=ProcessId.from_dict(state["task"]),
-        regions=None if regions is None else tuple(UUID(region) for region in regions),
-    )
+    return EarlierTry(job=job, task=task, regions=merged)

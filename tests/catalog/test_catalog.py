@@ -65,6 +65,12 @@ def test_what_is_not_there_is_named(catalog: Catalog) -> None:
         catalog.finish_run(77, error="x")
 
 
+@pytest.mark.parametrize("name", ["", "a\0b", "\ud800", "x" * 10_000, "../flights"])
+def test_what_is_no_name_is_not_there(each_catalog: Catalog, name: str) -> None:
+    with pytest.raises(ObjectNotFoundError):
+        each_catalog.get(name)
+
+
 def test_listing_is_by_name_and_may_leave_out_the_disabled(catalog: Catalog) -> None:
     for name in ("c", "a", "b"):
         catalog.register(name, uri="/data/t.lance", enabled=name != "a")

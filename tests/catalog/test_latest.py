@@ -80,6 +80,10 @@ def test_runs(each_catalog: Catalog) -> None:
         "gc": "succeeded",
     }
     assert found["a"].newest["merge"].error == "no"
+    assert {job: one.started_at for job, one in found["a"].failing.items()} == {
+        "merge": found["a"].newest["merge"].started_at
+    }
+    assert set(found["b"].failing) == {"snapshot"}
     assert {job: one.finished_at for job, one in found["a"].succeeded.items()} == {
         "merge": ago(40),
         "gc": ago(20),

@@ -67,6 +67,13 @@ def test_a_backlog_is_late_then_critical_also_when_nobody_looks_again(flights: C
     assert conditions(flights, now=later(seconds=960)) == []
 
 
+def test_a_backlog_that_nobody_looks_at_for_long_is_not_forgotten(flights: Catalog) -> None:
+    flights.record_backlog("flights", status(2000))
+    moment = later(days=365)
+    flights.prune(now=moment)
+    assert [one.kind for one in conditions(flights, now=moment)] == [Kind.BACKLOG_CRITICAL]
+
+
 def test_only_what_is_maintained_is_watched(flights: Catalog) -> None:
     flights.record_backlog("flights", status(5000))
     flights.setbacks.hold("flights", [HeldRegion(region_id=REGION, generation=2, reason="torn")])

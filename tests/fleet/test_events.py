@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from memwal.catalog import Catalog
+from memwal.catalog.models import JobRunRow
 from memwal.errors import StoreUnavailableError
 from memwal.fleet.conditions import Kind
 from memwal.fleet.events import Event, news, tell
@@ -72,6 +73,21 @@ def test_a_thing_is_told_when_it_begins_and_when_it_ends(
     assert told() == []
     hold(flights)
     assert told() == [("region_held", False)]
+
+
+def test_a_job_that_fails_once_more_is_not_over_meanwhile(flights: Catalog) -> None:
+    now = datetime.now(UTC)
+    first = flights.start_run("flights", "merge")
+    flights.finish_run(first, error="no rights")
+    with flights.database.writing() as session:
+        row = session.get_one(JobRunRow, first)
+        row.started_at = row.finished_at = now - timedelta(minutes=10)
+    assert [event.over for event in tell(flights, "ops", list, now=now)] == [False]
+    flights.finish_run(flights.start_run("flights", "merge"), error="no rights")
+    # It is too fresh to be told of by itself.
+    assert news(flights, "ops", now=datetime.now(UTC)) == []
+    flights.finish_run(flights.start_run("flights", "merge"), result={"figures": {}})
+    assert [event.over for event in news(flights, "ops")] == [True]
 
 
 def test_every_channel_hears_of_it(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 import sys
@@ -62,7 +61,8 @@ def test_a_job_is_followed_to_its_end(state: Path, start: Start) -> None:
 
 def test_whoever_finds_it_follows_it_from_the_beginning(start: Start) -> None:
     job = start("print('first', flush=True); import time; time.sleep(0.5); print('last')")
-    found = SparkJob.from_dict(json.loads(json.dumps(job.to_dict())))
+    found = SparkJob.of(job.folder)
+    assert found is not None
     assert found.running
     assert list(found.lines(lambda: None)) == ["first", "last"]
     assert not found.running
@@ -94,6 +94,40 @@ def test_folders_that_nobody_came_back_for_are_removed(state: Path, start: Start
         os.utime(folder, (long_ago, long_ago))
     kept = new_folder("x")
     assert set(state.iterdir()) == {running.folder, kept}
+
+
+def test_what_else_lies_there_keeps_no_job_from_starting(state: Path, start: Start) -> None:
+    torn = new_folder("x")
+    (torn / "process.json").write_text('{"host": "he')
+    (state / "notes.txt").write_text("by hand")
+    long_ago = time.time() - 2 * jobs.KEEP_SECONDS
+    for path in (torn, state / "notes.txt"):
+        os.utime(path, (long_ago, long_ago))
+    kept = new_folder("x")
+    assert set(state.iterdir()) == {kept, state / "notes.txt"}
+
+
+def test_an_application_that_cannot_be_written_down_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = []
+    monkeypatch.setattr(jobs, "end_session", ended.append)
+    folder = tmp_path / "job"
+    (folder / "process.json").mkdir(parents=True)
+    with pytest.raises(IsADirectoryError):
+        SparkJob.start([sys.executable, "-c", ""], env=dict(os.environ), folder=folder)
+    assert len(ended) == 1
+
+
+def test_a_long_log_is_read_in_pieces(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "_READ_AT_ONCE", 10)
+    job = start("print('a' * 25); print('b'); print('c' * 12, end='')")
+    assert job.child is not None
+    job.child.wait(30)
+    found = list(job.lines(lambda: None))
+    assert "".join(found) == "a" * 25 + "b" + "c" * 12
+    assert max(map(len, found)) <= 20
+    assert found[-1].startswith("c")
 
 
 def test_a_folder_that_cannot_be_made_is_named(

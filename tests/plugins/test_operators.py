@@ -15,6 +15,7 @@ from airflow.exceptions import AirflowNotFoundException
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 from memwal_airflow import jobs
 from memwal_airflow.assets import indexed_asset, merged_asset
+from memwal_airflow.base import external_id
 from memwal_airflow.operators import (
     MemWalCollectOperator,
     MemWalCompactOperator,
@@ -341,3 +342,14 @@ def test_templates_are_rendered(managed: Any, catalog: Catalog) -> None:
     assert set(MemWalOperator.template_fields) < set(MemWalMergeOperator.template_fields)
     task.render_template_fields({"params": {"name": "t", "regions": managed.hot}})
     assert (task.table, task.regions) == ("t", managed.hot)
+
+
+def test_long_names_of_airflow_fit_into_the_catalog(context: Any) -> None:
+    ti = context["ti"]
+    assert external_id(context) == "dag/run/task/-1"
+    ti.dag_id = "d" * 250
+    ti.task_id = "t" * 250
+    first = external_id(context)
+    ti.map_index = 1
+    assert len(first) <= 400
+    assert external_id(context) != first

@@ -72,6 +72,14 @@ def test_each_sees_a_look_once_and_none_that_is_older_than_its_interval() -> Non
     run(work)
 
 
+def test_an_interval_that_is_shorter_than_a_look_ends_too() -> None:
+    async def work(shared: TablePolls, looks: Looks) -> None:
+        async with asyncio.timeout(5), shared.watching(TABLE, regions=None) as watch:
+            assert [(await watch.next(every=0)).status for _ in range(3)] == [1, 2, 3]
+
+    run(work)
+
+
 def test_what_is_looked_at_is_what_is_wanted_together() -> None:
     async def work(shared: TablePolls, looks: Looks) -> None:
         async with shared.watching(TABLE, regions=frozenset("a")) as one:

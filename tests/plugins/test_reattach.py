@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import socket
 import subprocess
@@ -19,7 +21,7 @@ from memwal_airflow.assets import merged_asset
 from memwal_airflow.jobs import SparkJob
 from memwal_airflow.operators import MemWalMergeOperator
 from memwal_airflow.processes import ProcessId
-from memwal_airflow.reattach import STATE_KEY
+from memwal_airflow.reattach import STATE_KEY, find_earlier
 
 from memwal.catalog import Catalog, RunState
 from memwal.catalog.leases import job_resource
@@ -67,8 +69,9 @@ class Killed:
             job_resource("t", "merge"), holder=f"{socket.gethostname()}:{process.pid}"
         )
         catalog.start_run("t", "merge", external_id="dag/run/task/-1")
-        self.state = {
-            "job": self.started.to_dict(),
+        self.state: dict[str, Any] = {
+            "host": socket.gethostname(),
+            "folder": folder.name,
             "task": process.to_dict(),
             "regions": [made.hot],
         }
@@ -76,7 +79,9 @@ class Killed:
 
 
 @pytest.fixture
-def killed(managed: Any, catalog: Catalog, context: Any, tmp_path: Path) -> Iterator[Killed]:
+def killed(
+    fake_spark: None, managed: Any, catalog: Catalog, context: Any, tmp_path: Path
+) -> Iterator[Killed]:
     made = Killed(managed, catalog, context, tmp_path)
     yield made
     made.lease.release()
@@ -146,8 +151,7 @@ def test_what_dies_while_it_is_waited_for_fails_the_try(
 def test_what_runs_on_another_machine_is_waited_for_by_its_lease(
     killed: Killed, context: Any, catalog: Catalog
 ) -> None:
-    elsewhere = {**killed.state, "job": {**killed.started.to_dict(), "host": "elsewhere"}}
-    context["task_state_store"].set(STATE_KEY, elsewhere)
+    context["task_state_store"].set(STATE_KEY, {**killed.state, "host": "elsewhere"})
     with pytest.raises(AirflowSkipException, match="is leased to"):
         task(wait=timedelta(seconds=0.2)).execute(context)
     assert killed.started.running
@@ -164,6 +168,79 @@ def test_the_lease_of_a_try_that_lives_is_not_taken(
     with pytest.raises(AirflowSkipException, match="is leased to"):
         task(wait=timedelta(seconds=0.2)).execute(context)
     assert killed.started.running
+
+
+@pytest.mark.usefixtures("no_start")
+def test_the_lease_of_another_process_with_its_number_is_not_taken(
+    killed: Killed, context: Any, catalog: Catalog
+) -> None:
+    alive = ProcessId.of(os.getpid())
+    killed.lease.release()
+    with catalog.leases.acquire(job_resource("t", "merge")) as lease:
+        killed.state["task"] = {"pid": alive.pid, "created": alive.created - 1000}
+        context["task_state_store"].set(STATE_KEY, killed.state)
+        with pytest.raises(AirflowSkipException, match="is leased to"):
+            task(wait=timedelta(seconds=0.2)).execute(context)
+        lease.check()
+
+
+def test_an_earlier_try_that_ends_by_itself_meanwhile_leaves_the_rest_to_the_retry(
+    managed: Any, killed: Killed, context: Any, catalog: Catalog
+) -> None:
+    killed.state["task"] = ProcessId.of(os.getpid()).to_dict()
+    context["task_state_store"].set(STATE_KEY, killed.state)
+
+    def end() -> None:
+        killed.started.end()
+        killed.started.clean_up()
+        killed.lease.release()
+
+    threading.Timer(0.5, end).start()
+    assert task().execute(context)["figures"]["generations"] == 4
+
+
+def test_what_is_in_the_store_leads_to_no_other_folder_or_process(
+    managed: Any, killed: Killed, context: Any, tmp_path: Path
+) -> None:
+    killed.lease.release()
+    victim = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    folder = tmp_path / "precious"
+    folder.mkdir()
+    process = {"host": socket.gethostname(), "process": ProcessId.of(victim.pid).to_dict()}
+    (folder / "process.json").write_text(json.dumps(process))
+    job = {**process, "folder": str(folder)}
+    store = context["task_state_store"]
+    for state in (
+        {**killed.state, "folder": str(folder), "job": job},
+        {**killed.state, "folder": "../precious"},
+        {**killed.state, "folder": ".."},
+        {**killed.state, "folder": ""},
+        {**killed.state, "folder": None},
+        {**killed.state, "regions": [1]},
+        {**killed.state, "task": None},
+        ["nonsense"],
+    ):
+        store.set(STATE_KEY, state)
+        assert find_earlier({"task_state_store": store}) is None  # type: ignore[typeddict-item]
+        assert store.values == {}
+    assert folder.is_dir()
+    assert victim.poll() is None
+    victim.communicate(b"\n")
+
+
+def test_ending_the_task_while_it_waits_for_the_lease_ends_the_application(
+    killed: Killed, context: Any, catalog: Catalog
+) -> None:
+    context["task_state_store"].set(STATE_KEY, killed.state)
+    killed.lease.release()
+    under_test = task(wait=timedelta(seconds=1))
+    with catalog.leases.acquire(job_resource("t", "merge"), holder="somebody else"):
+        thread = threading.Thread(target=lambda: _swallow(lambda: under_test.execute(context)))
+        thread.start()
+        _until(lambda: under_test._earlier is not None)
+        under_test.on_kill()
+        thread.join(30)
+    assert not killed.started.running
 
 
 @pytest.mark.parametrize("attached", [False, True])
@@ -220,3 +297,8 @@ def _until(holds: Callable[[], bool]) -> None:
             return
         pause.wait(0.05)
     pytest.fail("it never came true")
+
+
+def _swallow(call: Callable[[], object]) -> None:
+    with contextlib.suppress(AirflowException, AirflowSkipException):
+        call()

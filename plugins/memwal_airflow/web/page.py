@@ -50,8 +50,13 @@ def of_dag(dag_id: str) -> Response:
 @router.get("/{path:path}")
 def asset(path: str) -> Response:
     """A file of the front end. The names of those below ``assets`` change with what they hold."""
-    file = None if "\0" in path else (STATIC / path).resolve()
-    if file is None or not file.is_relative_to(STATIC.resolve()) or not file.is_file():
+    try:
+        file = (STATIC / path).resolve()
+        found = file.is_relative_to(STATIC.resolve()) and file.is_file()
+    except (OSError, ValueError):
+        # Longer than a name can be, or with a zero byte.
+        found = False
+    if not found:
         raise HTTPException(status.HTTP_404_NOT_FOUND, "There is nothing here.")
     kept = _FOR_EVER if path.startswith("assets/") else _ASK_AGAIN
     return FileResponse(file, headers={"Cache-Control": kept})

@@ -63,7 +63,7 @@ def runs(
     managed: ReadableTable,
     catalog: CatalogDep,
     limit: Annotated[int, Query(ge=1, le=1000)] = 50,
-    job: Annotated[str | None, Query(max_length=32)] = None,
+    job: Annotated[str | None, Query(max_length=32, pattern=r"^[\w-]*$")] = None,
 ) -> dict[str, Any]:
     """The latest runs of its jobs, newest first."""
     found = catalog.runs(table=managed.name, job=job or None, limit=limit)

@@ -55,6 +55,32 @@ def test_what_every_answer_carries(as_user: AsUser, catalog: Catalog) -> None:
                 assert headers["cache-control"] == "no-store"
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "a" * 300,
+        "a/" * 3000,
+        "%00",
+        "..%2fapp.py",
+        "%2fetc%2fpasswd",
+        "%252e%252e%252fapp.py",
+        "..%5capp.py",
+        "api/tables/%00",
+        "api/tables/a%2f..%2fflights",
+        "api//tables/flights",
+    ],
+)
+def test_there_is_no_way_around(as_user: AsUser, catalog: Catalog, path: str) -> None:
+    catalog.register("flights", uri="/data/flights.lance")
+    assert as_user("viewer").get(f"/memwal/{path}").status_code == 404
+
+
+def test_a_job_that_cannot_be(as_user: AsUser, catalog: Catalog) -> None:
+    catalog.register("flights", uri="/data/flights.lance")
+    answer = as_user("viewer").get("/memwal/api/tables/flights/runs?job=%00")
+    assert answer.status_code == 422
+
+
 def test_the_cookie_of_the_airflow_ui_is_enough(as_user: AsUser, catalog: Catalog) -> None:
     answer = as_user("viewer", cookie=True).get("/memwal/api/me")
     assert answer.json() == {"name": "viewer", "may_write": False}
