@@ -17,7 +17,7 @@ from support.tables import SCHEMA, base_state, folder, merged, state
 
 import memwal
 from memwal.errors import MemWalError
-from memwal.maintenance import merge as merging
+from memwal.maintenance import merge_commit as committing
 from memwal.maintenance.merge import merge
 from memwal.quality import quarantine as quarantining
 from memwal.storage.location import TableLocation
@@ -81,7 +81,7 @@ class Play:
 def play(tmp_path: Path, quick_faults: FaultyStores, monkeypatch: pytest.MonkeyPatch) -> Play:
     """Return what makes tables, and who suffers."""
     skip_waits(monkeypatch)
-    monkeypatch.setattr(merging, "_CONFLICT_WAIT_SECONDS", 0)
+    monkeypatch.setattr(committing, "_CONFLICT_WAIT_SECONDS", 0)
     monkeypatch.setattr(quarantining, "_WAIT_SECONDS", 0)
     return Play(tmp_path, quick_faults)
 
@@ -174,15 +174,15 @@ def test_a_row_that_was_judged_otherwise_leaves_the_quarantine(
 ) -> None:
     """A merge that dies decided on generations 2 to 4; the next one sees 5 as well."""
     table = play.copy()
-    real = merging._upsert
+    real = committing._upsert
 
     def die(*arguments: object) -> int:
         raise Killed
 
-    monkeypatch.setattr(merging, "_upsert", die)
+    monkeypatch.setattr(committing, "_upsert", die)
     with pytest.raises(Killed):
         by_generation(table.location)
-    monkeypatch.setattr(merging, "_upsert", real)
+    monkeypatch.setattr(committing, "_upsert", real)
     assert waiting(table) == {(2, 1, -1), (2, 4, -4)}
 
     at_once(table.location)
