@@ -35,7 +35,7 @@ Mode = Annotated[
 Origins = Annotated[
     list[str],
     typer.Argument(
-        metavar="ROW...", help="Rows as the list shows them, REGION/GENERATION/ROW; or: all."
+        metavar="ROW...", help="Rows as the list shows them, REGION/FOLDER/ROW; or: all."
     ),
 ]
 

@@ -23,6 +23,7 @@ import random
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
@@ -115,8 +116,11 @@ def merge_commit(
                 continue
         try:
             look()
-            if ledger is not None:
-                ledger.keep(batch.region_id for batch in source.batches)
+            if ledger is not None and not ledger.keep(
+                [batch.region_id for batch in source.batches],
+                wanted=partial(_all_wait, location, source),
+            ):
+                continue
             if source.deletes.num_rows:
                 deleted += _delete(base, source.deletes)
                 base = open_base(location)
@@ -128,9 +132,7 @@ def merge_commit(
             logger.info("merge into %s met another commit, trying again: %s", location, conflict)
             continue
         if ledger is not None:
-            ledger.settle(
-                (batch.region_id, [g.number for g in batch.generations]) for batch in source.batches
-            )
+            ledger.settle({b.region_id: [g.path for g in b.generations] for b in source.batches})
         return MergeOutcome(
             version=base.version,
             commits=2 if source.deletes.num_rows else 1,
@@ -149,6 +151,11 @@ def merge_commit(
 def _found(ledger: Ledger | None, merged: Collection[UUID]) -> tuple[QualityReport, ...]:
     report = ledger.report(merged) if ledger is not None else None
     return () if report is None else (report,)
+
+
+def _all_wait(location: TableLocation, source: MergeSource) -> bool:
+    """Whether nobody has merged a generation of a source meanwhile."""
+    return not_merged(open_base(location), source.batches) == list(source.batches)
 
 
 def _is_of(source: MergeSource, base: BaseTable, wanted: Sequence[RegionBatch]) -> bool:

@@ -6,13 +6,17 @@ import pickle
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
+from uuid import uuid4
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from support.quarantined import Rows, flush, positive, quarantine, rules, waiting
 from support.tables import MakeTable, base_state, keys, merged, rows, state
 
 import memwal
 from memwal.maintenance.results import JobResult
+from memwal.quality.gate import RegionRows, screen
 
 
 def no_nulls() -> dict[str, object]:
@@ -241,6 +245,29 @@ class TestHold:
         result = table.merge(quality=rules("hold"))
         assert base_state(table) == {}
         assert result.held[0].generation == 1
+
+    def test_of_more_generations_than_calls_nest(self) -> None:
+        """A writer goes on while its region waits, and writes the same key again and again."""
+        count = 1_200
+        numbers = pa.table({"id": np.ones(count, np.int64), "n": -np.arange(count)})
+        newest = np.zeros(count, np.bool_)
+        newest[-1] = True
+        region = RegionRows(
+            region_id=uuid4(),
+            generations=tuple(range(1, count + 1)),
+            folders=tuple(f"0123abcd_gen_{number}" for number in range(1, count + 1)),
+            counts=(1,) * count,
+            keys=numbers.column("id").combine_chunks(),
+            newest=newest,
+            deleted=np.zeros(count, np.bool_),
+            take=lambda mask, columns: numbers.filter(pa.array(mask)),
+            primary_key=("id",),
+        )
+        found = screen(region, rules("hold"))
+        # The number 0 is as expected.
+        assert found.taken == 1
+        assert found.newest.tolist() == [True, *[False] * (count - 1)]
+        assert found.stopped is not None
 
     def test_leaves_other_regions_alone(self, make_table: MakeTable) -> None:
         table = make_table(region_spec=memwal.RegionSpec.bucket("id", 4))
