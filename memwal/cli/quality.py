@@ -228,7 +228,8 @@ def release(
     name: Name,
     row: Origins,
     force: Annotated[
-        bool, typer.Option("--force", help="Also rows that the suite would keep out again.")
+        bool,
+        typer.Option("--force", help="Also rows that would be kept out again, or lose values."),
     ] = False,
     url: CatalogUrl = None,
     as_json: AsJson = False,

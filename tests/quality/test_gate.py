@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import random
 from collections.abc import Callable, Sequence
@@ -319,3 +320,28 @@ def test_tasks_take_their_rules_to_other_machines(table: memwal.Table) -> None:
     assert base_state(table) == {2: 2}
     assert result.quality is not None
     assert result.quality["quarantined_rows"] == 1
+
+
+def test_a_checkpoint_tells_of_all_its_merges(table: memwal.Table) -> None:
+    flush(table, {1: -1, 2: 2}, {3: -3}, [3], {4: 4})
+    result = table.checkpoint(quality=rules("quarantine"), commit_bytes=1)
+    assert result.quality is not None
+    found = {key: result.quality[key] for key in ("rows", "failed_rows", "quarantined_rows")}
+    assert found == {"rows": 4, "failed_rows": 2, "quarantined_rows": 2}
+    (one,) = result.quality["expectations"]
+    assert (one["success"], one["failed"], one["examples"]) == (False, 2, [{"id": 1}, {"id": 3}])
+    assert not result.quality["success"]
+    flush(table, {5: 5})
+    assert table.checkpoint().quality is None
+
+
+def test_of_large_keys_a_part_is_told(make_table: MakeTable) -> None:
+    schema = pa.schema([pa.field("id", pa.binary(), nullable=False), ("n", pa.int64())])
+    table = make_table(schema)
+    with table.writer() as writer:
+        writer.upsert(pa.table({"id": [b"\xff" * 100_000], "n": [-1]}, schema=schema))
+    result = table.merge(quality=rules("quarantine"))
+    assert result.quality is not None
+    ((key,),) = ([one["id"] for one in e["examples"]] for e in result.quality["expectations"])
+    assert key == "ff" * 100 + "..."
+    assert len(json.dumps(result.to_dict())) < 10_000

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 from support.faulty_store import Killed
 from support.quarantined import flush, positive, quarantine, rules, waiting
-from support.tables import SCHEMA, MakeTable, base_state, folder, rows
+from support.tables import SCHEMA, MakeTable, base_state, folder, merged, rows
 
 import memwal
-from memwal.errors import InvalidInputError, TableSetupError
+from memwal.errors import InvalidInputError, MemWalError, TableSetupError
 from memwal.maintenance import merge_commit as committing
 from memwal.quality.quarantine import Origin, Quarantine, State, describe, origins_of
 from memwal.quality.release import discard, release, waiting_rows
@@ -265,3 +265,24 @@ def test_rules_that_changed_before_a_merge_was_repeated(
     table.merge(quality=rules(mode, negative))
     assert base_state(table) == {1: -1}
     assert waiting(table) == set()
+
+
+def test_a_release_loses_no_value_of_a_column_that_has_another_name(kept: memwal.Table) -> None:
+    kept.base().dataset.alter_columns({"path": "text", "name": "words"})
+    table = memwal.open(kept.uri)
+    (origin,) = [origins(table)[1, 3]]
+    wide = positive()
+    wide["kwargs"] = {**wide["kwargs"], "max_value": 1000}
+    done = release(table, quarantine(table), [origin], rules=rules("quarantine", wide))
+    assert done.failing == {origin: ("the table has no column text",)}
+    assert (1, 3, 300) in waiting(table)
+    assert release(table, quarantine(table), [origin]).released == (origin,)
+
+
+def test_where_nothing_can_be_written_nothing_is_merged(table: memwal.Table) -> None:
+    flush(table, {1: -1, 2: 2})
+    with pytest.raises(MemWalError, match="/proc"):
+        table.merge(quality=rules("quarantine", quarantine_uri="/proc/nowhere/quarantine.lance"))
+    assert merged(table) == 0
+    assert table.merge(quality=rules("quarantine")).figures["rows_upserted"] == 1
+    assert waiting(table) == {(1, 1, -1)}
