@@ -35,7 +35,7 @@ Mode = Annotated[
 Origins = Annotated[
     list[str],
     typer.Argument(
-        metavar="ROW...", help="Rows as the list shows them, REGION/GENERATION/ROW; or: all."
+        metavar="ROW...", help="Rows as the list shows them, REGION/FOLDER/ROW; or: all."
     ),
 ]
 
@@ -228,7 +228,8 @@ def release(
     name: Name,
     row: Origins,
     force: Annotated[
-        bool, typer.Option("--force", help="Also rows that the suite would keep out again.")
+        bool,
+        typer.Option("--force", help="Also rows that would be kept out again, or lose values."),
     ] = False,
     url: CatalogUrl = None,
     as_json: AsJson = False,

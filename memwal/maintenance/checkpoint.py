@@ -12,6 +12,7 @@ from memwal.errors import ConflictError
 from memwal.maintenance.index_build import build_indexes
 from memwal.maintenance.merge import DEFAULT_COMMIT_BYTES, merge
 from memwal.maintenance.results import HeldRegion, JobResult, TaskRunner, run_in_process
+from memwal.quality.report import together
 from memwal.quality.rules import QualityRules
 from memwal.region.discovery import read_manifests
 from memwal.storage.location import TableLocation
@@ -127,6 +128,7 @@ def checkpoint(
         seconds=time.monotonic() - started,
         figures=figures,
         problems=tuple(problem for result in results for problem in result.problems),
+        quality=together(result.quality for result in results),
     )
 
 

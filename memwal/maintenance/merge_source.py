@@ -163,6 +163,7 @@ def _read_region(base: BaseTable, ledger: Ledger | None, batch: RegionBatch) -> 
             RegionRows(
                 region_id=batch.region_id,
                 generations=tuple(g.number for g in batch.generations[:taken]),
+                folders=tuple(g.path for g in batch.generations[:taken]),
                 counts=tuple(counts),
                 keys=key_column(keys, names),
                 newest=newest,

@@ -6,6 +6,7 @@ among them, is no failure, except to an expectation about missing values.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -23,14 +24,24 @@ Check = Callable[[pa.Table, Mapping[str, Any]], tuple[Mask, Mask]]
 def between(values: pa.Array, kwargs: Mapping[str, Any]) -> Mask:
     """Whether each value lies within ``min_value`` and ``max_value``; null where it is null."""
     inside = pa.array(np.ones(len(values), np.bool_))
-    for key, strict, loose, tight in (
-        ("min_value", "strict_min", pc.greater_equal, pc.greater),
-        ("max_value", "strict_max", pc.less_equal, pc.less),
+    for key, strict, loose, tight, up in (
+        ("min_value", "strict_min", pc.greater_equal, pc.greater, True),
+        ("max_value", "strict_max", pc.less_equal, pc.less, False),
     ):
         bound = kwargs.get(key)
-        if bound is not None:
-            compare = tight if kwargs.get(strict) else loose
-            inside = pc.and_kleene(inside, compare(values, _scalar(bound, values.type)))
+        if bound is None:
+            continue
+        is_strict = bool(kwargs.get(strict))
+        if pa.types.is_integer(values.type) and isinstance(bound, int | float):
+            # Arrow would compare as floats, and refuses to as soon as one of the values is none.
+            bound = math.ceil(bound) if up is not is_strict else math.floor(bound)
+            low, high = _range(values.type)
+            if not low <= bound <= high:
+                if (bound < low) is not up:
+                    inside = pc.and_(inside, False)
+                continue
+        compare = tight if is_strict else loose
+        inside = pc.and_kleene(inside, compare(values, _scalar(bound, values.type)))
     return bools(pc.fill_null(inside, False))
 
 
@@ -119,7 +130,7 @@ def _length_between(column: pa.Array, kwargs: Mapping[str, Any]) -> Mask:
 
 
 def _length_equal(column: pa.Array, kwargs: Mapping[str, Any]) -> Mask:
-    return bools(pc.fill_null(pc.equal(_lengths(column), kwargs["value"]), False))
+    return between(_lengths(column), {"min_value": kwargs["value"], "max_value": kwargs["value"]})
 
 
 def _pair(compare: Callable[[Any, Any], Any], or_equal: Callable[[Any, Any], Any]) -> Check:
@@ -217,7 +228,20 @@ def _scalar(value: object, kind: pa.DataType) -> pa.Scalar:
         return _time(value, kind)
     if isinstance(value, str) is not _is_text(kind):
         raise InvalidInputError(f"a column of {kind} cannot be compared with {value!r}")
-    return pa.scalar(value)
+    if pa.types.is_integer(kind):
+        return pa.scalar(value, kind)
+    return pa.scalar(_number(value, kind))
+
+
+def _number(value: object, kind: pa.DataType) -> object:
+    """A number as a float for columns of floats, where a whole one may be too large for Arrow."""
+    return float(value) if isinstance(value, int) and pa.types.is_floating(kind) else value
+
+
+def _range(kind: pa.DataType) -> tuple[int, int]:
+    """Least and largest value of a type of whole numbers."""
+    found = np.iinfo(kind.to_pandas_dtype())
+    return int(found.min), int(found.max)
 
 
 def _time(text: str, kind: pa.DataType) -> pa.Scalar:
@@ -241,9 +265,9 @@ def _same_values(values: list[Any], kind: pa.DataType) -> pa.Array:
             fits = isinstance(value, int | float) and not isinstance(value, bool)
         if fits:
             try:
-                found.append(pa.scalar(value).cast(kind).as_py())
-            except pa.ArrowInvalid:
-                # 1.5 is in no column of whole numbers.
+                found.append(pa.scalar(_number(value, kind)).cast(kind).as_py())
+            except (pa.ArrowInvalid, OverflowError):
+                # 1.5 is in no column of whole numbers, and 2 ** 70 is in none of Arrow's.
                 continue
     return pa.array(found, kind)
 

@@ -88,7 +88,13 @@ def _one(expectation: Expectation, rows: pa.Table) -> Finding:
         return verdict(expectation, failed, int(np.count_nonzero(looked)))
     except InvalidInputError as error:
         return undecided(expectation, str(error))
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+    except (
+        pa.ArrowInvalid,
+        pa.ArrowTypeError,
+        pa.ArrowNotImplementedError,
+        OverflowError,
+        TypeError,
+    ) as error:
         # Its text may hold a value.
         return undecided(
             expectation, f"the column's type does not go with it ({type(error).__name__})"

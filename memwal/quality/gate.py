@@ -41,6 +41,8 @@ class RegionRows:
     region_id : UUID
     generations : tuple of int
         Their numbers.
+    folders : tuple of str
+        Names of their folders, which those of no other table have, and none of a later one.
     counts : tuple of int
         How many rows each of them has.
     keys : pyarrow.Array
@@ -55,6 +57,7 @@ class RegionRows:
 
     region_id: UUID
     generations: tuple[int, ...]
+    folders: tuple[str, ...]
     counts: tuple[int, ...]
     keys: pa.Array
     newest: Mask
@@ -68,10 +71,10 @@ class RegionRows:
         return np.cumsum(np.array(self.counts, np.int64))
 
     def origin(self, positions: Positions) -> tuple[Positions, Positions]:
-        """Number of the generation, and of the row in it, of some rows."""
+        """Place of the generation, and of the row in it, of some rows."""
         which = np.searchsorted(self.ends, positions, side="right")
         starts = self.ends - np.array(self.counts, np.int64)
-        return np.array(self.generations, np.int64)[which], positions - starts[which]
+        return which, positions - starts[which]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +85,19 @@ class Quarantined:
     ----------
     rows : pyarrow.Table
         In the columns of the base table.
-    generations, positions : numpy.ndarray of int64
-        Where each comes from.
+    generations : numpy.ndarray of int64
+        Number of the generation that each comes from.
+    folders : pyarrow.Array of str
+        Name of its folder.
+    positions : numpy.ndarray of int64
+        Which row of it.
     failures : tuple
         Expectations that rows fail, with a mask over the rows each.
     """
 
     rows: pa.Table
     generations: Positions
+    folders: pa.Array
     positions: Positions
     failures: tuple[tuple[Expectation, Mask], ...]
 
@@ -120,17 +128,25 @@ class Screened:
 
 def screen(region: RegionRows, rules: QualityRules) -> Screened:
     """Hold the rows of a region that would enter against the rules."""
+    if rules.mode == Mode.HOLD:
+        return _hold(region, rules)
     chosen = region.newest & ~region.deleted
     findings = _check(region, rules.suite, chosen)
-    report = _report(region, rules, findings, chosen)
-    failing = [f for f in findings if not f.success and _is_critical(f.expectation)]
-    passed = Screened(region.newest, len(region.generations), None, None, report)
-    if not failing or rules.mode == Mode.WARN:
+    passed = Screened(
+        region.newest,
+        len(region.generations),
+        None,
+        None,
+        _report(region, rules, findings, chosen),
+    )
+    blamed = [f for f in _failing(findings) if f.failures]
+    if not blamed or rules.mode == Mode.WARN:
         return passed
-    if rules.mode == Mode.HOLD:
-        return _hold(region, rules, failing, np.flatnonzero(chosen), report)
-    blamed = [f for f in failing if f.failures]
-    return _quarantine(region, findings, np.flatnonzero(chosen), passed) if blamed else passed
+    return _quarantine(region, findings, np.flatnonzero(chosen), passed)
+
+
+def _failing(findings: Sequence[Finding]) -> list[Finding]:
+    return [f for f in findings if not f.success and _is_critical(f.expectation)]
 
 
 def _check(region: RegionRows, suite: Sequence[Expectation], chosen: Mask) -> list[Finding]:
@@ -160,35 +176,43 @@ def _report(
     )
 
 
-def _hold(
-    region: RegionRows,
-    rules: QualityRules,
-    failing: Sequence[Finding],
-    positions: Positions,
-    report: QualityReport,
-) -> Screened:
-    """Let everything from the first generation on wait that has a failing row."""
-    first = 0
-    if all(f.failures for f in failing):
-        blamed = np.logical_or.reduce([f.failed for f in failing if f.failed is not None])
-        row = int(positions[blamed][0])
-        first = int(np.searchsorted(region.ends, row, side="right"))
-    names = "; ".join(
-        f"{f.expectation} {f.error or (f'fails for {f.failures} rows' if f.failures else 'fails')}"
-        for f in failing
-    )
-    stopped = QualityHold(
-        f"its rows are not as expected: {names}; correct them, or change the table's quality rules"
-    )
+def _hold(region: RegionRows, rules: QualityRules) -> Screened:
+    """Let everything from the first generation on wait that has a failing row.
+
+    Without later generations, rows that those replaced are the newest again.
+    """
+    part: RegionRows | None = region
+    report: QualityReport | None = None
+    stopped: QualityHold | None = None
+    while part is not None:
+        chosen = part.newest & ~part.deleted
+        findings = _check(part, rules.suite, chosen)
+        report = report or _report(part, rules, findings, chosen)
+        failing = _failing(findings)
+        if not failing:
+            break
+        names = "; ".join(
+            f"{f.expectation} "
+            f"{f.error or (f'fails for {f.failures} rows' if f.failures else 'fails')}"
+            for f in failing
+        )
+        stopped = QualityHold(
+            f"its rows are not as expected: {names}; correct them, or change the table's quality "
+            "rules"
+        )
+        first = 0
+        if all(f.failures for f in failing):
+            blamed = np.logical_or.reduce([f.failed for f in failing if f.failed is not None])
+            row = int(np.flatnonzero(chosen)[blamed][0])
+            first = int(np.searchsorted(region.ends, row, side="right"))
+        part = _first(region, first) if first else None
     newest = np.zeros(len(region.newest), np.bool_)
-    if first:
-        # Rows that later generations replaced are the newest again.
-        before = screen(_first(region, first), rules)
-        newest[: len(before.newest)] = before.newest
-        first = before.taken
-        stopped = before.stopped or stopped
-    held = replace(report, held=(str(region.region_id),))
-    return Screened(newest, first, stopped, None, held)
+    if part is not None:
+        newest[: len(part.newest)] = part.newest
+    report = report or QualityReport(mode=rules.mode.value)
+    if stopped is not None:
+        report = replace(report, held=(str(region.region_id),))
+    return Screened(newest, len(part.generations) if part else 0, stopped, None, report)
 
 
 def _first(region: RegionRows, generations: int) -> RegionRows:
@@ -202,6 +226,7 @@ def _first(region: RegionRows, generations: int) -> RegionRows:
     return replace(
         region,
         generations=region.generations[:generations],
+        folders=region.folders[:generations],
         counts=region.counts[:generations],
         keys=keys,
         newest=_at(newest_rows(keys), end),
@@ -264,10 +289,11 @@ def _quarantine(
     # Rows that are older than the one that entered were replaced, failing or not.
     kept_out = bad & (np.arange(count) > last[codes])
     where = np.flatnonzero(kept_out)
-    numbers, rows = region.origin(where)
+    which, rows = region.origin(where)
     quarantined = Quarantined(
         rows=region.take(kept_out, None),
-        generations=numbers,
+        generations=np.array(region.generations, np.int64)[which],
+        folders=pa.array(region.folders, pa.string()).take(pa.array(which)),
         positions=rows,
         failures=tuple((expectation, mask[where]) for expectation, mask in failures),
     )

@@ -109,10 +109,23 @@ def evaluate_all_with_gx(suite: Sequence[Expectation], rows: pa.Table) -> list[F
     """Hold rows against any expectations, also those that are decided without it otherwise."""
     with _lock, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        results = _validate(suite, rows.to_pandas())
+        results = _decided(suite, rows.to_pandas())
     return [
         _finding(one, result, rows.num_rows) for one, result in zip(suite, results, strict=True)
     ]
+
+
+def _decided(suite: Sequence[Expectation], frame: pd.DataFrame) -> list[Any]:
+    """Of each expectation what came of it; None where Great Expectations fails itself."""
+    try:
+        return _validate(suite, frame)
+    except TableSetupError:
+        raise
+    except Exception:
+        # Whatever its many layers raise about one of them must not stop a merge, nor the others.
+        if len(suite) == 1:
+            return [None]
+        return [found for one in suite for found in _decided([one], frame)]
 
 
 def _validate(suite: Sequence[Expectation], frame: pd.DataFrame) -> list[Any]:
@@ -150,9 +163,9 @@ def _configuration(one: Expectation, number: int) -> dict[str, Any]:
 
 
 def _finding(one: Expectation, result: Any, rows: int) -> Finding:
-    details = dict(result.result)
-    if _raised(result.exception_info):
+    if result is None or _raised(result.exception_info):
         return undecided(one, "Great Expectations could not decide it for a column of this type")
+    details = dict(result.result)
     if one.kind == Kind.WHOLE:
         return Finding(one, bool(result.success), rows)
     failed = np.zeros(rows, np.bool_)

@@ -5,29 +5,33 @@ generation is merged. What a process that pauses, dies or repeats at each step d
 
 * before they are written: nothing happened;
 * between that and the marked commit: they stand in the quarantine although their generation still
-  waits. The next merge decides again, and writes them again: region, generation and row are their
-  key, so that they stand there once. Two mergers that write at once are kept apart by the version
-  that each of them commits;
+  waits. The next merge decides again, and writes them again: region, folder of the generation and
+  row are their key, so that they stand there once. Two mergers that write at once are kept apart by
+  the version that each of them commits;
 * after the marked commit: the generation is never read again, and neither is what was decided.
 
 A try that took other generations together may have decided otherwise about a row: a newer row of
 its key came with them, or it equalled another one. Whoever made the marked commit therefore takes
-away what others wrote about the same generations. A process that wakes only after that writes its
-own rows once more; its marked commit is refused, and what it wrote about rows that did enter is
-left out of lists as long as the base table shows those very rows.
+away what others wrote about the same generations, by a commit in any case. A process that
+wakes only after that adds nothing: its write is refused, since it was to land behind an older
+version, and when it opens the newest one it looks first whether the generations still wait. Only
+when nobody settles, since the process died right after its marked commit, may rows stay that were
+judged otherwise; lists leave them out as long as the base table shows those very rows.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from uuid import UUID
 
+import pyarrow as pa
+
 from memwal.errors import MemWalError
-from memwal.quality.gate import RegionRows, Screened, screen
-from memwal.quality.quarantine import Quarantine, quarantined_rows
+from memwal.quality.gate import Quarantined, RegionRows, Screened, screen
+from memwal.quality.quarantine import Origin, Quarantine, quarantined_rows
 from memwal.quality.report import QualityReport, combine
-from memwal.quality.rules import Mode, QualityRules
+from memwal.quality.rules import QualityRules
 from memwal.storage.location import TableLocation
 
 logger = logging.getLogger(__name__)
@@ -44,7 +48,7 @@ class Ledger:
         self._quarantine = Quarantine.of(location, rules.quarantine_uri)
         self._screened: dict[UUID, Screened] = {}
         self._held: dict[UUID, QualityReport] = {}
-        self._written: set[int] = set()
+        self._unwritten: dict[UUID, Quarantined] = {}
 
     def screen(self, region: RegionRows) -> Screened:
         """Decide which rows of a region enter."""
@@ -52,33 +56,56 @@ class Ledger:
         if found.stopped is not None:
             self._held[region.region_id] = found.report
         self._screened[region.region_id] = found
+        self._unwritten.pop(region.region_id, None)
+        if found.quarantined is not None:
+            self._unwritten[region.region_id] = found.quarantined
         return found
 
-    def keep(self, regions: Iterable[UUID]) -> None:
-        """Make what is kept out of these regions durable."""
-        for region in regions:
-            found = self._screened.get(region)
-            if found is None or found.quarantined is None or id(found) in self._written:
-                continue
-            self._quarantine.write(
-                quarantined_rows(region, found.quarantined, suite=self._rules.suite)
-            )
-            self._written.add(id(found))
+    def keep(self, regions: Iterable[UUID], *, wanted: Callable[[], bool]) -> bool:
+        """Make what is kept out of these regions durable, as it was decided last.
 
-    def settle(self, generations: Iterable[tuple[UUID, Iterable[int]]]) -> None:
-        """Say that these generations were merged, as it was decided here."""
-        if self._rules.mode != Mode.QUARANTINE:
-            return
-        merged = {}
-        for region, numbers in generations:
-            found = self._screened.get(region)
-            kept = found.quarantined if found is not None else None
-            merged[region] = (
-                list(numbers),
-                () if kept is None else zip(kept.generations, kept.positions, strict=True),
-            )
+        Parameters
+        ----------
+        regions : iterable of UUID
+        wanted : callable
+            Whether none of the generations is merged yet.
+
+        Returns
+        -------
+        bool
+            False when one is, by somebody else, and nothing was written.
+        """
+        new = [region for region in regions if region in self._unwritten]
+        if not new:
+            return True
+        rows = [
+            quarantined_rows(region, self._unwritten[region], suite=self._rules.suite)
+            for region in new
+        ]
+        if not self._quarantine.write(pa.concat_tables(rows), wanted=wanted):
+            return False
+        for region in new:
+            del self._unwritten[region]
+        return True
+
+    def settle(self, merged: Mapping[UUID, Sequence[str]]) -> None:
+        """Say that generations were merged, as it was decided here.
+
+        Parameters
+        ----------
+        merged : mapping
+            Of each region the names of the generations' folders.
+        """
         try:
-            self._quarantine.settle(merged)
+            self._quarantine.settle(
+                merged,
+                belong=[
+                    Origin(region, folder, int(row))
+                    for region in merged
+                    if (found := self._screened.get(region)) and (kept := found.quarantined)
+                    for folder, row in zip(kept.folders.to_pylist(), kept.positions, strict=True)
+                ],
+            )
         except MemWalError as error:
             # The rows are merged, and those that do not belong in the quarantine harm nobody.
             logger.warning("the quarantine %s was not settled: %s", self._quarantine, error)

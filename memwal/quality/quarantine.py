@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from memwal.errors import ConflictError, InvalidInputError, TableSetupError
+from memwal.format.names import parse_generation_name
 from memwal.quality.expectation import Expectation, suite_digest
 from memwal.quality.gate import Quarantined
 from memwal.storage.location import TableLocation
@@ -24,13 +25,15 @@ from memwal.table_index.commit_conflicts import is_conflict
 from memwal.table_index.strict_commit import commit_durably
 
 PREFIX = "quarantine_"
-_ORIGIN = (f"{PREFIX}region", f"{PREFIX}generation", f"{PREFIX}row")
+_ORIGIN = (f"{PREFIX}region", f"{PREFIX}folder", f"{PREFIX}row")
+_GENERATION = f"{PREFIX}generation"
 _STATE = f"{PREFIX}state"
 _META = pa.schema(
     [
         pa.field(_ORIGIN[0], pa.string(), nullable=False),
-        pa.field(_ORIGIN[1], pa.int64(), nullable=False),
+        pa.field(_ORIGIN[1], pa.string(), nullable=False),
         pa.field(_ORIGIN[2], pa.int64(), nullable=False),
+        pa.field(_GENERATION, pa.int64(), nullable=False),
         pa.field(_STATE, pa.string(), nullable=False),
         pa.field(f"{PREFIX}at", pa.timestamp("us", "UTC"), nullable=False),
         pa.field(f"{PREFIX}expectations", pa.list_(pa.string())),
@@ -52,14 +55,23 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Origin:
-    """Where a row came from: its key in the quarantine."""
+    """Where a row came from: its key in the quarantine.
+
+    The folder of a generation has a name that nothing else has, unlike its number and that of its
+    region: other tables have those as well, and so has one that is made anew in the same place.
+    """
 
     region_id: UUID
-    generation: int
+    folder: str
     row: int
 
     def __str__(self) -> str:
-        return f"{self.region_id}/{self.generation}/{self.row}"
+        return f"{self.region_id}/{self.folder}/{self.row}"
+
+    @property
+    def generation(self) -> int:
+        """Number of the generation."""
+        return parse_generation_name(self.folder) or 0
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -68,15 +80,18 @@ class Origin:
         Raises
         ------
         InvalidInputError
-            It is not of the form REGION/GENERATION/ROW.
+            It is not of the form REGION/FOLDER/ROW.
         """
         try:
-            region, generation, row = text.split("/")
-            return cls(UUID(region), int(generation), int(row))
+            region, folder, row = text.split("/")
+            found = cls(UUID(region), folder, int(row))
         except ValueError:
+            found = None
+        if found is None or parse_generation_name(found.folder) is None:
             raise InvalidInputError(
-                f"{text!r} is not the origin of a row: REGION/GENERATION/ROW, as lists show it"
-            ) from None
+                f"{text!r} is not the origin of a row: REGION/FOLDER/ROW, as lists show it"
+            )
+        return found
 
 
 def quarantined_rows(
@@ -94,8 +109,9 @@ def quarantined_rows(
     reasons = _reasons(found, count)
     meta = {
         _ORIGIN[0]: [str(region_id)] * count,
-        _ORIGIN[1]: found.generations,
+        _ORIGIN[1]: found.folders,
         _ORIGIN[2]: found.positions,
+        _GENERATION: found.generations,
         _STATE: [State.WAITING.value] * count,
         f"{PREFIX}at": [datetime.now(UTC)] * count,
         f"{PREFIX}expectations": reasons[0],
@@ -142,8 +158,20 @@ class Quarantine:
     def __str__(self) -> str:
         return str(self.location)
 
-    def write(self, rows: pa.Table) -> None:
+    def write(self, rows: pa.Table, *, wanted: Callable[[], bool] = lambda: True) -> bool:
         """Add rows that are not there yet, and return when they are durable.
+
+        Parameters
+        ----------
+        rows : pyarrow.Table
+            As of :func:`quarantined_rows`.
+        wanted : callable
+            Asked after the version was opened behind which they are committed, and no other.
+
+        Returns
+        -------
+        bool
+            False when they were not wanted any more, and nothing was written.
 
         Raises
         ------
@@ -154,15 +182,18 @@ class Quarantine:
         StoreError
             The store failed.
         """
-        if not rows.num_rows:
-            return
+        written = False
 
         def add(base: BaseTable) -> None:
+            nonlocal written
             missing = [field for field in rows.schema if field.name not in base.schema.names]
             if missing:
                 self._commit(base, lambda dataset: dataset.add_columns(pa.schema(missing)))
                 base = open_base(self.location)
             fitting = _fitting(rows, base.schema, self.location)
+            written = wanted()
+            if not written:
+                return
             self._commit(
                 base,
                 lambda dataset: (
@@ -174,40 +205,35 @@ class Quarantine:
             )
 
         self._repeat(add, create=rows.schema)
+        return written
 
     def settle(
-        self, merged: Mapping[UUID, tuple[Collection[int], Iterable[tuple[int, int]]]]
+        self, merged: Mapping[UUID, Collection[str]], *, belong: Collection[Origin] = ()
     ) -> None:
         """Take away what stands here of merged generations and was not kept out of them.
+
+        Nothing of them can be added any more by those who ask whether it is wanted: this commits
+        also when there is nothing to take away, so that whoever asked before is refused.
 
         Parameters
         ----------
         merged : mapping
-            Of each region the numbers of the generations, and the origins that do belong here.
+            Of each region the names of the generations' folders.
+        belong : collection of Origin
+            What was kept out of them.
         """
         if not merged:
             return
         parts = [
-            f"({_ORIGIN[0]} = '{region}' AND {_ORIGIN[1]} IN ({', '.join(map(str, numbers))}))"
-            for region, (numbers, _) in merged.items()
-            if numbers
+            f"({_ORIGIN[0]} = '{region}' AND {_ORIGIN[1]} IN ({', '.join(map(repr, folders))}))"
+            for region, folders in merged.items()
         ]
-        belong = {
-            (str(region), int(number), int(row))
-            for region, (_, kept) in merged.items()
-            for number, row in kept
-        }
         where = f"({' OR '.join(parts)}) AND {_STATE} = '{State.WAITING}'"
 
         def take_away(base: BaseTable) -> None:
             found = base.dataset.to_table(columns=list(_ORIGIN), filter=where)
-            extra = [
-                Origin(UUID(region), number, row)
-                for region, number, row in zip(*(c.to_pylist() for c in found.columns), strict=True)
-                if (region, number, row) not in belong
-            ]
-            if extra:
-                self._commit(base, lambda dataset: dataset.delete(_of(extra)))
+            extra = set(origins_of(found)).difference(belong)
+            self._commit(base, lambda dataset: dataset.delete(_of(extra) if extra else "false"))
 
         self._repeat(take_away)
 
@@ -233,7 +259,8 @@ class Quarantine:
             found = base.dataset.to_table(filter=" AND ".join(parts) or None)
         except (OSError, ValueError) as error:
             raise translate_lance_error(error, f"reading {self.location}") from error
-        return found.sort_by([(f"{PREFIX}at", "ascending"), *((n, "ascending") for n in _ORIGIN)])
+        order = (f"{PREFIX}at", _ORIGIN[0], _GENERATION, *_ORIGIN[1:])
+        return found.sort_by([(name, "ascending") for name in order])
 
     def mark(self, origins: Collection[Origin], state: State) -> int:
         """Say what became of rows that wait; tell of how many it was not said before."""
@@ -293,6 +320,8 @@ class Quarantine:
                 step(base)
             except _Conflict:
                 continue
+            except OSError as error:
+                raise translate_lance_error(error, f"reading {self.location}") from error
             return
         raise ConflictError(
             f"{_TRIES} attempts to write to {self.location} met other commits; try again later"
@@ -328,13 +357,13 @@ class _Conflict(Exception):
 
 def _of(origins: Collection[Origin]) -> str:
     """A filter for some rows."""
-    by_generation: dict[tuple[UUID, int], list[int]] = {}
+    by_generation: dict[tuple[UUID, str], list[int]] = {}
     for origin in origins:
-        by_generation.setdefault((origin.region_id, origin.generation), []).append(origin.row)
+        by_generation.setdefault((origin.region_id, origin.folder), []).append(origin.row)
     parts = [
-        f"({_ORIGIN[0]} = '{region}' AND {_ORIGIN[1]} = {generation} AND "
+        f"({_ORIGIN[0]} = '{region}' AND {_ORIGIN[1]} = '{folder}' AND "
         f"{_ORIGIN[2]} IN ({', '.join(map(str, rows))}))"
-        for (region, generation), rows in by_generation.items()
+        for (region, folder), rows in by_generation.items()
     ]
     return f"({' OR '.join(parts)})"
 
@@ -342,7 +371,7 @@ def _of(origins: Collection[Origin]) -> str:
 def origins_of(rows: pa.Table) -> list[Origin]:
     """Where rows of the quarantine come from."""
     found = (rows.column(name).to_pylist() for name in _ORIGIN)
-    return [Origin(UUID(region), number, row) for region, number, row in zip(*found, strict=True)]
+    return [Origin(UUID(region), folder, row) for region, folder, row in zip(*found, strict=True)]
 
 
 def original_rows(rows: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -13,7 +13,14 @@ import pyarrow.compute as pc
 from memwal.quality.evaluate import evaluate
 from memwal.quality.expectation import Severity
 from memwal.quality.kinds import Kind
-from memwal.quality.quarantine import Origin, Quarantine, State, original_rows, origins_of
+from memwal.quality.quarantine import (
+    PREFIX,
+    Origin,
+    Quarantine,
+    State,
+    original_rows,
+    origins_of,
+)
 from memwal.quality.rules import QualityRules
 from memwal.quality.vectors import Mask
 from memwal.region.newest import key_column
@@ -31,7 +38,7 @@ class Released:
     released : tuple of Origin
         Written to the table again.
     failing : dict
-        Those that were not, since they are still not as expected: origin to expectations.
+        Those that were not, since they are still not as expected: origin to the reasons.
     """
 
     released: tuple[Origin, ...]
@@ -72,7 +79,8 @@ def release(
     origins : collection of Origin
         Which; those that do not wait are left out.
     rules : QualityRules, optional
-        Rows that would be kept out again are not released.
+        Rows that would be kept out again are not released, nor those with a value in a column
+        that the table has not any more, or has by another name. By default all are.
     """
     found = quarantine.read(origins=origins)
     if not found.num_rows:
@@ -81,7 +89,10 @@ def release(
     found = found.sort_by([(f"quarantine_{name}", "ascending") for name in ("generation", "row")])
     rows = original_rows(found, table.schema)
     names = origins_of(found)
-    failing = _failing(rows, rules)
+    failing: list[tuple[str, ...]] = [()] * rows.num_rows
+    if rules is not None:
+        both = zip(_failing(rows, rules), _lost(found, rows), strict=True)
+        failing = [(*why, *lost) for why, lost in both]
     able = np.array([not failed for failed in failing], np.bool_)
     released = tuple(name for name, fine in zip(names, able, strict=True) if fine)
     if released:
@@ -96,11 +107,25 @@ def discard(quarantine: Quarantine, origins: Collection[Origin]) -> int:
     return quarantine.mark(origins, State.DISCARDED)
 
 
-def _failing(rows: pa.Table, rules: QualityRules | None) -> list[tuple[str, ...]]:
+def _lost(found: pa.Table, rows: pa.Table) -> list[tuple[str, ...]]:
+    """Of each row what would be lost of it."""
+    gone = [
+        name
+        for name in found.schema.names
+        if not name.startswith(PREFIX) and name not in rows.schema.names
+    ]
+    values = {name: np.asarray(found.column(name).is_valid()) for name in gone}
+    return [
+        tuple(f"the table has no column {name}" for name in gone if values[name][number])
+        for number in range(found.num_rows)
+    ]
+
+
+def _failing(rows: pa.Table, rules: QualityRules) -> list[tuple[str, ...]]:
     """Of each row the expectations about a row alone that it fails."""
     suite = [
         one
-        for one in (rules.suite if rules is not None and rules.gates else ())
+        for one in (rules.suite if rules.gates else ())
         if one.kind == Kind.ROW and one.severity == Severity.CRITICAL
     ]
     findings = [f for f in evaluate(suite, rows) if f.failed is not None]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, time
 from typing import Any
@@ -14,6 +14,9 @@ from memwal.quality.expectation import Expectation
 
 MOST_EXAMPLES = 5
 """So many keys of failing rows are kept of each expectation."""
+
+MOST_CHARACTERS = 200
+"""Of a text in one of them. Results stand in the catalog, in logs and in answers of the UI."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +117,7 @@ def tally(finding: Finding, keys: pa.Table) -> Tally:
     examples: tuple[dict[str, Any], ...] = ()
     if finding.failed is not None and finding.failures:
         few = finding.failed.nonzero()[0][:MOST_EXAMPLES]
-        examples = tuple(shown_keys(keys.take(pa.array(few))))
+        examples = tuple(shown_keys(keys.take(pa.array(few)), most=MOST_CHARACTERS))
     return Tally(
         expectation=finding.expectation,
         success=finding.success,
@@ -154,14 +157,40 @@ def _joined(parts: Sequence[Tally]) -> Tally:
     )
 
 
-def shown_keys(keys: pa.Table) -> list[dict[str, Any]]:
-    """Keys in values that JSON has."""
-    return [{name: _plain(value) for name, value in row.items()} for row in keys.to_pylist()]
+def together(found: Iterable[Mapping[str, Any] | None]) -> dict[str, Any] | None:
+    """One of several that :meth:`QualityReport.to_dict` gave about the same suite."""
+    parts = [part for part in found if part is not None]
+    if not parts:
+        return None
+    looked = [part["expectations"] for part in parts if part["expectations"]]
+    counts = ("rows", "failed_rows", "quarantined_rows")
+    return {
+        **parts[0],
+        **{count: sum(part[count] for part in parts) for count in counts},
+        "success": all(part["success"] for part in parts),
+        "held": list(dict.fromkeys(region for part in parts for region in part["held"])),
+        "expectations": [
+            {
+                **same[0],
+                "success": all(one["success"] for one in same),
+                "failed": sum(one["failed"] for one in same),
+                "examples": [key for one in same for key in one["examples"]][:MOST_EXAMPLES],
+                "error": next((one["error"] for one in same if one["error"]), None),
+            }
+            for same in zip(*looked, strict=True)
+        ],
+    }
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return value.hex()
+def shown_keys(keys: pa.Table, *, most: int | None = None) -> list[dict[str, Any]]:
+    """Keys in values that JSON has, with texts of up to so many characters."""
+    return [{name: _plain(value, most) for name, value in row.items()} for row in keys.to_pylist()]
+
+
+def _plain(value: Any, most: int | None) -> Any:
+    if value is None or isinstance(value, bool | int | float):
+        return value
     if isinstance(value, datetime | date | time):
         return value.isoformat()
-    return value if isinstance(value, str | int | float | bool | None) else str(value)
+    text = value.hex() if isinstance(value, bytes) else str(value)
+    return text if most is None or len(text) <= most else f"{text[:most]}..."

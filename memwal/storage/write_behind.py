@@ -35,10 +35,12 @@ def write_behind(folder: Path | None) -> Iterator[None]:
     over = threading.Event()
 
     def watch() -> None:
-        while not over.wait(_PAUSE_SECONDS):
-            for name in os.listdir(folder):
-                if name not in known:
-                    _begin(folder / name, start)
+        # A folder that is gone is for those to tell of who write into it.
+        with contextlib.suppress(OSError):
+            while not over.wait(_PAUSE_SECONDS):
+                for name in os.listdir(folder):
+                    if name not in known:
+                        _begin(folder / name, start)
 
     watcher = threading.Thread(target=watch, name="memwal-write-behind", daemon=True)
     watcher.start()

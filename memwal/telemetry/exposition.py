@@ -43,6 +43,9 @@ logger = logging.getLogger(__name__)
 _UNITS = {"s": "seconds", "By": "bytes"}
 _OTHER = re.compile(r"[^a-zA-Z0-9:]+")
 
+# Prometheus gives up after 10 s unless it is told otherwise.
+_PATIENCE_SECONDS = 8.0
+
 _BY_TABLE = (TABLE,)
 _BY_JOB = (TABLE, JOB)
 
@@ -73,12 +76,18 @@ class CatalogCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Return all metrics; of several scrapes at once, one reads the catalog."""
-        with self._lock:
+        if not self._lock.acquire(timeout=_PATIENCE_SECONDS):
+            # Those that wait would only become more.
+            logger.warning("the catalog has not answered for %s s", _PATIENCE_SECONDS)
+            return [_single(CATALOG_UP, 0)]
+        try:
             now = time.monotonic()
             if self._read_at is None or now - self._read_at >= self._cache_seconds:
                 self._families = self._read()
                 self._read_at = time.monotonic()
             return self._families
+        finally:
+            self._lock.release()
 
     def _read(self) -> list[Metric]:
         started = time.monotonic()

@@ -13,6 +13,7 @@ from opentelemetry import metrics
 from opentelemetry.metrics import Meter
 
 from memwal.telemetry.attributes import JOB, OUTCOME, TABLE, TABLE_URI
+from memwal.telemetry.harmless import harmless
 from memwal.telemetry.job_list import (
     DURATION_BUCKETS,
     JOB_CONFLICTS,
@@ -49,6 +50,7 @@ class JobMetrics:
             explicit_bucket_boundaries_advisory=DURATION_BUCKETS,
         )
 
+    @harmless()
     def ended(self, run: JobRun) -> None:
         """Count a run of a managed table that ended, one way or another."""
         attributes = {TABLE: run.table, JOB: run.job}
@@ -61,6 +63,7 @@ class JobMetrics:
         if took is not None:
             self._duration.record(took, attributes)
 
+    @harmless()
     def conflict(self, uri: str) -> None:
         """Count a commit of a merge that has to be tried again."""
         self._conflicts.add(1, {TABLE_URI: uri, JOB: "merge"})

@@ -18,6 +18,7 @@ from opentelemetry.util.types import AttributeValue
 from memwal.storage.location import TableLocation
 from memwal.storage.redaction import secret_values
 from memwal.telemetry.attributes import TABLE_URI
+from memwal.telemetry.harmless import harmless
 from memwal.writer.shown import shown_error
 
 ERROR_TYPE = "error.type"
@@ -44,18 +45,27 @@ def span(
         More of them.
     """
     known = {} if location is None else {TABLE_URI: location.uri}
-    with _tracer.start_as_current_span(
-        name,
-        attributes={**known, **(attributes or {})},
-        record_exception=False,
-        set_status_on_exception=False,
-    ) as current:
+    # The one above, so that what lies below stays in its trace when there is none here.
+    current = trace.get_current_span()
+    started: Span | None = None
+    with harmless():
+        started = current = _tracer.start_span(name, attributes={**known, **(attributes or {})})
+    with trace.use_span(current, record_exception=False, set_status_on_exception=False):
         try:
             yield current
         except BaseException as error:
-            if current.is_recording():
-                options = {} if location is None else location.storage_options
-                text = shown_error(error, secrets=secret_values(options, os.environ))
-                current.set_attribute(ERROR_TYPE, type(error).__name__)
-                current.set_status(Status(StatusCode.ERROR, text))
+            with harmless():
+                _record(current, error, location)
             raise
+        finally:
+            if started is not None:
+                with harmless():
+                    started.end()
+
+
+def _record(current: Span, error: BaseException, location: TableLocation | None) -> None:
+    if current.is_recording():
+        options = {} if location is None else location.storage_options
+        text = shown_error(error, secrets=secret_values(options, os.environ))
+        current.set_attribute(ERROR_TYPE, type(error).__name__)
+        current.set_status(Status(StatusCode.ERROR, text))

@@ -95,12 +95,16 @@ def start_tracing() -> None:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-        exporter = found.load()()
+        provider = TracerProvider()
+        provider.add_span_processor(BatchSpanProcessor(found.load()()))
     except ImportError as error:
         logger.warning("nothing is traced, install memwal[metrics]: %s", error)
         return
-    provider = TracerProvider()
-    provider.add_span_processor(BatchSpanProcessor(exporter))
+    except Exception as error:
+        # Of what the environment tells the SDK; it may hold secrets.
+        kind = type(error).__name__
+        logger.warning("nothing is traced, look at the variables OTEL_...: %s", kind)
+        return
     trace.set_tracer_provider(provider)
 
 

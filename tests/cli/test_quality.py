@@ -116,7 +116,7 @@ def test_a_suite_that_is_wrong(
 def test_nothing_to_set(cli: Any, managed: memwal.Table, tmp_path: Path) -> None:
     assert "nothing to change" in cli("quality", "set", "t").stderr
     assert "cannot be read" in cli("quality", "set", "t", tmp_path / "none.json").stderr
-    assert "REGION/GENERATION/ROW" in cli("quality", "discard", "t", "x").stderr
+    assert "REGION/FOLDER/ROW" in cli("quality", "discard", "t", "x").stderr
 
 
 @pytest.mark.slow

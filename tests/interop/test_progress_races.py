@@ -14,7 +14,7 @@ from support.native import everything
 from support.tables import MakeTable, base_state, keys, rows, state
 
 import memwal
-from memwal.maintenance import merge
+from memwal.maintenance import merge_commit
 from memwal.region.discovery import read_manifests
 from memwal.region.region_ids import UNSHARDED_ID
 from memwal.table_index.base_table import open_base
@@ -164,14 +164,14 @@ def before_the_mark(monkeypatch: pytest.MonkeyPatch) -> Meanwhile:
     """Return a function that has something happen once, just before a merger's marked commit."""
 
     def meanwhile(happens: Callable[[], object]) -> None:
-        upsert, due = merge._upsert, [happens]
+        upsert, due = merge_commit._upsert, [happens]
 
         def late(*arguments: Any) -> Any:
             while due:
                 due.pop()()
             return upsert(*arguments)
 
-        monkeypatch.setattr(merge, "_upsert", late)
+        monkeypatch.setattr(merge_commit, "_upsert", late)
 
     return meanwhile
 

@@ -23,7 +23,7 @@ import memwal
 from memwal.errors import ConflictError
 from memwal.format.names import generation_dir
 from memwal.maintenance import checkpoint as checkpointing
-from memwal.maintenance import merge as merging
+from memwal.maintenance import merge_commit as committing
 from memwal.maintenance.checkpoint import CheckpointProgress
 from memwal.maintenance.index_build import caught_up
 
@@ -109,7 +109,7 @@ def test_that_cannot_be_complete_says_why(
         writer.upsert(rows({1: 1}))
         writer.flush()
         writer.upsert(rows({2: 2}))
-    monkeypatch.setattr(merging.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(committing.time, "sleep", lambda seconds: None)
     path = folder(table) / generation_dir(REGION, manifest(table).flushed[0].path)
     shutil.rmtree(path)
 

@@ -142,13 +142,13 @@ def test_a_merge_in_between_is_kept_and_the_rest_is_tried_again(
 def test_a_merge_under_way_goes_on_after_a_compaction(
     indexed: memwal.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from memwal.maintenance import merge as merging
+    from memwal.maintenance import merge_commit as committing
 
     expected = fragmented(indexed)
     with indexed.writer() as writer:
         writer.upsert(rows({5: 500, 1000: 1}))
         writer.flush()
-    real = merging._upsert
+    real = committing._upsert
     done: list[int] = []
 
     def late(base: Any, source: Any) -> int:
@@ -156,7 +156,7 @@ def test_a_merge_under_way_goes_on_after_a_compaction(
             done.append(indexed.compact().commits)
         return real(base, source)
 
-    monkeypatch.setattr(merging, "_upsert", late)
+    monkeypatch.setattr(committing, "_upsert", late)
     indexed.merge()
 
     assert done == [1]

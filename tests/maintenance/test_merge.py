@@ -35,7 +35,9 @@ import memwal
 from memwal.errors import ConflictError, MemWalError, TableSetupError
 from memwal.format.names import generation_dir
 from memwal.maintenance import merge as merging
+from memwal.maintenance import merge_commit as committing
 from memwal.maintenance.merge import merge, plan_merge, run_merge_task
+from memwal.maintenance.merge_source import Generation, MergeSource, RegionBatch, read_source
 from memwal.region.region_ids import bucket_region_id
 from memwal.table_index.base_table import open_base
 
@@ -65,7 +67,7 @@ def check_merged(table: memwal.Table, expected: Rows, region_id: UUID = REGION) 
 @contextmanager
 def stopped_at(monkeypatch: pytest.MonkeyPatch, name: str, *, skip: int = 0) -> Iterator[Pause]:
     """Let one call of a step, in another thread than this one, stand still before it begins."""
-    real, pause, left, here = getattr(merging, name), Pause(), [skip], threading.get_ident()
+    real, pause, left, here = getattr(committing, name), Pause(), [skip], threading.get_ident()
 
     def step(*args: Any, **kwargs: Any) -> Any:
         if threading.get_ident() != here:
@@ -74,7 +76,7 @@ def stopped_at(monkeypatch: pytest.MonkeyPatch, name: str, *, skip: int = 0) -> 
                 pause.stand()
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(merging, name, step)
+    monkeypatch.setattr(committing, name, step)
     try:
         yield pause
     finally:
@@ -278,9 +280,9 @@ class TestOrder:
     def test_runs_that_are_too_small_for_the_inflow_reach_every_region(self) -> None:
         """The same one first each time, and the other would wait while that has anything."""
         batches = [
-            merging.RegionBatch(
+            RegionBatch(
                 bucket_region_id(number),
-                tuple(merging.Generation(g, f"gen_{g}", 10) for g in range(1, count + 1)),
+                tuple(Generation(g, f"gen_{g}", 10) for g in range(1, count + 1)),
             )
             for number, count in enumerate((5, 1))
         ]
@@ -313,7 +315,7 @@ class TestDeath:
         taken: list[str] = []
         die_at = [-1]
         for name in STEPS:
-            real = getattr(merging, name)
+            real = getattr(committing, name)
 
             def step(*args: Any, name: str = name, real: Any = real, **kwargs: Any) -> Any:
                 taken.append(name)
@@ -325,7 +327,7 @@ class TestDeath:
                     raise Killed
                 return found
 
-            monkeypatch.setattr(merging, name, step)
+            monkeypatch.setattr(committing, name, step)
 
         def copy(number: int) -> memwal.Table:
             path = tmp_path / f"copy-{number}"
@@ -479,8 +481,8 @@ class TestZombie:
         flush(table, {10: 100})
         table.merge()
 
-        with pytest.raises(merging._Conflict):
-            merging._delete(old, pa.table({"id": keys(10)}))
+        with pytest.raises(committing._Conflict):
+            committing._delete(old, pa.table({"id": keys(10)}))
 
         check_merged(table, {10: 100, 11: 11})
 
@@ -491,8 +493,8 @@ class TestZombie:
         flush(table, {10: 100})
         table.merge()
 
-        with pytest.raises(merging._Conflict):
-            merging._delete(old, pa.table({"id": keys(10)}))
+        with pytest.raises(committing._Conflict):
+            committing._delete(old, pa.table({"id": keys(10)}))
 
         check_merged(table, {10: 100, 11: 11})
 
@@ -505,14 +507,12 @@ class TestZombie:
         (task,) = plan_merge(table.location)
         batch = task.regions[0]
         old = table.base()
-        source = merging.read_source(
-            old, [replace(batch, generations=batch.generations[:behind])], {}
-        )
+        source = read_source(old, [replace(batch, generations=batch.generations[:behind])], {})
         assert source is not None
         table.merge()
 
-        with pytest.raises((merging._Conflict, MemWalError)):
-            merging._upsert(old if pinned else table.base(), source)
+        with pytest.raises((committing._Conflict, MemWalError)):
+            committing._upsert(old if pinned else table.base(), source)
 
         check_merged(table, {1: 3, 2: 3})
 
@@ -679,7 +679,7 @@ class TestUnreadableGeneration:
         flush(table, {1: 11})
         for file in (path / "data").iterdir():
             file.write_bytes(b"\0" * file.stat().st_size)
-        monkeypatch.setattr(merging.time, "sleep", lambda seconds: None)
+        monkeypatch.setattr(committing.time, "sleep", lambda seconds: None)
 
         with pytest.raises(MemWalError) as caught:
             table.merge()
@@ -702,10 +702,10 @@ def test_a_conflict_that_never_ends_is_reported(
     flush(table, {1: 1})
 
     def lose(*args: Any) -> int:
-        raise merging._Conflict("lost")
+        raise committing._Conflict("lost")
 
-    monkeypatch.setattr(merging, "_upsert", lose)
-    monkeypatch.setattr(merging.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(committing, "_upsert", lose)
+    monkeypatch.setattr(committing.time, "sleep", lambda seconds: None)
 
     with pytest.raises(ConflictError, match="attempts"):
         table.merge()
@@ -717,17 +717,17 @@ def test_commits_shrink_where_others_get_in_between(
 ) -> None:
     flush(table, *({key: key, 100: key} for key in range(1, 9)))
     sizes: list[int] = []
-    real = merging._upsert
+    real = committing._upsert
 
-    def crowded(base: Any, source: merging.MergeSource) -> int:
+    def crowded(base: Any, source: MergeSource) -> int:
         sizes.append(len(source.batches[0].generations))
         if sizes[-1] > 2:
             # Somebody appends whenever a commit takes long.
             lance.write_dataset(rows({1000 + len(sizes): 0}), table.uri, mode="append")
         return real(base, source)
 
-    monkeypatch.setattr(merging, "_upsert", crowded)
-    monkeypatch.setattr(merging.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(committing, "_upsert", crowded)
+    monkeypatch.setattr(committing.time, "sleep", lambda seconds: None)
     result = table.merge()
 
     appended = {1000 + number: 0 for number, size in enumerate(sizes, start=1) if size > 2}
@@ -745,7 +745,7 @@ def test_columns_that_change_under_it_are_as_they_are_then(
     flush(table, {1: 1, 2: 2, 7: 7})
     table.merge()
     flush(table, {1: 11, 3: 3}, [2])
-    real, calls = getattr(merging, step), [0]
+    real, calls = getattr(committing, step), [0]
 
     def late(base: Any, rows: Any) -> int:
         calls[0] += 1
@@ -759,7 +759,7 @@ def test_columns_that_change_under_it_are_as_they_are_then(
                 dataset.alter_columns({"path": "text", "name": "words"})
         return int(real(base, rows))
 
-    monkeypatch.setattr(merging, step, late)
+    monkeypatch.setattr(committing, step, late)
     table.merge()
 
     found = table.base().dataset.to_table().to_pylist()

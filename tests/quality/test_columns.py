@@ -125,3 +125,48 @@ class TestVectors:
             2,
         ]
         assert failing(self.DENSE.slice(2), "expect_vector_values_to_be_finite") == [0, 1]
+
+
+LARGE = [2**53 + 1, -(2**53) - 1, 5, 0]
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "expected"),
+    [
+        ({"min_value": 0.5}, [1, 3]),
+        ({"min_value": 0.0}, [1]),
+        ({"min_value": 0.0, "strict_min": True}, [1, 3]),
+        ({"min_value": -0.5, "strict_min": True}, [1]),
+        ({"max_value": 5.0}, [0]),
+        ({"max_value": 5.0, "strict_max": True}, [0, 2]),
+        ({"max_value": 4.5}, [0, 2]),
+        ({"max_value": 5.5, "strict_max": True}, [0]),
+        ({"min_value": 2**53 + 1}, [1, 2, 3]),
+        ({"min_value": 2**53 + 1, "strict_min": True}, [0, 1, 2, 3]),
+        ({"min_value": 2**70}, [0, 1, 2, 3]),
+        ({"min_value": -(2**70)}, []),
+        ({"max_value": 2**70}, []),
+        ({"max_value": -(2**70), "strict_max": True}, [0, 1, 2, 3]),
+    ],
+)
+def test_whole_numbers_that_no_float_is(kwargs: dict[str, Any], expected: list[int]) -> None:
+    found = failing(pa.array(LARGE, pa.int64()), "expect_column_values_to_be_between", **kwargs)
+    assert found == expected
+
+
+def test_numbers_without_a_sign() -> None:
+    values = pa.array([0, 2**64 - 1], pa.uint64())
+    assert failing(values, "expect_column_values_to_be_between", min_value=-1) == []
+    assert failing(values, "expect_column_values_to_be_between", min_value=1) == [0]
+    assert failing(values, "expect_column_values_to_be_between", max_value=2**63) == [1]
+
+
+def test_bounds_that_arrow_has_no_number_for() -> None:
+    assert failing([1.0, 1e300], "expect_column_values_to_be_between", min_value=2**70) == [0]
+    assert failing([1.0, 2.0**70], "expect_column_values_to_be_in_set", value_set=[2**70]) == [0]
+    assert failing([1, 2], "expect_column_values_to_be_in_set", value_set=[2**70, 1]) == [1]
+    assert failing(["ab"], "expect_column_value_lengths_to_equal", value=2**70) == [0]
+    decimals = pa.array([1, 2]).cast(pa.decimal128(30, 2))
+    assert "does not go" in undecided(
+        decimals, "expect_column_values_to_be_between", min_value=2**70
+    )

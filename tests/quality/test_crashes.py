@@ -7,8 +7,11 @@ import random
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from uuid import uuid4
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from support.faulty_store import FaultyStore, FaultyStores, Killed, skip_waits
@@ -17,9 +20,13 @@ from support.tables import SCHEMA, base_state, folder, merged, state
 
 import memwal
 from memwal.errors import MemWalError
-from memwal.maintenance import merge as merging
+from memwal.maintenance import merge_commit as committing
 from memwal.maintenance.merge import merge
 from memwal.quality import quarantine as quarantining
+from memwal.quality.gate import RegionRows
+from memwal.quality.ledger import Ledger
+from memwal.quality.quarantine import origins_of
+from memwal.quality.release import discard
 from memwal.storage.location import TableLocation
 
 EXPECTED = {1: 1, 2: 22, 3: 3, 4: 44}
@@ -81,7 +88,7 @@ class Play:
 def play(tmp_path: Path, quick_faults: FaultyStores, monkeypatch: pytest.MonkeyPatch) -> Play:
     """Return what makes tables, and who suffers."""
     skip_waits(monkeypatch)
-    monkeypatch.setattr(merging, "_CONFLICT_WAIT_SECONDS", 0)
+    monkeypatch.setattr(committing, "_CONFLICT_WAIT_SECONDS", 0)
     monkeypatch.setattr(quarantining, "_WAIT_SECONDS", 0)
     return Play(tmp_path, quick_faults)
 
@@ -174,15 +181,15 @@ def test_a_row_that_was_judged_otherwise_leaves_the_quarantine(
 ) -> None:
     """A merge that dies decided on generations 2 to 4; the next one sees 5 as well."""
     table = play.copy()
-    real = merging._upsert
+    real = committing._upsert
 
     def die(*arguments: object) -> int:
         raise Killed
 
-    monkeypatch.setattr(merging, "_upsert", die)
+    monkeypatch.setattr(committing, "_upsert", die)
     with pytest.raises(Killed):
         by_generation(table.location)
-    monkeypatch.setattr(merging, "_upsert", real)
+    monkeypatch.setattr(committing, "_upsert", real)
     assert waiting(table) == {(2, 1, -1), (2, 4, -4)}
 
     at_once(table.location)
@@ -201,3 +208,105 @@ def test_the_quarantine_grows_with_the_table(play: Play) -> None:
     at_once(table.location)
     rows = quarantine(table).read().to_pylist()
     assert [row["more"] for row in rows] == [None, None, 1]
+
+
+@pytest.mark.parametrize("moment", ["before it asks", "after it asked", "after it made the table"])
+def test_who_wakes_when_all_is_merged_adds_nothing(
+    play: Play, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """One that takes generation 2 alone keeps out what another one saw replaced."""
+    table = play.copy()
+    real, woken = quarantining.Quarantine.write, [False]
+
+    def meanwhile() -> None:
+        if not woken[0]:
+            woken[0] = True
+            at_once(table.location)
+
+    def late(self: quarantining.Quarantine, rows: pa.Table, *, wanted: Callable[[], bool]) -> bool:
+        def ask() -> bool:
+            found = wanted()
+            if moment == "after it asked":
+                meanwhile()
+            return found
+
+        if moment == "before it asks":
+            meanwhile()
+        elif moment == "after it made the table" and not woken[0]:
+            self._create(rows.schema)
+            meanwhile()
+        return real(self, rows, wanted=ask)
+
+    monkeypatch.setattr(quarantining.Quarantine, "write", late)
+    by_generation(table.location)
+
+    check(table, exactly=True)
+
+
+def test_one_that_kept_nothing_out_refuses_late_rows_as_well(
+    table: memwal.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flush(table, {4: -4}, {4: 44})
+    real, woken = quarantining.Quarantine.write, [False]
+
+    def late(self: quarantining.Quarantine, rows: pa.Table, *, wanted: Callable[[], bool]) -> bool:
+        def ask() -> bool:
+            found = wanted()
+            if not woken[0]:
+                woken[0] = True
+                at_once(table.location)
+            return found
+
+        return real(self, rows, wanted=ask)
+
+    monkeypatch.setattr(quarantining.Quarantine, "write", late)
+    by_generation(table.location)
+
+    assert base_state(table) == {4: 44}
+    assert waiting(table) == set()
+
+
+def test_a_purged_row_does_not_come_back(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = play.copy()
+    real, woken = quarantining.Quarantine.write, [False]
+
+    def late(self: quarantining.Quarantine, rows: pa.Table, *, wanted: Callable[[], bool]) -> bool:
+        if not woken[0]:
+            woken[0] = True
+            at_once(table.location)
+            there = quarantine(table)
+            discard(there, origins_of(there.read()))
+            there.purge(before=datetime.now(UTC) + timedelta(days=1))
+        return real(self, rows, wanted=wanted)
+
+    monkeypatch.setattr(quarantining.Quarantine, "write", late)
+    at_once(table.location)
+
+    assert quarantine(table).read(state=None).num_rows == 0
+    assert base_state(table) == EXPECTED
+
+
+def test_what_is_decided_again_is_written_again(table: memwal.Table) -> None:
+    """Also when the new decision lies where the old one lay in memory."""
+    ledger = Ledger(rules("quarantine"), table.location)
+    regions = [uuid4(), uuid4()]
+    for turn in range(1, 20):
+        for region in regions:
+            keys = pa.array([turn])
+            ledger.screen(
+                RegionRows(
+                    region_id=region,
+                    generations=(turn,),
+                    folders=(f"0123abcd_gen_{turn}",),
+                    counts=(1,),
+                    keys=keys,
+                    newest=np.ones(1, np.bool_),
+                    deleted=np.zeros(1, np.bool_),
+                    take=lambda mask, columns, turn=turn: pa.table(
+                        {"id": [turn], "n": [-1]}
+                    ).filter(pa.array(mask)),
+                    primary_key=("id",),
+                )
+            )
+        assert ledger.keep(regions, wanted=lambda: True)
+        assert quarantine(table).read().num_rows == 2 * turn

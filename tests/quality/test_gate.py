@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
+from uuid import uuid4
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from support.quarantined import Rows, flush, positive, quarantine, rules, waiting
 from support.tables import MakeTable, base_state, keys, merged, rows, state
 
 import memwal
 from memwal.maintenance.results import JobResult
+from memwal.quality.gate import RegionRows, screen
 
 
 def no_nulls() -> dict[str, object]:
@@ -242,6 +247,29 @@ class TestHold:
         assert base_state(table) == {}
         assert result.held[0].generation == 1
 
+    def test_of_more_generations_than_calls_nest(self) -> None:
+        """A writer goes on while its region waits, and writes the same key again and again."""
+        count = 1_200
+        numbers = pa.table({"id": np.ones(count, np.int64), "n": -np.arange(count)})
+        newest = np.zeros(count, np.bool_)
+        newest[-1] = True
+        region = RegionRows(
+            region_id=uuid4(),
+            generations=tuple(range(1, count + 1)),
+            folders=tuple(f"0123abcd_gen_{number}" for number in range(1, count + 1)),
+            counts=(1,) * count,
+            keys=numbers.column("id").combine_chunks(),
+            newest=newest,
+            deleted=np.zeros(count, np.bool_),
+            take=lambda mask, columns: numbers.filter(pa.array(mask)),
+            primary_key=("id",),
+        )
+        found = screen(region, rules("hold"))
+        # The number 0 is as expected.
+        assert found.taken == 1
+        assert found.newest.tolist() == [True, *[False] * (count - 1)]
+        assert found.stopped is not None
+
     def test_leaves_other_regions_alone(self, make_table: MakeTable) -> None:
         table = make_table(region_spec=memwal.RegionSpec.bucket("id", 4))
         with table.writer() as writer:
@@ -292,3 +320,28 @@ def test_tasks_take_their_rules_to_other_machines(table: memwal.Table) -> None:
     assert base_state(table) == {2: 2}
     assert result.quality is not None
     assert result.quality["quarantined_rows"] == 1
+
+
+def test_a_checkpoint_tells_of_all_its_merges(table: memwal.Table) -> None:
+    flush(table, {1: -1, 2: 2}, {3: -3}, [3], {4: 4})
+    result = table.checkpoint(quality=rules("quarantine"), commit_bytes=1)
+    assert result.quality is not None
+    found = {key: result.quality[key] for key in ("rows", "failed_rows", "quarantined_rows")}
+    assert found == {"rows": 4, "failed_rows": 2, "quarantined_rows": 2}
+    (one,) = result.quality["expectations"]
+    assert (one["success"], one["failed"], one["examples"]) == (False, 2, [{"id": 1}, {"id": 3}])
+    assert not result.quality["success"]
+    flush(table, {5: 5})
+    assert table.checkpoint().quality is None
+
+
+def test_of_large_keys_a_part_is_told(make_table: MakeTable) -> None:
+    schema = pa.schema([pa.field("id", pa.binary(), nullable=False), ("n", pa.int64())])
+    table = make_table(schema)
+    with table.writer() as writer:
+        writer.upsert(pa.table({"id": [b"\xff" * 100_000], "n": [-1]}, schema=schema))
+    result = table.merge(quality=rules("quarantine"))
+    assert result.quality is not None
+    ((key,),) = ([one["id"] for one in e["examples"]] for e in result.quality["expectations"])
+    assert key == "ff" * 100 + "..."
+    assert len(json.dumps(result.to_dict())) < 10_000

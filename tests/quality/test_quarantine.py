@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID, uuid4
 
+import lance
 import pyarrow as pa
 import pytest
+from support.faulty_store import Killed
 from support.quarantined import flush, positive, quarantine, rules, waiting
-from support.tables import MakeTable, base_state, rows
+from support.tables import SCHEMA, MakeTable, base_state, folder, merged, rows
 
 import memwal
-from memwal.errors import InvalidInputError, TableSetupError
+from memwal.errors import InvalidInputError, MemWalError, TableSetupError
+from memwal.maintenance import merge_commit as committing
 from memwal.quality.quarantine import Origin, Quarantine, State, describe, origins_of
 from memwal.quality.release import discard, release, waiting_rows
 
@@ -107,21 +112,31 @@ def test_what_is_done_with_is_purged(kept: memwal.Table) -> None:
 def test_an_empty_quarantine(table: memwal.Table) -> None:
     there = quarantine(table)
     assert there.read().num_rows == 0
-    assert discard(there, [Origin(uuid4(), 1, 1)]) == 0
-    assert release(table, there, [Origin(uuid4(), 1, 1)]).released == ()
+    assert discard(there, [Origin(uuid4(), "0123abcd_gen_1", 1)]) == 0
+    assert release(table, there, [Origin(uuid4(), "0123abcd_gen_1", 1)]).released == ()
     assert there.purge(before=datetime.now(UTC)) == 0
     there.settle({})
     assert not there.location.store.list_folders("")
 
 
-@pytest.mark.parametrize("text", ["", "x/1/2", f"{UUID(int=1)}/1", f"{UUID(int=1)}/1/x"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "x/0123abcd_gen_1/2",
+        f"{UUID(int=1)}/0123abcd_gen_1",
+        f"{UUID(int=1)}/0123abcd_gen_1/x",
+        f"{UUID(int=1)}/1/2",
+        f"{UUID(int=1)}/' OR 1=1 --/2",
+    ],
+)
 def test_what_is_no_origin(text: str) -> None:
-    with pytest.raises(InvalidInputError, match="REGION/GENERATION/ROW"):
+    with pytest.raises(InvalidInputError, match="REGION/FOLDER/ROW"):
         Origin.parse(text)
 
 
 def test_an_origin_is_read_as_it_is_written() -> None:
-    origin = Origin(uuid4(), 7, 8)
+    origin = Origin(uuid4(), "0123abcd_gen_7", 8)
     assert Origin.parse(str(origin)) == origin
 
 
@@ -180,3 +195,94 @@ def test_later_rows_are_not_hidden_by_equal_keys(kept: memwal.Table) -> None:
     with kept.writer() as writer:
         writer.upsert(rows({3: 5}))
     assert waiting_rows(kept, quarantine(kept)).num_rows == 3
+
+
+def test_two_tables_at_one_address_lose_nothing(make_table: MakeTable) -> None:
+    """Their regions, generations and rows have the same numbers."""
+    one, other = make_table(), make_table()
+    shared = rules("quarantine", quarantine_uri=one.uri.replace(".lance", "") + "-shared.lance")
+    flush(one, {1: -1})
+    flush(other, {2: -2})
+    one.merge(quality=shared)
+    other.merge(quality=shared)
+    found = Quarantine.of(one.location, shared.quarantine_uri).read()
+    assert sorted(found["n"].to_pylist()) == [-2, -1]
+
+
+def test_a_table_that_is_made_anew_loses_nothing(
+    table: memwal.Table,
+) -> None:
+    flush(table, {1: -1})
+    table.merge(quality=rules("quarantine"))
+    shutil.rmtree(folder(table))
+    again = memwal.create(
+        table.uri, SCHEMA, primary_key=["id"], region_spec=memwal.RegionSpec.unsharded()
+    )
+    flush(again, {2: -2})
+    again.merge(quality=rules("quarantine"))
+    assert {key for _, key, _ in waiting(again)} == {1, 2}
+
+
+@pytest.mark.parametrize("step", ["read", "commit"])
+def test_a_quarantine_that_cannot_be_settled_fails_no_merge(
+    kept: memwal.Table, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    flush(kept, {7: -7})
+
+    def fail(*arguments: object, **more: object) -> object:
+        raise OSError("IO error: the store answered 500")
+
+    real = Quarantine.settle
+
+    def settle(self: Quarantine, *arguments: Any, **more: Any) -> None:
+        with monkeypatch.context() as patch:
+            what = {"read": "to_table", "commit": "delete"}[step]
+            patch.setattr(lance.LanceDataset, what, fail)
+            real(self, *arguments, **more)
+
+    monkeypatch.setattr(Quarantine, "settle", settle)
+    result = kept.merge(quality=rules("quarantine"))
+    assert result.figures["generations"] == 1
+    assert (3, 7, -7) in waiting(kept)
+
+
+@pytest.mark.parametrize("mode", ["warn", "hold"])
+def test_rules_that_changed_before_a_merge_was_repeated(
+    table: memwal.Table, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """The merge that kept the row out died; the next one lets it in."""
+    flush(table, {1: -1})
+
+    def die(*arguments: object) -> int:
+        raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(committing, "_upsert", die)
+        table.merge(quality=rules("quarantine"))
+    assert waiting(table) == {(1, 1, -1)}
+    negative = positive()
+    negative["kwargs"] = {"column": "n", "max_value": 0}
+    table.merge(quality=rules(mode, negative))
+    assert base_state(table) == {1: -1}
+    assert waiting(table) == set()
+
+
+def test_a_release_loses_no_value_of_a_column_that_has_another_name(kept: memwal.Table) -> None:
+    kept.base().dataset.alter_columns({"path": "text", "name": "words"})
+    table = memwal.open(kept.uri)
+    (origin,) = [origins(table)[1, 3]]
+    wide = positive()
+    wide["kwargs"] = {**wide["kwargs"], "max_value": 1000}
+    done = release(table, quarantine(table), [origin], rules=rules("quarantine", wide))
+    assert done.failing == {origin: ("the table has no column text",)}
+    assert (1, 3, 300) in waiting(table)
+    assert release(table, quarantine(table), [origin]).released == (origin,)
+
+
+def test_where_nothing_can_be_written_nothing_is_merged(table: memwal.Table) -> None:
+    flush(table, {1: -1, 2: 2})
+    with pytest.raises(MemWalError, match="/proc"):
+        table.merge(quality=rules("quarantine", quarantine_uri="/proc/nowhere/quarantine.lance"))
+    assert merged(table) == 0
+    assert table.merge(quality=rules("quarantine")).figures["rows_upserted"] == 1
+    assert waiting(table) == {(1, 1, -1)}

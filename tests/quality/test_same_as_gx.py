@@ -188,3 +188,18 @@ def test_what_they_decide() -> None:
         assert not found.success
         assert found.failed is None
         assert found.error is None
+
+
+def test_what_they_refuse_stops_nothing_else() -> None:
+    """Great Expectations raises about the whole suite when one of its arguments is wrong."""
+    wrong = {
+        "type": "expect_column_median_to_be_between",
+        "kwargs": {"column": "a", "min_value": []},
+    }
+    right = {
+        "type": "expect_column_median_to_be_between",
+        "kwargs": {"column": "a", "min_value": 1},
+    }
+    found = evaluate(read_suite([wrong, right]), pa.table({"a": [1, 2, 3]}))
+    assert found[0].error is not None
+    assert found[1].success

@@ -65,3 +65,15 @@ def test_a_file_that_is_gone_again_is_left_out(tmp_path: Path) -> None:
     start = module._sync_file_range()
     assert start is not None
     module._begin(tmp_path / "gone", start)
+
+
+def test_a_folder_that_goes_away_is_left_alone(
+    tmp_path: Path, begun: tuple[list[int], threading.Event]
+) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    with write_behind(folder):
+        folder.rmdir()
+        (watcher,) = [t for t in threading.enumerate() if t.name == "memwal-write-behind"]
+        watcher.join(30)
+        assert not watcher.is_alive()

@@ -26,7 +26,7 @@ from support.tables import folder
 
 import memwal
 from memwal.errors import MemWalError, ObjectExistsError, StoreUnavailableError
-from memwal.maintenance import compaction, index_build, merge
+from memwal.maintenance import compaction, index_build, merge_commit
 from memwal.storage.location import TableLocation
 
 Job = Callable[[TableLocation], Any]
@@ -255,7 +255,7 @@ def may_be_refused(error: MemWalError) -> bool:
 def commits_as_steps() -> Iterator[None]:
     """Have commits that Lance makes by itself, on stores that are durable, count as steps."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (merge, compaction):
+        for module in (merge_commit, compaction):
             patch.setattr(module, "commit_durably", _counted(module.commit_durably))
         extend = DatasetOptimizer.optimize_indices
         running: list[FaultyStore] = []

@@ -9,7 +9,7 @@ import pytest
 from support.faulty_store import Killed
 
 import memwal
-from memwal.maintenance import merge as merging
+from memwal.maintenance import merge_commit as committing
 
 
 def half_merge(table: memwal.Table, *, step: str, done: int) -> None:
@@ -22,7 +22,7 @@ def half_merge(table: memwal.Table, *, step: str, done: int) -> None:
     done : int
         How often it does so before.
     """
-    real, left = getattr(merging, step), done
+    real, left = getattr(committing, step), done
 
     def until_death(*args: Any, **kwargs: Any) -> Any:
         nonlocal left
@@ -32,5 +32,5 @@ def half_merge(table: memwal.Table, *, step: str, done: int) -> None:
         return real(*args, **kwargs)
 
     with pytest.MonkeyPatch.context() as patch, suppress(Killed):
-        patch.setattr(merging, step, until_death)
+        patch.setattr(committing, step, until_death)
         table.merge(commit_bytes=1)

@@ -7,8 +7,10 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -252,6 +254,26 @@ class TestCost:
         with catalog.database.writing() as session:
             session.execute(text("ALTER TABLE elsewhere RENAME TO managed_tables"))
         assert scrape.of("memwal_table_enabled", table=flights) == 1
+
+    def test_of_many_scrapes_none_waits_for_ever(
+        self, catalog: Catalog, scrape: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(exposition, "_PATIENCE_SECONDS", 0.05)
+        reading, over = threading.Event(), threading.Event()
+        real = catalog.list
+
+        def slow() -> Any:
+            reading.set()
+            assert over.wait(60)
+            return real()
+
+        monkeypatch.setattr(catalog, "list", slow)
+        with ThreadPoolExecutor(1) as pool:
+            first = pool.submit(scrape)
+            assert reading.wait(60)
+            assert scrape() == {"memwal_catalog_up": {(): 0}}
+            over.set()
+            assert first.result()["memwal_catalog_up"] == {(): 1}
 
 
 class TestServer:

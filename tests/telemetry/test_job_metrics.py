@@ -11,7 +11,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader
 
 from memwal.catalog import Catalog, run_history
-from memwal.maintenance import merge
+from memwal.maintenance import merge_commit
 from memwal.maintenance.results import JobResult
 from memwal.telemetry.job_metrics import JobMetrics
 
@@ -44,7 +44,7 @@ class Collected:
 @pytest.fixture
 def collected(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collected]:
     found = Collected()
-    for module in (run_history, merge):
+    for module in (run_history, merge_commit):
         monkeypatch.setattr(module, "job_metrics", lambda: found.metrics)
     yield found
     found.provider.shutdown()
@@ -84,3 +84,22 @@ def test_without_a_provider_nothing_is_kept(catalog: Catalog) -> None:
     run_id = catalog.start_run("flights", "merge")
     nothing.ended(catalog.finish_run(run_id, error="no"))
     nothing.conflict("/t")
+
+
+def test_what_breaks_metrics_breaks_no_job(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken(NoOpMeter):
+        def create_counter(self, *args: Any, **more: Any) -> Any:
+            class Counter:
+                def add(self, *args: Any, **more: Any) -> None:
+                    raise ConnectionError("no collector")
+
+            return Counter()
+
+    metrics = JobMetrics(Broken("memwal"))
+    monkeypatch.setattr(run_history, "job_metrics", lambda: metrics)
+    catalog.register("flights", uri="/lake/flights")
+    with catalog.record_run("flights", "merge") as run:
+        run.finish(JobResult(job="merge", table="/lake/flights", version=2))
+    metrics.conflict("/lake/flights")

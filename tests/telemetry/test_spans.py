@@ -6,14 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import SpanProcessor
 from opentelemetry.trace import StatusCode
-from support.tables import MakeTable, numbered, rows
+from support.tables import MakeTable, keys, numbered, rows
 
 import memwal
 from memwal.catalog import Catalog, Policy
 from memwal.errors import StoreUnavailableError
 from memwal.fleet import run_job
-from memwal.maintenance import merge
+from memwal.maintenance import merge_commit
 from memwal.storage.location import TableLocation
 from memwal.telemetry.spans import span
 
@@ -92,15 +94,15 @@ class TestJobs:
         flights: memwal.Table,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        commit, tries = merge._commit, []
+        commit, tries = merge_commit._commit, []
 
         def meet_another(*arguments: Any, **options: Any) -> Any:
             tries.append(1)
             if len(tries) == 1:
-                raise merge._Conflict("somebody else was first")
+                raise merge_commit._Conflict("somebody else was first")
             return commit(*arguments, **options)
 
-        monkeypatch.setattr(merge, "_commit", meet_another)
+        monkeypatch.setattr(merge_commit, "_commit", meet_another)
         run_job(catalog, "flights", "merge")
         first, second = traced.named("memwal.merge.upsert")
         assert attributes(first)["error.type"] == "_Conflict"
@@ -120,3 +122,34 @@ class TestJobs:
         catalog.register("idle", uri=table.uri)
         run_job(catalog, "idle", "merge")
         assert traced() == []
+
+
+class Broken(SpanProcessor):
+    """What somebody set up who did not look at what it does."""
+
+    def __init__(self, when: str) -> None:
+        self._when = when
+
+    def on_start(self, span: Any, parent_context: Any = None) -> None:
+        if self._when == "start":
+            raise ConnectionError("no collector")
+
+    def on_end(self, span: Any) -> None:
+        if self._when == "end":
+            raise ConnectionError("no collector")
+
+
+@pytest.mark.parametrize("when", ["start", "end"])
+def test_what_breaks_traces_breaks_no_merge(
+    flights: memwal.Table, traced: Any, caplog: pytest.LogCaptureFixture, when: str
+) -> None:
+    traced.provider.add_span_processor(Broken(when))
+    with flights.writer() as writer:
+        writer.delete(keys(1))
+
+    assert flights.merge().figures["rows_upserted"] == 19
+    with pytest.raises(KeyError, match="mine"), span("memwal.step", flights.location):
+        raise KeyError("mine")
+
+    assert "traces are incomplete: ConnectionError" in caplog.text
+    assert trace.get_current_span() is trace.INVALID_SPAN

@@ -47,6 +47,14 @@ class TestWithoutATrace:
         assert carrying(run)([1, 2], double) == [2, 4]
         assert given == [double]
 
+    def test_of_a_wrong_environment_nothing_is_traced(self) -> None:
+        code = (
+            "from memwal.telemetry.tracing import start_tracing; start_tracing(); print('goes on')"
+        )
+        env = {**os.environ, "OTEL_TRACES_EXPORTER": "console", "OTEL_BSP_MAX_QUEUE_SIZE": "-1"}
+        done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+        assert done.stdout == "goes on\n", done.stderr
+
 
 class TestWithATrace:
     def test_a_child_is_told(self, traced: Any) -> None:

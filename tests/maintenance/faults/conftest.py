@@ -17,7 +17,7 @@ from support.tables import SCHEMA, age, folder, keys, rows
 
 import memwal
 from memwal.format.names import generation_dir
-from memwal.maintenance import compaction, index_build, merge, snapshot_build
+from memwal.maintenance import compaction, index_build, merge_commit, snapshot_build
 from memwal.storage.location import TableLocation
 
 UNFLUSHED = 500
@@ -114,7 +114,7 @@ def actors(
     skip_waits(monkeypatch)
     # Hints are moved whenever they could be, which is one more step that can go wrong.
     monkeypatch.setattr(snapshot_build, "_HINT_LAG", 1)
-    for job in (merge, index_build, compaction):
+    for job in (merge_commit, index_build, compaction):
         monkeypatch.setattr(job, "_CONFLICT_WAIT_SECONDS", 0)
     return Actors(*prepared, quick_faults, tmp_path)
 

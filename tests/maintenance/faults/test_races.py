@@ -28,7 +28,7 @@ from support.others import (
 from support.tables import keys, rows
 
 import memwal
-from memwal.maintenance import merge as merging
+from memwal.maintenance import merge_commit as committing
 from memwal.maintenance.index_build import caught_up
 from memwal.maintenance.merge import merge
 from memwal.reader.sources import collect_sources
@@ -145,7 +145,7 @@ def test_the_merge_that_inserts_a_new_key_that_was_written_directly(
     merger(table, auditor)
     indexer(table, auditor)
     if many:
-        monkeypatch.setattr(merging, "_JOIN_FROM_ROWS", 0)
+        monkeypatch.setattr(committing, "_JOIN_FROM_ROWS", 0)
     write(table, auditor, {50: 1, 51: 1, 52: 1})
 
     def meanwhile() -> None:

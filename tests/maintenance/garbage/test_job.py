@@ -47,7 +47,7 @@ from memwal.format.names import (
     wal_key,
 )
 from memwal.format.region_manifest import RegionStatus
-from memwal.maintenance import merge as merging
+from memwal.maintenance import merge_commit as committing
 from memwal.maintenance.garbage import collect_garbage
 from memwal.reader.sources import collect_sources
 from memwal.region.region_ids import bucket_region_id
@@ -673,14 +673,14 @@ class TestConcurrency:
             flush(table, {1: 11}, {3: 3})
             with table.writer() as writer:
                 writer.delete(keys(2))
-            real = getattr(merging, name)
+            real = getattr(committing, name)
 
             def step(*args: Any, real: Any = real, table: Any = table, **kwargs: Any) -> Any:
                 for days in (1, 2):
                     collect(table, days * DAY)
                 return real(*args, **kwargs)
 
-            monkeypatch.setattr(merging, name, step)
+            monkeypatch.setattr(committing, name, step)
             result = table.merge(commit_bytes=1)
             monkeypatch.undo()
             assert result.problems == ()
