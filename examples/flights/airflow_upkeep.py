@@ -69,6 +69,8 @@ class AirflowUpkeep(Upkeep):
             dags_folder=ROOT / "dags",
             plugins_folder=PLUGINS,
             env={"MEMWAL_CATALOG_URL": url, "MEMWAL_CATALOG_SNAPSHOT": str(snapshot)},
+            # What it does for fleets of tables would only take the processors from this one.
+            settings={"memwal": {"fleet_schedule": "none"}},
         )
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="airflow")
         self._healthy = threading.Event()
