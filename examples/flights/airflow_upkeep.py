@@ -14,6 +14,7 @@ from upkeep import Upkeep, UpkeepJob, UpkeepRun, timed
 
 from memwal.catalog import Catalog, Policy
 from memwal.maintenance.results import JobResult
+from memwal.quality.rules import QualityRules
 
 ROOT = Path(__file__).parents[2]
 PLUGINS = ROOT / "plugins"
@@ -31,6 +32,18 @@ POLICY = Policy(
     sensor_timeout_seconds=20.0,
     gc_grace_seconds=60.0,
     gc_retention_seconds=60.0,
+    quality=QualityRules.from_dict(
+        {
+            "mode": "warn",
+            "suite": [
+                {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "status"}},
+                {
+                    "type": "expect_column_values_to_be_between",
+                    "kwargs": {"column": "distance_miles", "min_value": 1, "max_value": 5_000},
+                },
+            ],
+        }
+    ),
 )
 """Far more eager than the defaults: a year passes in minutes here."""
 
@@ -85,7 +98,8 @@ class AirflowUpkeep(Upkeep):
     def where(self) -> str:
         if not self._healthy.is_set():
             return ""
-        return f"{self._airflow.url}/dags/{DAG_ID} (user and password: {self._passwords})"
+        page = f"{self._airflow.url}/dags/{DAG_ID}/plugin/memwal-table"
+        return f"{page} (user and password: {self._passwords})"
 
     def runs(self) -> list[UpkeepRun]:
         if self._work is not None and self._work.done():

@@ -138,6 +138,8 @@ export interface Quality {
   held?: string[];
   expectations?: Expectation[];
   at?: string | null;
+  /** Path of the task that found it. */
+  link?: string | null;
 }
 
 export interface TableDetail extends Omit<FleetRow, "held"> {
