@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from memwal.fleet.overview import TableOverview, overview
 from memwal.fleet.rates import HistoryPoint, history_points
@@ -14,7 +14,7 @@ from memwal.maintenance.due import Due
 from memwal.maintenance.status import RegionBacklog, TableStatus
 
 if TYPE_CHECKING:
-    from memwal.catalog import Catalog, TableState
+    from memwal.catalog import Catalog, JobRun, TableState
     from memwal.catalog.setbacks import HeldRecord
 
 QUALITY = "quality"

@@ -68,7 +68,7 @@ def test_the_fleet(flights: Any, as_user: AsUser, catalog: Catalog) -> None:
         "critical_seconds": 43_200.0,
         "rows_in_per_second": None,
         "rows_merged_per_second": 0.0,
-        "lag_generations": None,
+        "lag_generations": 0,
         "regions": 2,
         "base_rows": status.base_rows,
         "version": status.version,
