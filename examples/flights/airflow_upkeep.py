@@ -146,9 +146,12 @@ class AirflowUpkeep(Upkeep):
         self._airflow.start()
         self._airflow.wait_healthy()
         self._healthy.set()
-        while not self._paused.is_set():
+        while True:
+            # Once at least, also where Airflow takes longer to start than the stream lasts.
             run_id = self._airflow.trigger(DAG_ID)
             self._airflow.wait_run(DAG_ID, run_id)
+            if self._paused.is_set():
+                break
 
 
 def _run(values: dict[str, Any]) -> UpkeepRun:
