@@ -11,6 +11,7 @@ from datetime import timedelta
 
 from memwal.maintenance.merge import DEFAULT_COMMIT_BYTES
 from memwal.maintenance.results import JobResult
+from memwal.quality.rules import read_rules
 from memwal.spark.application import Application, job_parser, positive_int, run_application
 
 # Every task commits to the same table, and commits wait for one another.
@@ -34,6 +35,11 @@ def main() -> int:
         "(default: %(default)s)",
     )
     parser.add_argument(
+        "--quality",
+        metavar="JSON",
+        help="rules of quality as a policy has them, or @FILE with them (default: all rows enter)",
+    )
+    parser.add_argument(
         "--max-tasks",
         type=positive_int,
         metavar="N",
@@ -53,6 +59,7 @@ def checkpoint(application: Application) -> JobResult:
         flush=False,
         timeout=options.timeout_seconds,
         commit_bytes=options.commit_bytes,
+        quality=read_rules(options.quality) if options.quality else None,
         max_tasks=options.max_tasks or min(application.parallelism, MOST_TASKS),
         run=application.run,
     )

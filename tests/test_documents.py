@@ -53,27 +53,7 @@ def test_the_examples_of_a_guide_run_one_after_another(
         exec(compile(example, f"{name}, example {number}", "exec"), names)
 
 
-DOCUMENTS = [
-    "README.md",
-    "CONTRIBUTING.md",
-    "docs/alerts.md",
-    "docs/airflow.md",
-    "docs/benchmarks.md",
-    "docs/catalog.md",
-    "docs/collection.md",
-    "docs/indexes.md",
-    "docs/connections.md",
-    "docs/events.md",
-    "docs/fleet.md",
-    "docs/maintenance.md",
-    "docs/metrics.md",
-    "docs/operators.md",
-    "docs/quality.md",
-    "docs/verify.md",
-    "docs/writer.md",
-    "docs/search.md",
-    "docs/spark.md",
-]
+DOCUMENTS = ["README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in DOCS)]
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
@@ -90,3 +70,9 @@ def test_links_lead_somewhere(name: str) -> None:
 
     local = [link for link in links if "://" not in link]
     assert [link for link in local if not (ROOT / name).parent.joinpath(link).exists()] == []
+
+
+def test_the_readme_leads_to_every_guide() -> None:
+    links = set(re.findall(r"\]\((docs/[^)#]+)\)", README))
+
+    assert {f"docs/{path.name}" for path in DOCS} <= links

@@ -14,6 +14,7 @@ from upkeep import Upkeep, UpkeepJob, UpkeepRun, timed
 
 from memwal.catalog import Catalog, Policy
 from memwal.maintenance.results import JobResult
+from memwal.quality.rules import QualityRules
 
 ROOT = Path(__file__).parents[2]
 PLUGINS = ROOT / "plugins"
@@ -31,6 +32,18 @@ POLICY = Policy(
     sensor_timeout_seconds=20.0,
     gc_grace_seconds=60.0,
     gc_retention_seconds=60.0,
+    quality=QualityRules.from_dict(
+        {
+            "mode": "warn",
+            "suite": [
+                {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "status"}},
+                {
+                    "type": "expect_column_values_to_be_between",
+                    "kwargs": {"column": "distance_miles", "min_value": 1, "max_value": 5_000},
+                },
+            ],
+        }
+    ),
 )
 """Far more eager than the defaults: a year passes in minutes here."""
 
@@ -69,6 +82,8 @@ class AirflowUpkeep(Upkeep):
             dags_folder=ROOT / "dags",
             plugins_folder=PLUGINS,
             env={"MEMWAL_CATALOG_URL": url, "MEMWAL_CATALOG_SNAPSHOT": str(snapshot)},
+            # What it does for fleets of tables would only take the processors from this one.
+            settings={"memwal": {"fleet_schedule": "none"}},
         )
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="airflow")
         self._healthy = threading.Event()
@@ -83,7 +98,8 @@ class AirflowUpkeep(Upkeep):
     def where(self) -> str:
         if not self._healthy.is_set():
             return ""
-        return f"{self._airflow.url}/dags/{DAG_ID} (user and password: {self._passwords})"
+        page = f"{self._airflow.url}/dags/{DAG_ID}/plugin/memwal-table"
+        return f"{page} (user and password: {self._passwords})"
 
     def runs(self) -> list[UpkeepRun]:
         if self._work is not None and self._work.done():
@@ -130,9 +146,12 @@ class AirflowUpkeep(Upkeep):
         self._airflow.start()
         self._airflow.wait_healthy()
         self._healthy.set()
-        while not self._paused.is_set():
+        while True:
+            # Once at least, also where Airflow takes longer to start than the stream lasts.
             run_id = self._airflow.trigger(DAG_ID)
             self._airflow.wait_run(DAG_ID, run_id)
+            if self._paused.is_set():
+                break
 
 
 def _run(values: dict[str, Any]) -> UpkeepRun:

@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 from sqlalchemy import (
     CTE,
@@ -211,8 +210,8 @@ class LatestHistory(RunHistory):
             query = select(BacklogSampleRow).where(BacklogSampleRow.id.in_(chosen))
             return [as_sample(row) for row in session.scalars(query.order_by(*newest_first))][::-1]
 
-    def latest_result_with(self, table: str, key: str, *, since: datetime) -> Any:
-        """Return what the newest result of a table that has this key holds there, or None.
+    def latest_run_with(self, table: str, key: str, *, since: datetime) -> JobRun | None:
+        """Return the newest run of a table whose result has something at this key, or None.
 
         Parameters
         ----------
@@ -225,14 +224,15 @@ class LatestHistory(RunHistory):
         """
         held = JobRunRow.result[key]
         query = (
-            select(held)
+            select(JobRunRow)
             .where(JobRunRow.table_name == table, JobRunRow.started_at >= since)
             .where(JobRunRow.state == RunState.SUCCEEDED.value, held.as_string().is_not(None))
             .order_by(JobRunRow.started_at.desc(), JobRunRow.id.desc())
             .limit(1)
         )
         with self._database.reading() as session:
-            return session.scalar(query)
+            row = session.scalar(query)
+            return None if row is None else as_run(row, database_time(session))
 
 
 def _failing(runs: Iterable[JobRun]) -> dict[str, JobRun]:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from uuid import UUID
 
 import typer
 
+from memwal.cli.catalog import CatalogUrl
+from memwal.cli.named import NameOrUri, open_named
 from memwal.cli.options import AsJson, OptionPairs, OptionsFile, Regions, Uri, open_table
 from memwal.cli.output import print_result
 
 if TYPE_CHECKING:
     from memwal.maintenance.checkpoint import CheckpointProgress
+    from memwal.maintenance.policy import Policy
+    from memwal.quality.rules import QualityRules
 
 
 CommitBytes = Annotated[
@@ -23,10 +28,19 @@ CommitBytes = Annotated[
         help="Bytes in memory that go into one commit, which bounds the memory of the job.",
     ),
 ]
+Quality = Annotated[
+    Path | None,
+    typer.Option(
+        "--quality",
+        metavar="FILE",
+        help="Rules for the rows that enter, as memwal quality rules NAME --json prints them; by "
+        "default those of the policy of a managed table.",
+    ),
+]
 
 
 def merge(
-    table: Uri,
+    table: NameOrUri,
     region: Regions = None,
     skip_region: Annotated[
         list[UUID] | None,
@@ -41,23 +55,29 @@ def merge(
             help="Bytes in memory to merge at most, the oldest first; at least one generation.",
         ),
     ] = None,
+    quality: Quality = None,
     storage_options_file: OptionsFile = None,
     storage_option: OptionPairs = None,
+    url: CatalogUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Merge flushed generations into the base table."""
-    opened = open_table(table, storage_options_file, storage_option)
+    """Merge flushed generations into the base table, due or not.
+
+    A name that the catalog knows is that table, with the gate of its policy; ./NAME is a folder.
+    memwal jobs run does the same under a lease, and records it.
+    """
+    opened, policy = open_named(table, url, storage_options_file, storage_option)
     from memwal.cli.progress import progress
     from memwal.fleet.tables import check_regions
-    from memwal.maintenance.merge import DEFAULT_COMMIT_BYTES
 
     check_regions(opened, [*(region or ()), *(skip_region or ())])
     with progress("merging") as run:
         result = opened.merge(
             regions=region,
             skip=skip_region or (),
-            commit_bytes=commit_bytes or DEFAULT_COMMIT_BYTES,
+            commit_bytes=commit_bytes or _commit_bytes(policy),
             run_bytes=run_bytes,
+            quality=_rules(quality, policy),
             run=run,
         )
     print_result(result, as_json=as_json)
@@ -109,7 +129,7 @@ def snapshot(
 
 
 def checkpoint(
-    table: Uri,
+    table: NameOrUri,
     timeout: Annotated[
         float | None,
         typer.Option(
@@ -126,12 +146,17 @@ def checkpoint(
             "are.",
         ),
     ] = True,
+    quality: Quality = None,
     storage_options_file: OptionsFile = None,
     storage_option: OptionPairs = None,
+    url: CatalogUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Merge and index all that is flushed by now."""
-    opened = open_table(table, storage_options_file, storage_option)
+    """Merge and index all that is flushed by now.
+
+    A name that the catalog knows is that table, with the gate of its policy; ./NAME is a folder.
+    """
+    opened, policy = open_named(table, url, storage_options_file, storage_option)
     from memwal.cli.progress import counter
 
     with counter("merging") as show:
@@ -143,6 +168,23 @@ def checkpoint(
         result = opened.checkpoint(
             flush=flush,
             timeout=None if timeout is None else timedelta(seconds=timeout),
+            commit_bytes=_commit_bytes(policy),
+            quality=_rules(quality, policy),
             progress=tell,
         )
     print_result(result, as_json=as_json)
+
+
+def _commit_bytes(policy: Policy | None) -> int:
+    from memwal.maintenance.merge import DEFAULT_COMMIT_BYTES
+
+    return DEFAULT_COMMIT_BYTES if policy is None else policy.merge_commit_bytes
+
+
+def _rules(file: Path | None, policy: Policy | None) -> QualityRules | None:
+    """The rules for what enters: those of the command line, else those of the policy."""
+    from memwal.quality.rules import read_rules
+
+    if file is not None:
+        return read_rules(f"@{file}")
+    return None if policy is None else policy.quality

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from memwal.cli.catalog import CatalogUrl, open_catalog
+from memwal.cli.catalog import CatalogUrl
+from memwal.cli.named import managed_table
 from memwal.cli.options import (
     AsJson,
     OptionPairs,
@@ -18,10 +17,8 @@ from memwal.cli.options import (
     storage_options,
 )
 from memwal.cli.output import age, print_json, print_line, print_table, size
-from memwal.errors import ObjectNotFoundError, TableSetupError
 
 if TYPE_CHECKING:
-    from memwal.catalog import Catalog, ManagedTable
     from memwal.fleet import Survey
     from memwal.maintenance.status import RegionBacklog, TableStatus
 
@@ -84,26 +81,6 @@ def status(
         return
     _show(looked.status)
     _show_due(looked)
-
-
-@contextmanager
-def managed_table(
-    wanted: str, url: str | None
-) -> Iterator[tuple[Catalog | None, ManagedTable | None]]:
-    """Find a table in the catalog by its name; nothing when it is an address."""
-    from memwal.catalog.records import NAME
-
-    if not NAME.fullmatch(wanted):
-        yield None, None
-        return
-    with open_catalog(url) as catalog:
-        try:
-            found = catalog.get(wanted)
-        except (ObjectNotFoundError, TableSetupError):
-            # No such name, or no catalog at all: then it is a folder.
-            yield None, None
-            return
-        yield catalog, found
 
 
 def _show_due(looked: Survey) -> None:

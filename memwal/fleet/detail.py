@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from memwal.fleet.overview import TableOverview, overview
 from memwal.fleet.rates import HistoryPoint, history_points
@@ -14,7 +14,7 @@ from memwal.maintenance.due import Due
 from memwal.maintenance.status import RegionBacklog, TableStatus
 
 if TYPE_CHECKING:
-    from memwal.catalog import Catalog, TableState
+    from memwal.catalog import Catalog, JobRun, TableState
     from memwal.catalog.setbacks import HeldRecord
 
 QUALITY = "quality"
@@ -36,15 +36,16 @@ class TableDetail:
         Which jobs are due by now, by that status and the policy; empty when there is none.
     held : tuple of HeldRecord
         All regions that are held.
-    quality : dict or None
-        What the latest check of the data found, within a week.
+    checked : JobRun or None
+        The latest run that looked at rows, by the gate of a merge or a check of the base table,
+        within a week; with its whole result.
     """
 
     overview: TableOverview
     state: TableState | None
     due: Mapping[str, Due]
     held: tuple[HeldRecord, ...]
-    quality: dict[str, Any] | None
+    checked: JobRun | None
 
 
 def table_detail(catalog: Catalog, name: str, *, now: datetime | None = None) -> TableDetail:
@@ -66,8 +67,8 @@ def table_detail(catalog: Catalog, name: str, *, now: datetime | None = None) ->
         status = aged(state.status, max(0.0, (now - state.at).total_seconds()))
         policy = found.managed.policy
         due = due_but_held(status, policy, held, now=now, last_runs=found.last_runs)
-    quality = catalog.latest_result_with(name, QUALITY, since=now - _QUALITY_SINCE)
-    return TableDetail(overview=found, state=state, due=due, held=held, quality=quality)
+    checked = catalog.latest_run_with(name, QUALITY, since=now - _QUALITY_SINCE)
+    return TableDetail(overview=found, state=state, due=due, held=held, checked=checked)
 
 
 def table_history(

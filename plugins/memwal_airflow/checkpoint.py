@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,8 @@ class TableCheckpointOperator(MemWalOperator):
     When it has succeeded, a reader of the base table alone sees all of them. It fails when that
     is not so by its deadline; what was merged by then stays, and the retry goes on from there.
     Merges and index builds of the table by others wait meanwhile. Rows that writers have not
-    flushed are not part of it. The events of its outlets carry ``version``, ``rows`` and
+    flushed are not part of it. Rows that enter go through the gate of the table's policy; a region
+    that it holds is a failure. The events of its outlets carry ``version``, ``rows`` and
     ``generations``.
 
     Parameters
@@ -55,11 +57,14 @@ class TableCheckpointOperator(MemWalOperator):
         ends_at = time.monotonic() + self.deadline.total_seconds()
 
         def perform(guard: Guard) -> JobResult:
+            policy = target.managed.policy
             left = max(ends_at - time.monotonic(), 0.0)
             arguments = [
                 *("--timeout-seconds", f"{left:.1f}"),
-                *("--commit-bytes", str(target.managed.policy.merge_commit_bytes)),
+                *("--commit-bytes", str(policy.merge_commit_bytes)),
             ]
+            if policy.quality is not None and policy.quality.gates:
+                arguments += ["--quality", json.dumps(policy.quality.to_dict())]
             return JobResult.from_dict(
                 self.submit(target, arguments, context=context, look=guard, earlier=earlier)
             )

@@ -4,7 +4,7 @@ The DAG of a table::
 
     plan -> wait_for_backlog (mapped over regions) -> merge -> plan_indexes -> index (mapped)
                              \\-> region_problems      -> announce_indexed -> compact
-                                                       -> snapshot -> collect
+                                                       -> snapshot -> collect -> quality
 
 ``merge`` starts with the first region that is due and does not wait for the others. When the
 window ends and none was, it is skipped. What follows looks for itself whether there is work left
@@ -33,6 +33,7 @@ from memwal_airflow.operators import (
     MemWalCompactOperator,
     MemWalIndexOperator,
     MemWalMergeOperator,
+    MemWalQualityOperator,
     MemWalSnapshotOperator,
 )
 from memwal_airflow.planning import AnnounceIndexedOperator, PlanIndexesOperator, PlanOperator
@@ -155,9 +156,10 @@ def build_dag(table: ManagedTable) -> DAG:
         compact = MemWalCompactOperator(task_id="compact", **later)
         snapshot = MemWalSnapshotOperator(task_id="snapshot", **later)
         collect = MemWalCollectOperator(task_id="collect", **later)
+        quality = MemWalQualityOperator(task_id="quality", **later)
         sensors >> [merge, region_problems()]
         merge >> indexes
-        index >> announce >> compact >> snapshot >> collect
+        index >> announce >> compact >> snapshot >> collect >> quality
     # Set last: every task made in a DAG with parameters would copy and validate them, which takes
     # half of the time that 500 tables need.
     dag.params = run_params()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
 
 from airflow.sdk import Context
@@ -28,10 +28,18 @@ __all__ = [
     "MemWalJobOperator",
     "MemWalMergeOperator",
     "MemWalOperator",
+    "MemWalQualityOperator",
     "MemWalSnapshotOperator",
     "MemWalVerifyOperator",
     "TableCheckpointOperator",
 ]
+
+QualityFailOn = Literal["critical", "warning", "never"]
+_QUALITY_FAILS_ON: dict[QualityFailOn, tuple[str, ...]] = {
+    "critical": ("critical",),
+    "warning": ("critical", "warning"),
+    "never": (),
+}
 
 
 class MemWalJobOperator(MemWalOperator):
@@ -197,6 +205,50 @@ class MemWalCollectOperator(MemWalJobOperator):
     """Deletes what no reader can need any more; with ``dry_run`` it counts that, and succeeds."""
 
     job = "gc"
+
+
+class MemWalQualityOperator(MemWalJobOperator):
+    """Holds the rows of the base table against the suite of the table's policy.
+
+    Skipped when the check is not due, and when the policy has no suite. What it finds is
+    ``quality`` of its result, in the catalog and on the page of the table; every expectation that
+    is not met is a warning in its log, also when the task fails.
+
+    Parameters
+    ----------
+    fail_on : {"critical", "warning", "never"}, default "critical"
+        What the task fails by, without a retry: critical expectations that are not met, those of
+        the severity ``warning`` as well, or none.
+    **kwargs
+        As of :class:`~memwal_airflow.base.MemWalOperator`.
+    """
+
+    job = "quality"
+
+    def __init__(self, *, fail_on: QualityFailOn = "critical", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if fail_on not in _QUALITY_FAILS_ON:
+            raise InvalidInputError(
+                f"fail_on is {fail_on!r}; it must be one of {', '.join(_QUALITY_FAILS_ON)}."
+            )
+        self.fail_on = fail_on
+
+    def run_on(
+        self, target: Target, context: Context, earlier: EarlierTry | None
+    ) -> JobResult | Skipped:
+        """Run the check, where there is something to check by."""
+        rules = target.managed.policy.quality
+        if rules is None or not rules.suite:
+            raise AirflowSkipException(f"The policy of {target.name} has no suite.")
+        return super().run_on(target, context, earlier)
+
+    def take(self, result: dict[str, Any], context: Context) -> dict[str, Any]:
+        """Fail by the expectations that are not met, if any of them weighs enough."""
+        weights = _QUALITY_FAILS_ON[self.fail_on]
+        unmet = [one for one in result["quality"]["expectations"] if not one["success"]]
+        if any(one["severity"] in weights for one in unmet):
+            raise AirflowFailException(f"{result['table']}: {result['problems'][0]}")
+        return result
 
 
 def _region_ids(regions: Collection[Any] | Iterable[Any]) -> set[UUID]:

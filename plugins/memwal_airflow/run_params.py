@@ -18,6 +18,7 @@ _LABELS = {
     "compact": "compact: join small fragments of the base table",
     "snapshot": "snapshot: publish the state of the regions",
     "gc": "gc: delete what no reader needs",
+    "quality": "quality: check the rows of the base table",
 }
 
 

@@ -36,11 +36,14 @@ from memwal_airflow.rest import AirflowApi, AirflowApiError
 
 COMPONENTS: dict[str, list[str]] = {
     "api-server": ["api-server"],
-    "scheduler": ["scheduler", "--skip-serve-logs"],
     "dag-processor": ["dag-processor"],
     "triggerer": ["triggerer", "--skip-serve-logs"],
+    "scheduler": ["scheduler", "--skip-serve-logs"],
 }
-"""Component name to the arguments of the ``airflow`` command that runs it."""
+"""Component name to the arguments of the ``airflow`` command that runs it.
+
+The scheduler is the last, and waits for the API server: a task that finds none fails its first try.
+"""
 
 USERS = {"admin": "admin", "viewer": "viewer"}
 """User name to role of the simple auth manager."""
@@ -54,6 +57,7 @@ LAUNCHER = (
 )
 """Runs the ``airflow`` command in a process that does not outlive the one that started it."""
 
+START_SECONDS = 180.0
 STOP_SECONDS = 20.0
 
 
@@ -171,12 +175,14 @@ class AirflowStandalone(AirflowApi):
     def start(self) -> None:
         """Write the settings, create the database and start the components.
 
-        Returns at once after the database is there (about 4 s); see :meth:`wait_healthy`.
+        Returns when the database is there and the API server answers (about 10 s); see
+        :meth:`wait_healthy`.
 
         Raises
         ------
         AirflowStandaloneError
-            Already started, or the database could not be created (the message names the log).
+            Already started, the database could not be created, or a component ended by itself
+            (the message names the log).
         """
         if self._processes:
             raise AirflowStandaloneError(f"Airflow in {self.home} is running; call stop() first.")
@@ -191,9 +197,16 @@ class AirflowStandalone(AirflowApi):
                 f"read {self._log_file('db-migrate')}."
             )
         for name, arguments in COMPONENTS.items():
+            if name == "scheduler":
+                self.wait(self._answers, timeout=START_SECONDS, what="answer")
             self._processes[name] = self._spawn(name, arguments)
 
-    def wait_healthy(self, timeout: float = 180.0) -> None:
+    def _answers(self) -> bool:
+        self.check()
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def wait_healthy(self, timeout: float = START_SECONDS) -> None:
         """Wait until the database, scheduler, triggerer and DAG processor report ``healthy``.
 
         Raises

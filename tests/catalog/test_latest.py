@@ -121,12 +121,13 @@ def test_points_are_thinned_out(each_catalog: Catalog) -> None:
     assert each_catalog.backlog_points("c", since=ago(9), most=30) == []
 
 
-def test_what_the_newest_result_holds(each_catalog: Catalog) -> None:
+def test_the_newest_run_whose_result_holds_something(each_catalog: Catalog) -> None:
     result = JobResult(job="merge", table="/a", version=1).to_dict()
     run(each_catalog, "a", "merge", 9, result={**result, "quality": {"passed": 1}})
     run(each_catalog, "a", "merge", 8, result={**result, "quality": {"passed": 2}})
     run(each_catalog, "a", "merge", 7, result=result)
-    found = each_catalog.latest_result_with("a", "quality", since=ago(60))
-    assert found == {"passed": 2}
-    assert each_catalog.latest_result_with("a", "quality", since=ago(5)) is None
-    assert each_catalog.latest_result_with("b", "quality", since=ago(60)) is None
+    found = each_catalog.latest_run_with("a", "quality", since=ago(60))
+    assert found is not None
+    assert (found.job, (found.result or {})["quality"]) == ("merge", {"passed": 2})
+    assert each_catalog.latest_run_with("a", "quality", since=ago(5)) is None
+    assert each_catalog.latest_run_with("b", "quality", since=ago(60)) is None

@@ -138,3 +138,33 @@ def test_data_docs(cli: Any, managed: memwal.Table, suite: Path, tmp_path: Path)
     assert not any("1003" in text for text in texts)
     # Twice into the same folder.
     assert cli("quality", "docs", "t", folder).code == 0
+
+
+@pytest.mark.parametrize("job", ["merge", "checkpoint"])
+def test_jobs_by_hand_go_through_the_gate_of_a_named_table(
+    cli: Any, managed: memwal.Table, suite: Path, job: str
+) -> None:
+    flush(managed, {1: -1, 2: 2})
+    cli("quality", "set", "t", suite, "--mode", "quarantine")
+    assert cli(job, "t").code == 0
+    assert base_state(managed) == {2: 2}
+    assert [row["key"] for row in cli("quality", "list", "t", "--json").json] == [{"id": 1}]
+    flush(managed, {1: -1, 3: 3})
+    # An address has no policy, and no gate.
+    cli(job, managed.uri)
+    assert base_state(managed) == {1: -1, 2: 2, 3: 3}
+
+
+@pytest.mark.parametrize("job", ["merge", "checkpoint"])
+def test_jobs_by_hand_take_rules_of_a_file(
+    cli: Any, managed: memwal.Table, suite: Path, tmp_path: Path, job: str
+) -> None:
+    cli("quality", "set", "t", suite, "--mode", "quarantine")
+    file = tmp_path / "rules.json"
+    file.write_text(cli("quality", "rules", "t", "--json").stdout)
+    flush(managed, {1: -1, 2: 2})
+    assert cli(job, managed.uri, "--quality", file).code == 0
+    assert base_state(managed) == {2: 2}
+    answer = cli(job, managed.uri, "--quality", tmp_path / "none.json")
+    assert answer.code == 2
+    assert "the file with the quality rules cannot be read" in answer.stderr

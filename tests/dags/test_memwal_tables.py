@@ -48,6 +48,7 @@ def test_it_loads_without_errors(tmp_path: Path, registered: Any) -> None:
             "memwal__flights": [
                 "announce_indexed",
                 "collect",
+                "quality",
                 "compact",
                 "index",
                 "merge",

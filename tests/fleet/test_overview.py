@@ -87,7 +87,7 @@ def test_a_table_that_nobody_has_looked_at(catalog: Catalog) -> None:
     (found,) = overview(catalog)
     assert (found.health.value, found.backlog, found.rates.rows_in) == ("unknown", None, None)
     detail = table_detail(catalog, "a")
-    assert (detail.state, detail.due, detail.held, detail.quality) == (None, {}, (), None)
+    assert (detail.state, detail.due, detail.held, detail.checked) == (None, {}, (), None)
     assert table_history(catalog, "a", since=later(hours=-1)) == []
     for ask in (overview, table_detail):
         with pytest.raises(ObjectNotFoundError, match="'b'"):

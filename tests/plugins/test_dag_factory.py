@@ -55,7 +55,8 @@ def test_the_shape_of_a_dag(table: ManagedTable) -> None:
         "announce_indexed": {"compact"},
         "compact": {"snapshot"},
         "snapshot": {"collect"},
-        "collect": set(),
+        "collect": {"quality"},
+        "quality": set(),
         "region_problems": set(),
     }
     rules = {task.task_id: task.trigger_rule for task in dag.tasks}
@@ -69,6 +70,7 @@ def test_the_shape_of_a_dag(table: ManagedTable) -> None:
         "compact": "none_failed",
         "snapshot": "none_failed",
         "collect": "none_failed",
+        "quality": "none_failed",
         "region_problems": "one_failed",
     }
     mapped = {task.task_id for task in dag.tasks if task.is_mapped}
@@ -86,7 +88,7 @@ def test_the_policy_reaches_the_dag(table: ManagedTable) -> None:
     tasks = {task.task_id: task for task in dag.tasks}
     assert {task.owner for task in dag.tasks} == {"data team"}
     assert {task.priority_weight for task in dag.tasks} == {7}
-    jobs = {"merge", "index", "compact", "snapshot", "collect"}
+    jobs = {"merge", "index", "compact", "snapshot", "collect", "quality"}
     assert {(tasks[job].retries, tasks[job].pool) for job in jobs} == {(4, "lake")}
     others = set(tasks) - jobs
     assert {tasks[other].pool for other in others} == {"default_pool"}
@@ -234,6 +236,7 @@ def test_one_region_that_is_due_is_merged_though_the_other_is_not(
         "compact": {"skipped"},
         "snapshot": {"success"},
         "collect": {"success"},
+        "quality": {"skipped"},
         "region_problems": {"skipped"},
     }
     remaining = {r.region_id: r.backlog_generations for r in backlog.table.status().regions}

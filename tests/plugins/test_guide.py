@@ -73,14 +73,3 @@ def test_regions_are_watched_by_themselves(flights: memwal.Table, load_dag: Any)
         ("backlog", 0): "success",
         ("backlog", 1): "success",
     }
-
-
-def test_settings_that_are_named_are_those_that_are_read() -> None:
-    from dataclasses import fields
-
-    from memwal_airflow.fleet_settings import FleetSettings
-
-    named = re.findall(
-        r"^\| `([a-z_]+)` \|", GUIDE.partition("Section `[memwal]`")[2], re.MULTILINE
-    )
-    assert {field.name for field in fields(FleetSettings)} <= set(named)

@@ -22,6 +22,7 @@ from memwal_airflow.operators import (
     MemWalIndexOperator,
     MemWalMergeOperator,
     MemWalOperator,
+    MemWalQualityOperator,
     MemWalSnapshotOperator,
     TableCheckpointOperator,
 )
@@ -31,6 +32,7 @@ import memwal
 from memwal.catalog import Catalog, Policy, RunState
 from memwal.catalog.leases import job_resource
 from memwal.errors import InvalidInputError
+from memwal.quality.rules import QualityRules
 
 pytestmark = pytest.mark.usefixtures("fake_spark")
 
@@ -220,6 +222,75 @@ def test_other_jobs(managed: Any, catalog: Catalog, context: Any) -> None:
     assert catalog.last_runs("t").keys() == {"snapshot", "gc"}
 
 
+def suite(severity: str = "critical") -> dict[str, Any]:
+    """Rules that one row of the backlog's table in a hundred does not meet."""
+    expectation = {"type": "expect_column_values_to_be_between", "severity": severity}
+    return {
+        "mode": "quarantine",
+        "suite": [{**expectation, "kwargs": {"column": "id", "max_value": 98}}],
+        "check_schedule_seconds": 3600,
+    }
+
+
+def with_rules(catalog: Catalog, rules: dict[str, Any]) -> None:
+    policy = replace(catalog.get("t").policy, quality=QualityRules.from_dict(rules))
+    catalog.update("t", policy=policy)
+
+
+def test_the_quality_of_the_base_table_is_checked(
+    managed: Any, catalog: Catalog, context: Any
+) -> None:
+    check = MemWalQualityOperator(task_id="quality", table="t")
+    context["params"] = {"force": True}
+    with pytest.raises(AirflowSkipException, match="has no suite"):
+        check.execute(context)
+    context["params"] = {}
+    managed.table.merge()
+    with_rules(catalog, suite())
+    with pytest.raises(AirflowFailException, match="1 of 100 rows are not as expected"):
+        check.execute(context)
+    found = context["ti"].pushed["result"]["quality"]
+    assert (found["success"], found["expectations"][0]["failed"]) == (False, 1)
+    run = catalog.runs()[0]
+    assert (run.job, run.state) == ("quality", RunState.SUCCEEDED)
+    assert (run.result or {})["quality"] == found
+    with pytest.raises(AirflowSkipException, match="no limit"):
+        check.execute(context)
+
+
+@pytest.mark.parametrize(
+    ("severity", "fail_on", "fails"),
+    [
+        ("critical", "never", False),
+        ("warning", "critical", False),
+        ("warning", "warning", True),
+        ("info", "warning", False),
+    ],
+)
+def test_what_a_check_fails_by(
+    managed: Any, catalog: Catalog, context: Any, severity: str, fail_on: Any, fails: bool
+) -> None:
+    managed.table.merge()
+    with_rules(catalog, suite(severity))
+    check = MemWalQualityOperator(task_id="quality", table="t", fail_on=fail_on)
+    if fails:
+        with pytest.raises(AirflowFailException, match="not as expected"):
+            check.execute(context)
+    else:
+        result = check.execute(context)
+        assert result["quality"]["failed_rows"] == 1
+        assert "not as expected" in result["problems"][0]
+
+
+def test_a_checkpoint_goes_through_the_gate_of_the_policy(
+    managed: Any, catalog: Catalog, context: Any
+) -> None:
+    with_rules(catalog, suite())
+    TableCheckpointOperator(task_id="c", table="t").execute(context)
+    assert waiting(managed) == {managed.hot: 0, managed.cold: 0}
+    assert managed.table.base().dataset.count_rows() == 99
+
+
 def test_an_index_is_built_by_a_task_of_its_own(
     catalog: Catalog, context: Any, make_table: Any
 ) -> None:
@@ -295,6 +366,11 @@ def test_a_table_that_is_in_no_catalog(
 def test_wrong_arguments(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
         MemWalSnapshotOperator(task_id="x", **options)
+
+
+def test_a_check_fails_by_what_there_is() -> None:
+    with pytest.raises(InvalidInputError, match="one of critical, warning, never"):
+        MemWalQualityOperator(task_id="x", table="t", fail_on="error")  # type: ignore[arg-type]
 
 
 def test_wrong_regions_and_tables_are_not_tried_again(managed: Any, context: Any) -> None:

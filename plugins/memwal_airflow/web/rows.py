@@ -62,7 +62,7 @@ def table_page(detail: TableDetail) -> dict[str, Any]:
         "due": {job: one.to_dict() for job, one in detail.due.items()},
         "held": [record.to_dict() for record in detail.held],
         "troubles": [trouble.to_dict() for trouble in detail.overview.troubles],
-        "quality": detail.quality,
+        "quality": None if detail.checked is None else _found_in_rows(detail.checked),
     }
 
 
@@ -87,6 +87,17 @@ def run_row(run: JobRun) -> dict[str, Any]:
         "problems": result.get("problems"),
         "error": run.error,
         "quality": result.get(QUALITY),
+        "link": task_link(run.external_id),
+    }
+
+
+def _found_in_rows(run: JobRun) -> dict[str, Any]:
+    """What a gate or a check found, with where it did."""
+    ended = run.finished_at
+    return {
+        **(run.result or {})[QUALITY],
+        "at": None if ended is None else ended.isoformat(),
+        "job": run.job,
         "link": task_link(run.external_id),
     }
 

@@ -12,6 +12,7 @@ import pytest
 
 from memwal.catalog import Catalog, Policy
 from memwal.catalog.models import BacklogSampleRow, JobRunRow
+from memwal.maintenance.due import JOBS
 from memwal.maintenance.results import HeldRegion, JobResult
 
 AsUser = Callable[..., Any]
@@ -67,7 +68,7 @@ def test_the_fleet(flights: Any, as_user: AsUser, catalog: Catalog) -> None:
         "critical_seconds": 43_200.0,
         "rows_in_per_second": None,
         "rows_merged_per_second": 0.0,
-        "lag_generations": None,
+        "lag_generations": 0,
         "regions": 2,
         "base_rows": status.base_rows,
         "version": status.version,
@@ -83,18 +84,24 @@ def test_one_table(flights: Any, as_user: AsUser, catalog: Catalog) -> None:
         "flights", [HeldRegion(region_id=flights.cold, generation=1, reason="torn")]
     )
     result = JobResult(job="merge", table=flights.uri, version=3).to_dict()
-    run = catalog.start_run("flights", "merge")
+    run = catalog.start_run("flights", "merge", external_id="memwal__flights/r1/merge/-1")
     catalog.finish_run(run, result={**result, "quality": {"failed": 3}})
     found = as_user("viewer").get("/memwal/api/tables/flights").json()
     status = json.loads(json.dumps(flights.table.status().to_dict()))
     assert {one["region_id"] for one in found["status"]["regions"]} == {flights.hot, flights.cold}
     assert found["status"]["backlog_rows"] == status["backlog_rows"]
-    assert set(found["due"]) == {"merge", "index", "compact", "snapshot", "gc"}
+    assert set(found["due"]) == set(JOBS)
     assert set(found["due"]["merge"]) == {"reason", "held_back", "pressure", "critical", "regions"}
     assert found["due"]["merge"]["regions"] == [flights.hot]
     assert [(one["region_id"], one["reason"]) for one in found["held"]] == [(flights.cold, "torn")]
     assert found["policy"]["late_seconds"] == 60.0
-    assert found["quality"] == {"failed": 3}
+    finished = catalog.run(run).finished_at
+    assert found["quality"] == {
+        "failed": 3,
+        "at": finished and finished.isoformat(),
+        "job": "merge",
+        "link": "/dags/memwal__flights/runs/r1/tasks/merge",
+    }
     assert (found["troubles"], found["may_write"]) == ([], False)
     assert as_user("admin").get("/memwal/api/tables/flights").json()["may_write"] is True
     assert as_user("viewer").get("/memwal/api/tables/absent").status_code == 404

@@ -1,7 +1,7 @@
 /** What the API of the page answers. Ages and durations are seconds, sizes bytes, times ISO 8601. */
 
 export type Health = "ok" | "late" | "critical" | "trouble" | "unknown" | "off";
-export const JOBS = ["merge", "index", "compact", "snapshot", "gc"] as const;
+export const JOBS = ["merge", "index", "compact", "snapshot", "gc", "quality"] as const;
 
 export interface Me {
   name: string;
@@ -138,6 +138,8 @@ export interface Quality {
   held?: string[];
   expectations?: Expectation[];
   at?: string | null;
+  /** Path of the task that found it. */
+  link?: string | null;
 }
 
 export interface TableDetail extends Omit<FleetRow, "held"> {

@@ -10,6 +10,9 @@ const NAMES: Record<string, string> = {
   compact: "Compaction",
   snapshot: "Snapshot",
   gc: "Collection",
+  quality: "Quality check",
+  verify: "Verification",
+  checkpoint: "Checkpoint",
   look: "Look",
 };
 

@@ -4,6 +4,7 @@ import { ago, exact, moment, words } from "../format";
 import type { Expectation, Quality } from "../types";
 import { Figures } from "./Figures";
 import { Icon } from "./icons";
+import { OutLink } from "./OutLink";
 import { Panel } from "./Panel";
 
 interface Properties {
@@ -20,7 +21,7 @@ export function QualityPanel({ quality, now }: Properties): JSX.Element {
       </Panel>
     );
   }
-  const { expectations = [], held = [], at } = quality;
+  const { expectations = [], held = [], at, link } = quality;
   return (
     <Panel
       id="quality"
@@ -29,6 +30,12 @@ export function QualityPanel({ quality, now }: Properties): JSX.Element {
         <>
           {quality.mode === "check" ? "check of the base table" : `gate of the merge, mode ${quality.mode}`}
           {at && <span title={moment(at)}>, {ago(at, now)}</span>}
+          {link && (
+            <>
+              {", "}
+              <OutLink to={link} label="Result and log in Airflow">result and log</OutLink>
+            </>
+          )}
         </>
       }
       tools={<Verdict good={quality.success} yes="all as expected" no="not as expected" />}

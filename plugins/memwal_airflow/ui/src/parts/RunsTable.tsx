@@ -83,13 +83,14 @@ function Did({ run }: { run: Run }): JSX.Element {
     .filter(([name, value]) => value && !name.startsWith("bytes"))
     .map(([name, value]) => `${count(value)} ${words(name)}`);
   const problems = run.problems ?? [];
+  const left = run.job === "quality" || run.job === "verify" ? "found" : "left undone";
   const line = run.error ?? figures.join(", ");
   if (run.error === null && problems.length === 0) return <span class="clip" title={line}>{line}</span>;
   const more = [...(run.error ? [run.error] : []), ...problems];
   return (
     <details>
       <summary class={run.error ? "is-critical" : "is-late"}>
-        {run.error ? firstLine(run.error) : `${figures.join(", ")} · ${problems.length} left undone`}
+        {run.error ? firstLine(run.error) : `${figures.join(", ")} · ${problems.length} ${left}`}
       </summary>
       <ul>
         {more.map((text) => (
