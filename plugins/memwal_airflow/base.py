@@ -152,6 +152,7 @@ class MemWalOperator(BaseOperator):
     def execute(self, context: Context) -> Any:
         """Run the job, record it, and return its result; skipped with a reason where it is not."""
         from memwal.fleet import Skipped
+        from memwal_airflow.recording import Recorder
 
         wanted = context["params"].get("jobs")
         if wanted and self.job not in wanted:
@@ -166,6 +167,11 @@ class MemWalOperator(BaseOperator):
                 if earlier is not None:
                     earlier.give_leases_back(target.catalog, target.name)
                 found = self.run_on(target, context, earlier)
+                if self.table is not None and not isinstance(found, Skipped):
+                    # Else people would see the backlog that is merged by now until the next run.
+                    Recorder(target.name).look(
+                        target.managed.uri, storage_options=target.storage_options
+                    )
         except InvalidInputError as error:
             raise AirflowFailException(str(error)) from error
         finally:

@@ -7,10 +7,11 @@ maintenance goes on and the log says so.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from memwal.catalog import Catalog
+import memwal
+from memwal.catalog import BacklogSample, Catalog
 from memwal.errors import MemWalError
 from memwal.maintenance.status import TableStatus
 
@@ -35,6 +36,15 @@ class Recorder:
     def backlog(self, status: TableStatus) -> None:
         """Keep a sample of the backlog."""
         self._try("backlog sample", lambda: self._catalog.record_backlog(self.table, status))
+
+    def look(self, uri: str, *, storage_options: Mapping[str, str] | None) -> None:
+        """Look at the table, and keep a sample of its backlog."""
+
+        def sample() -> BacklogSample:
+            status = memwal.open(uri, storage_options=storage_options).status()
+            return self._catalog.record_backlog(self.table, status)
+
+        self._try("backlog sample", sample)
 
     def _try(self, what: str, call: Callable[[], Value]) -> Value | None:
         try:
