@@ -9,6 +9,7 @@ import contextlib
 import logging
 import os
 import socket
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from memwal.catalog import Catalog
 
 STATE_KEY = "memwal_spark_job"
+OUTLIVE_SECONDS = 60.0
+"""How long a retry waits for the end of a try that Airflow gave up."""
+
+_POLL_SECONDS = 0.2
 
 log = logging.getLogger(__name__)
 
@@ -99,6 +104,8 @@ def find_earlier(context: Context) -> EarlierTry | None:
             job.host,
         )
         return None
+    task = ProcessId.from_dict(state["task"])
+    _outlive(task)
     if not job.running and job.result() is None:
         log.info("The application of an earlier try ended without a result.")
         job.end()
@@ -108,6 +115,20 @@ def find_earlier(context: Context) -> EarlierTry | None:
     regions = state["regions"]
     return EarlierTry(
         job=job,
-        task=ProcessId.from_dict(state["task"]),
+        task=task,
         regions=None if regions is None else tuple(UUID(region) for region in regions),
     )
+
+
+def _outlive(task: ProcessId) -> None:
+    """Wait for the end of an earlier try that Airflow gave up while it ran.
+
+    A scheduler that was taken for dead, or killed, leaves such tries. They learn of it with their
+    next heartbeat, and end with their application; what is left of that is certain only then.
+    """
+    if task.pid == os.getpid() or not task.running:
+        return
+    log.info("The earlier try still runs as process %d; Airflow ends it soon.", task.pid)
+    ends_at = time.monotonic() + OUTLIVE_SECONDS
+    while task.running and time.monotonic() < ends_at:
+        time.sleep(_POLL_SECONDS)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException
-from memwal_airflow import jobs
+from memwal_airflow import jobs, reattach
 from memwal_airflow.assets import merged_asset
 from memwal_airflow.jobs import SparkJob
 from memwal_airflow.operators import MemWalMergeOperator
@@ -164,6 +164,23 @@ def test_the_lease_of_a_try_that_lives_is_not_taken(
     with pytest.raises(AirflowSkipException, match="is leased to"):
         task(wait=timedelta(seconds=0.2)).execute(context)
     assert killed.started.running
+
+
+def test_a_try_that_was_given_up_ends_first(killed: Killed, context: Any) -> None:
+    """It takes its application along, which the retry must not wait for."""
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    killed.state["task"] = ProcessId.of(process.pid).to_dict()
+    context["task_state_store"].set(STATE_KEY, killed.state)
+
+    def end() -> None:
+        killed.started.end()
+        killed.started.clean_up()
+        process.communicate(b"\n")
+
+    threading.Timer(0.5, end).start()
+    assert reattach.find_earlier(context) is None
+    assert process.wait(5) == 0
+    assert context["task_state_store"].get(STATE_KEY) is None
 
 
 @pytest.mark.parametrize("attached", [False, True])
