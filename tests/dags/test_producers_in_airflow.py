@@ -1,6 +1,6 @@
 """A table that is registered while Airflow runs, with a producer that writes all the time.
 
-Once with everything in SQLite, and once with Airflow's metadata and the catalog in PostgreSQL.
+Airflow's metadata and the catalog are in PostgreSQL here.
 """
 
 from __future__ import annotations
@@ -53,21 +53,15 @@ class Place:
 
 
 @pytest.fixture
-def databases(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, str | None]]:
-    """Addresses of the catalog and of Airflow's database; None is Airflow's own SQLite."""
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path / 'catalog.db'}", None
-        return
+def server() -> Iterator[PostgresServer]:
     server = PostgresServer()
-    try:
-        yield server.new_database(), server.new_database()
-    finally:
-        server.close()
+    yield server
+    server.close()
 
 
 @pytest.fixture
-def place(databases: tuple[str, str | None], tmp_path: Path) -> Iterator[Place]:
-    catalog_url, airflow_url = databases
+def place(server: PostgresServer, tmp_path: Path) -> Iterator[Place]:
+    catalog_url, airflow_url = server.new_database(), server.new_database()
     dags = tmp_path / "dags"
     dags.mkdir()
     (dags / "consumers.py").write_text(CONSUMERS)
@@ -78,19 +72,16 @@ def place(databases: tuple[str, str | None], tmp_path: Path) -> Iterator[Place]:
     }
     catalog = Catalog(catalog_url, snapshot_path=env["MEMWAL_CATALOG_SNAPSHOT"])
     catalog.migrate()
-    settings: dict[str, dict[str, str]] = {"memwal": {"spark_master": "local[1]"}}
-    if airflow_url is not None:
-        # One driver for both, which Airflow does not choose by itself.
-        settings["database"] = {
-            "sql_alchemy_conn": airflow_url,
-            "sql_alchemy_conn_async": airflow_url,
-        }
     with AirflowStandalone(
         tmp_path / "airflow",
         dags_folder=dags,
         plugins_folder=REPOSITORY / "plugins",
         env=env,
-        settings=settings,
+        settings={
+            "memwal": {"spark_master": "local[1]"},
+            # One driver for both, which Airflow does not choose by itself.
+            "database": {"sql_alchemy_conn": airflow_url, "sql_alchemy_conn_async": airflow_url},
+        },
     ) as airflow:
         yield Place(airflow=airflow, catalog=catalog, folder=tmp_path)
     catalog.close()
@@ -131,7 +122,6 @@ class Producer:
             self.error = error
 
 
-@pytest.mark.parametrize("databases", ["sqlite", "postgresql"], indirect=True)
 def test_a_new_table_is_maintained_by_itself_while_it_is_written(place: Place) -> None:
     airflow = place.airflow
     for name in ("on_merged", "on_indexed"):
