@@ -190,6 +190,19 @@ def test_a_region_costs_the_same_requests_however_many_there_are(tmp_path: Path)
     ]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("below", ["0", "1000000"])
+def test_backlogs_of_many_tables_in_airflow(tmp_path: Path, below: str) -> None:
+    printed = run("airflow.py", tmp_path, "--json", "--tables", "2", "--local-below", below)
+    report = json.loads(printed)
+    assert (report["tables"], report["merged"]) == (2, 2)
+    waited = report["waited_seconds"]
+    assert 0 < waited["p50"] <= waited["p99"] <= waited["most"]
+    phases = {"plan", "wait_for_backlog", "merge"}
+    assert {f"{phase} runs" for phase in phases} <= report["phases"].keys()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_model_of_costs_is_printed() -> None:
     command = [sys.executable, str(ROOT / "bench" / "scale.py")]
     printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout

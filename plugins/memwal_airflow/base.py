@@ -13,7 +13,7 @@ from uuid import UUID
 from airflow.sdk import BaseHook, BaseOperator, Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
-from memwal.errors import InvalidInputError
+from memwal.errors import InvalidInputError, MemWalError
 from memwal_airflow.jobs import RESULT_FILE, SparkJob, new_folder
 from memwal_airflow.links import SparkUiLink, TablePageLink, spark_application, table_address
 from memwal_airflow.reattach import EarlierTry, find_earlier, forget, remember
@@ -172,6 +172,8 @@ class MemWalOperator(BaseOperator):
                 if earlier is not None:
                     earlier.give_leases_back(target.catalog, target.name)
                 found = self.run_on(target, context, earlier)
+                if self.table is not None and not isinstance(found, Skipped):
+                    self._look(target)
         except InvalidInputError as error:
             raise AirflowFailException(str(error)) from error
         finally:
@@ -187,6 +189,20 @@ class MemWalOperator(BaseOperator):
         result = json.loads(json.dumps(found.to_dict()))
         context["ti"].xcom_push(key="result", value=result)
         return self.take(result, context)
+
+    def _look(self, target: Target) -> None:
+        """Keep a sample, or people would see the backlog that is merged by now until the next run.
+
+        A job that is done is not failed for it.
+        """
+        from memwal.fleet.tables import open_managed
+
+        try:
+            table = open_managed(target.managed, storage_options=target.storage_options)
+            status = table.status()
+            target.catalog.record_backlog(target.name, status)
+        except MemWalError as error:
+            self.log.warning("No sample of the backlog was kept: %s", error)
 
     def on_kill(self) -> None:
         """End the application, also that of an earlier try while the lease is waited for."""

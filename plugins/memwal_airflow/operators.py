@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
 
 from airflow.sdk import Context
+from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
+import memwal
 from memwal.errors import InvalidInputError
 from memwal_airflow.base import MemWalOperator, describe, external_id
 from memwal_airflow.checkpoint import TableCheckpointOperator
 from memwal_airflow.checks import MemWalVerifyOperator
 from memwal_airflow.reattach import EarlierTry
+from memwal_airflow.spark import SECTION
 from memwal_airflow.target import Target
 
 if TYPE_CHECKING:
@@ -47,6 +50,9 @@ class MemWalJobOperator(MemWalOperator):
 
     It is skipped with the reason when it is not due, in quiet hours, while somebody else does it,
     and when all that is due is held.
+
+    A table that stores less than ``[memwal] local_below_bytes`` of ``airflow.cfg`` is worked on in
+    the task's own process, without Spark. By default none is.
 
     Parameters
     ----------
@@ -90,11 +96,12 @@ class MemWalJobOperator(MemWalOperator):
                 )
             )
 
+        here = earlier is None and is_small(target)
         return run_job(
             target.catalog,
             target.name,
             self.job,
-            perform=perform,
+            perform=None if here else perform,
             force=force,
             dry_run=self.is_dry_run(context),
             regions=None if earlier is not None else self.regions_for(context),
@@ -249,6 +256,21 @@ class MemWalQualityOperator(MemWalJobOperator):
         if any(one["severity"] in weights for one in unmet):
             raise AirflowFailException(f"{result['table']}: {result['problems'][0]}")
         return result
+
+
+def is_small(target: Target) -> bool:
+    """Whether a table is worked on in the task's own process, because of all that it stores.
+
+    Not the backlog alone is counted: a merge of few rows looks for their keys in all of the base
+    table.
+    """
+    limit = conf.getint(SECTION, "local_below_bytes", fallback=0)
+    if limit <= 0:
+        return False
+    status = memwal.open(target.managed.uri, storage_options=target.storage_options).status()
+    if status.base_bytes is None:
+        return False
+    return status.base_bytes + status.backlog_bytes + status.reclaimable_bytes < limit
 
 
 def _region_ids(regions: Collection[Any] | Iterable[Any]) -> set[UUID]:

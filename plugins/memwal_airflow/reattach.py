@@ -11,6 +11,7 @@ import contextlib
 import logging
 import os
 import socket
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from memwal.catalog import Catalog
 
 STATE_KEY = "memwal_spark_job"
+OUTLIVE_SECONDS = 60.0
+"""How long a retry waits for the end of a try that Airflow gave up."""
+
+_POLL_SECONDS = 0.2
 
 log = logging.getLogger(__name__)
 
@@ -112,6 +117,7 @@ def find_earlier(context: Context) -> EarlierTry | None:
             host,
         )
         return None
+    _outlive(task)
     # Compared with what is there: a name cannot lead elsewhere.
     folder = next((one for one in state_folder().iterdir() if one.name == name), None)
     job = None if folder is None else SparkJob.of(folder)
@@ -125,3 +131,17 @@ def find_earlier(context: Context) -> EarlierTry | None:
         forget(context)
         return None
     return EarlierTry(job=job, task=task, regions=merged)
+
+
+def _outlive(task: ProcessId) -> None:
+    """Wait for the end of an earlier try that Airflow gave up while it ran.
+
+    A scheduler that was taken for dead, or killed, leaves such tries. They learn of it with their
+    next heartbeat, and end with their application; what is left of that is certain only then.
+    """
+    if task.pid == os.getpid() or not task.running:
+        return
+    log.info("The earlier try still runs as process %d; Airflow ends it soon.", task.pid)
+    ends_at = time.monotonic() + OUTLIVE_SECONDS
+    while task.running and time.monotonic() < ends_at:
+        time.sleep(_POLL_SECONDS)

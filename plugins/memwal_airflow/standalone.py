@@ -108,6 +108,7 @@ class AirflowStandalone(AirflowApi):
         self._extra_env = dict(env or {})
         self._extra_settings = {name: dict(options) for name, options in (settings or {}).items()}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._left_behind: list[psutil.Process] = []
 
     def __enter__(self) -> Self:
         try:
@@ -228,6 +229,17 @@ class AirflowStandalone(AirflowApi):
         folder = folder / f"map_index={map_index}" if map_index >= 0 else folder
         return "\n".join(path.read_text() for path in sorted(folder.glob("attempt=*.log*")))
 
+    def kill(self, name: str) -> None:
+        """Kill a component with SIGKILL. What it started is left behind until :meth:`stop`."""
+        process = self._processes.pop(name)
+        self._left_behind += _family(process.pid)
+        process.kill()
+        process.wait()
+
+    def restart(self, name: str) -> None:
+        """Start a component again that was killed."""
+        self._processes[name] = self._spawn(name, COMPONENTS[name])
+
     def stop(self) -> None:
         """End the components, and whatever they started and left running.
 
@@ -236,7 +248,8 @@ class AirflowStandalone(AirflowApi):
         again does nothing.
         """
         self.close()
-        family = [child for process in self._processes.values() for child in _family(process.pid)]
+        family = [child for process in self._left_behind for child in _kin(process)]
+        family += [child for process in self._processes.values() for child in _family(process.pid)]
         for process in self._processes.values():
             process.send_signal(signal.SIGTERM)
         for process in self._processes.values():
@@ -252,6 +265,7 @@ class AirflowStandalone(AirflowApi):
         for child in alive:
             child.kill()
         self._processes.clear()
+        self._left_behind.clear()
 
     @property
     def _passwords_file(self) -> Path:
@@ -307,6 +321,10 @@ def _family(pid: int) -> list[psutil.Process]:
         return list(psutil.Process(pid).children(recursive=True))
     except psutil.NoSuchProcess:
         return []
+
+
+def _kin(process: psutil.Process) -> list[psutil.Process]:
+    return [process, *_family(process.pid)] if process.is_running() else []
 
 
 def _library_folders() -> list[str]:

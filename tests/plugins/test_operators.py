@@ -50,12 +50,42 @@ def left_behind(tmp_path: Path) -> list[Path]:
     return list((tmp_path / "state").iterdir())
 
 
+@pytest.mark.parametrize(
+    ("limit", "in_process"), [("1000000", True), ("1000", False), ("0", False)]
+)
+def test_small_tables_need_no_spark(
+    managed: Any,
+    catalog: Catalog,
+    context: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    limit: str,
+    in_process: bool,
+) -> None:
+    monkeypatch.setenv("AIRFLOW__MEMWAL__LOCAL_BELOW_BYTES", limit)
+    monkeypatch.setenv("AIRFLOW__MEMWAL__SPARK_APPS_FOLDER", str(tmp_path / "nowhere"))
+    if not in_process:
+        with pytest.raises(AirflowFailException, match="There is no Spark application"):
+            merge_task().execute(context)
+        return
+    result = merge_task().execute(context)
+    assert waiting(managed) == {managed.hot: 0, managed.cold: 1}
+    (run,) = catalog.runs(table="t")
+    assert (run.state, run.external_id, run.result) == (
+        RunState.SUCCEEDED,
+        "dag/run/task/-1",
+        result,
+    )
+    assert run.lease_token is not None
+
+
 def test_a_merge_of_what_is_due_is_leased_recorded_and_described(
     managed: Any, catalog: Catalog, context: Any, tmp_path: Path
 ) -> None:
     result = merge_task().execute(context)
 
     assert waiting(managed) == {managed.hot: 0, managed.cold: 1}
+    assert [sample.generations for sample in catalog.latest_samples()] == [1]
     (run,) = catalog.runs(table="t")
     assert (run.job, run.state, run.external_id, run.lease_token) == (
         "merge",

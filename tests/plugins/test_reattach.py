@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException
-from memwal_airflow import jobs
+from memwal_airflow import jobs, reattach
 from memwal_airflow.assets import merged_asset
 from memwal_airflow.jobs import SparkJob
 from memwal_airflow.operators import MemWalMergeOperator
@@ -241,6 +241,23 @@ def test_ending_the_task_while_it_waits_for_the_lease_ends_the_application(
         under_test.on_kill()
         thread.join(30)
     assert not killed.started.running
+
+
+def test_a_try_that_was_given_up_ends_first(killed: Killed, context: Any) -> None:
+    """It takes its application along, which the retry must not wait for."""
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    killed.state["task"] = ProcessId.of(process.pid).to_dict()
+    context["task_state_store"].set(STATE_KEY, killed.state)
+
+    def end() -> None:
+        killed.started.end()
+        killed.started.clean_up()
+        process.communicate(b"\n")
+
+    threading.Timer(0.5, end).start()
+    assert reattach.find_earlier(context) is None
+    assert process.wait(5) == 0
+    assert context["task_state_store"].get(STATE_KEY) is None
 
 
 @pytest.mark.parametrize("attached", [False, True])

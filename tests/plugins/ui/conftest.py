@@ -9,21 +9,11 @@ from types import ModuleType
 
 import pytest
 from playwright.sync_api import BrowserContext, Page, Playwright, sync_playwright
+from support.browser import CHROMIUM, FLAGS
 from support.page_server import PageServer
 
 ROOT = Path(__file__).resolve().parents[3]
 AXE = ROOT / "plugins" / "memwal_airflow" / "ui" / "node_modules" / "axe-core" / "axe.min.js"
-CHROMIUM = "/usr/bin/chromium"
-FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
 
 
 @pytest.fixture(scope="session")

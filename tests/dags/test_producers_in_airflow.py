@@ -1,0 +1,181 @@
+"""A table that is registered while Airflow runs, with a producer that writes all the time.
+
+Airflow's metadata and the catalog are in PostgreSQL here.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from memwal_airflow.standalone import AirflowStandalone
+from support import native
+from support.postgres import PostgresServer
+
+import memwal
+from memwal.catalog import Catalog, Policy
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+DAG_ID = "memwal__orders"
+KEYS = 500
+BATCH = 25
+CONSUMERS = """
+from airflow.sdk import DAG, task
+from memwal_airflow.assets import indexed_asset, merged_asset
+
+for name, asset in (("on_merged", merged_asset("orders")), ("on_indexed", indexed_asset("orders"))):
+    with DAG(name, schedule=[asset], is_paused_upon_creation=False):
+
+        @task
+        def take(triggering_asset_events=None):
+            return [
+                dict(event.extra) for events in triggering_asset_events.values() for event in events
+            ]
+
+        take()
+"""
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+@dataclass(frozen=True)
+class Place:
+    """An Airflow that runs, and the catalog that it looks into."""
+
+    airflow: AirflowStandalone
+    catalog: Catalog
+    folder: Path
+
+
+@pytest.fixture
+def server() -> Iterator[PostgresServer]:
+    server = PostgresServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def place(server: PostgresServer, tmp_path: Path) -> Iterator[Place]:
+    catalog_url, airflow_url = server.new_database(), server.new_database()
+    dags = tmp_path / "dags"
+    dags.mkdir()
+    (dags / "consumers.py").write_text(CONSUMERS)
+    (dags / "memwal_tables.py").symlink_to(REPOSITORY / "dags" / "memwal_tables.py")
+    env = {
+        "MEMWAL_CATALOG_URL": catalog_url,
+        "MEMWAL_CATALOG_SNAPSHOT": str(tmp_path / "tables.json"),
+    }
+    catalog = Catalog(catalog_url, snapshot_path=env["MEMWAL_CATALOG_SNAPSHOT"])
+    catalog.migrate()
+    with AirflowStandalone(
+        tmp_path / "airflow",
+        dags_folder=dags,
+        plugins_folder=REPOSITORY / "plugins",
+        env=env,
+        settings={
+            "memwal": {"spark_master": "local[1]"},
+            # One driver for both, which Airflow does not choose by itself.
+            "database": {"sql_alchemy_conn": airflow_url, "sql_alchemy_conn_async": airflow_url},
+        },
+    ) as airflow:
+        yield Place(airflow=airflow, catalog=catalog, folder=tmp_path)
+    catalog.close()
+
+
+class Producer:
+    """Writes and flushes until it is told to stop, and remembers what was acknowledged."""
+
+    def __init__(self, table: memwal.Table) -> None:
+        self.acknowledged: dict[int, str] = {}
+        self.error: BaseException | None = None
+        self._table = table
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="producer")
+
+    def __enter__(self) -> Producer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(60)
+
+    def _run(self) -> None:
+        try:
+            with self._table.writer() as writer:
+                turn = 0
+                # A pause in between: nobody is to be kept from work by small writes.
+                while not self._stop.wait(0.5):
+                    ids = [(turn * BATCH + i) % KEYS for i in range(BATCH)]
+                    values = [f"{turn}-{i}" for i in ids]
+                    writer.upsert(pa.table({"id": pa.array(ids, pa.int64()), "v": values}))
+                    self.acknowledged.update(zip(ids, values, strict=True))
+                    if turn % 10 == 9:
+                        writer.flush()
+                    turn += 1
+        except BaseException as error:  # told by the test, which is another thread
+            self.error = error
+
+
+def test_a_new_table_is_maintained_by_itself_while_it_is_written(place: Place) -> None:
+    airflow = place.airflow
+    for name in ("on_merged", "on_indexed"):
+        airflow.wait_dag(name)
+
+    table = memwal.create(
+        str(place.folder / "orders.lance"),
+        pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())]),
+        primary_key=["id"],
+        region_spec=memwal.RegionSpec.bucket("id", 2),
+        maintained_indexes=["id_idx"],
+    )
+    with Producer(table) as producer:
+        # A run begins at once, and the next in a day.
+        policy = Policy(schedule=86_400.0, merge_at_generations=2, sensor_poke_seconds=2)
+        place.catalog.register("orders", uri=table.uri, policy=policy, owner="tests")
+        airflow.wait(lambda: runs_of(airflow, DAG_ID) != [], timeout=180, what="begin by itself")
+        (run,) = runs_of(airflow, DAG_ID)
+        assert run["run_type"] == "scheduled"
+        run_id = run["dag_run_id"]
+        state = airflow.wait_run(DAG_ID, run_id, timeout=500)
+        ends: dict[str, set[str]] = {}
+        for instance in airflow.task_instances(DAG_ID, run_id):
+            ends.setdefault(instance["task_id"], set()).add(instance["state"])
+        failed = [task for task, found in ends.items() if "failed" in found]
+        assert state == "success", [airflow.task_log(DAG_ID, run_id, task) for task in failed]
+        stages = ("plan", "wait_for_backlog", "merge", "index", "snapshot", "collect")
+        assert {stage: ends[stage] for stage in stages} == {stage: {"success"} for stage in stages}
+        merged = airflow.xcom(DAG_ID, run_id, "merge")
+        for name in ("on_merged", "on_indexed"):
+            airflow.wait(lambda name=name: runs_of(airflow, name) != [], timeout=60, what=name)
+            (fired,) = runs_of(airflow, name)
+            assert airflow.wait_run(name, fired["dag_run_id"], timeout=120) == "success"
+            (extra,) = airflow.xcom(name, fired["dag_run_id"], "take")
+            assert set(extra) == {"version", "rows", "generations"}
+            if name == "on_merged":
+                assert extra["version"] == merged["version"]
+                assert extra["rows"] == merged["figures"]["rows_upserted"] > 0
+                assert extra["generations"] == merged["figures"]["generations"] >= 2
+    assert producer.error is None
+    assert len(producer.acknowledged) >= 250
+
+    # Lance's own reader sees every row that was acknowledged, merged or not, in its last state.
+    found = native.everything(table)
+    assert {row["id"]: row["v"] for row in found} == producer.acknowledged
+    assert len(found) == len(producer.acknowledged)
+    jobs = [(run.job, run.state) for run in place.catalog.runs(table="orders")]
+    assert sorted(jobs) == sorted(
+        (job, "succeeded") for job in ("merge", "index", "snapshot", "gc")
+    )
+
+
+def runs_of(airflow: AirflowStandalone, dag_id: str) -> list[dict[str, Any]]:
+    """The runs of a DAG; none while it is not parsed."""
+    answer = airflow.client().get(f"/api/v2/dags/{dag_id}/dagRuns")
+    found: list[dict[str, Any]] = answer.json().get("dag_runs", [])
+    return found
