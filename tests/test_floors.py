@@ -25,6 +25,7 @@ FLOORS = (
         "memwal.maintenance",
         "memwal.quality",
         "memwal.reads",
+        "memwal.telemetry.harmless",
         "memwal.telemetry.job_list",
         "memwal.telemetry.job_metrics",
         "memwal.telemetry.spans",

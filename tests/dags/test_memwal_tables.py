@@ -48,17 +48,17 @@ def test_it_loads_without_errors(tmp_path: Path, registered: Any) -> None:
             "memwal__flights": [
                 "announce_indexed",
                 "collect",
-                "quality",
                 "compact",
                 "index",
                 "merge",
                 "plan",
                 "plan_indexes",
+                "quality",
                 "region_problems",
                 "snapshot",
                 "wait_for_backlog",
             ],
-            "memwal_fleet": ["choose_tables", "export", "prune", "verify"],
+            "memwal_fleet": ["choose_tables", "export", "notify", "prune", "verify"],
         },
     }
 

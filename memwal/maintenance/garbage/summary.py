@@ -13,6 +13,7 @@ WHY: dict[Reason, str] = {
     Reason.NOT_MERGED: "it is not merged yet",
     Reason.INDEX_BEHIND: "an index does not cover it yet",
     Reason.TAG: "a tagged version of the table needs it",
+    Reason.READ: "a long read protects a version of the table that needs it",
     Reason.BRANCH: "a branch of the table needs it",
     Reason.RETENTION: "a version of the table needs it that is not old enough to go",
     Reason.GRACE: "a reader may still be using it",
