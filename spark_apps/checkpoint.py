@@ -9,13 +9,9 @@ For example::
 import sys
 from datetime import timedelta
 
-from memwal.maintenance.merge import DEFAULT_COMMIT_BYTES
 from memwal.maintenance.results import JobResult
-from memwal.quality.rules import read_rules
-from memwal.spark.application import Application, job_parser, positive_int, run_application
-
-# Every task commits to the same table, and commits wait for one another.
-MOST_TASKS = 8
+from memwal.spark.application import Application, job_parser, run_application
+from memwal.spark.merge_options import add_merge_options, merge_arguments
 
 
 def main() -> int:
@@ -26,26 +22,7 @@ def main() -> int:
         metavar="N",
         help="how long it may take; looked at between commits (default: no limit)",
     )
-    parser.add_argument(
-        "--commit-bytes",
-        type=positive_int,
-        default=DEFAULT_COMMIT_BYTES,
-        metavar="N",
-        help="bytes in memory that go into one commit, which bounds a worker's memory "
-        "(default: %(default)s)",
-    )
-    parser.add_argument(
-        "--quality",
-        metavar="JSON",
-        help="rules of quality as a policy has them, or @FILE with them (default: all rows enter)",
-    )
-    parser.add_argument(
-        "--max-tasks",
-        type=positive_int,
-        metavar="N",
-        help="tasks that the regions are divided into at most "
-        f"(default: what runs at once, up to {MOST_TASKS})",
-    )
+    add_merge_options(parser)
     return run_application(parser, checkpoint)
 
 
@@ -58,10 +35,7 @@ def checkpoint(application: Application) -> JobResult:
     return application.table.checkpoint(
         flush=False,
         timeout=options.timeout_seconds,
-        commit_bytes=options.commit_bytes,
-        quality=read_rules(options.quality) if options.quality else None,
-        max_tasks=options.max_tasks or min(application.parallelism, MOST_TASKS),
-        run=application.run,
+        **merge_arguments(application),
     )
 
 

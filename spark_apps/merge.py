@@ -8,9 +8,7 @@ For example::
 import sys
 
 from memwal.fleet.tables import check_regions
-from memwal.maintenance.merge import DEFAULT_COMMIT_BYTES
 from memwal.maintenance.results import JobResult
-from memwal.quality.rules import read_rules
 from memwal.spark.application import (
     Application,
     job_parser,
@@ -18,9 +16,7 @@ from memwal.spark.application import (
     regions_option,
     run_application,
 )
-
-# Every task commits to the same table, and commits wait for one another.
-MOST_TASKS = 8
+from memwal.spark.merge_options import add_merge_options, merge_arguments
 
 
 def main() -> int:
@@ -28,32 +24,13 @@ def main() -> int:
     regions_option(parser, "--region", "merge this region only (default: all regions)")
     regions_option(parser, "--skip-region", "do not merge this region")
     parser.add_argument(
-        "--commit-bytes",
-        type=positive_int,
-        default=DEFAULT_COMMIT_BYTES,
-        metavar="N",
-        help="bytes in memory that go into one commit, which bounds a worker's memory "
-        "(default: %(default)s)",
-    )
-    parser.add_argument(
         "--run-bytes",
         type=positive_int,
         metavar="N",
         help="bytes in memory to merge at most, the oldest first; at least one generation "
         "(default: no limit)",
     )
-    parser.add_argument(
-        "--quality",
-        metavar="JSON",
-        help="rules of quality as a policy has them, or @FILE with them (default: all rows enter)",
-    )
-    parser.add_argument(
-        "--max-tasks",
-        type=positive_int,
-        metavar="N",
-        help="tasks that the regions are divided into at most "
-        f"(default: what runs at once, up to {MOST_TASKS})",
-    )
+    add_merge_options(parser)
     return run_application(parser, merge)
 
 
@@ -64,11 +41,8 @@ def merge(application: Application) -> JobResult:
     return application.table.merge(
         regions=options.regions,
         skip=skip,
-        commit_bytes=options.commit_bytes,
         run_bytes=options.run_bytes,
-        quality=read_rules(options.quality) if options.quality else None,
-        max_tasks=options.max_tasks or min(application.parallelism, MOST_TASKS),
-        run=application.run,
+        **merge_arguments(application),
     )
 
 

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from memwal.catalog.records import BacklogSample, JobRun, ManagedTable, RunState
+from memwal.fleet.health import backlog_age
 
 if TYPE_CHECKING:
     from memwal.catalog import Catalog
@@ -152,14 +153,10 @@ def _backlogs(
 ) -> Iterator[Condition]:
     for sample in samples:
         table = watched.get(sample.table)
-        if table is None or sample.oldest_seconds is None:
+        age = backlog_age(sample, now)
+        if table is None or age is None or age < table.policy.late_seconds:
             continue
-        # It grew older since, or somebody would have looked and found it merged.
-        began = sample.at - timedelta(seconds=sample.oldest_seconds)
-        age = (now - began).total_seconds()
         policy = table.policy
-        if age < policy.late_seconds:
-            continue
         critical = age >= policy.critical_seconds
         kind = Kind.BACKLOG_CRITICAL if critical else Kind.BACKLOG_LATE
         limit = policy.critical_seconds if critical else policy.late_seconds
@@ -170,7 +167,7 @@ def _backlogs(
             topic="backlog",
             subject="",
             mark=kind.value,
-            since=began,
+            since=now - timedelta(seconds=age),
             text=(
                 f"the oldest of {sample.generations} unmerged generations is {_hours(age)} old; "
                 f"the limit is {_hours(limit)}"

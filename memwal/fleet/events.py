@@ -7,7 +7,7 @@ told once however many look, and what could not be delivered is told the next ti
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -172,7 +172,7 @@ def _news(
         if key in present or (tables is not None and told.table not in tables):
             continue
         if told.topic == LEASE or told.table not in watched:
-            ended.append(_closed(told))
+            ended.append(replace(told, open=False))
         else:
             events.append(_ended(told, now))
     return events, ended
@@ -217,17 +217,4 @@ def _told(event: Event, now: datetime) -> Told:
         since=event.since,
         told_at=now,
         open=not event.over,
-    )
-
-
-def _closed(told: Told) -> Told:
-    return Told(
-        table=told.table,
-        topic=told.topic,
-        subject=told.subject,
-        kind=told.kind,
-        mark=told.mark,
-        since=told.since,
-        told_at=told.told_at,
-        open=False,
     )

@@ -15,12 +15,23 @@ import lance
 import numpy as np
 import pyarrow as pa
 
-from memwal.errors import ConflictError, InvalidInputError, TableSetupError
+from memwal.errors import (
+    ConflictError,
+    InvalidInputError,
+    ObjectNotFoundError,
+    TableSetupError,
+)
 from memwal.format.names import parse_generation_name
 from memwal.quality.expectation import Expectation, suite_digest
 from memwal.quality.gate import Quarantined
 from memwal.storage.location import TableLocation
-from memwal.table_index.base_table import BaseTable, open_base, translate_lance_error
+from memwal.table_index.base_table import (
+    BaseTable,
+    describe_base,
+    open_base,
+    open_dataset,
+    translate_lance_error,
+)
 from memwal.table_index.commit_conflicts import is_conflict
 from memwal.table_index.strict_commit import commit_durably
 
@@ -299,9 +310,10 @@ class Quarantine:
 
     def _open(self) -> BaseTable | None:
         try:
-            return open_base(self.location)
-        except TableSetupError:
+            dataset = open_dataset(self.location)
+        except ObjectNotFoundError:
             return None
+        return describe_base(self.location, dataset)
 
     def _repeat(
         self, step: Callable[[BaseTable], None], *, create: pa.Schema | None = None

@@ -4,3 +4,10 @@ The folder above this package is Airflow's ``plugins_folder``, so that ``memwal_
 imported by DAG files, by the triggerer and by tests that put that folder on ``sys.path``.
 Nothing is imported here: the triggerer and the DAG processor load only what they use.
 """
+
+from __future__ import annotations
+
+from typing import Final
+
+DAG_PREFIX: Final = "memwal__"
+"""What the ids of the tables' DAGs begin with."""

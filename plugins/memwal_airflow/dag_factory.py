@@ -26,6 +26,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from memwal.catalog.records import ManagedTable
 from memwal.catalog.snapshot import PATH_VARIABLE, read_snapshot
 from memwal.errors import InvalidInputError
+from memwal_airflow import DAG_PREFIX
 from memwal_airflow.assets import indexed_asset, merged_asset
 from memwal_airflow.deadlines import run_deadline
 from memwal_airflow.operators import (
@@ -40,7 +41,6 @@ from memwal_airflow.planning import AnnounceIndexedOperator, PlanIndexesOperator
 from memwal_airflow.run_params import run_params
 from memwal_airflow.sensors import RegionBacklogSensor
 
-DAG_PREFIX = "memwal__"
 START = datetime(2025, 1, 1, tzinfo=UTC)
 LONGEST_JOB = timedelta(hours=6)
 

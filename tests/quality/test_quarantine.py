@@ -286,3 +286,14 @@ def test_where_nothing_can_be_written_nothing_is_merged(table: memwal.Table) -> 
     assert merged(table) == 0
     assert table.merge(quality=rules("quarantine")).figures["rows_upserted"] == 1
     assert waiting(table) == {(1, 1, -1)}
+
+
+def test_one_that_cannot_be_described_is_not_taken_for_an_empty_one(
+    kept: memwal.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cleaned_up(*_: Any) -> None:
+        raise TableSetupError("the version has no manifest; it was cleaned up")
+
+    monkeypatch.setattr("memwal.quality.quarantine.describe_base", cleaned_up)
+    with pytest.raises(TableSetupError, match="cleaned up"):
+        quarantine(kept).read()

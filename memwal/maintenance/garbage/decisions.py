@@ -110,7 +110,7 @@ _FIGURES = {
     Kind.READ: ("read_protections", "bytes_read_protections"),
 }
 # Kinds that are counted as what they are and not by their objects.
-_WHOLE = frozenset({Kind.GENERATION, Kind.FOLDER, Kind.ORPHAN})
+WHOLE = frozenset({Kind.GENERATION, Kind.FOLDER, Kind.ORPHAN, Kind.REGION})
 
 FIGURES = (
     *(count for count, _ in _FIGURES.values()),
@@ -135,7 +135,7 @@ class Tally:
         if not decision.goes:
             return
         count, freed = _FIGURES[decision.kind]
-        self.figures[count] += 1 if decision.kind in _WHOLE else decision.objects
+        self.figures[count] += 1 if decision.kind in WHOLE else decision.objects
         if decision.kind is Kind.ORPHAN:
             # One of the folders; the figure of its own tells how many of them were never named.
             self.figures["folders"] += 1

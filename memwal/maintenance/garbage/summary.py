@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from memwal.maintenance.garbage.decisions import Decision, Kind, Reason
+from memwal.maintenance.garbage.decisions import WHOLE, Decision, Kind, Reason
 
 WHY: dict[Reason, str] = {
     Reason.UNNEEDED: "nobody needs it",
@@ -114,17 +114,13 @@ def _shares(
         Share(
             kind=kind,
             reason=reason,
-            count=sum(max(one.objects, 1) if _counts_objects(kind) else 1 for one in found),
+            count=sum(max(one.objects, 1) if kind not in WHOLE else 1 for one in found),
             bytes=sum(one.bytes for one in found),
         )
         for (gone, kind, reason), found in groups.items()
         if gone is goes
     ]
     return tuple(sorted(shares, key=lambda share: (-share.bytes, -share.count, share.kind)))
-
-
-def _counts_objects(kind: Kind) -> bool:
-    return kind not in {Kind.GENERATION, Kind.FOLDER, Kind.ORPHAN, Kind.REGION}
 
 
 def _examples(groups: list[list[Decision]], most: int) -> list[Decision]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from fastapi import APIRouter, HTTPException, status
 from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 
-from memwal_airflow.dag_factory import DAG_PREFIX
+from memwal_airflow import DAG_PREFIX
 from memwal_airflow.web.places import app_path
 
 STATIC = Path(__file__).parent / "static"
