@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 ROWS ?=
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup ui demo test test-slow test-all lint types format protos lock clean
+.PHONY: help setup ui demo test test-slow test-all soak lint types format protos lock clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -39,6 +39,10 @@ test-slow: setup ## Run the slow tests: a real Airflow scheduler, clusters, long
 	$(BIN)/python -m pytest -q -m slow
 
 test-all: test test-slow ## Run all tests
+
+MINUTES ?= 10
+soak: setup ## Random worlds with faults of every kind, for so long (MINUTES=n)
+	PYTHONPATH=tests $(BIN)/python -m simulation.soak --minutes $(MINUTES)
 
 lint: setup ## Check style, and that generated code is current
 	$(BIN)/ruff check .
