@@ -106,7 +106,7 @@ def spark(folder: Path) -> None:
     submit = [BINARIES / "spark-submit", "--master", "local[1]", f"{apps}/merge.py"]
     env = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     subprocess.run([*submit, "--table", table.uri, "--result", result], env=env, check=True)
-    assert json.loads(result.read_text())["figures"]["rows"] == 11
+    assert json.loads(result.read_text())["figures"]["rows_upserted"] == 10
     assert table.base().dataset.count_rows() == 10
     from memwal.spark import register
     from memwal.spark.session import spark_session
@@ -120,16 +120,15 @@ def spark(folder: Path) -> None:
 def quality(folder: Path) -> None:
     """A suite that needs Great Expectations, held against the rows of a table."""
     from memwal.quality.great_expectations import load_gx
+    from memwal.quality.rules import QualityRules
 
     load_gx()
     table = make(folder)
-    rules = {
-        "expectations": [
-            {"type": "expect_column_values_to_be_in_set", "column": "v", "value_set": ["new"]},
-            {"type": "expect_column_value_lengths_to_equal", "column": "v", "value": 3},
-        ]
+    lengths = {
+        "type": "expect_column_value_lengths_to_equal",
+        "kwargs": {"column": "v", "value": 3},
     }
-    table.merge(quality=rules)
+    table.merge(quality=QualityRules.from_dict({"mode": "hold", "suite": [lengths]}))
     assert table.base().dataset.count_rows() == 10
 
 
