@@ -1,12 +1,7 @@
 """Where the DAG files are: in the installed package, or in the checkout it is run from.
 
-An Airflow that memwal is installed into finds them without a path of its machine in the settings,
-and keeps its own DAGs where they are::
-
-    [dag_processor]
-    dag_bundle_config_list = [
-        {"name": "dags-folder", "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle"},
-        {"name": "memwal", "classpath": "memwal_airflow.dag_bundle.MemWalDagBundle"}]
+An Airflow that memwal is installed into finds them by the class :class:`MemWalDagBundle`, without a
+path of its machine in the settings; ``docs/airflow.md`` has them.
 
 ``python -m memwal_airflow.dag_bundle`` prints the folder.
 """

@@ -160,7 +160,8 @@ def airflow(folder: Path) -> None:
     policy = Policy(schedule=None, merge_at_generations=1)
     catalog.register("flights", uri=table.uri, policy=policy)
     (folder / "no-dags").mkdir()
-    bundle = {"name": "memwal", "classpath": "memwal_airflow.dag_bundle.MemWalDagBundle"}
+    classpath = "memwal_airflow.dag_bundle.MemWalDagBundle"
+    bundle = {"name": "memwal", "classpath": classpath, "kwargs": {}}
     with AirflowStandalone(
         folder / "home",
         dags_folder=folder / "no-dags",

@@ -42,6 +42,17 @@ def test_the_examples_are_dags(flights: memwal.Table, load_dag: Any) -> None:
     assert {load_dag(EXAMPLES, name).dag_id for name in names} == names
 
 
+def test_the_bundles_are_those_of_airflow_and_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow.dag_processing.bundles.manager import DagBundlesManager
+
+    (example,) = re.findall(r"dag_bundle_config_list = (\[.*?\])\n```", GUIDE, flags=re.DOTALL)
+    monkeypatch.setenv("AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST", example)
+    bundles = {bundle.name: bundle for bundle in DagBundlesManager().get_all_dag_bundles()}
+    assert list(bundles) == ["dags-folder", "memwal"]
+    names = {path.name for path in bundles["memwal"].path.glob("*.py")}
+    assert names == {"memwal_tables.py", "memwal_fleet.py"}
+
+
 @pytest.mark.slow
 def test_what_is_written_is_waited_for_and_counted(flights: memwal.Table, load_dag: Any) -> None:
     dag = load_dag(EXAMPLES, "load")
