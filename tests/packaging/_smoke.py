@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -150,7 +151,7 @@ def airflow(folder: Path) -> None:
     assert plugin.value == "memwal_airflow.plugin:MemWalPlugin"
     from memwal_airflow.standalone import AirflowStandalone
 
-    from memwal.catalog import Catalog, Policy
+    from memwal.catalog import Catalog, Policy, RunState
 
     snapshot = folder / "tables.json"
     url = f"sqlite:///{folder / 'catalog.db'}?timeout=60"
@@ -181,12 +182,15 @@ def airflow(folder: Path) -> None:
         page = client.get("/memwal/")
         assert page.status_code == 200
         assert "assets/index-" in page.text
-        run_id = running.trigger("memwal__flights", {"force": True})
-        assert running.wait_run("memwal__flights", run_id) == "success"
-        assert {one["dag_id"] for one in client.get("/api/v2/dags").json()["dags"]} == {
-            "memwal__flights",
-            "memwal_fleet",
-        }
+        running.wait_dag("memwal__flights")
+        running.wait_dag("memwal_fleet")
+        running.trigger("memwal__flights", {"force": True})
+        # Asked of the catalog: on a busy machine the API server can be late with an answer.
+        deadline = time.monotonic() + 300
+        while not catalog.runs(job="merge", state=RunState.SUCCEEDED):
+            running.check()
+            assert time.monotonic() < deadline, catalog.runs()
+            time.sleep(1)
     assert table.base().dataset.count_rows() == 10
     catalog.close()
 
