@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 ROWS ?=
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup ui demo test test-slow test-all soak lint types format protos lock clean
+.PHONY: help setup ui demo test test-slow test-all soak lint types format protos lock dist canary golden clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -29,6 +29,9 @@ ui: setup ## Build the page in the Airflow UI (Node comes along)
 demo: ui ## Run the main job on a year of real flights (ROWS=n bounds the flights)
 	$(BIN)/python examples/flights/demo.py $(if $(ROWS),--rows $(ROWS))
 
+dist: ui ## Build the wheel and the sdist into dist/
+	$(BIN)/python -m hatchling build -d dist
+
 test: setup ## Run the tests that CI runs
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
@@ -43,6 +46,12 @@ test-all: test test-slow ## Run all tests
 MINUTES ?= 10
 soak: setup ## Random worlds with faults of every kind, for so long (MINUTES=n)
 	PYTHONPATH=tests $(BIN)/python -m simulation.soak --minutes $(MINUTES)
+
+canary: setup ## Try the facts we lean on, and the golden tables, elsewhere (PYLANCE=, LANCEDB=, WITH=python3.13)
+	$(BIN)/python scripts/canary.py $(if $(PYLANCE),--pylance $(PYLANCE)) $(if $(LANCEDB),--lancedb $(LANCEDB)) $(if $(WITH),--python $(WITH))
+
+golden: setup ## Keep small tables as this version writes them; once for each release
+	LANCE_LOG=error,lance::index=off $(BIN)/python tests/golden/make.py
 
 lint: setup ## Check style, and that generated code is current
 	$(BIN)/ruff check .

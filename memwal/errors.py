@@ -4,6 +4,7 @@
 |------------------------|-------------------------------------------------------------|
 | fix the input          | :class:`InvalidInputError`                                  |
 | set the table up       | :class:`TableSetupError`                                    |
+| install what it names  | :class:`MissingExtraError`                                  |
 | choose another store   | :class:`UnsupportedStoreError`                              |
 | fix credentials        | :class:`StoreAccessError`                                   |
 | free space             | :class:`StoreFullError`                                     |
@@ -38,6 +39,10 @@ class InvalidInputError(MemWalError, ValueError):
 
 class TableSetupError(MemWalError):
     """The table cannot be used this way: absent, without a primary key, or without MemWAL."""
+
+
+class MissingExtraError(MemWalError, ImportError):
+    """A part of memwal was asked for that is not installed; the message names the extra."""
 
 
 class UnsupportedStoreError(MemWalError):

@@ -25,7 +25,12 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, Operationa
 from sqlalchemy.orm import Session
 
 from memwal.catalog.models import HEAD_REVISION
-from memwal.errors import InvalidInputError, StoreUnavailableError, TableSetupError
+from memwal.errors import (
+    InvalidInputError,
+    MissingExtraError,
+    StoreUnavailableError,
+    TableSetupError,
+)
 
 URL_VARIABLE = "MEMWAL_CATALOG_URL"
 MIGRATE_COMMAND = "memwal catalog migrate"
@@ -60,18 +65,25 @@ class Database:
     Raises
     ------
     InvalidInputError
-        It is not a URL that SQLAlchemy knows, or its driver is not installed.
+        It is not a URL that SQLAlchemy knows.
+    MissingExtraError
+        Its driver is not installed.
     """
 
     def __init__(self, url: str) -> None:
         try:
             self._url: URL = make_url(url)
             self.engine: Engine = create_engine(self._url, pool_pre_ping=True)
-        except (ArgumentError, ImportError) as error:
+        except ArgumentError as error:
             raise InvalidInputError(
                 f"The catalog URL (${URL_VARIABLE}) cannot be used: {type(error).__name__}; give "
-                "an SQLAlchemy URL such as sqlite:////var/lib/memwal/catalog.db, and install its "
-                "driver."
+                "an SQLAlchemy URL such as sqlite:////var/lib/memwal/catalog.db."
+            ) from error
+        except ImportError as error:
+            raise MissingExtraError(
+                f"The catalog URL (${URL_VARIABLE}) needs the driver {error.name}, which is not "
+                "installed; for PostgreSQL give postgresql+psycopg://... and "
+                "pip install 'memwal[postgres]'"
             ) from error
         self._checked = False
         if self._is_sqlite:

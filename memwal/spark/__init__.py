@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from memwal.extras import needs
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -16,7 +18,8 @@ def register(spark: SparkSession, *, storage_options: Mapping[str, str] | None =
 
     See :func:`memwal.spark.data_source.register`.
     """
-    from memwal.spark import data_source
+    with needs("spark"):
+        from memwal.spark import data_source
 
     data_source.register(spark, storage_options=storage_options)
 
