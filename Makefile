@@ -55,12 +55,20 @@ protos: setup ## Generate the protobuf modules
 	$(BIN)/python scripts/generate_protos.py
 
 LOCK := uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --quiet
+# The images have the versions that the tests have.
+LOCK_AS_TESTED := $(LOCK) --constraints requirements/dev.lock
 lock: setup ## Resolve the dependencies again
 	$(BIN)/$(LOCK) --all-extras --overrides requirements/overrides.txt pyproject.toml -o requirements/dev.lock
 	$(BIN)/$(LOCK) pyproject.toml -o requirements/producer.lock
 	$(BIN)/$(LOCK) requirements/tools.in -o requirements/tools.lock
 	$(BIN)/$(LOCK) requirements/java.in -o requirements/java.lock
 	$(BIN)/$(LOCK) --no-deps requirements/sentences.in -o requirements/sentences.lock
+	$(BIN)/$(LOCK_AS_TESTED) requirements/build.in -o requirements/build.lock
+	$(BIN)/$(LOCK_AS_TESTED) --extra cli --extra postgres --extra metrics pyproject.toml -o requirements/cli.lock
+	$(BIN)/$(LOCK_AS_TESTED) --extra cli --extra postgres --extra metrics --extra quality --extra spark \
+	  pyproject.toml -o requirements/spark.lock
+	$(BIN)/$(LOCK_AS_TESTED) --extra airflow --extra postgres --extra metrics --extra quality --extra spark \
+	  --overrides requirements/overrides.txt pyproject.toml requirements/airflow.in -o requirements/airflow.lock
 
 clean: ## Remove what setup and tests made
 	rm -rf plugins/memwal_airflow/ui/node_modules plugins/memwal_airflow/web/static
