@@ -34,6 +34,7 @@ test: setup ## Run the tests that CI runs
 
 test-slow: setup ## Run the slow tests: a real Airflow scheduler, clusters, long races, a language model
 	$(BIN)/uv pip install --quiet --no-deps --require-hashes -r requirements/sentences.lock
+	$(BIN)/python scripts/slow_tools.py
 	$(BIN)/python scripts/build_ui.py --test
 	$(BIN)/python -m pytest -q -m slow
 
