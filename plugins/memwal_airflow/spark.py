@@ -16,6 +16,7 @@ from airflow.sdk.configuration import conf
 
 import memwal
 from memwal.errors import InvalidInputError
+from memwal.spark.apps_folder import apps_folder
 from memwal.spark.java import ensure_java
 from memwal.telemetry.tracing import trace_environment
 
@@ -37,15 +38,14 @@ def configured_connection() -> str | None:
 def application_path(name: str) -> str:
     """Path of a Spark application, such as ``merge.py``.
 
-    They are in ``[memwal] spark_apps_folder``, by default ``spark_apps`` beside the plugins folder.
+    They are in ``[memwal] spark_apps_folder``, by default those that came with memwal.
 
     Raises
     ------
     InvalidInputError
         There is no such file.
     """
-    default = Path(__file__).resolve().parents[2] / "spark_apps"
-    path = Path(conf.get(SECTION, "spark_apps_folder", fallback=str(default))) / name
+    path = Path(conf.get(SECTION, "spark_apps_folder", fallback=str(apps_folder()))) / name
     if not path.is_file():
         raise InvalidInputError(
             f"There is no Spark application {path}; set [memwal] spark_apps_folder in airflow.cfg."

@@ -29,6 +29,8 @@ def flights(tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -
         maintained_indexes=["id_idx"],
     )
     catalog.register("flights", uri=table.uri)
+    monkeypatch.setenv("MEMWAL_CATALOG_SNAPSHOT", str(tmp_path / "tables.json"))
+    catalog.export_snapshot(tmp_path / "tables.json")
     return table
 
 
@@ -36,7 +38,7 @@ def test_the_examples_are_dags(flights: memwal.Table, load_dag: Any) -> None:
     report = load_dag(EXAMPLES, "report")
     (asset,) = report.schedule
     assert asset.uri == "memwal://flights/merged"
-    names = {"report", "refresh_search", "load", "watch"}
+    names = {"memwal__flights", "memwal_fleet", "report", "refresh_search", "load", "watch"}
     assert {load_dag(EXAMPLES, name).dag_id for name in names} == names
 
 

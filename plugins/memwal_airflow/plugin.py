@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any, ClassVar
 
 from airflow.plugins_manager import AirflowPlugin
+
 from memwal_airflow import listener
 from memwal_airflow.web.places import URL_PREFIX, app_path
 
