@@ -47,7 +47,9 @@ class Source:
 
 
 def git(*arguments: str) -> str:
-    """Return what git answers in the project's folder; nothing outside of a checkout."""
+    """Return what git answers in the project's folder; nothing without git or a checkout."""
+    if shutil.which("git") is None:
+        return ""
     done = subprocess.run(
         ["git", *arguments],
         cwd=ROOT,

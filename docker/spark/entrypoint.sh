@@ -37,4 +37,4 @@ case "${1:-}" in
     ;;
 esac
 
-exec /usr/bin/tini -s -- "$@"
+exec tini -s -- "$@"
