@@ -170,6 +170,17 @@ class Bench:
         moved = re.sub(r"(?<![\w./-])/(opt|src|dist)\b", rf"{self._root}/\1", text)
         return moved.replace("/usr/bin/python3", str(self._python))
 
+    def environment_of(self, image: str, environ: Mapping[str, str]) -> Path:
+        """Make the environment of Python that an image copies, and return where it is."""
+        ((origin, place),) = (
+            (step.flags[0].removeprefix("--from="), step.words()[-1])
+            for step in self._dockerfile.stages[image].of("COPY")
+            if step.flags
+        )
+        shutil.rmtree(self.place(place), ignore_errors=True)
+        self.run(origin, environ)
+        return Path(self.place(place))
+
     def environment(self, name: str, environ: Mapping[str, str]) -> dict[str, str]:
         """``ENV`` of a stage, in the folder."""
         return {
