@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ROWS ?=
+ENGINE ?=
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup ui demo test test-slow test-all lint types format protos lock clean
+.PHONY: help setup ui demo test test-slow test-all images images-test lint types format protos lock clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -39,6 +40,13 @@ test-slow: setup ## Run the slow tests: a real Airflow scheduler, clusters, long
 	$(BIN)/python -m pytest -q -m slow
 
 test-all: test test-slow ## Run all tests
+
+images: ## Build the container images (ENGINE=docker, podman or buildah)
+	$(PYTHON) scripts/build_images.py $(if $(ENGINE),--engine $(ENGINE))
+
+images-test: setup ## Build the images without an engine's server, and run what is in them (root; Debian)
+	$(BIN)/python scripts/slow_tools.py --images
+	$(BIN)/python -m pytest -q -m images -s
 
 lint: setup ## Check style, and that generated code is current
 	$(BIN)/ruff check .

@@ -108,7 +108,8 @@ def build_command(image: str, source: Source, options: argparse.Namespace) -> li
     source : Source
         What it is built from.
     options : argparse.Namespace
-        ``engine``, ``base``, ``prefix``, ``tag`` and ``certificates`` of the command line.
+        ``engine``, ``base``, ``prefix``, ``tag``, ``no_cache`` and ``certificates`` of the command
+        line.
     """
     command = [options.engine, "build", f"--file={DOCKERFILE}", f"--target={image}"]
     command.append(f"--tag={options.prefix}{image}:{options.tag or source.version}")
@@ -117,6 +118,8 @@ def build_command(image: str, source: Source, options: argparse.Namespace) -> li
         command += [f"--timestamp={source.epoch}", "--layers"]
     command += [f"--build-arg=BASE={options.base}", f"--build-arg=SOURCE_DATE_EPOCH={source.epoch}"]
     command += [f"--label={label}" for label in labels(source, options.base)]
+    if options.no_cache:
+        command.append("--no-cache")
     if options.certificates:
         command.append(f"--secret=id=certificates,src={options.certificates.resolve()}")
     return [*command, str(ROOT)]
@@ -133,6 +136,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--engine", choices=ENGINES, help="what builds (default: the first of these that is there)"
+    )
+    parser.add_argument(
+        "--no-cache", action="store_true", help="take over no step of an earlier build"
     )
     parser.add_argument("--print", action="store_true", help="print the commands, run none")
     parser.add_argument(

@@ -128,9 +128,12 @@ def test_another_base_tag_and_certificates(
     (command,) = printed(
         script, capsys, *arguments, "--engine", "docker", "--certificates", str(bundle)
     )
+    (fresh,) = printed(script, capsys, *arguments, "--engine", "docker", "--no-cache")
+    assert "--no-cache" in fresh
 
     assert "--build-arg=BASE=mirror.example/debian:12" in command
     assert "--tag=memwal:t" in command
+    assert "--no-cache" not in command
     assert f"--secret=id=certificates,src={bundle}" in command
 
 

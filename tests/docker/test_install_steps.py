@@ -60,6 +60,8 @@ class Installed:
     def run(self, *command: object, **more: str) -> str:
         done = subprocess.run(
             [self.folder / "bin" / str(command[0]), *map(str, command[1:])],
+            # Python looks into this folder first: not into the project's.
+            cwd=self.folder,
             env={**self.environ, **more},
             capture_output=True,
             text=True,
