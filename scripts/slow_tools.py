@@ -1,9 +1,10 @@
 """Bring what the slow tests run beside Python: Chromium, and Prometheus's promtool.
 
-Usage: ``python scripts/slow_tools.py``. What is there already stays as it is. Chromium is installed
-with Debian's packages, which takes root; promtool is taken out of Debian's package ``prometheus``
-into the folder of the running interpreter, without installing the server. Where that cannot be
-done, it says what to install by hand.
+Usage: ``python scripts/slow_tools.py [--images]``. What is there already stays as it is. Chromium
+is installed with Debian's packages, which takes root; promtool is taken out of Debian's package
+``prometheus`` into the folder of the running interpreter, without installing the server. With
+``--images`` it is buildah and debootstrap instead, which the tests of the images run. Where that
+cannot be done, it says what to install by hand.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 BIN = Path(sys.executable).parent
@@ -21,8 +23,13 @@ BIN = Path(sys.executable).parent
 
 def main() -> None:
     """Bring what is missing."""
+    if sys.argv[1:] == ["--images"]:
+        for name in ("buildah", "debootstrap"):
+            if shutil.which(name) is None:
+                bring(name, partial(install, name))
+        return
     if shutil.which("chromium") is None:
-        bring("chromium", install_chromium)
+        bring("chromium", partial(install, "chromium"))
     if shutil.which("promtool") is None and not (BIN / "promtool").exists():
         bring("promtool (Debian's package prometheus)", unpack_promtool)
 
@@ -35,10 +42,10 @@ def bring(name: str, step: Callable[[], None]) -> None:
         sys.exit(f"The slow tests need {name}, which could not be installed here: {error}")
 
 
-def install_chromium() -> None:
-    """Install the browser by the system's packages."""
+def install(package: str) -> None:
+    """Install a package of the system."""
     apt("update")
-    apt("install", "-y", "--no-install-recommends", "chromium")
+    apt("install", "-y", "--no-install-recommends", package)
 
 
 def unpack_promtool() -> None:
