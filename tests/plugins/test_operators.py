@@ -414,7 +414,7 @@ def test_wrong_regions_and_tables_are_not_tried_again(managed: Any, context: Any
 
 def test_which_master_a_job_runs_on(monkeypatch: pytest.MonkeyPatch) -> None:
     def master(**options: Any) -> str:
-        return str(merge_task(**options).hook(())._connection["master"])
+        return str(merge_task(**options).hook()._connection["master"])
 
     monkeypatch.delenv("AIRFLOW__MEMWAL__SPARK_CONN_ID")
     monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", '{"conn_type": "spark", "host": "spark://m"}')

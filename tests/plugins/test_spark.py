@@ -6,12 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from memwal_airflow.spark import (
-    JobSubmitHook,
-    application_path,
-    configured_master,
-    job_environment,
-)
+from memwal_airflow.spark import application_path, configured_master, job_environment
+from memwal_airflow.submit import JobSubmitHook
 from opentelemetry.sdk.trace import TracerProvider
 
 import memwal
