@@ -272,7 +272,7 @@ class MemWalOperator(BaseOperator):
             earlier = None
         hook = self.hook()
         if earlier is None:
-            job = self._start(hook, target, arguments, context)
+            job = self._start(hook, target, arguments, context, look)
         else:
             self.log.info(
                 "An earlier try left its application, %s; this one waits for it. Its log:",
@@ -315,7 +315,12 @@ class MemWalOperator(BaseOperator):
         )
 
     def _start(
-        self, hook: JobSubmitHook, target: Target, arguments: Sequence[str], context: Context
+        self,
+        hook: JobSubmitHook,
+        target: Target,
+        arguments: Sequence[str],
+        context: Context,
+        look: Callable[[], None],
     ) -> RunningJob:
         if hook.is_cluster_mode:
             return self._place(hook, context).submit(
@@ -325,6 +330,7 @@ class MemWalOperator(BaseOperator):
                 storage_options_ref=target.storage_options_ref,
                 # A rehearsal has no lease.
                 lease=None if self.is_dry_run(context) else self.leased(target),
+                look=look,
             )
         folder = new_folder(self.job)
         try:

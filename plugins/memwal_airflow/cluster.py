@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -129,6 +129,7 @@ class DriverPlace:
         table_uri: str,
         storage_options_ref: str | None,
         lease: str | None,
+        look: Callable[[], None],
     ) -> DriverPod:
         """Start ``spark-submit`` for a driver.
 
@@ -142,7 +143,9 @@ class DriverPlace:
         storage_options_ref : str or None
             Path of a JSON file in the driver's container.
         lease : str or None
-            What this process has the lease of. Drivers that it was once theirs are ended.
+            What this process has the lease of. Drivers that had it once are ended.
+        look : callable
+            Raises when the lease is lost.
 
         Raises
         ------
@@ -163,7 +166,7 @@ class DriverPlace:
             LEASE_LABEL: "" if lease is None else lease_label(lease),
         }
         if lease is not None:
-            self._end_without_lease(lease)
+            self._end_without_lease(lease, look)
         command, env = self.hook.command(
             f"{self.job}.py",
             # Kubernetes takes $(NAME) in arguments for variables, and $$ for a $.
@@ -191,7 +194,7 @@ class DriverPlace:
             raise
         return self._driver(attempt, submission=submission)
 
-    def _end_without_lease(self, lease: str) -> None:
+    def _end_without_lease(self, lease: str, look: Callable[[], None]) -> None:
         """End the drivers of tasks that died: by having their lease, this process knows it."""
         for pod in self.cluster.pods({LEASE_LABEL: lease_label(lease)}):
             if pod["metadata"]["name"] != self.pod_name and not PodState.of(pod).ended:
@@ -199,6 +202,7 @@ class DriverPlace:
                     "The driver pod %s has lost its lease, which is this task's now; it is ended.",
                     pod["metadata"]["name"],
                 )
+                look()
                 remove(self.cluster, pod)
 
     def _driver(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -207,7 +208,10 @@ class Cluster:
         except config.ConfigException:
             try:
                 config.load_kube_config(
-                    context=self._context, client_configuration=known, persist_config=False
+                    os.environ.get("KUBECONFIG"),
+                    context=self._context,
+                    client_configuration=known,
+                    persist_config=False,
                 )
             except config.ConfigException as error:
                 if self._context is not None:

@@ -36,7 +36,9 @@ def cluster(kubernetes: KubernetesServer) -> Cluster:
 
 def make(kubernetes: KubernetesServer, name: str, **labels: str) -> dict[str, Any]:
     spec = {"containers": [{"name": "spark-kubernetes-driver"}]}
-    return kubernetes.make("pods", "spark", {"metadata": {"name": name, "labels": labels}, "spec": spec})
+    return kubernetes.make(
+        "pods", "spark", {"metadata": {"name": name, "labels": labels}, "spec": spec}
+    )
 
 
 def test_pods_are_found_by_name_and_by_labels(

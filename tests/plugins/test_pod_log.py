@@ -53,7 +53,9 @@ def test_no_line_is_lost_or_repeated_however_it_is_read() -> None:
     for number in range(400):
         at += chance.choice((0, 0, 1, 400_000_000))
         seconds, nanos = divmod(at, 10**9)
-        lines.append((seconds, f"2026-11-22T01:{seconds // 60:02}:{seconds % 60:02}.{nanos:09}Z {number}\n"))
+        lines.append(
+            (seconds, f"2026-11-22T01:{seconds // 60:02}:{seconds % 60:02}.{nanos:09}Z {number}\n")
+        )
     position, read, end = LogPosition(), [], 0
     while end < len(lines):
         end += chance.randrange(9)
