@@ -25,7 +25,6 @@ users: [{{name: u, user: {{token: {token}}}}}]
 @pytest.fixture(autouse=True)
 def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kubernetes_api, "_PAUSES_SECONDS", (0.01, 0.01, 0.01))
-    monkeypatch.setattr(kubernetes_api, "_TIMEOUT_SECONDS", (1.0, 0.3))
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
 
 
@@ -86,10 +85,11 @@ def test_a_deletion_that_was_done_and_not_answered_is_done(
 
 
 def test_a_server_that_does_not_answer_in_time_is_asked_again(
-    kubernetes: KubernetesServer, cluster: Cluster
+    kubernetes: KubernetesServer, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(kubernetes_api, "_TIMEOUT_SECONDS", (5.0, 1.0))
     make(kubernetes, "a")
-    kubernetes.faults.append(Fault(method="GET", path="/pods/a", status=200, seconds=0.6))
+    kubernetes.faults.append(Fault(method="GET", path="/pods/a", status=200, seconds=1.5))
     assert cluster.pod("a") is not None
     assert kubernetes.asked("GET", "/pods/a") == 2
 
