@@ -37,7 +37,7 @@ from uuid import UUID
 
 from memwal.errors import InvalidInputError, MemWalError
 from memwal.maintenance.results import TaskRunner
-from memwal.spark.result_store import write_result
+from memwal.spark.result_store import check_target, write_result
 from memwal.spark.runner import spark_reason, spark_runner
 from memwal.spark.session import APPLICATION_LINE, is_submitted, spark_session
 from memwal.storage.location import TableLocation
@@ -183,6 +183,8 @@ def run_application(
     file = options.result_options_file
     try:
         result_options = read_options_file(file) if file is not None else None
+        if options.result is not None:
+            check_target(options.result, result_options)
         result = _run(options, job, in_any_state=in_any_state)
     except InvalidInputError as error:
         return _fail(error, USAGE)

@@ -24,6 +24,18 @@ KEEP = timedelta(days=7)
 _SUFFIX = ".json"
 
 
+def check_target(target: str, options: Mapping[str, str] | None = None) -> None:
+    """Make sure that a result could go somewhere, before the work is done; asks no store.
+
+    Raises
+    ------
+    InvalidInputError
+        It is no address, or an option is wrong.
+    """
+    if "://" in target:
+        open_store(_divided(target)[0], options)
+
+
 def write_result(target: str, text: str, options: Mapping[str, str] | None = None) -> None:
     """Write the result of an application; it is there whole or not at all.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import psutil
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 from memwal_airflow import driver_pod, fleet_dag, jobs, kubernetes_api
@@ -86,7 +88,7 @@ def fails(*lines: str, code: int = 1, reason: str | None = None) -> Callable[[Po
 
 
 def until(holds: Callable[[], bool]) -> None:
-    for _ in range(1200):
+    for _ in range(3000):
         if holds():
             return
         time.sleep(0.02)
@@ -616,6 +618,67 @@ def test_what_is_not_due_asks_no_cluster(made: Any, context: Any) -> None:
     with pytest.raises(AirflowSkipException, match="no limit of its policy"):
         task(regions=[made.cold]).execute(context)
     assert made.server.requests == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", ["submitting", "made", "runs", "ended"])
+def test_a_try_that_is_killed_at_any_step_is_gone_on_with(
+    made: Any,
+    catalog: Catalog,
+    context: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+) -> None:
+    """By a process of its own, with no time to end anything."""
+    go = threading.Event()
+
+    def drive(pod: Pod) -> None:
+        if step == "made":
+            go.wait(60)
+        elif step == "runs":
+            pod.run()
+            go.wait(60)
+        elif step == "ended":
+            # It does not get to hear of that.
+            children[0].send_signal(signal.SIGSTOP)
+        if step != "submitting" or len(children) == 2:
+            merge(pod)
+
+    children: list[psutil.Popen] = []
+    made.server.on_pod = drive
+    with monkeypatch.context() as patch:
+        patch.setenv("FAKE_SUBMIT", "stall" if step == "submitting" else "")
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+        script = Path(__file__).parents[1] / "support" / "cluster_try.py"
+        children.append(psutil.Popen([sys.executable, str(script), "t"]))
+        if step == "submitting":
+            until(lambda: len(made.server.pods) == 1)
+        elif step == "ended":
+            until(lambda: any(tmp_path.glob("results/*.json")))
+        else:
+            until(lambda: made.server.asked("PATCH", "configmaps") > 0)
+        # As a container does, whose first process is killed.
+        family = [*children[0].children(recursive=True), *children]
+        for process in family:
+            process.kill()
+        children[0].wait()
+        children *= 2
+    (lease,) = catalog.leases.list()
+    assert lease.held
+    assert len(made.server.pods) == 1
+    context["ti"].try_number = 2
+    threading.Timer(1, go.set).start()
+    # Nobody on another machine would know that the process is dead.
+    threading.Timer(2, lambda: catalog.leases.release(lease.resource)).start()
+    result = task().execute(context)
+    assert result["figures"]["generations"] == 4
+    assert waiting(made) == {made.hot: 0, made.cold: 1}
+    again = step == "submitting"
+    assert made.server.asked("POST", "/pods") == (2 if again else 1)
+    assert made.server.pods == []
+    assert [run.state for run in catalog.runs()] == [RunState.SUCCEEDED, RunState.ABANDONED]
+    assert list(tmp_path.glob("results/*")) == []
 
 
 @pytest.mark.slow

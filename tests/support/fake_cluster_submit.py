@@ -3,7 +3,7 @@
 ``python fake_cluster_submit.py --master k8s://http://host:port --conf key=value ... APPLICATION
 ARGUMENT...`` makes the driver's pod and, last, the config map that it cannot start without.
 ``$FAKE_SUBMIT`` is where it ends before its time: ``refuse`` makes nothing, ``half`` is killed
-once the pod is made, ``late`` once all is, and ``hang`` never ends.
+once the pod is made, ``late`` once all is; ``hang`` does not get to the pod, ``stall`` no further.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ def main() -> None:
     made = ask("POST", f"{folder}/pods", pod)
     if how == "half":
         os.kill(os.getpid(), signal.SIGKILL)
+    while how == "stall":
+        time.sleep(0.1)
     owner = {"name": name, "uid": made["metadata"]["uid"]}
     settings = {
         "metadata": {"name": volume["configMap"]["name"], "ownerReferences": [owner]},
