@@ -429,6 +429,15 @@ def test_an_api_server_that_is_away_for_a_while_ends_nothing(made: Any, context:
     assert task().execute(context)["figures"]["generations"] == 4
 
 
+def test_a_log_that_went_with_its_node_is_not_waited_for(
+    made: Any, context: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    made.server.faults.append(Fault(method="GET", path="/log", status=502, times=10**6))
+    made.server.on_pod = merge
+    assert task().execute(context)["figures"]["generations"] == 4
+    assert "/log: it answered 502" in caplog.text
+
+
 def test_a_lost_lease_ends_the_driver(made: Any, catalog: Catalog, context: Any) -> None:
     def drive(pod: Pod) -> None:
         until(lambda: pod.server.asked("PATCH", "configmaps") > 0)
