@@ -192,6 +192,9 @@ class Cluster:
             _preload_content=False,
             _return_http_data_only=True,
             _request_timeout=_TIMEOUT_SECONDS,
+            # Where Spark sends its driver to; the client would put back where it has its
+            # credentials from, whenever it renews them.
+            _host=self.host,
         )
         try:
             data: bytes = response.data
@@ -222,8 +225,6 @@ class Cluster:
                 if self._context is not None:
                     raise InvalidInputError(f"The kubeconfig cannot be used: {error}") from None
                 log.info("No credentials of Kubernetes were found; %s is asked without.", self.host)
-        # Where Spark sends its driver to; the credentials are for there.
-        known.host = self.host
         # Tried again here, where it is known what may be.
         known.retries = 0
         return client.ApiClient(known)

@@ -30,6 +30,7 @@ from memwal_airflow.operators import (
 )
 from memwal_airflow.processes import ProcessId
 from memwal_airflow.reattach import STATE_KEY
+from memwal_airflow.results_folder import ResultsFolder
 from support.kubernetes_server import Fault, KubernetesServer, Pod
 
 import memwal
@@ -556,6 +557,26 @@ def test_what_a_driver_cannot_be_given_is_refused(
     monkeypatch.setenv("AIRFLOW__MEMWAL__RESULTS_URI", "")
     refused("set .memwal. results_uri")
     assert made.server.asked("POST", "pods") == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "address"),
+    [
+        ("s3://lake/results/", "s3://lake/results"),
+        ("/mnt/a b%20", "file:///mnt/a%20b%2520"),
+        ("file:///mnt/r", "file:///mnt/r"),
+        ("ftp://host/r", None),
+        ("", None),
+    ],
+)
+def test_where_results_go(monkeypatch: pytest.MonkeyPatch, given: str, address: str) -> None:
+    monkeypatch.setenv("AIRFLOW__MEMWAL__RESULTS_URI", given)
+    if given.startswith("ftp"):
+        with pytest.raises(InvalidInputError, match="scheme is not known"):
+            ResultsFolder.configured()
+        return
+    found = ResultsFolder.configured()
+    assert (found and found.uri) == address
 
 
 def test_options_of_the_results_are_read_here_and_there(
