@@ -218,11 +218,14 @@ class MemWalOperator(BaseOperator):
         if job is not None:
             job.end()
 
-    def leased(self, target: Target) -> str | None:
-        """What the process of the task has the lease of while its job runs; None for nothing."""
+    def leased(self, target: Target) -> tuple[str, ...]:
+        """What nobody else can have the lease of while the job runs, its own resource first.
+
+        None for a table that is in no catalog.
+        """
         from memwal.catalog.leases import job_resource
 
-        return None if self.table is None else job_resource(target.name, self.job)
+        return () if self.table is None else (job_resource(target.name, self.job),)
 
     def is_forced(self, context: Context) -> bool:
         """Whether this task, or this run, is to do its job due or not."""
@@ -329,7 +332,7 @@ class MemWalOperator(BaseOperator):
                 table_uri=target.managed.uri,
                 storage_options_ref=target.storage_options_ref,
                 # A rehearsal has no lease.
-                lease=None if self.is_dry_run(context) else self.leased(target),
+                leases=() if self.is_dry_run(context) else self.leased(target),
                 look=look,
             )
         folder = new_folder(self.job)
