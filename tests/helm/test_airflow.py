@@ -29,8 +29,6 @@ DOCUMENTED: dict[str, type] = {
     "images.airflow.tag": str,
     "images.airflow.pullPolicy": str,
     "imagePullSecrets": list,
-    "data.metadataSecretName": str,
-    "data.metadataConnection.protocol": str,
     "secret": list,
     "extraEnvFrom": str,
     "volumes": list,
@@ -79,9 +77,7 @@ def test_what_is_named_is_there(case: str) -> None:
         if one["metadata"]["namespace"] == release.namespace
     }
     store = release.values.get("objectStore", {})
-    airflow = release.values.get("airflow", {})
-    metadata = airflow.get("metadataSecret") or f"{airflow.get('releaseName', 'airflow')}-metadata"
-    secrets = {(metadata, "connection"), ("memwal-catalog", "url")}
+    secrets = {("memwal-catalog", "url")}
     secrets |= {(one["secret"], one["key"]) for one in store.get("secretEnv", {}).values()}
     files = {one["secret"] for one in store.get("secretFiles", [])}
     for reference in yaml.safe_load(values["extraEnvFrom"]):

@@ -416,7 +416,7 @@ def test_whoever_touches_tables_has_the_identity_and_nobody_else(case: str) -> N
         }
         assert marked == (labels if name in with_tables else {}), name
     assert with_tables < seen
-    for part in ("scheduler", "triggerer", "apiServer"):
+    for part in ("workers", "triggerer", "apiServer"):
         values = airflow_values(objects).get(part, {})
         assert values.get("serviceAccount", {}).get("annotations", {}) == annotations
         assert values.get("labels", {}) == labels

@@ -14,13 +14,15 @@ DRIVER = {
     ("pods", "delete"),
     ("pods", "deletecollection"),
 }
-WATCH = {("pods", "get"), ("pods", "list"), ("pods", "watch"), ("pods/log", "get")}
 SUBMIT = {
-    *WATCH,
     ("pods", "create"),
+    ("pods", "get"),
+    ("pods", "list"),
     ("pods", "delete"),
+    ("pods/log", "get"),
     ("configmaps", "create"),
     ("configmaps", "patch"),
+    ("configmaps", "get"),
     ("configmaps", "delete"),
     ("services", "create"),
     ("services", "patch"),
@@ -56,8 +58,7 @@ def rights(objects: list[Object]) -> dict[tuple[str, str], set[tuple[str, str]]]
             "Spark",
             {
                 ("data", "memwal-spark"): DRIVER,
-                ("data", "airflow-scheduler"): SUBMIT,
-                ("data", "airflow-triggerer"): WATCH,
+                ("data", "airflow-worker"): SUBMIT,
             },
         ),
         ("Spark without Airflow", {("data", "memwal-spark"): DRIVER}),
@@ -65,16 +66,14 @@ def rights(objects: list[Object]) -> dict[tuple[str, str], set[tuple[str, str]]]
             "Spark in a namespace of its own",
             {
                 ("jobs", "memwal-spark"): DRIVER,
-                ("data", "airflow-scheduler"): SUBMIT,
-                ("data", "airflow-triggerer"): WATCH,
+                ("data", "airflow-worker"): SUBMIT,
             },
         ),
         (
-            "Celery",
+            "Airflow's tasks in the scheduler",
             {
                 ("data", "memwal-spark"): DRIVER,
-                ("data", "airflow-worker"): SUBMIT,
-                ("data", "airflow-triggerer"): WATCH,
+                ("data", "airflow-scheduler"): SUBMIT,
             },
         ),
         (
@@ -83,15 +82,13 @@ def rights(objects: list[Object]) -> dict[tuple[str, str], set[tuple[str, str]]]
                 ("data", "memwal-spark"): DRIVER,
                 ("data", "tasks"): SUBMIT,
                 ("data", "more-tasks"): SUBMIT,
-                ("data", "waits"): WATCH,
             },
         ),
         (
             "accounts that are there",
             {
                 ("data", "our-driver"): DRIVER,
-                ("data", "airflow-scheduler"): SUBMIT,
-                ("data", "airflow-triggerer"): WATCH,
+                ("data", "airflow-worker"): SUBMIT,
             },
         ),
     ],

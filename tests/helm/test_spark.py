@@ -12,6 +12,8 @@ import pytest
 from support.chart import Release, named, spark_files, spark_properties, spark_template
 from support.chart_values import MATRIX, SPARK
 
+JARS = Path(pyspark.__file__).parent / "jars"
+
 # What a name may go on with is the user's.
 PREFIXES = (
     "spark.executorEnv.",
@@ -26,7 +28,7 @@ PREFIXES = (
 def known() -> set[str]:
     """Names of properties in the configuration classes of the Spark that memwal runs on."""
     found = set()
-    for jar in (Path(pyspark.__file__).parent / "jars").glob("spark-[ck]*_2.13-*.jar"):
+    for jar in JARS.glob("spark-[ck]*_2.13-*.jar"):
         if not jar.name.startswith(("spark-core_", "spark-kubernetes_")):
             continue
         with zipfile.ZipFile(jar) as classes:
@@ -120,6 +122,13 @@ def test_a_driver_needs_no_right_that_it_has_not() -> None:
     assert found["spark.kubernetes.driver.service.deleteOnTermination"] == "false"
     assert found["spark.kubernetes.driver.ownPersistentVolumeClaim"] == "false"
     assert found["spark.kubernetes.driver.reusePersistentVolumeClaim"] == "false"
+
+
+def test_whoever_submits_needs_no_right_to_network_policies() -> None:
+    found = spark_properties(MATRIX["Spark"].objects())
+    step = found["spark.kubernetes.driver.pod.excludedFeatureSteps"]
+    with zipfile.ZipFile(next(JARS.glob("spark-kubernetes_*.jar"))) as classes:
+        assert f"{step.replace('.', '/')}.class" in classes.namelist()
 
 
 def test_the_store() -> None:

@@ -77,9 +77,13 @@ def _rendered(arguments: tuple[str, ...], values: str) -> str:
 
 def helm(*arguments: str, values: str | None = None) -> str:
     """Run helm; return what it prints."""
-    return subprocess.run(
-        [HELM, *arguments], input=values, text=True, capture_output=True, check=True
-    ).stdout
+    try:
+        return subprocess.run(
+            [HELM, *arguments], input=values, text=True, capture_output=True, check=True
+        ).stdout
+    except subprocess.CalledProcessError as error:
+        error.add_note(error.stderr)
+        raise
 
 
 def of_kind(objects: list[Object], *kinds: str) -> list[Object]:

@@ -119,7 +119,9 @@ MATRIX: dict[str, Release] = {
     "Spark without a budget": Release(
         values={"spark": {**SPARK, "driver": {"podDisruptionBudget": {"enabled": False}}}}
     ),
-    "Celery": Release(values={"spark": SPARK, "airflow": {"executor": "CeleryExecutor"}}),
+    "Airflow's tasks in the scheduler": Release(
+        values={"spark": SPARK, "airflow": {"executor": "LocalExecutor"}}
+    ),
     "Airflow's tasks as pods": Release(
         values={"spark": SPARK, "airflow": {"executor": "KubernetesExecutor"}}
     ),
@@ -128,8 +130,7 @@ MATRIX: dict[str, Release] = {
             "spark": SPARK,
             "airflow": {
                 "releaseName": "flow",
-                "metadataSecret": "flow-db",
-                "serviceAccounts": {"submit": ["tasks", "more-tasks"], "watch": ["waits"]},
+                "serviceAccounts": ["tasks", "more-tasks"],
             },
         }
     ),

@@ -5,11 +5,7 @@
 
 {{- define "memwal.airflowSubmitters" -}}
 {{- $part := include "memwal.airflowTasks" . | trimSuffix "s" -}}
-{{- toYaml (.Values.airflow.serviceAccounts.submit | default (list (printf "%s-%s" .Values.airflow.releaseName $part))) -}}
-{{- end }}
-
-{{- define "memwal.airflowWatchers" -}}
-{{- toYaml (.Values.airflow.serviceAccounts.watch | default (list (printf "%s-triggerer" .Values.airflow.releaseName))) -}}
+{{- toYaml (.Values.airflow.serviceAccounts | default (list (printf "%s-%s" .Values.airflow.releaseName $part))) -}}
 {{- end }}
 
 {{- define "memwal.snapshotPath" -}}
@@ -62,18 +58,7 @@ imagePullSecrets:
   - name: {{ . }}
   {{- end }}
 {{- end }}
-# The image has psycopg 3. The second address is that of Airflow's asynchronous half.
-data:
-  {{- with .Values.airflow.metadataSecret }}
-  metadataSecretName: {{ . }}
-  {{- else }}
-  metadataConnection:
-    protocol: postgresql+psycopg
-  {{- end }}
 secret:
-  - envName: AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC
-    secretName: {{ .Values.airflow.metadataSecret | default (printf "%s-metadata" .Values.airflow.releaseName) }}
-    secretKey: connection
   - envName: MEMWAL_CATALOG_URL
     secretName: {{ .Values.catalog.existingSecret }}
     secretKey: {{ .Values.catalog.key }}

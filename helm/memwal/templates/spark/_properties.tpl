@@ -40,6 +40,9 @@ service belongs to the driver's pod and goes with it. */}}
 {{- $_ := set $found "spark.kubernetes.driver.service.deleteOnTermination" false -}}
 {{- $_ := set $found "spark.kubernetes.driver.ownPersistentVolumeClaim" false -}}
 {{- $_ := set $found "spark.kubernetes.driver.reusePersistentVolumeClaim" false -}}
+{{/* Spark would make a network policy for each application, and whoever submits need the right to change
+those of the namespace. The chart has its own. */}}
+{{- $_ := set $found "spark.kubernetes.driver.pod.excludedFeatureSteps" "org.apache.spark.deploy.k8s.features.NetworkPolicyFeatureStep" -}}
 {{- with .Values.images.pullSecrets -}}
 {{- $_ := set $found "spark.kubernetes.container.image.pullSecrets" (join "," .) -}}
 {{- end -}}
