@@ -79,17 +79,16 @@ def test_labels_and_runbooks() -> None:
     found = rules(
         labels={"release": "prometheus"},
         alertLabels={"team": "data"},
-        runbookBase="https://git.example/memwal/blob/main/",
+        runbookUrl="https://docs.example/runbooks/{alert}.html",
     )
     assert found["metadata"]["labels"]["release"] == "prometheus"
     for group, shipped_group in zip(found["spec"]["groups"], GROUPS, strict=True):
         for rule, original in zip(group["rules"], shipped_group["rules"], strict=True):
             assert rule["expr"] == original["expr"]
             assert rule["labels"] == {**original["labels"], "team": "data"}
-            path = original["annotations"]["runbook"]
             assert rule["annotations"] == {
                 **original["annotations"],
-                "runbook_url": f"https://git.example/memwal/blob/main/{path}",
+                "runbook_url": f"https://docs.example/runbooks/{rule['alert']}.html",
             }
 
 

@@ -73,7 +73,7 @@ WRONG = pytest.mark.parametrize(
         ("networkPolicy.catalog.ports", [], "networkPolicy.catalog.ports"),
         ("networkPolicy.catalog.ports", [0], "networkPolicy.catalog.ports"),
         ("prometheus.serviceMonitor.interval", "often", "interval"),
-        ("prometheus.rules.runbookBase", "docs", "runbookBase"),
+        ("prometheus.rules.runbookUrl", "https://docs.example/", "runbookUrl"),
     ],
 )
 
