@@ -68,6 +68,14 @@ class MemWalJobOperator(MemWalOperator):
         """The index that it is about; None for all."""
         return None
 
+    def leased(self, target: Target) -> str | None:
+        """The job on the table, or on one of its indexes."""
+        from memwal.catalog.leases import job_resource
+
+        if self.table is None:
+            return None
+        return job_resource(target.name, self.job, part=self.index_for())
+
     def run_on(
         self, target: Target, context: Context, earlier: EarlierTry | None
     ) -> JobResult | Skipped:
