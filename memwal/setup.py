@@ -81,7 +81,7 @@ def create(
             marked.empty_table(),
             location.uri,
             mode="create",
-            storage_options=dict(location.storage_options) or None,
+            storage_options=location.lance_options(),
             data_storage_version=data_storage_version,
         )
         for name, column in columns.items():

@@ -47,7 +47,7 @@ class CloudStore(ObjectStore):
     prefix : str
         Key of the table's root in the bucket; ``""`` for the bucket itself.
     secrets : iterable of str, default ()
-        Never repeated in an error message.
+        Never repeated in an error message; gone through anew for each.
     """
 
     is_local = False
@@ -63,7 +63,7 @@ class CloudStore(ObjectStore):
         self.uri = uri
         self._backend = backend
         self._root = prefix + "/" if prefix else ""
-        self._secrets = tuple(secrets)
+        self._secrets = secrets
 
     def create(self, key: str, data: Data) -> None:
         path = self._path(key)

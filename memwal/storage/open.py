@@ -17,8 +17,9 @@ from memwal.storage import uris
 from memwal.storage.backends import cloud_backend, memory_backend
 from memwal.storage.base import ObjectStore
 from memwal.storage.cloud import CloudStore
+from memwal.storage.credentials import credentials_for
 from memwal.storage.local import LocalStore
-from memwal.storage.redaction import secret_values
+from memwal.storage.redaction import Secrets, secret_values
 
 
 def open_store(
@@ -38,8 +39,9 @@ def open_store(
         Lance's options, such as ``aws_endpoint``, ``allow_http``, ``aws_access_key_id``,
         ``timeout`` or ``client_max_retries`` (default 3). What is not given is taken from the
         environment variables that Lance reads; credentials that are nowhere are looked for the
-        way obstore does: web identity, container, machine. It does not read AWS profiles. On a
-        server without S3's bulk delete set ``aws_disable_bulk_delete``.
+        way obstore does: web identity, container, machine. Profiles of AWS are read by boto3, and
+        ``memwal_credentials_from`` names other sources; see :mod:`memwal.storage.credentials`. On
+        a server without S3's bulk delete set ``aws_disable_bulk_delete``.
     durable : bool, default True
         Only for local paths: ``False`` skips fsync; see
         :class:`~memwal.storage.local.LocalStore`.
@@ -53,12 +55,14 @@ def open_store(
     options = check_options(storage_options or {})
     if address.scheme == uris.LOCAL:
         return LocalStore(address.path, durable=durable)
-    in_memory = address.scheme == uris.MEMORY
+    if address.scheme == uris.MEMORY:
+        return CloudStore(memory_backend(address.authority), uri=str(address), prefix=address.path)
+    credentials = credentials_for(address.scheme, options)
     return CloudStore(
-        memory_backend(address.authority) if in_memory else cloud_backend(address, options),
+        cloud_backend(address, options, credentials),
         uri=str(address),
         prefix=address.path,
-        secrets=secret_values(options, os.environ),
+        secrets=Secrets(secret_values(options, os.environ), credentials or ()),
     )
 
 

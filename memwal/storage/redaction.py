@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 
 # What may be shown. Anything else is hidden: a name that is not known may hold a secret.
 _HARMLESS = re.compile(
@@ -45,6 +46,16 @@ def secret_values(options: Mapping[str, str], environment: Mapping[str, str]) ->
     }
     # A secret that contains another one goes first.
     return tuple(sorted(values, key=len, reverse=True))
+
+
+class Secrets:
+    """Values that no message may repeat, of several origins; each is asked anew."""
+
+    def __init__(self, *origins: Iterable[str]) -> None:
+        self._origins = origins
+
+    def __iter__(self) -> Iterator[str]:
+        return chain(*self._origins)
 
 
 def hide_answer(error: BaseException) -> None:

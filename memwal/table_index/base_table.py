@@ -123,9 +123,8 @@ def open_dataset(
     import lance
 
     uri = location.child(path) if path else location.uri
-    options = dict(location.storage_options) or None
     try:
-        return lance.dataset(uri, version=version, storage_options=options)
+        return lance.LanceDataset(uri, version=version, **location.lance_arguments())
     except (ValueError, OSError) as error:
         raise translate_lance_error(error, f"opening {uri}") from error
 
