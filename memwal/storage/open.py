@@ -83,6 +83,20 @@ def check_options(options: Mapping[str, str]) -> dict[str, str]:
     return dict(options)
 
 
+def check_reachable(store: ObjectStore) -> None:
+    """Ask an object store for something small, so that a wrong setting shows itself at once.
+
+    Lance, which is asked next, repeats what fails twenty times or more before it tells.
+
+    Raises
+    ------
+    StoreAccessError, StoreUnavailableError, TableSetupError
+        As for any request.
+    """
+    if not store.is_local:
+        store.list_folders("")
+
+
 def check_put_if_absent(store: ObjectStore) -> None:
     """Make sure that a name can be taken only once, which every part of the protocol rests on.
 

@@ -147,6 +147,9 @@ class _Pass(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(answer.body)
 
+    def log_message(self, *arguments: object) -> None:
+        """Stay silent, also about what is no HTTP."""
+
     def _lists(self) -> bool:
         return self.command == "GET" and ("list-type=" in self.path or "comp=list" in self.path)
 
