@@ -141,6 +141,14 @@ class CloudStore(ObjectStore):
             return self._info(self._backend.head(path))
         return None
 
+    def keeps_versions(self, key: str) -> bool | None:
+        if self.uri.startswith("gs:"):
+            # Every object of GCS has a generation, whether older ones are kept or not.
+            return None
+        with self._calling("look at", key):
+            version = self._backend.head(self._path(key))["version"]
+        return version not in (None, "null")
+
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         return self._list(base.check_prefix(prefix))
 

@@ -58,6 +58,35 @@ NAMES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(uris.AZURE, _AZURE),
 }
 
+# Storage options that name keys which are not among these.
+_FILES = frozenset(
+    {
+        "google_application_credentials",
+        "google_service_account",
+        "google_service_account_key",
+        "google_service_account_path",
+        "azure_storage_client_secret",
+        "azure_client_secret",
+        "client_secret",
+    }
+)
+# How the environment gives them, in the order in which they are looked for.
+_VARIABLES: Mapping[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
+    uris.S3: (
+        ("from the environment, never asked again", ("AWS_ACCESS_KEY_ID",)),
+        ("by web identity, renewed", ("AWS_WEB_IDENTITY_TOKEN_FILE",)),
+        ("of the container, renewed", ("AWS_CONTAINER_CREDENTIALS_",)),
+    ),
+    uris.GCS: (("from a file of the environment, renewed", ("GOOGLE_",)),),
+    **dict.fromkeys(
+        uris.AZURE,
+        (
+            ("by workload identity, renewed", ("AZURE_FEDERATED_TOKEN_FILE",)),
+            ("from the environment", ("AZURE_",)),
+        ),
+    ),
+}
+
 # Renewed so long before they end, or at half of a shorter life.
 _MARGIN_SECONDS = 300.0
 # How long credentials of which nobody knows the end are taken as good.
@@ -232,6 +261,29 @@ def credentials_for(
     if source is None and scheme == uris.S3:
         source = _profile(options, environment)
     return None if source is None else _credentials(source, scheme)
+
+
+def describe_credentials(
+    scheme: str, options: Mapping[str, str], environment: Mapping[str, str] = os.environ
+) -> str:
+    """Say where the credentials of storage options come from; no value of theirs is shown."""
+    if scheme not in NAMES:
+        return "none are needed"
+    found = credentials_for(scheme, options, environment)
+    if found is not None:
+        return f"from the source {found.source!r}, asked again before they end"
+    given = {key.lower() for key in options}
+    names = {name for key, others in NAMES[scheme].items() for name in (key, *others)}
+    fixed = given & (names | _FILES)
+    if fixed:
+        return f"from the storage options ({', '.join(sorted(fixed))}), never asked again"
+    if any("skip_signature" in key for key in given):
+        return "none: requests are not signed (skip_signature)"
+    for what, beginnings in _VARIABLES[scheme]:
+        named = sorted(name for name in environment if name.startswith(beginnings))
+        if named:
+            return f"{what} ({', '.join(named)})"
+    return "of the machine: its instance metadata is asked"
 
 
 @functools.lru_cache(maxsize=512)

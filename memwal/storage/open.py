@@ -120,7 +120,8 @@ def check_put_if_absent(store: ObjectStore) -> None:
     if not refused:
         raise UnsupportedStoreError(
             f"{store.uri} lets a second writer take a name that is taken, so two writers would "
-            "overwrite each other's log: use a store with conditional puts (If-None-Match)"
+            "overwrite each other's log: use a store with conditional puts (If-None-Match), or let "
+            f"a database decide (memwal_commits_in); memwal doctor {store.uri} tells more"
         )
 
 

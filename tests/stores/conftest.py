@@ -11,6 +11,10 @@ from uuid import uuid4
 import pytest
 from support import azurite, radosgw
 from support.s3_emulator import S3Emulator, running_emulator
+from support.store_gateway import Gateway, gateway_before
+from support.tables import SCHEMA
+
+import memwal
 
 
 @dataclass(frozen=True)
@@ -73,3 +77,23 @@ def place(
 def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Emulator]:
     with running_emulator(tmp_path_factory.mktemp("emulator")) as running:
         yield running
+
+
+@pytest.fixture
+def gateway(emulator: S3Emulator) -> Iterator[Gateway]:
+    """A gateway before the emulator."""
+    with gateway_before(emulator.endpoint) as running:
+        yield running
+
+
+@pytest.fixture
+def table(emulator: S3Emulator, gateway: Gateway) -> memwal.Table:
+    """An empty table with one region, of which every request goes through the gateway."""
+    options = {**emulator.storage_options, "aws_endpoint": gateway.endpoint}
+    return memwal.create(
+        f"s3://{emulator.create_bucket()}/lake/t.lance",
+        SCHEMA,
+        primary_key=["id"],
+        region_spec=memwal.RegionSpec.unsharded(),
+        storage_options={**options, "client_max_retries": "2"},
+    )
