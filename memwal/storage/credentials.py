@@ -221,8 +221,8 @@ def register_credentials(name: str, fetch: Fetch) -> None:
     Parameters
     ----------
     name : str
-        Letters, digits, ``_``, ``.`` and ``-``. A name that was registered before is replaced, for
-        tables that are opened from then on.
+        Letters, digits, ``_``, ``.`` and ``-``. A name that was registered before gets the new
+        source, which tables that are open ask from their next renewal on.
     fetch : callable
         Takes nothing and returns storage options: ``aws_access_key_id``, ``aws_secret_access_key``,
         ``aws_session_token``; ``google_storage_token``; ``azure_storage_sas_token``,
@@ -306,7 +306,8 @@ def _source(source: str) -> Fetch:
             )
         return functools.partial(_from_boto3, profile or None)
     if source in _registered:
-        return _registered[source]
+        # Looked up each time: whoever has the credentials of a name has those of its new source.
+        return lambda: _registered[source]()
     found = entry_points(group=_ENTRY_POINTS, name=source)
     for entry in found:
         fetch: Fetch = entry.load()
