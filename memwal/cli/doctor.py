@@ -29,7 +29,7 @@ def doctor(
     """Find out whether a store is fit for tables, and what to do where it is not.
 
     It looks at permissions, put-if-absent under a small race, clocks, latencies, Lance's own
-    commits, and at where credentials come from; about two hundred small requests. What it writes
+    commits, and at where credentials come from; about four hundred small requests. What it writes
     is deleted again. Ends with 1 when there are errors.
     """
     from memwal.maintenance.doctor import diagnose

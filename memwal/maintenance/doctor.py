@@ -99,7 +99,7 @@ class Diagnosis:
 def diagnose(location: TableLocation) -> Diagnosis:
     """Look at the store of a table, or of one that is to be.
 
-    About two hundred small requests, some of them at once. What they write has names that begin
+    About four hundred small requests, some of them at once. What they write has names that begin
     with ``_probe-``, next to the table's own folders, and is deleted in the end.
 
     Raises

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from support.own_certificate import own_certificate
 from support.s3_emulator import REGION, S3Emulator
 from support.store_gateway import Gateway, Sessions
 from support.tables import keys, rows, state
@@ -196,7 +197,9 @@ def test_a_web_identity(
 ) -> None:
     token = tmp_path / "token"
     token.write_text("the-projected-token")
-    with token_service(sessions, seconds=_LIFE, identity="the-projected-token") as service:
+    # obstore asks a service for tokens by https only.
+    tls = own_certificate(tmp_path / "own.pem")
+    with token_service(sessions, seconds=_LIFE, identity="the-projected-token", tls=tls) as service:
         live(
             standing,
             options(gateway),
@@ -204,6 +207,7 @@ def test_a_web_identity(
                 "AWS_WEB_IDENTITY_TOKEN_FILE": str(token),
                 "AWS_ROLE_ARN": "arn:aws:iam::123456789012:role/lake",
                 "AWS_ENDPOINT_URL_STS": service.endpoint,
+                "SSL_CERT_FILE": str(tmp_path / "own.pem"),
                 "AWS_REGION": REGION,
             },
         )
@@ -245,7 +249,8 @@ def test_a_profile_whose_process_gives_new_ones(
         script = tmp_path / "give.py"
         script.write_text(
             "import json, urllib.request\n"
-            f"asked = urllib.request.Request({service.endpoint!r}, headers={{'Authorization': 'me'}})\n"
+            f"asked = urllib.request.Request({service.endpoint!r})\n"
+            "asked.add_header('Authorization', 'me')\n"
             "keys = json.load(urllib.request.urlopen(asked))\n"
             "keys['SessionToken'] = keys.pop('Token')\n"
             "print(json.dumps({'Version': 1, **keys}))\n"

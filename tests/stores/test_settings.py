@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import socket
-import ssl
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from support.own_certificate import own_certificate
 from support.s3_emulator import S3Emulator
 from support.store_gateway import (
     Answer,
@@ -114,7 +110,7 @@ def test_an_endpoint_that_is_none(
 
 def test_a_certificate_that_nobody_knows(table: memwal.Table, tmp_path: Path) -> None:
     options = dict(table.location.storage_options)
-    with gateway_before(options["aws_endpoint"], _tls(tmp_path / "own.pem")) as gateway:
+    with gateway_before(options["aws_endpoint"], own_certificate(tmp_path / "own.pem")) as gateway:
         options |= {"aws_endpoint": gateway.endpoint, "client_max_retries": "0"}
 
         with pytest.raises(StoreUnavailableError, match="certificate of the server is not trusted"):
@@ -122,27 +118,6 @@ def test_a_certificate_that_nobody_knows(table: memwal.Table, tmp_path: Path) ->
 
         trusting = {**options, "allow_invalid_certificates": "true"}
         assert memwal.open(table.uri, storage_options=trusting).scan().to_table().num_rows == 0
-
-
-def _tls(path: Path) -> ssl.SSLContext:
-    """A server's own certificate, which no authority signed."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "store")])
-    names = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(names, critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
-    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain)
-    path.write_bytes(certificate.public_bytes(pem) + private)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(path)
-    return context
 
 
 def test_a_store_that_never_answers(table: memwal.Table) -> None:

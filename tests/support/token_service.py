@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ssl import SSLContext
 from urllib.parse import parse_qs
 
 from support.store_gateway import Sessions
@@ -28,13 +29,17 @@ class TokenService(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, sessions: Sessions, seconds: float, identity: str) -> None:
+    def __init__(
+        self, sessions: Sessions, seconds: float, identity: str, tls: SSLContext | None
+    ) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket, server_side=True)
         self.sessions = sessions
         self.seconds = seconds
         self.identity = identity
         self.refused = 0
-        self.endpoint = f"http://127.0.0.1:{self.server_address[1]}"
+        self.endpoint = f"http{'s' if tls else ''}://127.0.0.1:{self.server_address[1]}"
 
     def keys(self) -> dict[str, str]:
         """New keys, as AWS spells them."""
@@ -74,9 +79,11 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def token_service(sessions: Sessions, *, seconds: float, identity: str) -> Iterator[TokenService]:
+def token_service(
+    sessions: Sessions, *, seconds: float, identity: str, tls: SSLContext | None = None
+) -> Iterator[TokenService]:
     """Run a service."""
-    with TokenService(sessions, seconds, identity) as service:
+    with TokenService(sessions, seconds, identity, tls) as service:
         thread = threading.Thread(target=service.serve_forever, daemon=True)
         thread.start()
         try:
