@@ -58,8 +58,8 @@ NAMES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(uris.AZURE, _AZURE),
 }
 
-# Storage options that name keys which are not among these.
-_FILES = frozenset(
+# Storage options with what tokens are had for, again and again.
+_LASTING = frozenset(
     {
         "google_application_credentials",
         "google_service_account",
@@ -274,9 +274,11 @@ def describe_credentials(
         return f"from the source {found.source!r}, asked again before they end"
     given = {key.lower() for key in options}
     names = {name for key, others in NAMES[scheme].items() for name in (key, *others)}
-    fixed = given & (names | _FILES)
+    fixed, lasting = given & names, given & _LASTING
     if fixed:
         return f"from the storage options ({', '.join(sorted(fixed))}), never asked again"
+    if lasting:
+        return f"from the storage options ({', '.join(sorted(lasting))}), which do not end"
     if any("skip_signature" in key for key in given):
         return "none: requests are not signed (skip_signature)"
     for what, beginnings in _VARIABLES[scheme]:

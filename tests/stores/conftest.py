@@ -9,7 +9,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from support import azurite, radosgw
+from support import azurite, fake_gcs, radosgw
 from support.s3_emulator import S3Emulator, running_emulator
 from support.store_gateway import Gateway, gateway_before
 from support.tables import SCHEMA
@@ -57,10 +57,18 @@ def _azurite(folder: Path, running: ExitStack) -> Place:
     return Place(f"az://{emulator.create_container()}", emulator.storage_options)
 
 
+def _fake_gcs(folder: Path, running: ExitStack) -> Place:
+    if not fake_gcs.is_installed():
+        pytest.skip(f"fake-gcs-server is not installed; see {fake_gcs.__name__}")
+    emulator = running.enter_context(fake_gcs.running_fake_gcs(folder))
+    return Place(f"gs://{emulator.create_bucket()}", emulator.storage_options)
+
+
 PLACES: dict[str, Callable[[Path, ExitStack], Place]] = {
     "ministack": _ministack,
     "radosgw": _radosgw,
     "azurite": _azurite,
+    "fake-gcs": _fake_gcs,
 }
 
 

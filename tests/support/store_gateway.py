@@ -122,6 +122,8 @@ class Gateway(ThreadingHTTPServer):
 
 class _Pass(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    # An answer goes out in two parts, and the second must not wait for word of the first.
+    disable_nagle_algorithm = True
     server: Gateway
 
     def handle_one_request(self) -> None:
