@@ -16,7 +16,7 @@ from uuid import uuid4
 
 from memwal.errors import MemWalError, ObjectExistsError, TableSetupError
 from memwal.storage import uris
-from memwal.storage.credentials import describe_credentials
+from memwal.storage.credential_sources import describe_credentials
 from memwal.storage.location import COMMITS_IN, TableLocation
 from memwal.storage.settled import create_settled
 from memwal.table_index.base_table import open_base, open_dataset, translate_lance_error

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from memwal.storage import base, uris
 from memwal.storage.base import ObjectStore
-from memwal.storage.credentials import CREDENTIALS_FROM, credentials_for
+from memwal.storage.credential_sources import CREDENTIALS_FROM, credentials_for
 from memwal.storage.open import check_options, open_store
 from memwal.storage.redaction import redact
 
@@ -48,7 +48,7 @@ class TableLocation:
     storage_options : mapping
         As Lance takes them; a copy of what was given. ``memwal_commits_in`` and
         ``memwal_credentials_from`` are ours, see :data:`COMMITS_IN` and
-        :data:`~memwal.storage.credentials.CREDENTIALS_FROM`.
+        :data:`~memwal.storage.credential_sources.CREDENTIALS_FROM`.
 
     Raises
     ------

@@ -17,7 +17,7 @@ from memwal.storage import uris
 from memwal.storage.backends import cloud_backend, memory_backend
 from memwal.storage.base import ObjectStore
 from memwal.storage.cloud import CloudStore
-from memwal.storage.credentials import credentials_for
+from memwal.storage.credential_sources import credentials_for
 from memwal.storage.local import LocalStore
 from memwal.storage.redaction import Secrets, secret_values
 
@@ -40,8 +40,9 @@ def open_store(
         ``timeout`` or ``client_max_retries`` (default 3). What is not given is taken from the
         environment variables that Lance reads; credentials that are nowhere are looked for the
         way obstore does: web identity, container, machine. Profiles of AWS are read by boto3, and
-        ``memwal_credentials_from`` names other sources; see :mod:`memwal.storage.credentials`. On
-        a server without S3's bulk delete set ``aws_disable_bulk_delete``.
+        ``memwal_credentials_from`` names other sources, see
+        :mod:`memwal.storage.credential_sources`. On a server without S3's bulk delete set
+        ``aws_disable_bulk_delete``.
     durable : bool, default True
         Only for local paths: ``False`` skips fsync; see
         :class:`~memwal.storage.local.LocalStore`.

@@ -14,7 +14,8 @@ _HARMLESS = re.compile(
     r"checksum_algorithm|server_side_encryption|disable_bulk_delete|disable_tagging|"
     r"use_emulator|use_fabric_endpoint|allow_http|allow_invalid_certificates|"
     r"connect_timeout|timeout|read_timeout|client_max_retries|client_retry_timeout|"
-    r"download_retry_count|user_agent|profile|role_arn|role_session_name)"
+    r"download_retry_count|user_agent|profile|role_arn|role_session_name|"
+    r"memwal_commits_in|memwal_credentials_from)"
 )
 _HIDDEN = "***"
 # S3 and Azure repeat the request that they refuse, with its token, in what they answer.

@@ -11,14 +11,16 @@ from pathlib import Path
 import pytest
 
 from memwal.errors import InvalidInputError, StoreAccessError
-from memwal.storage import credentials
-from memwal.storage.credentials import (
-    Credentials,
+from memwal.storage import credential_sources
+from memwal.storage.credential_sources import (
     credentials_for,
     describe_credentials,
     register_credentials,
 )
+from memwal.storage.credentials import Credentials
+from memwal.storage.location import TableLocation
 from memwal.storage.open import open_store
+from memwal.table_index.base_table import open_dataset
 
 KEYS = {"aws_access_key_id": "the-key", "aws_secret_access_key": "the-secret"}
 
@@ -29,10 +31,10 @@ def no_aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     for name in ("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_SHARED_CREDENTIALS_FILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(credentials, "_registered", {})
-    credentials._credentials.cache_clear()
+    monkeypatch.setattr(credential_sources, "_registered", {})
+    credential_sources._credentials.cache_clear()
     yield
-    credentials._credentials.cache_clear()
+    credential_sources._credentials.cache_clear()
 
 
 class Source:
@@ -209,7 +211,7 @@ def test_a_file_that_is_written_anew(tmp_path: Path) -> None:
     assert found.current().options == KEYS
 
     path.unlink()
-    credentials._credentials.cache_clear()
+    credential_sources._credentials.cache_clear()
     absent = credentials_for("s3", {"memwal_credentials_from": f"file:{path}"})
     assert absent is not None
     with pytest.raises(StoreAccessError, match=r"cannot read the storage options"):
@@ -290,3 +292,39 @@ def test_where_they_come_from_is_said_without_them(
     assert said in text
     assert "the-key" not in text
     assert "the-secret" not in text
+
+
+def test_a_source_that_gives_nothing_is_told_by_reads_and_by_lance() -> None:
+    def fetch() -> Mapping[str, str]:
+        raise TimeoutError("no answer to token the-secret-token")
+
+    register_credentials("the-vault", fetch)
+    location = TableLocation(
+        "s3://bucket/t",
+        {"aws_endpoint": "http://127.0.0.1:1", "memwal_credentials_from": "the-vault"},
+    )
+
+    for call in (lambda: location.store.get("a"), lambda: open_dataset(location)):
+        with pytest.raises(StoreAccessError, match=r"'the-vault' gave none: TimeoutError") as told:
+            call()
+        assert "the-secret-token" not in str(told.value)
+    assert "the-vault" not in repr(location)
+
+
+def test_options_of_ours_do_not_go_to_lance() -> None:
+    register_credentials("the-vault", lambda: KEYS)
+    options = {"aws_region": "r", "memwal_commits_in": "X", "memwal_credentials_from": "the-vault"}
+
+    given = TableLocation("s3://bucket/t", options).lance_options()
+
+    assert given is not None
+    assert given.keys() == {
+        "aws_region",
+        "aws_access_key_id",
+        "aws_secret_access_key",
+        "expires_at_millis",
+        "refresh_offset_millis",
+    }
+    fixed = {"aws_region": "r", **KEYS}
+    assert TableLocation("s3://bucket/t", fixed).lance_arguments() == {"storage_options": fixed}
+    assert TableLocation("/t").lance_arguments() == {"storage_options": None}

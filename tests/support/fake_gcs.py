@@ -1,8 +1,8 @@
 """fake-gcs-server, an emulator of Google Cloud Storage, in its own process on 127.0.0.1.
 
 It has to be there: ``go install github.com/fsouza/fake-gcs-server@latest``. Of Google's two
-interfaces, obstore and Lance upload by the XML one, which this server does not have: a gateway hands
-their uploads, with their conditions, to its JSON interface. The server decides who comes first.
+interfaces, obstore and Lance use the XML one, of which this server knows little: a gateway hands
+what they ask, with their conditions, to its JSON interface. The server decides who comes first.
 """
 
 from __future__ import annotations
