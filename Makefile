@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 ROWS ?=
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup ui demo test test-slow test-all lint types format protos lock clean
+.PHONY: help setup ui demo test test-slow test-all lint types format protos docs docs-serve lock clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -54,6 +54,12 @@ format: setup ## Format the code
 protos: setup ## Generate the protobuf modules
 	$(BIN)/python scripts/generate_protos.py
 
+docs: setup ## Build the documentation site into site/, strictly and without a network
+	$(BIN)/mkdocs build --quiet
+
+docs-serve: setup ## Show the documentation on 127.0.0.1:8000 while it is written
+	$(BIN)/mkdocs serve --dev-addr 127.0.0.1:8000
+
 LOCK := uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --quiet
 lock: setup ## Resolve the dependencies again
 	$(BIN)/$(LOCK) --all-extras --overrides requirements/overrides.txt pyproject.toml -o requirements/dev.lock
@@ -64,4 +70,4 @@ lock: setup ## Resolve the dependencies again
 
 clean: ## Remove what setup and tests made
 	rm -rf plugins/memwal_airflow/ui/node_modules plugins/memwal_airflow/web/static
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis demo-output
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis demo-output site
