@@ -18,7 +18,7 @@ import yaml
 from support.command_lines import calls, fault
 from support.given import GIVEN
 from support.page_runs import PageRun
-from support.pages import NEEDS, PARSED, ROOT, RUN, SHOWN, Block, Page, pages
+from support.pages import NEEDS, PARSED, ROOT, RUN, SHOWN, Block, Page, pages, read_page
 
 PAGES = pages()
 BLOCKS = [block for page in PAGES for block in page.blocks]
@@ -145,7 +145,62 @@ def test_links_lead_somewhere(page: Page) -> None:
     assert [link for link in local if not (ROOT / page.name).parent.joinpath(link).exists()] == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=ids)
+def test_anchors_are_there(page: Page) -> None:
+    """Those of pages that are generated are looked for when the site is built."""
+    here = ROOT / page.name
+    for link, anchor in re.findall(r"\]\(([^)#\s]*)#([^)\s]+)\)", page.prose):
+        target = (here.parent / link).resolve() if link else here
+        if "://" in link or target.parent.name == "reference":
+            continue
+        headings = re.findall(r"^#+ (.+)$", read_page(target).prose_with_code, flags=re.M)
+        assert anchor in {slug(title) for title in headings}, f"{link}#{anchor}"
+
+
+def slug(title: str) -> str:
+    """The anchor of a heading, the same in the site and in the repository."""
+    plain = re.sub(r"[^\w\s-]", "", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title)).strip().lower()
+    return re.sub(r"[-\s]+", "-", plain)
+
+
 def test_the_readme_leads_to_every_guide() -> None:
     links = set(re.findall(r"\]\((docs/[^)#]+)\)", (ROOT / "README.md").read_text()))
 
     assert {f"docs/{path.name}" for path in GUIDES} <= links
+
+
+SECTIONS = [
+    "What it means",
+    "How bad it is",
+    "How to look",
+    "What to do",
+    "How to know it is over",
+    "What not to do",
+]
+RUNBOOKS = [page for page in PAGES if re.fullmatch(r"docs/runbooks/(?!README).*", page.name)]
+
+
+class TestRunbooks:
+    @pytest.mark.parametrize("page", RUNBOOKS, ids=ids)
+    def test_every_question_has_its_section(self, page: Page) -> None:
+        assert re.findall(r"^## (.+)$", page.text, flags=re.M) == SECTIONS
+        for section in re.split(r"^## .+$", page.prose, flags=re.M)[1:]:
+            assert len(section.split()) > 8
+
+    @pytest.mark.parametrize("page", RUNBOOKS, ids=ids)
+    def test_it_is_in_the_list(self, page: Page) -> None:
+        name = Path(page.name).name
+        title = page.text.partition("\n")[0].removeprefix("# ")
+        assert f"[{title}]({name})" in (ROOT / "docs" / "runbooks" / "README.md").read_text()
+
+    def test_most_are_run_in_the_situation_that_they_are_for(self) -> None:
+        """Where a page sets its situation up, its commands are no mere syntax."""
+        run = [
+            page
+            for page in RUNBOOKS
+            if any(block.runs for block in page.blocks)
+            and (page.given or any(block.values("given") for block in page.blocks))
+        ]
+        assert len(run) >= 0.9 * len(RUNBOOKS)
+        looked = [page for page in run if any(block.values("prints") for block in page.blocks)]
+        assert len(looked) >= 0.9 * len(RUNBOOKS)

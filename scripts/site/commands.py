@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 from typer.main import get_command
@@ -13,6 +14,7 @@ from memwal.cli.failures import EXIT_CODES_HELP
 from memwal.cli.main import app
 
 
+@cache
 def markdown() -> str:
     """A section for each command."""
     command: Any = get_command(app)

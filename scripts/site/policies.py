@@ -5,11 +5,13 @@ What a key means stands in the docstring of the class; what it may be is what it
 
 from __future__ import annotations
 
+import inspect
 import re
 from dataclasses import fields
+from functools import cache
 from typing import Any, Final
 
-from griffe import DocstringSectionAttributes, load
+from griffe import Docstring, DocstringSectionAttributes
 
 from memwal.errors import InvalidInputError
 from memwal.maintenance.policy import Policy
@@ -52,6 +54,7 @@ _WRONG: Final[dict[str, Any]] = {"tags": ("!",), "quiet_hours": ("!",)}
 _UNITS = ("seconds", "bytes", "rows", "generations", "regions", "fragments", "groups")
 
 
+@cache
 def markdown() -> str:
     """A section for each key."""
     meanings = _meanings()
@@ -63,9 +66,11 @@ def markdown() -> str:
         lines += ["| | |", "|---|---|", f"| default | {_default(field.default)} |"]
         if unit := next((unit for unit in _UNITS if key.endswith(f"_{unit}")), None):
             lines.append(f"| unit | {unit} |")
-        if bounds := _bounds(key):
-            lines.append(f"| may be | {bounds} |")
-        if shown is not None:
+        if shown is None:
+            lines.append("| may be | [rules](quality.md#memwal.quality.rules.QualityRules) |")
+            lines.append("| example | `memwal quality set flights suite.json --mode warn` |")
+        else:
+            lines.append(f"| may be | {_bounds(key)} |")
             quoted = f"'{key}={shown}'" if " " in shown else f"{key}={shown}"
             lines.append(f"| example | `memwal catalog policy set flights {quoted}` |")
         found.append("\n".join(lines) + "\n")
@@ -73,15 +78,11 @@ def markdown() -> str:
 
 
 def _meanings() -> dict[str, str]:
-    policy = load("memwal")["maintenance.policy.Policy"]
-    (section,) = (
-        section
-        for section in policy.docstring.parse("numpy")
-        if isinstance(section, DocstringSectionAttributes)
-    )
-    plain = re.compile(r":\w+:`~?(?:[\w.]+\.)?(\w+)`")
+    sections = Docstring(inspect.getdoc(Policy) or "", parser="numpy").parse(warnings=False)
+    (section,) = (one for one in sections if isinstance(one, DocstringSectionAttributes))
+    role = re.compile(r":\w+:`~?(?:[\w.]+\.)?(\w+)`")
     return {
-        key.strip(): plain.sub(r"`\1`", one.description)
+        key.strip(): role.sub(r"`\1`", one.description).replace("``", "`")
         for one in section.value
         for key in one.name.split(",")
     }
@@ -100,6 +101,6 @@ def _bounds(key: str) -> str:
     try:
         Policy(**{key: _WRONG.get(key, object())})
     except InvalidInputError as error:
-        told = re.split(r"[;:] ", str(error))[-1] if "; " in str(error) else ""
-        return told.removeprefix("give ").rstrip(".").replace("None", "`none`")
+        told = re.split(r"[;:] ", str(error), maxsplit=1)[-1]
+        return re.sub("^(give|write) ", "", told).rstrip(".").replace("None", "`none`")
     raise ValueError(f"{key} takes anything")

@@ -98,7 +98,12 @@ class Page:
     @property
     def prose(self) -> str:
         """The text without its blocks, comments and inline code."""
-        return _COMMENT.sub("", _CODE.sub("", _FENCE.sub("", self.text)))
+        return _COMMENT.sub("", _CODE.sub("", self.prose_with_code))
+
+    @property
+    def prose_with_code(self) -> str:
+        """The text without its blocks."""
+        return _FENCE.sub("", self.text)
 
 
 def read_page(path: Path) -> Page:
