@@ -81,6 +81,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that stand elsewhere."""
     for name, source in ELSEWHERE.items():
         text = _LINK.sub(lambda link: link[1] + _from_docs(link[2]), (ROOT / source).read_text())
+        if name == "index.md":
+            text = f"---\nhide: [navigation]\n---\n\n{text}"
         files.append(File.generated(config, name, content=text))
     return files
 

@@ -51,6 +51,10 @@ EXAMPLES: Final = {
 """Of the command line; what rows must be like has commands of its own."""
 
 _WRONG: Final[dict[str, Any]] = {"tags": ("!",), "quiet_hours": ("!",)}
+_SIZES: Final = {
+    "bytes": ((1 << 30, "GiB"), (1 << 20, "MiB")),
+    "seconds": ((86_400, "days"), (3600, "h"), (60, "min")),
+}
 _UNITS = ("seconds", "bytes", "rows", "generations", "regions", "fragments", "groups")
 
 
@@ -61,18 +65,19 @@ def markdown() -> str:
     found = []
     for field in fields(Policy):
         key = field.name
-        shown = EXAMPLES.get(key)
-        lines = [f"## {key}", "", meanings[key], ""]
-        lines += ["| | |", "|---|---|", f"| default | {_default(field.default)} |"]
-        if unit := next((unit for unit in _UNITS if key.endswith(f"_{unit}")), None):
-            lines.append(f"| unit | {unit} |")
-        if shown is None:
-            lines.append("| may be | [rules](quality.md#memwal.quality.rules.QualityRules) |")
-            lines.append("| example | `memwal quality set flights suite.json --mode warn` |")
+        unit = next((unit for unit in _UNITS if key.endswith(f"_{unit}")), "")
+        words = _in_words(unit, field.default)
+        rows = {"default": _default(field.default) + words, "unit": unit}
+        if key in EXAMPLES:
+            setting = f"{key}={EXAMPLES[key]}"
+            quoted = f"'{setting}'" if " " in setting else setting
+            rows["may be"] = _bounds(key)
+            rows["example"] = f"`memwal catalog policy set flights {quoted}`"
         else:
-            lines.append(f"| may be | {_bounds(key)} |")
-            quoted = f"'{key}={shown}'" if " " in shown else f"{key}={shown}"
-            lines.append(f"| example | `memwal catalog policy set flights {quoted}` |")
+            rows["may be"] = "[rules](quality.md#memwal.quality.rules.QualityRules)"
+            rows["example"] = "`memwal quality set flights suite.json --mode warn`"
+        table = "\n".join(f"| {name} | {text} |" for name, text in rows.items() if text)
+        lines = [f"## {key}", "", meanings[key], "", "| | |", "|---|---|", table]
         found.append("\n".join(lines) + "\n")
     return "\n".join(found)
 
@@ -91,9 +96,14 @@ def _meanings() -> dict[str, str]:
 def _default(value: Any) -> str:
     if value is None or value == ():
         return "none"
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return f"{value:,g}" if value < 1_000_000 else f"{int(value):,}"
-    return f"`{value}`"
+    return f"{value:,.0f}" if isinstance(value, int | float) else f"`{value}`"
+
+
+def _in_words(unit: str, value: Any) -> str:
+    for size, name in _SIZES.get(unit, ()):
+        if isinstance(value, int | float) and value >= size and value % size == 0:
+            return f" ({value / size:g} {name})"
+    return ""
 
 
 def _bounds(key: str) -> str:
