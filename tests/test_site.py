@@ -159,7 +159,7 @@ class TestBuilt:
             page.on("pageerror", lambda error: faults.append(str(error)))
             page.goto((site / "index.html").as_uri())
             page.get_by_role("textbox", name="Search").click()
-            page.get_by_role("textbox", name="Search").fill("gc_grace_seconds")
+            page.get_by_role("textbox", name="Search").press_sequentially("gc_grace_seconds")
             hit = page.locator(".md-search-result__link").first
             hit.wait_for()
             hit.click()
