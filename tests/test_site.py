@@ -58,9 +58,23 @@ def test_generated_parts_are_known() -> None:
     assert sorted(marks) == sorted(hooks.GENERATED)
 
 
-def test_links_of_pages_that_stand_elsewhere_are_turned() -> None:
-    assert hooks._from_docs("docs/writer.md#options)") == "writer.md#options)"
-    assert hooks._from_docs("CONTRIBUTING.md)") == "contributing.md)"
+@pytest.mark.parametrize(
+    ("page", "link", "turned"),
+    [
+        ("index.md", "[w](docs/writer.md#options)", "[w](writer.md#options)"),
+        ("index.md", "[c](CONTRIBUTING.md)", "[c](contributing.md)"),
+        ("metrics.md", "[f](../README.md#use-it)", "[f](index.md#use-it)"),
+        ("runbooks/stuck-lease.md", "[d](../design)", "[d](../design/README.md)"),
+        ("metrics.md", "[the tests](../tests/test_site.py)", "the tests (`tests/test_site.py`)"),
+        ("metrics.md", "[gone](../nowhere.md)", "[gone](../nowhere.md)"),
+        ("metrics.md", "![picture](../README.md)", "![picture](../README.md)"),
+        ("metrics.md", "[lance](https://lance.org)", "[lance](https://lance.org)"),
+    ],
+)
+def test_links_of_the_repository_are_turned(page: str, link: str, turned: str) -> None:
+    there: Any = SimpleNamespace(file=SimpleNamespace(src_uri=page))
+
+    assert hooks.on_page_markdown(link, there) == turned
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ they describe. Diagrams are put into their pages, so that they follow the palett
 from __future__ import annotations
 
 import fnmatch
+import posixpath
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -34,7 +35,9 @@ GENERATED: dict[str, Callable[[], str]] = {
 _MARK = re.compile(r"^ *<!-- (?:page )?(?:needs|slow|run by|given|prints|fails)\b.*?-->\n", re.M)
 _GENERATED = re.compile(r"<!-- generated: (.+?) -->")
 _DIAGRAM = re.compile(r'<img alt="(?P<alt>[^"]*)" src="(?P<source>[^":]+\.svg)"[^>]*>')
-_LINK = re.compile(r"(\]\()(?!\w+:|#)([^)]+\))")
+_LINK = re.compile(
+    r"(?<!!)\[(?P<text>[^\]\n]*(?:\n[^\]\n]+)?)\]\((?!\w+:|#)(?P<path>[^)#\s]+)(?P<anchor>#[^)\s]+)?\)"
+)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -80,24 +83,39 @@ def _expanded(entries: list[Any], pages: list[str]) -> list[Any]:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that stand elsewhere."""
     for name, source in ELSEWHERE.items():
-        text = _LINK.sub(lambda link: link[1] + _from_docs(link[2]), (ROOT / source).read_text())
+        text = (ROOT / source).read_text()
         if name == "index.md":
             text = f"---\nhide: [navigation]\n---\n\n{text}"
         files.append(File.generated(config, name, content=text))
     return files
 
 
-def _from_docs(link: str) -> str:
-    """A link from the folder above, as it is in ``docs``."""
-    for name, source in ELSEWHERE.items():
-        if link.startswith(source):
-            return name + link.removeprefix(source)
-    return link.removeprefix("docs/")
-
-
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Fill in what is generated, and leave out what the tests are told."""
-    return _MARK.sub("", _GENERATED.sub(lambda mark: GENERATED[mark[1]](), markdown))
+    """Fill in what is generated, turn links, and leave out what the tests are told."""
+    name = page.file.src_uri
+    written = ROOT / ELSEWHERE.get(name, f"docs/{name}")
+    markdown = _MARK.sub("", _GENERATED.sub(lambda mark: GENERATED[mark[1]](), markdown))
+    return _LINK.sub(lambda link: _turned(link, written.parent, name), markdown)
+
+
+def _turned(link: re.Match[str], folder: Path, page: str) -> str:
+    """A link of the repository, as it is in the site.
+
+    A folder is its README. What is not in the site is named, and leads nowhere.
+    """
+    target = (folder / link["path"]).resolve()
+    if not target.exists() or not target.is_relative_to(ROOT):
+        return link[0]  # the build tells of it
+    if target.is_dir():
+        target /= "README.md"
+    inside = target.relative_to(ROOT).as_posix()
+    for name, source in ELSEWHERE.items():
+        if inside == source:
+            inside = f"docs/{name}"
+    if not inside.startswith("docs/"):
+        return f"{link['text']} (`{inside}`)"
+    relative = posixpath.relpath(inside.removeprefix("docs/"), posixpath.dirname(page) or ".")
+    return f"[{link['text']}]({relative}{link['anchor'] or ''})"
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, **_: Any) -> str:
