@@ -17,6 +17,13 @@ def register(spark: SparkSession, *, storage_options: Mapping[str, str] | None =
     """Make ``spark.read.format("memwal")`` known to a session.
 
     See :func:`memwal.spark.data_source.register`.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        Also one of Spark Connect.
+    storage_options : mapping of str to str, optional
+        For all loads of this session.
     """
     with needs("spark"):
         from memwal.spark import data_source
@@ -30,6 +37,13 @@ def release(uri: str, *, storage_options: Mapping[str, str] | None = None) -> in
     Without it a protection ends by itself, ``protect_seconds`` after the last query or task that
     read it. Data frames that were loaded before may fail from here on, once what they read is
     collected. Returns how many tags there were.
+
+    Parameters
+    ----------
+    uri : str
+        Address of the table: a path, ``s3://``, ``gs://`` or ``az://``.
+    storage_options : mapping of str to str, optional
+        As Lance takes them; they go wherever the table goes.
 
     Raises
     ------
