@@ -300,6 +300,20 @@ class Table(Reads):
             run=run,
         )
 
+    def copy_to(self, uri: str, *, storage_options: Mapping[str, str] | None = None) -> JobResult:
+        """Copy the table, in use or not: :func:`memwal.maintenance.table_copy.copy_table`.
+
+        Parameters
+        ----------
+        uri : str
+            Where nothing is stored yet; any store.
+        storage_options : mapping of str to str, optional
+            Of the target.
+        """
+        from memwal.maintenance.table_copy import copy_table
+
+        return copy_table(self.location, TableLocation(uri, storage_options or {}))
+
     def check_quality(self, quality: QualityRules, *, sample_rows: int | None = None) -> JobResult:
         """Hold the base table against a suite: :func:`memwal.quality.check.check_quality`."""
         from memwal.quality.check import check_quality

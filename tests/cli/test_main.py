@@ -25,6 +25,7 @@ COMMANDS = [
     "checkpoint",
     "verify",
     "add-region-spec",
+    "copy",
 ]
 INSPECTIONS = [["inspect", "manifest"], ["inspect", "wal"], ["inspect", "details"]]
 
