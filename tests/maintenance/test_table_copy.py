@@ -102,7 +102,7 @@ def test_the_log_of_a_copy_ends_where_its_own_ends(table: memwal.Table, tmp_path
 
 
 def disturbed(
-    table: memwal.Table, store: FaultyStore, target: Path, *, before: int
+    table: memwal.Table, store: FaultyStore, target: Path, *, before: int, collects: bool
 ) -> tuple[bool, bool]:
     """Copy a table, with all that could be in the way right before one call of the copy.
 
@@ -123,7 +123,7 @@ def disturbed(
             writer.flush()
             table.merge()
             table.build_indexes()
-            for _ in range(2):
+            for _ in range(2 if collects else 0):
                 table.collect_garbage(dry_run=False, grace=NOW, retention=NOW, base_versions=True)
             writer.upsert(rows({11: 11}))
 
@@ -139,9 +139,20 @@ def disturbed(
     return calls >= before, True
 
 
-@pytest.mark.parametrize("stride", [16, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("stride", "collects"),
+    [
+        (20, True),
+        pytest.param(1, True, marks=pytest.mark.slow),
+        pytest.param(1, False, marks=pytest.mark.slow),
+    ],
+)
 def test_whatever_happens_between_two_steps(
-    make_table: MakeTable, quick_faults: FaultyStores, tmp_path: Path, stride: int
+    make_table: MakeTable,
+    quick_faults: FaultyStores,
+    tmp_path: Path,
+    stride: int,
+    collects: bool,
 ) -> None:
     step, refused, goes_on = 0, 0, True
     while goes_on:
@@ -149,7 +160,7 @@ def test_whatever_happens_between_two_steps(
         table = make_table(maintained_indexes=["id_idx"])
         target = tmp_path / f"copy-{step}"
         store = quick_faults.of(table.location)
-        goes_on, copied = disturbed(table, store, target, before=step)
+        goes_on, copied = disturbed(table, store, target, before=step, collects=collects)
         if not copied:
             # The version was cleaned up, without any retention, between two requests of a look.
             refused += 1
