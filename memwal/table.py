@@ -238,6 +238,14 @@ class Table(Reads):
             run=run,
         )
 
+    def choose_indexes(
+        self, *, add: Collection[str] = (), remove: Collection[str] = ()
+    ) -> list[str]:
+        """Maintain more indexes, or fewer: :func:`memwal.maintenance.index_choice`."""
+        from memwal.maintenance.index_choice import choose_indexes
+
+        return choose_indexes(self.location, add=add, remove=remove)
+
     def build_snapshot(
         self,
         *,
