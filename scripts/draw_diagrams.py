@@ -84,15 +84,11 @@ class Drawing:
         fill: str = "ink",
         leading: float = 1.35,
         mono: bool = False,
-        backed: bool = False,
     ) -> None:
-        """Text; y is the base line of its first line. Backed text is on paper of its own."""
+        """Text; y is the base line of its first line."""
         weight = ' font-weight="600"' if bold else ""
         family = ' font-family="monospace"' if mono else ""
         for number, line in enumerate([lines] if isinstance(lines, str) else lines):
-            if backed:
-                half = 0.26 * size * len(line)
-                self.box(x - half, y - size, 2 * half, 1.4 * size, fill="paper", stroke="none")
             self._parts.append(
                 f'<text x="{x:g}" y="{y + number * size * leading:g}" font-size="{size:g}" '
                 f'text-anchor="{anchor}" fill="{colour(fill)}"{weight}{family}>'
@@ -148,9 +144,18 @@ class Drawing:
         stroke: str = "line",
         ink: str = "ink",
         dashed: bool = False,
+        loud: bool = False,
     ) -> None:
-        """A box with lines of text in its middle."""
-        self.box(x, y, width, height, fill=fill, stroke=stroke, dashed=dashed)
+        """A box with lines of text in its middle.
+
+        On accents no colour of the palette can be read in light and dark: a loud box has a thick
+        line instead.
+        """
+        if loud:
+            stroke = ink = "accent"
+        self.box(
+            x, y, width, height, fill=fill, stroke=stroke, dashed=dashed, thick=2.6 if loud else 1.2
+        )
         leading = size * 1.35
         top = y + height / 2 - (len(lines) - 1) * leading / 2 + size * 0.35
         for number, line in enumerate(lines):
@@ -201,10 +206,10 @@ def levels() -> str:
                 [str(entry + 11)],
                 size=12,
                 bold_first=False,
-                fill="paper" if covered else "accent",
-                stroke="line" if covered else "accent",
-                ink="line" if covered else "paper",
+                fill="paper" if covered else "soft",
+                ink="line",
                 dashed=covered,
+                loud=not covered,
             )
         for step in range(2):
             generation = 9 - step - number
@@ -263,7 +268,6 @@ def write() -> str:
     width, gap, left, top = 108, 16, 24, 96
     for number, (name, what) in enumerate(steps):
         x = left + number * (width + gap)
-        loud = number == 4
         d.labelled(
             x,
             top,
@@ -271,9 +275,7 @@ def write() -> str:
             64,
             [name, what],
             size=13 if number else 12.5,
-            fill="accent" if loud else "soft",
-            stroke="accent" if loud else "line",
-            ink="paper" if loud else "ink",
+            loud=number == 4,
         )
         if number:
             d.line([(x - gap + 1, top + 32), (x - 1, top + 32)], stroke="line", arrow=True)
@@ -342,14 +344,12 @@ def generation() -> str:
         ("older kept versions, tags and reads may need it", centre[1], centre[3], "warm"),
         ("readers that planned with it finish: grace", centre[3], centre[4], "warm"),
     ]
-    for x in centre:
-        d.line([(x, 134), (x, 352)], stroke="line", thick=0.8, dashed=True)
     for number, (what, start, end, tone) in enumerate(bars):
         y = 176 + number * 50
         d.line([(start, y), (end, y)], stroke=tone, thick=3)
         d.dot(start, y, fill=tone, radius=4)
         d.dot(end, y, fill=tone, radius=4)
-        d.text((start + end) / 2, y + 20, what, size=13, anchor="middle", backed=True)
+        d.text((start + end) / 2, y + 20, what, size=13, anchor="middle")
     return d.finish()
 
 
@@ -437,10 +437,11 @@ def progress() -> str:
             52,
             [str(number)],
             size=16,
-            fill="none" if gone else "accent" if backlog else "paper" if memory else "soft",
-            stroke="accent" if backlog or memory else "line",
-            ink="line" if gone else "paper" if backlog else "ink",
+            fill="none" if gone or memory else "soft",
+            stroke="accent" if memory else "line",
+            ink="line" if gone else "ink",
             dashed=gone or memory,
+            loud=backlog,
         )
 
     def span(first: int, last: int, y: float, label: str, *, tone: str = "ink") -> None:
