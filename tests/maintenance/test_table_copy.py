@@ -9,7 +9,8 @@ import lance
 import pytest
 from support import indexed, native
 from support.faulty_store import FaultyStore, FaultyStores, Killed
-from support.tables import MakeTable, base_state, keys, log, manifest, rows, state
+from support.s3_emulator import running_emulator
+from support.tables import SCHEMA, MakeTable, base_state, keys, log, manifest, rows, state
 
 import memwal
 from memwal.errors import ConflictError, CorruptDataError, MemWalError, TableSetupError
@@ -278,3 +279,27 @@ def test_an_index_that_was_behind_catches_up(tmp_path: Path) -> None:
     assert copy.build_indexes().problems == ()
     assert copy.verify().clean
     assert lance.dataset(copy.uri).count_rows() == lance.dataset(table.uri).count_rows()
+
+
+@pytest.mark.slow
+def test_from_a_bucket_to_a_disk_and_back(tmp_path: Path) -> None:
+    with running_emulator(tmp_path) as emulator:
+        bucket, options = emulator.create_bucket(), emulator.storage_options
+        table = memwal.create(
+            f"s3://{bucket}/table",
+            SCHEMA,
+            primary_key=["id"],
+            region_spec=memwal.RegionSpec.bucket("id", 2),
+            maintained_indexes=["id_idx"],
+            storage_options=options,
+        )
+        writer = fill(table)
+        table.copy_to(str(tmp_path / "here"))
+        writer.abort()
+        assert everything(tmp_path / "here") == VALUES
+
+        memwal.open(str(tmp_path / "here")).copy_to(f"s3://{bucket}/back", storage_options=options)
+        back = memwal.open(f"s3://{bucket}/back", storage_options=options)
+        assert base_state(back) == VALUES
+        assert back.verify().clean
+        assert read_tags(table.location) == {}
