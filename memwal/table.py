@@ -261,6 +261,14 @@ class Table(Reads):
             run=run,
         )
 
+    def choose_indexes(
+        self, *, add: Collection[str] = (), remove: Collection[str] = ()
+    ) -> list[str]:
+        """Maintain more indexes, or fewer: :func:`memwal.maintenance.index_choice`."""
+        from memwal.maintenance.index_choice import choose_indexes
+
+        return choose_indexes(self.location, add=add, remove=remove)
+
     def build_snapshot(
         self,
         *,
@@ -322,6 +330,20 @@ class Table(Reads):
             max_tasks=max_tasks,
             run=run,
         )
+
+    def copy_to(self, uri: str, *, storage_options: Mapping[str, str] | None = None) -> JobResult:
+        """Copy the table, in use or not: :func:`memwal.maintenance.table_copy.copy_table`.
+
+        Parameters
+        ----------
+        uri : str
+            Where nothing is stored yet; any store.
+        storage_options : mapping of str to str, optional
+            Of the target.
+        """
+        from memwal.maintenance.table_copy import copy_table
+
+        return copy_table(self.location, TableLocation(uri, storage_options or {}))
 
     def check_quality(self, quality: QualityRules, *, sample_rows: int | None = None) -> JobResult:
         """Hold the base table against a suite: :func:`memwal.quality.check.check_quality`.
