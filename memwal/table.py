@@ -33,11 +33,14 @@ from memwal.quality.rules import QualityRules
 from memwal.reader.sources import MemTables
 from memwal.reads import PastReads, Reads
 from memwal.region.discovery import discover_regions
+from memwal.region.manifest_store import RegionManifestStore
 from memwal.region.routing import Router
 from memwal.region.spec import RegionSpec
 from memwal.storage.location import TableLocation
 from memwal.table_index.base_table import BaseTable, open_base
 from memwal.table_index.region_specs import current_spec
+from memwal.writer.applied import read_applied
+from memwal.writer.log import find_tip
 from memwal.writer.options import WriterOptions
 from memwal.writer.table_writer import TableWriter
 
@@ -166,6 +169,32 @@ class Table(Reads):
             region=region,
             replay=replay,
         )
+
+    def applied(self, source: str) -> dict[UUID, int]:
+        """Newest step of a source, by region: see :meth:`TableWriter.apply`.
+
+        Regions that never had one are left out. What a writer is acknowledging meanwhile may or
+        may not be in it.
+
+        Parameters
+        ----------
+        source : str
+
+        Raises
+        ------
+        CorruptDataError
+            An entry of a log that may have told of it is missing or damaged.
+        """
+        store = self.location.store
+        found = {}
+        for region_id in discover_regions(store):
+            manifest = RegionManifestStore(store, region_id).read_latest()
+            seen = 0 if manifest is None else max(manifest.replay_after, manifest.wal_last_seen)
+            tip = find_tip(store, region_id, start=seen + 1)
+            applied = read_applied(store, region_id, tip=tip) or {}
+            if source in applied:
+                found[region_id] = applied[source]
+        return found
 
     def at(self, version: int | str) -> PastReads:
         """Reads of a version of the base table, or of a tag: exactly what was merged by then."""
