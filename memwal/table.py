@@ -32,15 +32,13 @@ from memwal.maintenance.status import TableStatus
 from memwal.quality.rules import QualityRules
 from memwal.reader.sources import MemTables
 from memwal.reads import PastReads, Reads
-from memwal.region.discovery import discover_regions
-from memwal.region.manifest_store import RegionManifestStore
+from memwal.region.discovery import discover_regions, read_manifests
 from memwal.region.routing import Router
 from memwal.region.spec import RegionSpec
 from memwal.storage.location import TableLocation
 from memwal.table_index.base_table import BaseTable, open_base
 from memwal.table_index.region_specs import current_spec
-from memwal.writer.applied import read_applied
-from memwal.writer.log import find_tip
+from memwal.writer.applied import look_up
 from memwal.writer.options import WriterOptions
 from memwal.writer.table_writer import TableWriter
 
@@ -187,13 +185,10 @@ class Table(Reads):
         """
         store = self.location.store
         found = {}
-        for region_id in discover_regions(store):
-            manifest = RegionManifestStore(store, region_id).read_latest()
-            seen = 0 if manifest is None else max(manifest.replay_after, manifest.wal_last_seen)
-            tip = find_tip(store, region_id, start=seen + 1)
-            applied = read_applied(store, region_id, tip=tip) or {}
-            if source in applied:
-                found[region_id] = applied[source]
+        for region_id, manifest in read_manifests(store).items():
+            told = look_up(store, manifest)
+            if told is not None and source in told.steps:
+                found[region_id] = told.steps[source]
         return found
 
     def at(self, version: int | str) -> PastReads:

@@ -137,11 +137,13 @@ class EntryHead:
 
     Attributes
     ----------
+    writer_epoch : int
     is_sentinel : bool
     applied : mapping of str to int
         As in :class:`WalEntry`.
     """
 
+    writer_epoch: int
     is_sentinel: bool
     applied: AppliedSteps
 
@@ -176,7 +178,11 @@ def decode_head(data: bytes, *, name: str) -> EntryHead | int:
     except (pa.ArrowException, OSError) as error:
         raise _torn(name, f"its schema cannot be read: {error}") from error
     metadata: dict[bytes, bytes] = schema.metadata or {}
-    return EntryHead(metadata.get(SENTINEL) == b"true", _applied(metadata, name))
+    return EntryHead(
+        writer_epoch=_number(metadata, EPOCH, name) or 0,
+        is_sentinel=metadata.get(SENTINEL) == b"true",
+        applied=_applied(metadata, name),
+    )
 
 
 def _schema_message_size(view: memoryview, name: str) -> int:

@@ -8,15 +8,25 @@ without a book never had a step: the first one writes an empty book before its e
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from uuid import UUID
 
-from memwal.errors import CorruptDataError, ObjectNotFoundError, OutcomeUnknownError
+from memwal.errors import (
+    CorruptDataError,
+    InvalidInputError,
+    ObjectNotFoundError,
+    OutcomeUnknownError,
+)
 from memwal.format.applied_steps import AppliedSteps, decode_applied, encode_applied
 from memwal.format.names import applied_dir, applied_key, parse_applied_name, wal_key
+from memwal.format.region_manifest import RegionManifest
 from memwal.format.wal_entry import EntryHead, TornEntryError, decode_head
+from memwal.format.wal_layout import MAX_U64
+from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.base import ObjectStore
 from memwal.storage.settled import create_settled
 from memwal.writer.abandon import read_abandoned
+from memwal.writer.log import find_tip
 from memwal.writer.log_errors import damaged_entry, log_gap
 
 # The first message of an entry is a schema, some kilobytes; rows may follow it by the megabyte.
@@ -24,7 +34,81 @@ _HEAD_BYTES = 16 << 10
 _ATTEMPTS = 5
 
 
-def read_applied(store: ObjectStore, region_id: UUID, *, tip: int) -> dict[str, int] | None:
+MAX_SOURCE_BYTES = 512
+"""Length of a source's name at most: every entry that is a step holds it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a source.
+
+    Attributes
+    ----------
+    source : str
+        Who writes: a query, a replication slot, a topic's partition.
+    version : int
+        Which step: grows from one to the next.
+
+    Raises
+    ------
+    InvalidInputError
+        The name is empty or too long, or the version is no unsigned 64-bit integer.
+    """
+
+    source: str
+    version: int
+
+    def __post_init__(self) -> None:
+        if not self.source or len(self.source.encode()) > MAX_SOURCE_BYTES:
+            raise InvalidInputError(
+                f"the name of a source has 1 to {MAX_SOURCE_BYTES} bytes, got "
+                f"{len(self.source.encode())}"
+            )
+        if not 0 <= self.version <= MAX_U64:
+            raise InvalidInputError(
+                f"version {self.version} of {self.source!r} is not an unsigned 64-bit integer"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What a region tells of its steps.
+
+    Attributes
+    ----------
+    steps : mapping of str to int
+        The newest one of each source.
+    position, epoch : int
+        The newest entry that is a step, and the claim that wrote it; 0 where only a book tells.
+    """
+
+    steps: AppliedSteps
+    position: int = 0
+    epoch: int = 0
+
+
+def look_up(store: ObjectStore, manifest: RegionManifest) -> Applied | None:
+    """What a region tells of its steps, without a claim."""
+    seen = max(manifest.replay_after, manifest.wal_last_seen)
+    tip = find_tip(store, manifest.region_id, start=seen + 1)
+    return read_applied(store, manifest.region_id, tip=tip)
+
+
+def is_through(store: ObjectStore, region_id: UUID, step: Step) -> bool:
+    """Whether a region has a step, and nobody has to claim it for the rows to be seen.
+
+    They are flushed, or another writer claimed the region since, which has them.
+    """
+    manifest = RegionManifestStore(store, region_id).read_latest()
+    if manifest is None:
+        return False
+    found = look_up(store, manifest)
+    if found is None or found.steps.get(step.source, -1) < step.version:
+        return False
+    return found.position <= manifest.replay_after or found.epoch < manifest.writer_epoch
+
+
+def read_applied(store: ObjectStore, region_id: UUID, *, tip: int) -> Applied | None:
     """The newest step of each source that a region has.
 
     Parameters
@@ -34,7 +118,7 @@ def read_applied(store: ObjectStore, region_id: UUID, *, tip: int) -> dict[str, 
 
     Returns
     -------
-    dict of str to int or None
+    Applied or None
         None: the region never had a step, and no book.
 
     Raises
@@ -49,9 +133,9 @@ def read_applied(store: ObjectStore, region_id: UUID, *, tip: int) -> dict[str, 
         try:
             found = _newest_in_log(store, region_id, after=book, before=tip)
             if found is not None:
-                return dict(found)
+                return found
             key = applied_key(region_id, book)
-            return decode_applied(store.get(key), name=key)
+            return Applied(decode_applied(store.get(key), name=key))
         except ObjectNotFoundError:
             # A collector wrote another book and took what this look still wanted.
             if _newest_book(store, region_id) == book:
@@ -87,13 +171,13 @@ def keep_applied(store: ObjectStore, region_id: UUID, *, until: int) -> None:
         return
     if book < until:
         applied = read_applied(store, region_id, tip=until + 1)
-        _write_book(store, region_id, until, applied or {})
+        _write_book(store, region_id, until, {} if applied is None else applied.steps)
     store.delete_many(applied_key(region_id, old) for old in _books(store, region_id)[:-1])
 
 
 def _newest_in_log(
     store: ObjectStore, region_id: UUID, *, after: int, before: int
-) -> AppliedSteps | None:
+) -> Applied | None:
     """What the newest entry between two positions tells that is a step."""
     rows_at: int | None = None
     for position in range(before - 1, after, -1):
@@ -111,7 +195,7 @@ def _newest_in_log(
                 raise
             raise log_gap(region_id, position, newest=before - 1) from None
         if head.applied:
-            return head.applied
+            return Applied(head.applied, position, head.writer_epoch)
         if not head.is_sentinel and rows_at is None:
             rows_at = position
     return None

@@ -21,6 +21,7 @@ from memwal.errors import (
 from memwal.memtable.unflushed import UnflushedRows
 from memwal.writer.abandon import abandon_log
 from memwal.writer.append import LogAppender
+from memwal.writer.applied import Step
 from memwal.writer.claim import Claim, claim_region
 from memwal.writer.completion import PartialRows, as_tables, known_rows
 from memwal.writer.generation_rows import TableRows
@@ -34,7 +35,7 @@ from memwal.writer.replay import replay
 from memwal.writer.rows import RowShape
 from memwal.writer.standing import Standing
 from memwal.writer.stats import RegionStats
-from memwal.writer.steps import RegionSteps, Step
+from memwal.writer.steps import RegionSteps
 from memwal.writer.tenure import Tenure
 from memwal.writer.workshop import Workshop
 

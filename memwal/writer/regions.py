@@ -14,12 +14,12 @@ from uuid import UUID
 from memwal.errors import InvalidInputError, MemWalError, WriterClosedError
 from memwal.region.routing import RegionAssignment
 from memwal.table_index.region_specs import check_in_force
+from memwal.writer.applied import Step
 from memwal.writer.completion import PartialRows
 from memwal.writer.form import Form
 from memwal.writer.handle import PendingWrite, done
 from memwal.writer.log_entries import HeldLog
 from memwal.writer.region_writer import RegionWriter, WholeRows
-from memwal.writer.steps import Step
 from memwal.writer.workshop import Workshop
 
 Answer = TypeVar("Answer")

@@ -7,46 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from uuid import UUID
 
-from memwal.errors import InvalidInputError
 from memwal.format.applied_steps import AppliedSteps, newest_steps
-from memwal.format.wal_layout import MAX_U64
 from memwal.storage.base import ObjectStore
-from memwal.writer.applied import open_book, read_applied
-
-MAX_SOURCE_BYTES = 512
-"""Length of a source's name at most: every entry that is a step holds it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One step of a source.
-
-    Attributes
-    ----------
-    source : str
-        Who writes: a query, a replication slot, a topic's partition.
-    version : int
-        Which step: grows from one to the next.
-
-    Raises
-    ------
-    InvalidInputError
-        The name is empty or too long, or the version is no unsigned 64-bit integer.
-    """
-
-    source: str
-    version: int
-
-    def __post_init__(self) -> None:
-        if not self.source or len(self.source.encode()) > MAX_SOURCE_BYTES:
-            raise InvalidInputError(
-                f"the name of a source has 1 to {MAX_SOURCE_BYTES} bytes, got "
-                f"{len(self.source.encode())}"
-            )
-        if not 0 <= self.version <= MAX_U64:
-            raise InvalidInputError(
-                f"version {self.version} of {self.source!r} is not an unsigned 64-bit integer"
-            )
+from memwal.writer.applied import Step, open_book, read_applied
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,5 +95,5 @@ class RegionSteps:
             found = read_applied(self._store, self._region_id, tip=tip)
             if found is None:
                 open_book(self._store, self._region_id, tip=tip)
-            self._applied = found or {}
+            self._applied = {} if found is None else dict(found.steps)
         return self._applied

@@ -18,6 +18,7 @@ from memwal.format.names import TOMBSTONE
 from memwal.memtable.unflushed import UnflushedRows
 from memwal.region.routing import RegionAssignment, Router
 from memwal.table_index.base_table import BaseTable, open_base
+from memwal.writer.applied import Step
 from memwal.writer.completion import PartialRows
 from memwal.writer.fork import ForkGuard
 from memwal.writer.form import Form
@@ -28,7 +29,7 @@ from memwal.writer.region_writer import WholeRows
 from memwal.writer.regions import HeldRegions
 from memwal.writer.rows import RowShape
 from memwal.writer.stats import WriterStats
-from memwal.writer.steps import AppliedStep, Step
+from memwal.writer.steps import AppliedStep
 from memwal.writer.upkeep import watch_for_loss
 from memwal.writer.workshop import Workshop
 from memwal.writer.write_failures import Route, settle, settle_one
