@@ -188,6 +188,7 @@ def test_secrets_are_not_shown(table: memwal.Table) -> None:
 
 
 class TestStream:
+    @pytest.mark.slow
     def test_a_stream_with_deletes_goes_on_from_its_checkpoint(
         self, spark: Any, make_table: MakeTable, tmp_path: Path
     ) -> None:
@@ -236,6 +237,7 @@ class TestStream:
         sink(table)(frame, 0)
         assert state(table) == {key: key for key in range(200)}
 
+    @pytest.mark.slow
     def test_regions_that_only_the_data_tells(self, spark: Any, make_table: MakeTable) -> None:
         table = make_table(region_spec=memwal.RegionSpec.truncate("id", 10))
         frame = spark.createDataFrame([change(k, k) for k in range(60)], CHANGES)
