@@ -61,10 +61,12 @@ class OwnerError(Exception):
 class Orders:
     """The process's one writer, and the way to those of the other processes."""
 
-    def __init__(self, writer: memwal.aio.AsyncWriter, ownership: Ownership) -> None:
+    def __init__(
+        self, writer: memwal.aio.AsyncWriter, ownership: Ownership, peers: httpx.AsyncClient
+    ) -> None:
         self.writer = writer
         self.ownership = ownership
-        self.peers = httpx.AsyncClient(timeout=30)
+        self.peers = peers
         self.writes = 0
         self.lost: MemWalError | None = None
 
@@ -131,16 +133,17 @@ def create_app() -> FastAPI:
         opened = await asyncio.to_thread(open_or_create, table)
         try:
             # At the end of the block the writer is closed, which flushes what it holds.
-            async with memwal.aio.open_writer(
-                opened, options=OPTIONS, region_ids=ownership.own_regions
-            ) as writer:
-                app.state.orders = Orders(writer, ownership)
+            async with (
+                httpx.AsyncClient(timeout=30) as peers,
+                memwal.aio.open_writer(
+                    opened, options=OPTIONS, region_ids=ownership.own_regions
+                ) as writer,
+            ):
+                app.state.orders = Orders(writer, ownership, peers)
                 yield
         except RegionFencedError as error:
             # Whoever has the region now has replayed what this process acknowledged.
             logger.info("nothing left to flush: %s", error)
-        finally:
-            await app.state.orders.peers.aclose()
 
     app = FastAPI(title="Orders", lifespan=life)
 

@@ -187,7 +187,6 @@ class TestOwnership:
                     for app, n in zip(apps, ("zero", "one"), strict=True)
                 ]
                 for app, other in zip(apps, reversed(clients), strict=True):
-                    await app.state.orders.peers.aclose()
                     app.state.orders.peers = other
                 rows = [order(key) for key in range(40)]
                 answer = await clients[0].post("/orders", json=rows)
