@@ -1,8 +1,8 @@
 """Follow a table of PostgreSQL.
 
-    python follow.py --dsn "dbname=shop" --source public.orders --publication orders --table orders.lance
+    python follow.py --dsn dbname=shop --source public.orders --publication p --table orders.lance
 
-The publication has to be there (``CREATE PUBLICATION orders FOR TABLE orders``), and the server to
+The publication has to be there (``CREATE PUBLICATION p FOR TABLE orders``), and the server to
 run with ``wal_level = logical``. Killed at any moment, it goes on where it was.
 """
 
@@ -16,14 +16,17 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from itertools import islice
+from typing import Any
 
+import psycopg
 import pyarrow as pa
 from pending import Pending
-from pgoutput import Change, Commit, Decoder, Relation, Truncate
+from pgoutput import Begin, Change, Commit, Decoder, Relation, Truncate
 from slot import Slot
 from target import Target
 
 import memwal
+from memwal.table import Writer
 
 logger = logging.getLogger("follow")
 
@@ -33,13 +36,14 @@ IDLE_SECONDS = 0.1
 OPTIONS = memwal.WriterOptions(max_memtable_age=10.0)  # readers are this late at most
 
 
-def copy(slot: Slot, target: Target, writer: memwal.table.Writer) -> int:
+def copy(slot: Slot, target: Target, writer: Writer) -> int:
     """The first copy: all rows as of one moment, from which on the slot tells changes."""
     left_over = _keys(target, writer.scan(columns=list(target.key)).to_table())
     count = 0
     with slot.first_copy() as connection:
         columns = ", ".join(f'"{name}"' for name in target.schema.names)
-        with connection.cursor().copy(f"COPY (SELECT {columns} FROM {target.source}) TO STDOUT") as rows:
+        command = f"COPY (SELECT {columns} FROM {target.source}) TO STDOUT"  # noqa: S608
+        with connection.cursor().copy(command) as rows:
             for chunk in _chunks(rows.rows(), COPY_ROWS):
                 found = target.rows(
                     dict(zip(target.schema.names, row, strict=True)) for row in chunk
@@ -49,7 +53,9 @@ def copy(slot: Slot, target: Target, writer: memwal.table.Writer) -> int:
                 count += found.num_rows
         # Of a copy that was killed: rows that have been deleted since.
         if left_over:
-            writer.delete(pa.Table.from_pylist([dict(key) for key in left_over], target.keys([]).schema))
+            writer.delete(
+                pa.Table.from_pylist([dict(key) for key in left_over], target.keys([]).schema)
+            )
     return count
 
 
@@ -69,8 +75,6 @@ def follow(
     stop : callable
         Asked while nothing comes.
     """
-    import psycopg
-
     with closing(psycopg.connect(dsn)) as connection:
         target = Target.open_or_create(uri, connection, source)
     with closing(Slot(dsn, slot_name)) as slot, target.table.writer(options=OPTIONS) as writer:
@@ -92,9 +96,11 @@ def follow(
                 continue
             message = decoder.decode(data)
             if isinstance(message, Relation):
-                if not pending.in_transaction:
-                    slot.confirm(pending.write())
+                slot.confirm(pending.write())
+                slot.tell(now=True)
                 target.check(message)
+            elif isinstance(message, Begin):
+                pending.begin()
             elif isinstance(message, Change | Truncate):
                 pending.add(message)
             elif isinstance(message, Commit):
@@ -105,7 +111,7 @@ def _keys(target: Target, rows: pa.Table) -> set[tuple[tuple[str, object], ...]]
     return {tuple(row.items()) for row in rows.select(target.key).to_pylist()}
 
 
-def _chunks[T](rows: Iterator[T], size: int) -> Iterator[list[T]]:
+def _chunks(rows: Iterator[Any], size: int) -> Iterator[list[Any]]:
     while chunk := list(islice(rows, size)):
         yield chunk
 

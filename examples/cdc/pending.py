@@ -13,7 +13,8 @@ there to be read.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import time
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 from pgoutput import UNCHANGED, Change, Commit, Row, Truncate, Unchanged
@@ -22,6 +23,9 @@ from target import Target
 from memwal.table import Writer
 
 Key = tuple[str, ...]
+
+MAX_SECONDS = 0.5
+"""How long a transaction waits for others that go with it."""
 
 
 @dataclass(slots=True)
@@ -46,43 +50,60 @@ class Pending:
 
     Parameters
     ----------
+    writer : memwal.table.Writer
+        Has every region.
     source : str
         Name under which regions remember how far they are.
+
+    Attributes
+    ----------
+    in_transaction : bool
+        Whether a transaction was begun and is not through.
     """
 
     def __init__(self, target: Target, writer: Writer, source: str) -> None:
         self._target = target
         self._writer = writer
         self._source = source
+        # What is sent again is known by these; for what is new, the writer keeps the account.
+        self._had = target.table.applied(source)
         self._committed = _Pending()
         self._open: list[Change | Truncate] = []
+        self._since = 0.0
+        self.in_transaction = False
         self._commit = Commit(0, 0)
         self._written = 0
 
-    @property
-    def in_transaction(self) -> bool:
-        """Whether a transaction was begun and is not through."""
-        return bool(self._open)
+    def begin(self) -> None:
+        """A transaction is about to be sent."""
+        self.in_transaction = True
 
     def add(self, change: Change | Truncate) -> None:
         """A change of the transaction that is being sent."""
+        if isinstance(change, Change) and change.new is not None:
+            # Columns that are gone, or were not there yet when this happened.
+            absent = None if change.is_insert else UNCHANGED
+            names = self._target.schema.names
+            change = replace(change, new={name: change.new.get(name, absent) for name in names})
         self._open.append(change)
 
     def commit(self, commit: Commit, *, at_most: int) -> int:
-        """The transaction is through. Written once there are enough rows.
+        """The transaction is through. Written once there are enough rows, or they waited enough.
 
         Returns
         -------
         int
             Up to where everything is safe.
         """
-        changes, self._open = self._open, []
+        changes, self._open, self.in_transaction = self._open, [], False
         if any(self._moves_unsent(change) for change in changes):
             self.write()
             self._collect(changes, commit)
             return self._write_in_two_steps()
         self._collect(changes, commit)
-        return self.write() if len(self._committed.rows) >= at_most else self._written
+        waited = time.monotonic() - self._since
+        enough = len(self._committed.rows) >= at_most or waited > MAX_SECONDS
+        return self.write() if enough else self._written
 
     def write(self) -> int:
         """Write what is committed.
@@ -116,6 +137,8 @@ class Pending:
         )
 
     def _collect(self, changes: list[Change | Truncate], commit: Commit) -> None:
+        if self._commit.end == self._written:
+            self._since = time.monotonic()
         self._commit = commit
         pending = self._committed
         for change in changes:
@@ -169,18 +192,25 @@ class Pending:
         found = self._writer.lookup(self._target.keys(origins))
         texts = self._target.texts(found)
         for key, origin in pending.moved.items():
-            row = pending.rows[key]
-            if row is None:
-                continue
             there = texts.get(origin)
+            if there is None and self._has(key):
+                # Sent again, and gone since: its region takes nothing of this step.
+                del pending.rows[key]
+                continue
             if there is None:
                 raise LookupError(
                     f"{self._target.source} has a row {origin} that the table has not, though it "
                     "should: somebody else writes into it. Drop the slot, to copy it anew"
                 )
-            for name, value in row.items():
-                if value is UNCHANGED:
-                    row[name] = there[name]
+            pending.rows[key] = {
+                name: there[name] if value is UNCHANGED else value
+                for name, value in (pending.rows[key] or {}).items()
+            }
+
+    def _has(self, key: Key) -> bool:
+        """Whether a key's region had the newest transaction when this follower began."""
+        had = self._had.get(self._target.region_of(key), -1)
+        return had >= 2 * self._commit.lsn
 
     def _key(self, row: Row) -> Key:
         return tuple(str(row[name]) for name in self._target.key)

@@ -41,6 +41,11 @@ class Relation:
 
 
 @dataclass(frozen=True, slots=True)
+class Begin:
+    """A transaction begins: it is sent as a whole, when it was committed."""
+
+
+@dataclass(frozen=True, slots=True)
 class Commit:
     """The end of a transaction.
 
@@ -68,6 +73,7 @@ class Change:
     relation: int
     old: Row | None
     new: Row | None
+    is_insert: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +83,7 @@ class Truncate:
     relations: tuple[int, ...]
 
 
-Message = Relation | Commit | Change | Truncate | None
+Message = Relation | Begin | Commit | Change | Truncate | None
 
 
 class Decoder:
@@ -90,6 +96,8 @@ class Decoder:
         """Read one message; None for those that change no row."""
         reader = _Reader(data)
         kind = reader.text(1)
+        if kind == "B":
+            return Begin()
         if kind == "C":
             reader.number("B")
             return Commit(reader.number("Q"), reader.number("Q"))
@@ -102,7 +110,7 @@ class Decoder:
             reader.number("B")
             return Truncate(tuple(reader.number("I") for _ in range(count)))
         if kind in "IUD":
-            return self._change(reader)
+            return self._change(reader, is_insert=kind == "I")
         return None
 
     def _relation(self, reader: _Reader) -> Relation:
@@ -116,7 +124,7 @@ class Decoder:
             reader.number("i")
         return Relation(oid, name, tuple(columns))
 
-    def _change(self, reader: _Reader) -> Change:
+    def _change(self, reader: _Reader, *, is_insert: bool) -> Change:
         relation = self._relations[reader.number("I")]
         old = new = None
         while not reader.at_end:
@@ -127,7 +135,7 @@ class Decoder:
             else:
                 # Of a key alone ("K"), the other columns come as nulls that mean nothing.
                 old = {k: v for k, v in row.items() if part == "O" or v is not None}
-        return Change(relation.oid, old, new)
+        return Change(relation.oid, old, new, is_insert)
 
     def _row(self, reader: _Reader, relation: Relation) -> Row:
         reader.number("H")

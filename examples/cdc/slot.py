@@ -46,11 +46,8 @@ class Slot:
 
     def exists(self) -> bool:
         """Whether the first copy is through."""
-        return bool(
-            self._ask(
-                f"SELECT 1 FROM pg_replication_slots WHERE slot_name = '{self.name}' AND NOT temporary"
-            )
-        )
+        slots = self._ask("SELECT slot_name FROM pg_replication_slots WHERE NOT temporary")
+        return (self.name,) in slots
 
     @contextmanager
     def first_copy(self) -> Iterator[psycopg.Connection]:
@@ -90,6 +87,7 @@ class Slot:
                 continue
             kind, rest = bytes(data[:1]), bytes(data[1:])
             if kind == b"w":
+                self.tell()
                 yield rest[24:]
             elif kind == b"k":
                 self.seen_until, _, wants_answer = struct.unpack("!QQB", rest)

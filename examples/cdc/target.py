@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 import psycopg
 import pyarrow as pa
@@ -13,6 +14,7 @@ from pgoutput import Relation
 
 import memwal
 from memwal.errors import TableSetupError
+from memwal.region.routing import Router
 
 REGIONS = 4
 
@@ -78,8 +80,26 @@ class Target:
             schema=pa.schema(fields),
         )
 
+    def region_of(self, key: Sequence[str]) -> UUID:
+        """The region that a key belongs to."""
+        _, spec = self.table.region_spec()
+        (batch,) = self.keys([key]).select(spec.columns).to_batches()
+        ((region, _),) = Router(spec, self.schema).route(batch)
+        return region.region_id
+
+    def texts(self, rows: pa.Table) -> dict[tuple[str, ...], dict[str, str | None]]:
+        """Rows as the texts that they could have been made of, by key."""
+        columns = {name: _texts(rows[name]) for name in self.schema.names}
+        keys = zip(*(columns[name] for name in self.key), strict=True)
+        values = zip(*columns.values(), strict=True)
+        return {
+            key: dict(zip(columns, row, strict=True)) for key, row in zip(keys, values, strict=True)
+        }
+
     def check(self, relation: Relation) -> None:
-        """Refuse changes of a table that has changed its columns.
+        """Refuse changes of a table that has columns which this one has not.
+
+        Columns that are gone there are fine: rows keep what they had, and new ones have nulls.
 
         Raises
         ------
@@ -93,23 +113,19 @@ class Target:
             )
         there = {name: _TYPES.get(oid, pa.string()) for name, oid in relation.columns}
         here = {field.name: field.type for field in self.schema}
-        advice = []
-        for name in there.keys() - here.keys():
-            advice.append(
+        advice = [
+            *(
                 f"column {name!r} is new: add it with table.base().dataset.add_columns("
                 f"pa.field({name!r}, pa.{_call(there[name])}))"
-            )
-        for name in here.keys() - there.keys():
-            advice.append(
-                f"column {name!r} is gone: table.checkpoint(), then "
-                f"table.base().dataset.drop_columns([{name!r}])"
-            )
-        for name in there.keys() & here.keys():
-            if there[name] != here[name]:
-                advice.append(
-                    f"column {name!r} is {there[name]} now and {here[name]} here: no log can "
-                    "follow that; drop the slot, and follow into a new table"
-                )
+                for name in there.keys() - here.keys()
+            ),
+            *(
+                f"column {name!r} is {there[name]} now and {here[name]} here: no log can follow "
+                "that; drop the slot, and follow into a new table"
+                for name in there.keys() & here.keys()
+                if there[name] != here[name]
+            ),
+        ]
         if advice:
             raise SchemaChangedError(
                 f"{self.source} has changed; {'; '.join(sorted(advice))}. Then start again: "
@@ -133,10 +149,16 @@ def _column(texts: list[str | None], kind: pa.DataType) -> pa.Array:
     return column if pa.types.is_string(kind) else column.cast(kind)
 
 
+def _texts(column: pa.ChunkedArray) -> list[str | None]:
+    if pa.types.is_boolean(column.type):
+        return pc.if_else(column, "t", "f").to_pylist()
+    return column.cast(pa.string()).to_pylist()
+
+
 def _described(connection: psycopg.Connection, source: str) -> tuple[pa.Schema, list[str]]:
     """Columns and primary key of a table in PostgreSQL."""
     columns: list[tuple[Any, ...]] = connection.execute(
-        "SELECT a.attname, a.atttypid, array_position(i.indkey, a.attnum)"
+        "SELECT a.attname, a.atttypid, array_position(i.indkey::int2[], a.attnum)"
         " FROM pg_attribute a LEFT JOIN pg_index i ON i.indrelid = a.attrelid AND i.indisprimary"
         " WHERE a.attrelid = %s::regclass AND a.attnum > 0 AND NOT a.attisdropped"
         " ORDER BY a.attnum",
