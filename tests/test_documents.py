@@ -53,7 +53,11 @@ def test_the_examples_of_a_guide_run_one_after_another(
         exec(compile(example, f"{name}, example {number}", "exec"), names)
 
 
-DOCUMENTS = ["README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in DOCS)]
+DOCUMENTS = [
+    *("README.md", "CONTRIBUTING.md"),
+    *(f"docs/{path.name}" for path in DOCS),
+    *(str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("examples/**/README.md"))),
+]
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
@@ -66,7 +70,7 @@ def test_targets_that_are_named_exist(name: str) -> None:
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_links_lead_somewhere(name: str) -> None:
-    links = re.findall(r"\]\(([^)#]+)\)", (ROOT / name).read_text())
+    links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", (ROOT / name).read_text())
 
     local = [link for link in links if "://" not in link]
     assert [link for link in local if not (ROOT / name).parent.joinpath(link).exists()] == []
@@ -76,3 +80,10 @@ def test_the_readme_leads_to_every_guide() -> None:
     links = set(re.findall(r"\]\((docs/[^)#]+)\)", README))
 
     assert {f"docs/{path.name}" for path in DOCS} <= links
+
+
+def test_the_index_of_the_examples_names_them_all() -> None:
+    index = (ROOT / "examples" / "README.md").read_text()
+    folders = {path.parent.name for path in ROOT.glob("examples/*/README.md")}
+
+    assert {name for name in folders if f"]({name}/README.md)" in index} == folders
