@@ -208,6 +208,20 @@ class TestRemembered:
         collect_all(table)
         assert table.applied(SOURCE) == {REGION: 1}
 
+    def test_a_look_that_meets_the_collector_starts_again(
+        self, quick_faults: FaultyStores, make_table: MakeTable
+    ) -> None:
+        table = make_table()
+        store = quick_faults.of(table.location)
+        with table.writer() as writer:
+            writer.apply(upserts=rows({1: 1}), source=SOURCE, version=3)
+        with table.writer() as writer:
+            writer.upsert(rows({2: 2}))
+        rule = store.act("get_range", lambda: collect_all(table))
+        assert table.applied(SOURCE) == {REGION: 3}
+        assert rule.hits == 1
+        assert not any(entry.applied for entry in log(table).values())
+
     def test_when_lance_flushes_the_rows(self, table: memwal.Table) -> None:
         """Lance's writer takes over the log, and keeps no account of steps."""
         writer = table.writer()
