@@ -14,12 +14,12 @@ import multiprocessing
 import os
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Annotated, Any
 
 import httpx
 import pyarrow as pa
 from bodies import ARROW, BodyTooLargeError, read_rows, to_arrow
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, Path, Request, Response
 from fastapi.responses import JSONResponse
 from opentelemetry import metrics
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
@@ -46,6 +46,8 @@ MAX_WRITES = 256
 """Requests that may write at the same time; more are told to come back."""
 
 logger = logging.getLogger(__name__)
+
+Key = Annotated[int, Path(ge=-(2**63), lt=2**63)]
 
 FORWARDED = {"x-forwarded-by-owner": "1"}
 
@@ -113,7 +115,8 @@ class Orders:
         except httpx.TransportError as error:
             raise OwnerError(503, f"process {owner} does not answer; try again") from error
         if answer.status_code not in (200, also):
-            raise OwnerError(answer.status_code, answer.json()["error"])
+            is_ours = answer.headers.get("content-type") == "application/json"
+            raise OwnerError(answer.status_code, answer.json()["error"] if is_ours else answer.text)
         return answer
 
 
@@ -166,13 +169,13 @@ def create_app() -> FastAPI:
         return {"rows": keys.num_rows}
 
     @app.delete("/orders/{key}")
-    async def delete(key: int) -> dict[str, int]:
+    async def delete(key: Key) -> dict[str, int]:
         keys = pa.table({"id": [key]}, schema=KEYS)
         await orders().write(keys, "/orders/delete", forwarded=False)
         return {"rows": 1}
 
     @app.get("/orders/{key}")
-    async def get(key: int, request: Request) -> Response:
+    async def get(key: Key, request: Request) -> Response:
         row = await orders().find(key, forwarded=is_forwarded(request))
         return JSONResponse(row) if row is not None else _problem(404, f"no order {key}")
 

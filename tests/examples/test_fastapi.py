@@ -80,6 +80,11 @@ class TestRequests:
         assert answer.status_code == 422
         assert answer.json()["error"]
 
+    @pytest.mark.parametrize("key", ["x", str(2**63), "1.5"])
+    def test_what_is_no_key_is_refused(self, client: TestClient, key: str) -> None:
+        assert client.get(f"/orders/{key}").status_code == 422
+        assert client.delete(f"/orders/{key}").status_code == 422
+
     def test_damaged_arrow_is_refused(self, client: TestClient) -> None:
         whole = to_arrow(pa.Table.from_pylist([order(1)], schema=orders.SCHEMA))
         dice = random.Random(1)
