@@ -91,6 +91,11 @@ class MemWalOperator(BaseOperator):
     -------
     dict
         ``JobResult.to_dict()``, which is also recorded in the catalog.
+
+    Raises
+    ------
+    InvalidInputError
+        Neither ``table`` nor ``table_uri`` is given, or both; or an argument is wrong.
     """
 
     job: ClassVar[str]
@@ -214,7 +219,8 @@ class MemWalOperator(BaseOperator):
     def on_kill(self) -> None:
         """End the application, also that of an earlier try while the lease is waited for."""
         self._killed = True
-        job = self._spark_job or (self._earlier and self._earlier.job)
+        earlier = self._earlier
+        job = self._spark_job or (earlier.job if earlier is not None else None)
         if job is not None:
             job.end()
 

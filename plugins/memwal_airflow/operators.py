@@ -240,6 +240,11 @@ class MemWalQualityOperator(MemWalJobOperator):
         the severity ``warning`` as well, or none.
     **kwargs
         As of :class:`~memwal_airflow.base.MemWalOperator`.
+
+    Raises
+    ------
+    InvalidInputError
+        ``fail_on`` is none of its three values.
     """
 
     job = "quality"
@@ -276,7 +281,7 @@ def is_small(target: Target) -> bool:
     Not the backlog alone is counted: a merge of few rows looks for their keys in all of the base
     table.
     """
-    limit = conf.getint(SECTION, "local_below_bytes", fallback=0)
+    limit = int(conf.getint(SECTION, "local_below_bytes", fallback=0))
     if limit <= 0:
         return False
     status = memwal.open(target.managed.uri, storage_options=target.storage_options).status()
