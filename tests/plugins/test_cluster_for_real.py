@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import sys
 import threading
 from pathlib import Path
@@ -182,7 +183,8 @@ def test_the_end_of_a_task_is_the_end_of_its_driver(
     (process,) = node._processes.values()
     assert process.poll() is not None
     thread.join(60)
-    assert "is gone" in str(failures[0])
+    # By the missing pod, or by the look that it takes meanwhile.
+    assert re.search("is gone|told to end", str(failures[0]))
     assert catalog.runs()[0].state is RunState.FAILED
     for _ in range(100):
         if not _running(apps):
