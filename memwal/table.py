@@ -32,13 +32,14 @@ from memwal.maintenance.status import TableStatus
 from memwal.quality.rules import QualityRules
 from memwal.reader.sources import MemTables
 from memwal.reads import PastReads, Reads
-from memwal.region.discovery import discover_regions
+from memwal.region.discovery import discover_regions, read_manifests
 from memwal.region.routing import Router
 from memwal.region.spec import RegionSpec
 from memwal.storage.location import TableLocation
 from memwal.storage.open import check_reachable
 from memwal.table_index.base_table import BaseTable, open_base
 from memwal.table_index.region_specs import current_spec
+from memwal.writer.applied import look_up
 from memwal.writer.options import WriterOptions
 from memwal.writer.table_writer import TableWriter
 
@@ -177,6 +178,29 @@ class Table(Reads):
             region=region,
             replay=replay,
         )
+
+    def applied(self, source: str) -> dict[UUID, int]:
+        """Newest step of a source, by region: see :meth:`TableWriter.apply`.
+
+        Regions that never had one are left out. What a writer is acknowledging meanwhile may or
+        may not be in it.
+
+        Parameters
+        ----------
+        source : str
+
+        Raises
+        ------
+        CorruptDataError
+            An entry of a log that may have told of it is missing or damaged.
+        """
+        store = self.location.store
+        found = {}
+        for region_id, manifest in read_manifests(store).items():
+            told = look_up(store, manifest)
+            if told is not None and source in told.steps:
+                found[region_id] = told.steps[source]
+        return found
 
     def at(self, version: int | str) -> PastReads:
         """Reads of a version of the base table, or of a tag: exactly what was merged by then.

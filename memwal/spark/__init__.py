@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from memwal.extras import needs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["register", "release"]
+    from memwal.spark.streaming import BatchSink
+
+__all__ = ["foreach_batch", "register", "release"]
+
+
+def foreach_batch(uri: str, **options: Any) -> BatchSink:
+    """Return what ``DataStreamWriter.foreachBatch`` calls to write a stream into a table.
+
+    See :func:`memwal.spark.streaming.foreach_batch`.
+    """
+    from memwal.spark import streaming
+
+    return streaming.foreach_batch(uri, **options)
 
 
 def register(spark: SparkSession, *, storage_options: Mapping[str, str] | None = None) -> None:
