@@ -162,3 +162,13 @@ def matches(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
     """Whether a selector by labels chooses these."""
     assert set(selector) <= {"matchLabels"}, selector
     return all(labels.get(key) == value for key, value in selector.get("matchLabels", {}).items())
+
+
+def policies_of(objects: list[Object], namespace: str, pod: Object) -> list[Object]:
+    """The policies that choose a pod."""
+    return [
+        one
+        for one in of_kind(objects, "NetworkPolicy")
+        if one["metadata"]["namespace"] == namespace
+        and matches(one["spec"]["podSelector"], pod["metadata"]["labels"])
+    ]
