@@ -91,6 +91,11 @@ class MemWalOperator(BaseOperator):
     -------
     dict
         ``JobResult.to_dict()``, which is also recorded in the catalog.
+
+    Raises
+    ------
+    InvalidInputError
+        Neither ``table`` nor ``table_uri`` is given, or both; or an argument is wrong.
     """
 
     job: ClassVar[str]
@@ -214,15 +219,19 @@ class MemWalOperator(BaseOperator):
     def on_kill(self) -> None:
         """End the application, also that of an earlier try while the lease is waited for."""
         self._killed = True
-        job = self._spark_job or (self._earlier and self._earlier.job)
+        earlier = self._earlier
+        job = self._spark_job or (earlier.job if earlier is not None else None)
         if job is not None:
             job.end()
 
-    def leased(self, target: Target) -> str | None:
-        """What the process of the task has the lease of while its job runs; None for nothing."""
+    def leased(self, target: Target) -> tuple[str, ...]:
+        """What nobody else can have the lease of while the job runs, its own resource first.
+
+        None for a table that is in no catalog.
+        """
         from memwal.catalog.leases import job_resource
 
-        return None if self.table is None else job_resource(target.name, self.job)
+        return () if self.table is None else (job_resource(target.name, self.job),)
 
     def is_forced(self, context: Context) -> bool:
         """Whether this task, or this run, is to do its job due or not."""
@@ -329,7 +338,7 @@ class MemWalOperator(BaseOperator):
                 table_uri=target.managed.uri,
                 storage_options_ref=target.storage_options_ref,
                 # A rehearsal has no lease.
-                lease=None if self.is_dry_run(context) else self.leased(target),
+                leases=() if self.is_dry_run(context) else self.leased(target),
                 look=look,
             )
         folder = new_folder(self.job)

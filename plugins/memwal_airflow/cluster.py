@@ -88,8 +88,7 @@ class DriverPlace:
                 "results_uri in airflow.cfg to a folder there."
             )
         cluster = cluster_of(hook)
-        # With the folder: another Airflow may use the namespace, and have a DAG of this name.
-        run = sha256(f"{results.uri} {external_id}".encode()).hexdigest()[:_DIGITS]
+        run = _hashed(results, external_id)
         return cls(hook=hook, cluster=cluster, results=results, run=run, job=job)
 
     @property
@@ -128,7 +127,7 @@ class DriverPlace:
         table: str | None,
         table_uri: str,
         storage_options_ref: str | None,
-        lease: str | None,
+        leases: Sequence[str],
         look: Callable[[], None],
     ) -> DriverPod:
         """Start ``spark-submit`` for a driver.
@@ -142,8 +141,9 @@ class DriverPlace:
         table_uri : str
         storage_options_ref : str or None
             Path of a JSON file in the driver's container.
-        lease : str or None
-            What this process has the lease of. Drivers that had it once are ended.
+        leases : sequence of str
+            What nobody else can have the lease of now, that of this job first; empty when it
+            has none. Drivers that had one of them are ended.
         look : callable
             Raises when the lease is lost.
 
@@ -163,9 +163,9 @@ class DriverPlace:
             ATTEMPT_LABEL: attempt,
             f"{LABEL}job": self.job,
             f"{LABEL}table": table or "",
-            LEASE_LABEL: "" if lease is None else lease_label(lease),
+            LEASE_LABEL: self.lease_label(leases[0]) if leases else "",
         }
-        if lease is not None:
+        for lease in leases:
             self._end_without_lease(lease, look)
         command, env = self.hook.command(
             f"{self.job}.py",
@@ -194,9 +194,13 @@ class DriverPlace:
             raise
         return self._driver(attempt, submission=submission)
 
+    def lease_label(self, resource: str) -> str:
+        """The value of the label that stands for a leased resource."""
+        return _hashed(self.results, resource)
+
     def _end_without_lease(self, lease: str, look: Callable[[], None]) -> None:
         """End the drivers of tasks that died: by having their lease, this process knows it."""
-        for pod in self.cluster.pods({LEASE_LABEL: lease_label(lease)}):
+        for pod in self.cluster.pods({LEASE_LABEL: self.lease_label(lease)}):
             if pod["metadata"]["name"] != self.pod_name and not PodState.of(pod).ended:
                 log.warning(
                     "The driver pod %s has lost its lease, which is this task's now; it is ended.",
@@ -229,9 +233,9 @@ def cluster_of(hook: JobSubmitHook) -> Cluster:
     return Cluster(hook.master, namespace, context=hook.context)
 
 
-def lease_label(resource: str) -> str:
-    """The value of the label that stands for a leased resource."""
-    return sha256(resource.encode()).hexdigest()[:_DIGITS]
+def _hashed(results: ResultsFolder, name: str) -> str:
+    # With the folder: another Airflow may use the namespace, and have tables and DAGs of this name.
+    return sha256(f"{results.uri} {name}".encode()).hexdigest()[:_DIGITS]
 
 
 def clean_drivers(cluster: Cluster) -> int:

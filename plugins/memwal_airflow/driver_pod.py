@@ -210,8 +210,7 @@ class DriverPod:
                 self._uid = pod["metadata"]["uid"]
                 state = PodState.of(pod)
                 if state.started:
-                    text = self.cluster.log(self.pod_name, state.container, since=position.since)
-                    yield from position.new_lines(text, over=state.ended)
+                    yield from self._new_lines(state, position)
                 if state.ended:
                     self._ended, self._outcome = state, state.text
                     return
@@ -226,6 +225,15 @@ class DriverPod:
                 # The driver needs nobody to look at it; it is looked at again.
                 log.warning("%s", error)
             patience.rest()
+
+    def _new_lines(self, state: PodState, position: LogPosition) -> Iterator[str]:
+        try:
+            text = self.cluster.log(self.pod_name, state.container, since=position.since)
+        except KubernetesUnavailableError as error:
+            # It comes from the node, which can be gone when the rest of the pod is known.
+            log.warning("%s", error)
+            return
+        yield from position.new_lines(text, over=state.ended)
 
 
 class _Patience:

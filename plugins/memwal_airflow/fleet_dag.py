@@ -103,9 +103,9 @@ def discover(uri: str, storage_options_ref: str | None, enable: bool) -> list[st
         uri,
         sum(table.mem_wal for table in found),
     )
-    for table in found:
-        if table.problem is not None:
-            log.warning("%s cannot be opened: %s", table.uri, table.problem)
+    for seen in found:
+        if seen.problem is not None:
+            log.warning("%s cannot be opened: %s", seen.uri, seen.problem)
     catalog = Catalog()
     try:
         added = register_found(

@@ -25,7 +25,8 @@ MASTER_PREFIX = "k8s://"
 
 _ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _DEFAULT_NAMESPACE = "default"
-_TIMEOUT_SECONDS = (5.0, 30.0)
+# To connect, and until something comes.
+_TIMEOUT_SECONDS = (5.0, 10.0)
 _PAUSES_SECONDS = (0.2, 1.0, 3.0)
 _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _CONFLICT, _GONE = 401, 403, 404, 409, 410
 _VERBS = {"GET": "get or list", "DELETE": "delete"}
@@ -110,6 +111,8 @@ class Cluster:
     def log(self, name: str, container: str, *, since: str | None = None) -> str:
         """The log of a container, each line with its time; empty when it has none (yet).
 
+        It is asked for once: whoever follows a log asks again in any case.
+
         Parameters
         ----------
         name, container : str
@@ -119,7 +122,8 @@ class Cluster:
         query = {"container": container, "timestamps": "true"}
         if since is not None:
             query["sinceTime"] = since
-        found = self._ask("GET", f"pods/{quote(name)}/log", query=query, missing=(400, 404))
+        path = f"pods/{quote(name)}/log"
+        found = self._ask("GET", path, query=query, missing=(400, 404), pauses=())
         return "" if found is None else found.decode(errors="replace")
 
     def _json(
@@ -141,13 +145,14 @@ class Cluster:
         query: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
         missing: tuple[int, ...] = (_NOT_FOUND, _CONFLICT, _GONE),
+        pauses: tuple[float, ...] | None = None,
     ) -> bytes | None:
         """The answer; None when what it is about is not there (or is another by that name)."""
         from kubernetes.client import ApiException
         from urllib3.exceptions import HTTPError
 
         what = ""
-        for pause in (*_PAUSES_SECONDS, None):
+        for pause in (*(_PAUSES_SECONDS if pauses is None else pauses), None):
             try:
                 return self._send(method, path, query, body)
             except ApiException as error:
@@ -187,6 +192,9 @@ class Cluster:
             _preload_content=False,
             _return_http_data_only=True,
             _request_timeout=_TIMEOUT_SECONDS,
+            # Where Spark sends its driver to; the client would put back where it has its
+            # credentials from, whenever it renews them.
+            _host=self.host,
         )
         try:
             data: bytes = response.data
@@ -217,8 +225,6 @@ class Cluster:
                 if self._context is not None:
                     raise InvalidInputError(f"The kubeconfig cannot be used: {error}") from None
                 log.info("No credentials of Kubernetes were found; %s is asked without.", self.host)
-        # Where Spark sends its driver to; the credentials are for there.
-        known.host = self.host
         # Tried again here, where it is known what may be.
         known.retries = 0
         return client.ApiClient(known)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from airflow.sdk.configuration import conf
 
@@ -41,7 +42,7 @@ class ResultsFolder:
             return None
         found = parse_uri(uri)
         # As a URI also where it is a folder that both sides mount: a path would be a file.
-        address = f"file://{found.path}" if found.scheme == LOCAL else str(found)
+        address = f"file://{quote(found.path)}" if found.scheme == LOCAL else str(found)
         options_file = conf.get(SECTION, "results_options_file", fallback=None) or None
         return cls(uri=address, options_file=options_file)
 

@@ -10,6 +10,7 @@ from airflow.sdk.configuration import conf
 
 import memwal
 from memwal.errors import InvalidInputError
+from memwal.spark.apps_folder import apps_folder
 from memwal.spark.java import ensure_java
 from memwal.telemetry.tracing import trace_environment
 
@@ -65,15 +66,14 @@ def properties_file() -> str | None:
 def application_path(name: str, *, mode: str = CLIENT) -> str:
     """Path of a Spark application, such as ``merge.py``.
 
-    They are in ``[memwal] spark_apps_folder``; by default in ``spark_apps`` beside the plugins
-    folder, and in cluster mode in ``/opt/memwal/spark_apps`` of the driver's image.
+    They are in ``[memwal] spark_apps_folder``; by default those that came with memwal, and in
+    cluster mode those in ``/opt/memwal/spark_apps`` of the driver's image.
 
     Raises
     ------
     InvalidInputError
         There is no such file, or a driver in a cluster would not have it.
     """
-    default = str(Path(__file__).resolve().parents[2] / "spark_apps")
     folder = conf.get(SECTION, "spark_apps_folder", fallback=None)
     if mode == CLUSTER:
         folder = folder or _APPS_IN_IMAGE
@@ -83,7 +83,7 @@ def application_path(name: str, *, mode: str = CLIENT) -> str:
                 f"airflow.cfg to where the applications are in its image, such as {_APPS_IN_IMAGE}."
             )
         return f"{folder.rstrip('/')}/{name}"
-    path = Path((folder or default).removeprefix(IN_IMAGE)) / name
+    path = Path((folder or str(apps_folder())).removeprefix(IN_IMAGE)) / name
     if not path.is_file():
         raise InvalidInputError(
             f"There is no Spark application {path}; set [memwal] spark_apps_folder in airflow.cfg."

@@ -22,14 +22,19 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from memwal_airflow import driver_pod, fleet_dag, jobs, kubernetes_api
 from memwal_airflow.assets import merged_asset
 from memwal_airflow.base import external_id
-from memwal_airflow.cluster import DriverPlace, lease_label
+from memwal_airflow.cluster import DriverPlace
 from memwal_airflow.operators import (
     MemWalCollectOperator,
+    MemWalIndexOperator,
     MemWalMergeOperator,
     MemWalSnapshotOperator,
+    MemWalVerifyOperator,
+    TableCheckpointOperator,
 )
 from memwal_airflow.processes import ProcessId
 from memwal_airflow.reattach import STATE_KEY
+from memwal_airflow.results_folder import ResultsFolder
+from memwal_airflow.target import open_target
 from support.kubernetes_server import Fault, KubernetesServer, Pod
 
 import memwal
@@ -178,7 +183,7 @@ def test_a_merge_is_submitted_followed_leased_recorded_and_cleaned_up(
     labels = seen["labels"]
     assert labels["memwal.io/table"] == "t"
     assert labels["memwal.io/job"] == "merge"
-    assert labels["memwal.io/lease"] == lease_label("table/t/merge")
+    assert labels["memwal.io/lease"] == driver_place(context).lease_label("table/t/merge")
     assert seen["name"] == f"memwal-merge-{labels['memwal.io/run']}"
     assert "local:///opt/memwal/spark_apps/merge.py" in seen["args"]
     assert "--storage-options-file" not in seen["args"]
@@ -205,7 +210,7 @@ def test_arguments_reach_the_driver_as_they_are(made: Any, context: Any) -> None
         table="t",
         table_uri="s3://lake/a$b",
         storage_options_ref="/etc/lake/options.json",
-        lease=None,
+        leases=(),
         look=lambda: None,
     )
     assert next(driver.lines(lambda: None)) == "submitting"
@@ -429,6 +434,15 @@ def test_an_api_server_that_is_away_for_a_while_ends_nothing(made: Any, context:
     assert task().execute(context)["figures"]["generations"] == 4
 
 
+def test_a_log_that_went_with_its_node_is_not_waited_for(
+    made: Any, context: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    made.server.faults.append(Fault(method="GET", path="/log", status=502, times=10**6))
+    made.server.on_pod = merge
+    assert task().execute(context)["figures"]["generations"] == 4
+    assert "/log: it answered 502" in caplog.text
+
+
 def test_a_lost_lease_ends_the_driver(made: Any, catalog: Catalog, context: Any) -> None:
     def drive(pod: Pod) -> None:
         until(lambda: pod.server.asked("PATCH", "configmaps") > 0)
@@ -443,8 +457,10 @@ def test_a_lost_lease_ends_the_driver(made: Any, catalog: Catalog, context: Any)
 
 
 def test_who_has_the_lease_ends_the_driver_that_has_it_no_longer(made: Any, context: Any) -> None:
+    place = driver_place(context)
+
     def leave(name: str, lease: str, phase: str) -> Pod:
-        labels = {"memwal.io/lease": lease_label(lease), "memwal.io/attempt": "x"}
+        labels = {"memwal.io/lease": place.lease_label(lease), "memwal.io/attempt": "x"}
         spec = {"containers": [{"name": "spark-kubernetes-driver"}]}
         body = {"metadata": {"name": name, "labels": labels}, "spec": spec}
         made.server.make("pods", "spark", body)["status"]["phase"] = phase
@@ -453,6 +469,8 @@ def test_who_has_the_lease_ends_the_driver_that_has_it_no_longer(made: Any, cont
     orphan = leave("orphan", "table/t/merge", "Running")
     ended = leave("ended", "table/t/merge", "Succeeded")
     other = leave("other", "table/u/merge", "Running")
+    # It cannot have the lease that it does the work of merges with.
+    checkpoint = leave("checkpoint", "table/t/checkpoint", "Running")
     # A rehearsal has no lease, and ends nobody.
     context["params"] = {"dry_run": True}
     collector = leave("collector", "table/t/gc", "Running")
@@ -465,7 +483,36 @@ def test_who_has_the_lease_ends_the_driver_that_has_it_no_longer(made: Any, cont
     context["task_state_store"].values.clear()
     made.server.on_pod = merge
     task().execute(context)
-    assert [pod.exists for pod in (orphan, ended, other)] == [False, True, True]
+    found = [pod.exists for pod in (orphan, checkpoint, ended, other)]
+    assert found == [False, False, True, True]
+
+
+def test_another_airflow_has_other_names(
+    made: Any, context: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = driver_place(context)
+    monkeypatch.setenv("AIRFLOW__MEMWAL__RESULTS_URI", str(tmp_path / "elsewhere"))
+    there = driver_place(context)
+    assert here.pod_name != there.pod_name
+    assert here.lease_label("table/t/merge") != there.lease_label("table/t/merge")
+
+
+def test_what_nobody_else_can_have_the_lease_of(catalog: Catalog) -> None:
+    def leased(operator: Any) -> tuple[str, ...]:
+        with open_target(operator.table, operator.table_uri, None, None) as target:
+            found: tuple[str, ...] = operator.leased(target)
+        return tuple(name.removeprefix("table/t/") for name in found)
+
+    index = MemWalIndexOperator(task_id="i", table="t")
+    assert leased(task()) == ("merge", "checkpoint")
+    assert leased(index) == ("index", "checkpoint")
+    assert leased(MemWalIndexOperator(task_id="i", table="t", index="x")) == ("index/x",)
+    assert leased(MemWalCollectOperator(task_id="c", table="t")) == ("gc",)
+    checkpoint = TableCheckpointOperator(task_id="c", table="t")
+    assert leased(checkpoint) == ("checkpoint", "merge", "index")
+    uri = catalog.get("t").uri
+    for operator in (MemWalIndexOperator, TableCheckpointOperator, MemWalVerifyOperator):
+        assert leased(operator(task_id="x", table_uri=uri)) == ()
 
 
 @pytest.mark.parametrize("where", ["submitting", "running", "attached"])
@@ -549,6 +596,26 @@ def test_what_a_driver_cannot_be_given_is_refused(
     assert made.server.asked("POST", "pods") == 0
 
 
+@pytest.mark.parametrize(
+    ("given", "address"),
+    [
+        ("s3://lake/results/", "s3://lake/results"),
+        ("/mnt/a b%20", "file:///mnt/a%20b%2520"),
+        ("file:///mnt/r", "file:///mnt/r"),
+        ("ftp://host/r", None),
+        ("", None),
+    ],
+)
+def test_where_results_go(monkeypatch: pytest.MonkeyPatch, given: str, address: str) -> None:
+    monkeypatch.setenv("AIRFLOW__MEMWAL__RESULTS_URI", given)
+    if given.startswith("ftp"):
+        with pytest.raises(InvalidInputError, match="scheme is not known"):
+            ResultsFolder.configured()
+        return
+    found = ResultsFolder.configured()
+    assert (found and found.uri) == address
+
+
 def test_options_of_the_results_are_read_here_and_there(
     made: Any, context: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -558,7 +625,7 @@ def test_options_of_the_results_are_read_here_and_there(
     place = driver_place(context)
     assert place.results.options == {"timeout": "5s"}
     driver = place.submit(
-        [], table=None, table_uri="/t", storage_options_ref=None, lease=None, look=lambda: None
+        [], table=None, table_uri="/t", storage_options_ref=None, leases=(), look=lambda: None
     )
     assert next(driver.lines(lambda: None)) == "submitting"
     until(lambda: len(made.server.pods) == 1)

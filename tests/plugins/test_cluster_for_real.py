@@ -15,9 +15,11 @@ from memwal_airflow.driver_pod import DriverPod
 from memwal_airflow.operators import MemWalMergeOperator
 from support.kubelet import Kubelet
 from support.kubernetes_server import KubernetesServer, Pod
+from support.s3_emulator import SECRET_KEY, running_emulator
 
 from memwal.catalog import Catalog, Policy, RunState
 from memwal.quality.rules import QualityRules
+from memwal.storage.open import open_store
 
 ROOT = Path(__file__).resolve().parents[2]
 SECRET = "hunter2-in-the-cluster"
@@ -64,6 +66,7 @@ def test_a_whole_merge(
     kubernetes: KubernetesServer,
     node: Kubelet,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     expectation = {
@@ -73,15 +76,15 @@ def test_a_whole_merge(
     }
     rules = QualityRules.from_dict({"mode": "warn", "suite": [expectation]})
     catalog.update("t", policy=Policy(merge_at_generations=4, quality=rules))
-    pods: list[dict[str, Any]] = []
-
-    def run(pod: Pod) -> None:
-        pods.append(pod.body)
-        node.run(pod)
-
-    kubernetes.on_pod = run
-    task = MemWalMergeOperator(task_id="merge", table="t", outlets=[merged_asset("t")])
-    result = task.execute(context)
+    with running_emulator(tmp_path) as emulator:
+        store = f"s3://{emulator.create_bucket()}/results"
+        # As a Secret that is mounted here and in the driver.
+        mounted = tmp_path / "lake.json"
+        mounted.write_text(json.dumps(emulator.storage_options))
+        monkeypatch.setenv("AIRFLOW__MEMWAL__RESULTS_URI", store)
+        monkeypatch.setenv("AIRFLOW__MEMWAL__RESULTS_OPTIONS_FILE", str(mounted))
+        result, pods = _merged(kubernetes, node, context)
+        assert list(open_store(store, emulator.storage_options).list("")) == []
 
     # Rows of the one region that is due; its key is merged once.
     assert result["figures"]["generations"] == 4
@@ -91,7 +94,6 @@ def test_a_whole_merge(
     assert (record.state, record.result) == (RunState.SUCCEEDED, result)
     assert "memwal: Spark application local-" in capsys.readouterr().out
     assert kubernetes.objects == {}
-    assert list((tmp_path / "results").iterdir()) == []
     assert list((tmp_path / "state").iterdir()) == []
 
     (body,) = pods
@@ -108,8 +110,8 @@ def test_a_whole_merge(
     sent = json.dumps([body, kubernetes.requests]) + "".join(
         path.read_text() for path in node.folder.rglob("spark.properties")
     )
-    assert SECRET not in sent
-    assert "left-behind" not in sent
+    for secret in (SECRET, SECRET_KEY, "left-behind"):
+        assert secret not in sent
     # The expression came through Spark and Kubernetes as it was.
     words = ran["command"]
     assert json.loads(words[words.index("--quality") + 1])["suite"][0]["kwargs"] == {
@@ -127,6 +129,21 @@ def test_a_whole_merge(
         ("PATCH", "networkpolicies"),
         ("PATCH", "configmaps"),
     }
+
+
+def _merged(
+    kubernetes: KubernetesServer, node: Kubelet, context: Any
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The result of a merge, and the pods that were made for it."""
+    pods: list[dict[str, Any]] = []
+
+    def run(pod: Pod) -> None:
+        pods.append(pod.body)
+        node.run(pod)
+
+    kubernetes.on_pod = run
+    task = MemWalMergeOperator(task_id="merge", table="t", outlets=[merged_asset("t")])
+    return task.execute(context), pods
 
 
 def test_the_end_of_a_task_is_the_end_of_its_driver(
