@@ -177,8 +177,10 @@ def test_commands_of_spark_and_memwal_exist() -> None:
     folder = Path(str(pyspark.__file__)).parent
     (jar,) = (folder / "jars").glob("spark-core_*.jar")
     with zipfile.ZipFile(jar) as classes:
-        for _, name, *_ in spark:
+        for _, name, *options in spark:
             assert name.replace(".", "/") + ".class" in classes.namelist()
+            # Spark takes an option and its value as two words only.
+            assert not any("=" in option for option in options)
     assert (folder / "bin" / "spark-class").is_file()
 
     group = typer.main.get_command(app)
