@@ -6,6 +6,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from memwal.version import __version__
+
 if TYPE_CHECKING:
     from memwal import aio, errors
     from memwal.errors import MemWalError
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from memwal.writer.options import WriterOptions
 
 __all__ = [
+    "__version__",
     "MemWalError",
     "RegionSpec",
     "Table",

@@ -177,7 +177,15 @@ class AsyncWriter:
         await _run(self._others, self._writer.flush, timeout=timeout)
 
     async def lookup(self, keys: Any, *, columns: Sequence[str] | None = None) -> pa.Table:
-        """Look rows up by key, unflushed ones included: :meth:`memwal.Table.lookup`."""
+        """Look rows up by key, unflushed ones included: :meth:`memwal.Table.lookup`.
+
+        Parameters
+        ----------
+        keys : array or table
+            Keys of the rows, as :meth:`memwal.Table.lookup` takes them.
+        columns : sequence of str, optional
+            Columns to return, in this order; all by default.
+        """
         return await _run(self._others, self._writer.lookup, keys, columns=columns)
 
     async def scan(
@@ -188,6 +196,15 @@ class AsyncWriter:
         limit: int | None = None,
     ) -> pa.Table:
         """Read the newest row of every key, unflushed ones included: :meth:`memwal.Table.scan`.
+
+        Parameters
+        ----------
+        columns : sequence of str, optional
+            Columns to return, in this order; all by default.
+        filter : str, optional
+            SQL predicate over any columns.
+        limit : int, optional
+            At most this many rows.
 
         Returns
         -------
@@ -231,6 +248,11 @@ class AsyncHandle:
 
     It may be awaited by many tasks, more than once, or never. A task that is cancelled while it
     waits changes nothing for the write.
+
+    Parameters
+    ----------
+    handle : WriteHandle
+        Of the same write, for threads.
     """
 
     __slots__ = ("_handle",)

@@ -46,7 +46,8 @@ class Catalog(History):
     Parameters
     ----------
     url : str, optional
-        SQLAlchemy URL; by default ``$MEMWAL_CATALOG_URL``, else ``catalog.db`` in
+        SQLAlchemy URL; by default ``$MEMWAL_CATALOG_URL``, else the content of the file
+        ``$MEMWAL_CATALOG_URL_FILE``, else ``catalog.db`` in
         ``$XDG_DATA_HOME/memwal`` (``~/.local/share/memwal``).
     snapshot_path : str or Path, optional
         File that is rewritten whenever tables change, for Airflow's DAG files; by default
@@ -159,6 +160,14 @@ class Catalog(History):
     def update(self, name: str, /, **changes: Unpack[TableChanges]) -> ManagedTable:
         """Change ``uri``, ``storage_options_ref``, ``policy``, ``owner`` or ``enabled``.
 
+        Parameters
+        ----------
+        name : str
+            Name of the managed table.
+        **changes :
+            New values of ``uri``, ``storage_options_ref``, ``policy``, ``owner`` or ``enabled``;
+            what is not given stays.
+
         Raises
         ------
         ObjectNotFoundError
@@ -188,6 +197,11 @@ class Catalog(History):
 
         The Lance table itself, its job runs and its backlog history stay.
 
+        Parameters
+        ----------
+        name : str
+            Name of the managed table.
+
         Raises
         ------
         ObjectNotFoundError
@@ -203,6 +217,11 @@ class Catalog(History):
     def get(self, name: str) -> ManagedTable:
         """Return one table.
 
+        Parameters
+        ----------
+        name : str
+            Name of the managed table.
+
         Raises
         ------
         ObjectNotFoundError
@@ -212,7 +231,13 @@ class Catalog(History):
             return _table(self._find(session, name))
 
     def list(self, *, enabled_only: bool = False) -> list[ManagedTable]:
-        """Return the tables by name."""
+        """Return the tables by name.
+
+        Parameters
+        ----------
+        enabled_only : bool, default False
+            Whether tables that are switched off are left out.
+        """
         query = select(ManagedTableRow).order_by(ManagedTableRow.name)
         if enabled_only:
             query = query.where(ManagedTableRow.enabled)

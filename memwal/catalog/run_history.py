@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, func, or_, select, update
+from sqlalchemy import ColumnElement, and_, func, literal, or_, select, update
 
 from memwal.catalog.active_run import BEAT_SECONDS, ActiveRun
 from memwal.catalog.database import Database, database_time
@@ -23,7 +23,9 @@ logger = logging.getLogger(__name__)
 RUN_SILENCE = timedelta(seconds=4 * BEAT_SECONDS)
 """A run that says it is alive, and then says nothing for so long, is taken for dead."""
 
-_RUNNING = JobRunRow.state == RunState.RUNNING.value
+# Spelled out in the statement, since a database cannot tell of a parameter that the index of such
+# runs has them.
+_RUNNING = JobRunRow.state == literal(RunState.RUNNING.value, literal_execute=True)
 
 
 class RunHistory:
@@ -105,6 +107,15 @@ class RunHistory:
 
         One that was taken for dead meanwhile and is not, is ``running`` again; one that has ended
         is left as it is.
+
+        Parameters
+        ----------
+        run_id : int
+            Number of the run.
+        done, total : int, optional
+            Tasks that are done, and of how many.
+        rows, bytes : int, optional
+            Worked on so far.
         """
         found = {"done": done, "total": total, "rows": rows, "bytes": bytes}
         with self._database.writing() as session:
@@ -180,6 +191,19 @@ class RunHistory:
         """Record a run around the block that does it, with its progress.
 
         When the process dies, the run becomes ``abandoned`` about a minute later.
+
+        Parameters
+        ----------
+        table : str
+            Name of the managed table.
+        job : str
+            ``merge``, ``index`` ...
+        external_id : str, optional
+            Name of the run for whoever started it, such as an id of Airflow.
+        version_before : int, optional
+            Version of the base table before the run.
+        lease : Lease, optional
+            The lease that it runs under.
 
         Examples
         --------
@@ -258,6 +282,11 @@ class RunHistory:
     def run(self, run_id: int) -> JobRun:
         """Return one run.
 
+        Parameters
+        ----------
+        run_id : int
+            Number of the run.
+
         Raises
         ------
         ObjectNotFoundError
@@ -270,7 +299,13 @@ class RunHistory:
             return as_run(row, database_time(session))
 
     def last_runs(self, table: str) -> dict[str, datetime]:
-        """When each job of a table last ended well, in UTC; jobs that never did are absent."""
+        """When each job of a table last ended well, in UTC; jobs that never did are absent.
+
+        Parameters
+        ----------
+        table : str
+            Name of the managed table.
+        """
         query = (
             select(JobRunRow.job, func.max(JobRunRow.finished_at))
             .where(JobRunRow.table_name == table)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from memwal.extras import needs
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -15,8 +17,16 @@ def register(spark: SparkSession, *, storage_options: Mapping[str, str] | None =
     """Make ``spark.read.format("memwal")`` known to a session.
 
     See :func:`memwal.spark.data_source.register`.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        Also one of Spark Connect.
+    storage_options : mapping of str to str, optional
+        For all loads of this session.
     """
-    from memwal.spark import data_source
+    with needs("spark"):
+        from memwal.spark import data_source
 
     data_source.register(spark, storage_options=storage_options)
 
@@ -27,6 +37,13 @@ def release(uri: str, *, storage_options: Mapping[str, str] | None = None) -> in
     Without it a protection ends by itself, ``protect_seconds`` after the last query or task that
     read it. Data frames that were loaded before may fail from here on, once what they read is
     collected. Returns how many tags there were.
+
+    Parameters
+    ----------
+    uri : str
+        Address of the table: a path, ``s3://``, ``gs://`` or ``az://``.
+    storage_options : mapping of str to str, optional
+        As Lance takes them; they go wherever the table goes.
 
     Raises
     ------

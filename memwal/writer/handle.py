@@ -208,7 +208,13 @@ class WriteHandle:
         return None
 
     def add_done_callback(self, call: Callable[[WriteHandle], None]) -> None:
-        """Call something with this handle once the write is done, from whichever thread."""
+        """Call something with this handle once the write is done, from whichever thread.
+
+        Parameters
+        ----------
+        call : callable
+            Given this handle; it must not block, and what it raises is logged.
+        """
         left = len(self._parts)
         if not left:
             _safely(lambda: call(self))

@@ -68,6 +68,7 @@ class RegionWriter:
         *,
         spec_id: int = 0,
         region_fields: tuple[tuple[str, bytes], ...] = (),
+        merged: int = 0,
         keep: bool = True,
     ) -> None:
         """Claim the region and replay its log, or abandon the log unless it is to be kept.
@@ -83,7 +84,12 @@ class RegionWriter:
         self._options = options = workshop.options
         self._counters = workshop.counters.region(region_id)
         claim = claim_region(
-            workshop.store, region_id, spec_id=spec_id, region_fields=region_fields, replay=keep
+            workshop.store,
+            region_id,
+            spec_id=spec_id,
+            region_fields=region_fields,
+            merged=merged,
+            replay=keep,
         )
         if not keep:
             claim = abandon_log(workshop.store, claim)

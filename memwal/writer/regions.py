@@ -207,6 +207,7 @@ class HeldRegions:
                 form.shape,
                 spec_id=form.spec_id,
                 region_fields=assignment.field_values,
+                merged=form.base.details.merged.get(region_id, 0),
                 keep=self._keep or region_id in self._started_over,
             )
             self._started_over.add(region_id)
