@@ -22,7 +22,7 @@ import sys
 class Absent:
     def find_spec(self, name, path=None, target=None):
         if name in ("typer", "rich", "sqlalchemy", "alembic", "pyspark", "great_expectations",
-                    "prometheus_client", "datafusion", "psycopg", "psycopg2"):
+                    "prometheus_client", "datafusion", "boto3", "psycopg", "psycopg2"):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Absent())
 """
@@ -32,6 +32,10 @@ ASKED = {
     "spark": "from memwal.spark.session import spark_session; spark_session('app')",
     "quality": "from memwal.quality.great_expectations import load_gx; load_gx()",
     "metrics": "from memwal.telemetry.endpoint import MetricsEndpoint; MetricsEndpoint(None)",
+    "aws": (
+        "from memwal.storage.open import open_store; "
+        "open_store('s3://bucket/t', {'aws_profile': 'lake'})"
+    ),
     "expressions": (
         "import pyarrow as pa; from memwal.region.expressions import Expression; "
         "Expression('col0', pa.int64(), 1).value_type([pa.int64()])"

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from memwal.errors import InvalidInputError, StoreAccessError
+from memwal.extras import needs
 from memwal.storage import uris
 from memwal.storage.credentials import EXPIRES, NAMES, Credentials, Fetch
 from memwal.storage.options_file import read_options_file
@@ -102,6 +103,8 @@ def credentials_for(
     ------
     InvalidInputError
         No such source is known here.
+    MissingExtraError
+        It is a profile of AWS, and boto3 is not installed.
     """
     source = options.get(CREDENTIALS_FROM)
     if source is None and scheme == uris.S3:
@@ -148,10 +151,8 @@ def _source(source: str) -> Fetch:
         return functools.partial(_from_file, Path(source.removeprefix(_FILE)))
     name, _, profile = source.partition(":")
     if name == _BOTO3:
-        if find_spec(_BOTO3) is None:
-            raise InvalidInputError(
-                f"credentials of {source!r} (a profile of AWS) need boto3: install it here"
-            )
+        with needs("aws"):
+            import boto3  # noqa: F401
         return functools.partial(_from_boto3, profile or None)
     if source in _registered:
         # Looked up each time: whoever has the credentials of a name has those of its new source.

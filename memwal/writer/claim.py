@@ -14,7 +14,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+from tenacity import (
+    Retrying,
+    retry_if_exception_type,
+    stop_after_attempt,
+    stop_after_delay,
+    wait_random_exponential,
+)
 
 from memwal.errors import (
     ConflictError,
@@ -35,6 +41,8 @@ from memwal.writer.log_errors import fenced_by, log_gap
 logger = logging.getLogger(__name__)
 
 _ATTEMPTS = 20
+# No further attempt begins after this time: one alone takes minutes where a store never answers.
+_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +121,7 @@ def claim_region(
     # one that another claim wrote: claiming once more costs an epoch and is always right.
     retrying = Retrying(
         retry=retry_if_exception_type((ConflictError, StoreUnavailableError)),
-        stop=stop_after_attempt(_ATTEMPTS),
+        stop=stop_after_attempt(_ATTEMPTS) | stop_after_delay(_SECONDS),
         wait=wait_random_exponential(multiplier=0.01, max=2),
         reraise=True,
     )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import threading
 import time
 import urllib.request
+from contextlib import suppress
 from email.utils import formatdate
 from pathlib import Path
 
@@ -73,6 +76,7 @@ def test_a_fit_store_with_a_table(table: memwal.Table) -> None:
     assert "aws_access_key_id" in checks(found)["credentials"].text
 
 
+@pytest.mark.slow
 def test_a_place_where_no_table_is(place: TableLocation) -> None:
     found = diagnose(place)
 
@@ -81,10 +85,24 @@ def test_a_place_where_no_table_is(place: TableLocation) -> None:
     assert list(place.store.list("")) == []
 
 
-def overwrites(request: Request, forward: Forward) -> Answer | None:
-    """A store that does not know of conditions."""
-    del request.headers["If-None-Match"]
-    return forward()
+class Overwriting:
+    """A store that does not know of conditions.
+
+    The second and the third manifest of a data set come at the same moment, so that both are
+    for the same version.
+    """
+
+    def __init__(self) -> None:
+        self._arrived = itertools.count()
+        self._both = threading.Barrier(2)
+
+    def __call__(self, request: Request, forward: Forward) -> Answer | None:
+        del request.headers["If-None-Match"]
+        manifest = request.method == "PUT" and "/_versions/" in request.path
+        if manifest and next(self._arrived) in (1, 2):
+            with suppress(threading.BrokenBarrierError):
+                self._both.wait(timeout=60)
+        return forward()
 
 
 def denied(method: str) -> Rule:
@@ -95,7 +113,7 @@ def denied(method: str) -> Rule:
 
 
 def test_a_store_that_overwrites(place: TableLocation, gateway: Gateway) -> None:
-    gateway.rule = overwrites
+    gateway.rule = Overwriting()
 
     found = checks(diagnose(place))
 
@@ -132,6 +150,7 @@ def test_a_permission_that_lacks(
     assert list(place.store.list("")) == []
 
 
+@pytest.mark.slow
 def test_what_cannot_be_deleted_is_named(place: TableLocation, gateway: Gateway) -> None:
     gateway.rule = denied("POST")
 
@@ -142,6 +161,7 @@ def test_what_cannot_be_deleted_is_named(place: TableLocation, gateway: Gateway)
     assert left[:30] in found.advice
 
 
+@pytest.mark.slow
 def test_a_clock_that_is_wrong(place: TableLocation, gateway: Gateway) -> None:
     def late(request: Request, forward: Forward) -> Answer | None:
         answer = forward()
@@ -158,6 +178,7 @@ def test_a_clock_that_is_wrong(place: TableLocation, gateway: Gateway) -> None:
     assert 88 <= int(found.text.split("+")[1].split()[0]) <= 92
 
 
+@pytest.mark.slow
 def test_a_bucket_that_keeps_versions(emulator: S3Emulator, place: TableLocation) -> None:
     bucket = place.uri.split("/")[2]
     body = b"<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>"
@@ -198,7 +219,7 @@ def test_the_command(place: TableLocation, gateway: Gateway, tmp_path: Path) -> 
     arguments = ["doctor", place.uri, "--storage-options-file", str(options)]
 
     fit = CliRunner().invoke(app, [*arguments, "--json"])
-    gateway.rule = overwrites
+    gateway.rule = Overwriting()
     unfit = CliRunner().invoke(app, arguments)
 
     assert fit.exit_code == 0, fit.output

@@ -16,6 +16,7 @@ from support import native
 
 import memwal
 from memwal.errors import RegionFencedError
+from memwal.maintenance.doctor import State, diagnose
 from memwal.maintenance.verify import verify
 from memwal.storage.location import TableLocation
 from memwal.storage.open import check_put_if_absent
@@ -166,3 +167,12 @@ def test_processes_that_fence_each_other_lose_nothing(place: Place) -> None:
     assert acknowledged <= set(table.scan(columns=["id"]).to_table()["id"].to_pylist())
     assert table.checkpoint().problems == ()
     assert verify(table.location).findings == ()
+
+
+def test_the_doctor_finds_it_fit(place: Place) -> None:
+    found = diagnose(TableLocation(place.new_uri(), place.options))
+
+    assert [check for check in found.checks if check.state is State.ERROR] == []
+    assert {"put-if-absent", "lance", "delete"} <= {
+        check.name for check in found.checks if check.state is State.OK
+    }

@@ -13,7 +13,12 @@ from support.store_gateway import Answer, Forward, Gateway, Request, Rule, pass_
 from support.tables import rows, state
 
 import memwal
-from memwal.errors import BackPressureError, OutcomeUnknownError, StoreAccessError
+from memwal.errors import (
+    BackPressureError,
+    OutcomeUnknownError,
+    StoreAccessError,
+    StoreUnavailableError,
+)
 
 
 def first(count: int, then: Rule) -> Rule:
@@ -53,7 +58,7 @@ def reopened(table: memwal.Table) -> dict[int, int | None]:
 
 
 @pytest.mark.parametrize("fault", [slow_down, work_and_hang_up, work_and_fail])
-@pytest.mark.parametrize("count", [1, 6])
+@pytest.mark.parametrize("count", [1, pytest.param(6, marks=pytest.mark.slow)])
 def test_a_burst_of_failures_is_waited_out(
     table: memwal.Table, gateway: Gateway, fault: Rule, count: int
 ) -> None:
@@ -135,7 +140,7 @@ def test_flushes_that_fail_hold_writes_back_and_are_made_up_for(
     written = {}
     with table.writer(options=options) as writer:
         gateway.rule = no_generations
-        with pytest.raises(BackPressureError, match="SlowDown"):
+        with pytest.raises(BackPressureError, match="wait for their flush"):
             for key in range(20):
                 writer.upsert(rows({key: key}))
                 written[key] = key
@@ -146,6 +151,29 @@ def test_flushes_that_fail_hold_writes_back_and_are_made_up_for(
     assert 0 < len(written) < 20
     assert table.checkpoint().problems == ()
     assert state(table.base().dataset.to_table()) == written
+
+
+def test_a_claim_of_a_store_that_never_answers_ends(
+    table: memwal.Table, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(request: Request, forward: Forward) -> Answer | None:
+        if request.method != "PUT":
+            return forward()
+        time.sleep(1)
+        return None
+
+    monkeypatch.setattr("memwal.writer.claim._SECONDS", 0.5)
+    options = {**table.location.storage_options, "timeout": "200ms", "client_max_retries": "0"}
+    hurried = memwal.open(table.uri, storage_options=options)
+    gateway.rule = never
+    gateway.taken()
+
+    with pytest.raises(StoreUnavailableError, match="no answer came in time"):
+        hurried.writer().claim()
+
+    assert gateway.methods().count("PUT") <= 4
+    gateway.rule = pass_on
+    assert reopened(table) == {}
 
 
 @pytest.mark.slow
