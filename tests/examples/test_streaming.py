@@ -21,8 +21,8 @@ from memwal.region.routing import Router
 
 HERE = Path(__file__).parents[2] / "examples" / "streaming"
 KEYS = 60
-FILES = 2
-KILLS = 1
+FILES = 8
+KILLS = 4
 
 
 class Changes:
