@@ -7,13 +7,14 @@ once more, which ends in the same rows.
 
 A row whose key changed, and that has values which were not sent, is the exception: they stand in
 the row of the old key, which may be in another region. Such a transaction is a batch of its own, of
-two steps: first all rows, then the deletes. As long as some region lacks its rows, the old row is
-there to be read.
+three steps: rows that moved, all other rows, deletes. As long as some region lacks a row that
+moved, the old row is there to be read.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -23,6 +24,8 @@ from target import Target
 from memwal.table import Writer
 
 Key = tuple[str, ...]
+
+_LAST = 2  # The steps of a transaction are numbered from 0.
 
 MAX_SECONDS = 0.5
 """How long a transaction waits for others that go with it."""
@@ -99,7 +102,7 @@ class Pending:
         if any(self._moves_unsent(change) for change in changes):
             self.write()
             self._collect(changes, commit)
-            return self._write_in_two_steps()
+            return self._write_in_steps()
         self._collect(changes, commit)
         waited = time.monotonic() - self._since
         enough = len(self._committed.rows) >= at_most or waited > MAX_SECONDS
@@ -114,19 +117,34 @@ class Pending:
             Up to where everything is safe.
         """
         if self._commit.end > self._written:
-            upserts, deletes = self._taken()
-            self._apply(upserts, deletes, 2 * self._commit.lsn + 1)
+            pending, self._committed = self._committed, _Pending()
+            self._complete(pending, lambda _: _LAST)
+            self._apply(_LAST, self._rows(pending, pending.rows), self._deletes(pending))
+            self._written = self._commit.end
         return self._written
 
-    def _write_in_two_steps(self) -> int:
-        upserts, deletes = self._taken()
-        self._apply(upserts, None, 2 * self._commit.lsn)
-        self._apply(None, deletes, 2 * self._commit.lsn + 1)
+    def _write_in_steps(self) -> int:
+        pending, self._committed = self._committed, _Pending()
+        moved = {key for key, origin in pending.moved.items() if key != origin}
+        if moved & {pending.moved[key] for key in moved}:
+            raise LookupError(
+                f"one transaction of {self._target.source} put rows in each other's places, and "
+                "some of their values were not sent: ALTER TABLE ... REPLICA IDENTITY FULL has "
+                "them sent; drop the slot, to copy the table anew"
+            )
+        self._complete(pending, lambda key: 0 if key in moved else 1)
+        self._apply(0, self._rows(pending, moved), None)
+        self._apply(1, self._rows(pending, pending.rows.keys() - moved), None)
+        self._apply(_LAST, None, self._deletes(pending))
+        self._written = self._commit.end
         return self._written
 
-    def _apply(self, upserts: pa.Table | None, deletes: pa.Table | None, version: int) -> None:
+    def _apply(self, step: int, upserts: pa.Table | None, deletes: pa.Table | None) -> None:
+        version = self._version(step)
         self._writer.apply(upserts=upserts, deletes=deletes, source=self._source, version=version)
-        self._written = self._commit.end if version % 2 else self._written
+
+    def _version(self, step: int) -> int:
+        return (_LAST + 1) * self._commit.lsn + step
 
     def _moves_unsent(self, change: Change | Truncate) -> bool:
         if isinstance(change, Truncate) or change.new is None or change.old is None:
@@ -171,20 +189,18 @@ class Pending:
         pending.rows[key] = None
         pending.moved.pop(key, None)
 
-    def _taken(self) -> tuple[pa.Table, pa.Table]:
-        """Everything that is committed, as whole rows and as keys."""
-        pending, self._committed = self._committed, _Pending()
-        self._complete(pending)
-        rows = [_sent(row) for row in pending.rows.values() if row is not None]
-        deletes = self._target.keys(key for key, row in pending.rows.items() if row is None)
-        upserts = self._target.rows(rows)
-        if pending.emptied:
-            there = self._writer.scan(columns=list(self._target.key)).to_table()
-            kept = upserts.select(self._target.key)
-            deletes = there.join(kept, list(self._target.key), join_type="left anti")
-        return upserts, deletes
+    def _rows(self, pending: _Pending, keys: Collection[Key]) -> pa.Table:
+        found = (row for key, row in pending.rows.items() if row is not None and key in keys)
+        return self._target.rows(_sent(row) for row in found)
 
-    def _complete(self, pending: _Pending) -> None:
+    def _deletes(self, pending: _Pending) -> pa.Table:
+        if not pending.emptied:
+            return self._target.keys(key for key, row in pending.rows.items() if row is None)
+        there = self._writer.scan(columns=list(self._target.key)).to_table()
+        kept = self._rows(pending, pending.rows).select(self._target.key)
+        return there.join(kept, list(self._target.key), join_type="left anti")
+
+    def _complete(self, pending: _Pending, step_of: Callable[[Key], int]) -> None:
         """Read the values that were not sent: they are those that the rows have now."""
         if not pending.moved:
             return
@@ -193,7 +209,7 @@ class Pending:
         texts = self._target.texts(found)
         for key, origin in pending.moved.items():
             there = texts.get(origin)
-            if there is None and self._has(key):
+            if there is None and self._has(key, self._version(step_of(key))):
                 # Sent again, and gone since: its region takes nothing of this step.
                 del pending.rows[key]
                 continue
@@ -207,10 +223,9 @@ class Pending:
                 for name, value in (pending.rows[key] or {}).items()
             }
 
-    def _has(self, key: Key) -> bool:
-        """Whether a key's region had the newest transaction when this follower began."""
-        had = self._had.get(self._target.region_of(key), -1)
-        return had >= 2 * self._commit.lsn
+    def _has(self, key: Key, version: int) -> bool:
+        """Whether a key's region had a step when this follower began."""
+        return self._had.get(self._target.region_of(key), -1) >= version
 
     def _key(self, row: Row) -> Key:
         return tuple(str(row[name]) for name in self._target.key)

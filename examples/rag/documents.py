@@ -12,7 +12,7 @@ MODULES = (
     *("argparse", "asyncio", "collections", "concurrent.futures", "contextlib", "csv", "datetime"),
     *("decimal", "email.message", "functools", "http.client", "inspect", "itertools", "json"),
     *("logging", "os", "pathlib", "random", "shutil", "socket", "sqlite3", "statistics"),
-    *("subprocess", "tarfile", "threading", "urllib.request", "zipfile", "numpy", "numpy.linalg"),
+    *("subprocess", "tarfile", "textwrap", "urllib.request", "zipfile", "numpy", "numpy.linalg"),
     *("pyarrow", "pyarrow.compute", "pyarrow.parquet"),
 )
 CHUNK_CHARACTERS = 400

@@ -27,12 +27,11 @@ from memwal.storage.base import ObjectStore
 from memwal.storage.settled import create_settled
 from memwal.writer.abandon import read_abandoned
 from memwal.writer.log import find_tip
-from memwal.writer.log_errors import damaged_entry, log_gap
+from memwal.writer.log_errors import damaged_entry
 
 # The first message of an entry is a schema, some kilobytes; rows may follow it by the megabyte.
 _HEAD_BYTES = 16 << 10
 _ATTEMPTS = 5
-
 
 MAX_SOURCE_BYTES = 512
 """Length of a source's name at most: every entry that is a step holds it."""
@@ -151,7 +150,7 @@ def open_book(store: ObjectStore, region_id: UUID, *, tip: int) -> None:
     Parameters
     ----------
     tip : int
-        Position behind all entries of the log, none of which is a step.
+        Position behind all entries of the log. Steps before it are forgotten.
     """
     _write_book(store, region_id, tip - 1, {})
 
@@ -193,12 +192,21 @@ def _newest_in_log(
                 continue
             if _newest_book(store, region_id) != after:
                 raise
-            raise log_gap(region_id, position, newest=before - 1) from None
+            raise _lost(region_id, position, tip=before) from None
         if head.applied:
             return Applied(head.applied, position, head.writer_epoch)
         if not head.is_sentinel and rows_at is None:
             rows_at = position
     return None
+
+
+def _lost(region_id: UUID, position: int, *, tip: int) -> CorruptDataError:
+    return CorruptDataError(
+        f"{wal_key(region_id, position)} is missing, and may have told which steps region "
+        f"{region_id} has: a step that comes again could be written twice. Restore it. Where no "
+        "source will repeat what it did before now, begin a new account instead: "
+        f"memwal.writer.applied.open_book(table.location.store, region_id, tip={tip})"
+    )
 
 
 def _read_head(store: ObjectStore, region_id: UUID, position: int) -> EntryHead:

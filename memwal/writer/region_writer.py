@@ -137,6 +137,7 @@ class RegionWriter:
             region_id,
             tip=lambda: self._entries.next_position,
             foreign=lambda: self._entries.foreign_steps,
+            verify=tenure.verify,
         )
         self._take_over(claim)
 

@@ -39,6 +39,8 @@ class RegionSteps:
         First position of the log that this writer has not taken up.
     foreign : callable
         Steps of entries that others put where the writer's own were to go.
+    verify : callable
+        Raises RegionFencedError when somebody else claimed the region.
     """
 
     def __init__(
@@ -48,11 +50,13 @@ class RegionSteps:
         *,
         tip: Callable[[], int],
         foreign: Callable[[], AppliedSteps],
+        verify: Callable[[], None],
     ) -> None:
         self._store = store
         self._region_id = region_id
         self._tip = tip
         self._foreign = foreign
+        self._verify = verify
         self._turn = threading.Lock()
         self._applied: dict[str, int] | None = None
 
@@ -95,5 +99,9 @@ class RegionSteps:
             found = read_applied(self._store, self._region_id, tip=tip)
             if found is None:
                 open_book(self._store, self._region_id, tip=tip)
+                # A writer that slept before this may find its place in the log free, since a
+                # collector that knew of no book took what fenced it. Its entry would be a step
+                # that nobody replays. From here on, the collector knows.
+                self._verify()
             self._applied = {} if found is None else dict(found.steps)
         return self._applied

@@ -157,6 +157,10 @@ class TestFollowing:
                 "UPDATE orders SET id = 203, n = 9 WHERE id = 202",
                 "DELETE FROM orders WHERE id = 22",
                 insert(22, 22),
+                # The old key is taken again, and a row that stays is changed in the same breath.
+                "UPDATE orders SET id = 204 WHERE id = 26",
+                insert(26, 26),
+                "UPDATE orders SET n = 70 WHERE id = 27",
                 "UPDATE orders SET name = E'a\\tb\\\\c\\n\\'d' WHERE id = 23",
                 "UPDATE orders SET note = NULL, paid = NULL WHERE id = 24",
             )
@@ -165,6 +169,23 @@ class TestFollowing:
         with shop.following() as wait:
             shop.run("DELETE FROM orders WHERE id = 113", "TRUNCATE orders", insert(1, 3))
             shop.run("UPDATE orders SET id = -id")
+            wait()
+        shop.check()
+
+    def test_rows_that_change_places_need_their_old_values_sent(self, shop: Shop) -> None:
+        shop.run(insert(1, 2))
+        swap = ("= -1 WHERE id = 1", "= 1 WHERE id = 2", "= 2 WHERE id = -1")
+        with pytest.raises(LookupError, match="REPLICA IDENTITY FULL"), shop.following() as wait:
+            wait()
+            shop.run(*(f"UPDATE orders SET id {part}" for part in swap))
+            wait()
+        shop.run(
+            "ALTER TABLE orders REPLICA IDENTITY FULL",
+            f"SELECT pg_drop_replication_slot('{shop.slot}')",
+        )
+        with shop.following() as wait:
+            wait()
+            shop.run(*(f"UPDATE orders SET id {part}" for part in swap))
             wait()
         shop.check()
 

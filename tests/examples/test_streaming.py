@@ -21,8 +21,8 @@ from memwal.region.routing import Router
 
 HERE = Path(__file__).parents[2] / "examples" / "streaming"
 KEYS = 60
-FILES = 12
-KILLS = 5
+FILES = 8
+KILLS = 4
 
 
 class Changes:
@@ -81,8 +81,12 @@ class Stream:
     def numbers(self, kind: str) -> set[int]:
         return {int(path.name) for path in (self.checkpoint / kind).glob("[0-9]*")}
 
-    def run_and_kill(self, seconds: float) -> None:
-        """Kill it so many seconds after it began a batch that was not begun before."""
+    def run_and_kill(self, seconds: float | None) -> None:
+        """Kill it so many seconds after it began a batch that was not begun before; without, as
+        soon as some region has that batch.
+
+        Spark's Python workers are in a group of their own, and may go on for a moment.
+        """
         process = subprocess.Popen(self._command, start_new_session=True)
         begun = self.numbers("offsets")
         deadline = time.monotonic() + 600
@@ -91,7 +95,13 @@ class Stream:
                 assert process.poll() is None
                 assert time.monotonic() < deadline
                 time.sleep(0.02)
-            time.sleep(seconds)
+            if seconds is None:
+                number = max(self.numbers("offsets"))
+                while max(self.applied().values(), default=-1) < number:
+                    assert process.poll() is None
+                    assert time.monotonic() < deadline
+            else:
+                time.sleep(seconds)
         finally:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
@@ -120,7 +130,7 @@ def test_the_driver_is_killed_at_random_moments(tmp_path: Path) -> None:
     dice = random.Random(5)
     repeated = 0
     for kill in range(KILLS):
-        stream.run_and_kill(dice.uniform(0.3, 4))
+        stream.run_and_kill(dice.uniform(0.3, 4) if kill % 2 else None)
         open_batches = stream.numbers("offsets") - stream.numbers("commits")
         if not open_batches:
             continue
@@ -142,4 +152,4 @@ def test_the_driver_is_killed_at_random_moments(tmp_path: Path) -> None:
     assert max(stream.applied().values()) == FILES - 1
     stream.table.checkpoint()
     assert stream.found() == changes.model()
-    print(f"{repeated} of {KILLS} kills left a batch that was written in part or whole")
+    assert repeated, "no kill came between the table and the checkpoint"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from uuid import UUID
 
@@ -31,6 +32,7 @@ from memwal.errors import (
 )
 from memwal.format.applied_steps import decode_applied
 from memwal.format.names import applied_dir, region_dir, wal_key
+from memwal.writer.applied import open_book
 
 SOURCE = "orders"
 
@@ -41,7 +43,7 @@ def books(table: memwal.Table, region_id: UUID = REGION) -> list[str]:
 
 def collect_all(table: memwal.Table) -> None:
     """Merge, and have the collector take all that it may."""
-    table.checkpoint()
+    table.checkpoint(flush=False)
     for days in (1, 3, 5):
         collect(table, days * DAY)
 
@@ -242,8 +244,12 @@ class TestRemembered:
             writer.apply(upserts=rows({1: 1}), source=SOURCE, version=3)
             (position,) = (p for p, entry in log(table).items() if entry.applied)
         table.location.store.delete(wal_key(REGION, position))
-        with table.writer() as writer, pytest.raises(CorruptDataError, match="gap"):
-            writer.apply(upserts=rows({1: 0}), source=SOURCE, version=3)
+        with table.writer() as writer:
+            with pytest.raises(CorruptDataError, match="may have told which steps") as told:
+                writer.apply(upserts=rows({1: 0}), source=SOURCE, version=3)
+            (tip,) = re.findall(r"open_book\(.*tip=(\d+)\)", str(told.value))
+            open_book(table.location.store, REGION, tip=int(tip))
+            assert writer.apply(upserts=rows({1: 0}), source=SOURCE, version=3).written
 
     def test_a_log_that_was_given_up_may_have_gaps(self, table: memwal.Table) -> None:
         writer = table.writer()
@@ -327,6 +333,39 @@ class TestFaults:
             writer.upsert(rows({1: 2}))
             assert writer.apply(upserts=rows({1: 1}), source=SOURCE, version=1).known
             assert state(writer) == {1: 2}
+
+    def test_a_process_that_was_paused_before_the_first_book(
+        self, quick_faults: FaultyStores, make_table: MakeTable
+    ) -> None:
+        """Longer than the grace period: what fenced it is collected, by one who knew of no book.
+        Its step may neither be in the log nor be taken for known."""
+        table = make_table()
+        store = quick_faults.of(table.location)
+        with table.writer() as paused:
+            paused.upsert(rows({1: 1}))
+
+            def others() -> None:
+                with table.writer() as other:
+                    other.upsert(rows({2: 2}))
+                with table.writer() as other:
+                    other.upsert(rows({3: 3}))
+                collect_all(table)
+
+            rule = store.fail("create", "*/applied/*", times=0)
+            rule.act, rule.times = others, 1
+            with pytest.raises(RegionFencedError):
+                paused.apply(upserts=rows({1: 7}), source=SOURCE, version=7)
+            assert rule.hits == 1
+            paused.abort()
+        assert state(table) == {1: 1, 2: 2, 3: 3}
+        # Its place in the log was free, and still is.
+        entries = log(table)
+        assert min(entries) > 2
+        with table.writer() as writer:
+            with pytest.raises(CorruptDataError, match="may have told which steps"):
+                writer.apply(upserts=rows({1: 7}), source=SOURCE, version=7)
+            open_book(table.location.store, REGION, tip=max(log(table)) + 1)
+            assert writer.apply(upserts=rows({1: 7}), source=SOURCE, version=7).written
 
     def test_a_book_that_cannot_be_read_is_told(self, table: memwal.Table) -> None:
         with table.writer() as writer:
