@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from memwal.region.spec import RegionSpec
     from memwal.region_change import add_region_spec
     from memwal.setup import create, enable
+    from memwal.storage.credential_sources import register_credentials
     from memwal.table import Table, open
     from memwal.writer.options import WriterOptions
 
@@ -29,6 +30,7 @@ __all__ = [
     "enable",
     "errors",
     "open",
+    "register_credentials",
 ]
 
 _MODULES = {
@@ -40,6 +42,7 @@ _MODULES = {
     "create": "memwal.setup",
     "enable": "memwal.setup",
     "open": "memwal.table",
+    "register_credentials": "memwal.storage.credential_sources",
 }
 
 

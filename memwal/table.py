@@ -36,6 +36,7 @@ from memwal.region.discovery import discover_regions
 from memwal.region.routing import Router
 from memwal.region.spec import RegionSpec
 from memwal.storage.location import TableLocation
+from memwal.storage.open import check_reachable
 from memwal.table_index.base_table import BaseTable, open_base
 from memwal.table_index.region_specs import current_spec
 from memwal.writer.options import WriterOptions
@@ -52,8 +53,11 @@ def open(uri: str, *, storage_options: Mapping[str, str] | None = None) -> Table
     ------
     TableSetupError
         There is no table, it has no primary key, or MemWAL is not enabled.
+    StoreAccessError, StoreUnavailableError
+        The store refused, or gave no answer.
     """
     table = Table(TableLocation(uri, storage_options or {}))
+    check_reachable(table.location.store)
     table.base().require_mem_wal()
     return table
 

@@ -39,6 +39,7 @@ def test_the_readme_example_runs(
         "fleet.md",
         "events.md",
         "quality.md",
+        "stores.md",
     ],
 )
 def test_the_examples_of_a_guide_run_one_after_another(

@@ -33,6 +33,7 @@ from memwal.errors import (
 )
 
 URL_VARIABLE = "MEMWAL_CATALOG_URL"
+URL_FILE_VARIABLE = "MEMWAL_CATALOG_URL_FILE"
 MIGRATE_COMMAND = "memwal catalog migrate"
 BUSY_SECONDS = 30.0
 WRITES = "memwal_writes"
@@ -41,16 +42,38 @@ _MIGRATION_LOCK = 5_275_803_947_121
 
 
 def default_url() -> str:
-    """``$MEMWAL_CATALOG_URL``, or a SQLite file in the user's data folder.
+    """``$MEMWAL_CATALOG_URL``, what the file ``$MEMWAL_CATALOG_URL_FILE`` says, or a SQLite file.
 
-    The folder is ``$XDG_DATA_HOME/memwal``, by default ``~/.local/share/memwal``. It does not
-    depend on the working directory, so that a shell, Airflow's tasks and Spark see the same one.
+    The SQLite file is in the folder ``$XDG_DATA_HOME/memwal``, by default
+    ``~/.local/share/memwal``. It does not depend on the working directory, so that a shell,
+    Airflow's tasks and Spark see the same one.
+
+    Raises
+    ------
+    InvalidInputError
+        The file that is named cannot be read, or is empty.
     """
     url = os.environ.get(URL_VARIABLE)
     if url:
         return url
+    file = os.environ.get(URL_FILE_VARIABLE)
+    if file:
+        return _read_url(Path(file))
     data_home = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
     return f"sqlite:///{Path(data_home) / 'memwal' / 'catalog.db'}"
+
+
+def _read_url(path: Path) -> str:
+    try:
+        url = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInputError(
+            f"The catalog URL cannot be read from {path} (${URL_FILE_VARIABLE}): "
+            f"{type(error).__name__}; write the URL into that file, readable for this user."
+        ) from error
+    if not url:
+        raise InvalidInputError(f"{path} (${URL_FILE_VARIABLE}) is empty; write the URL into it.")
+    return url
 
 
 class Database:

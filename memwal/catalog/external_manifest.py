@@ -265,6 +265,10 @@ class ExternalManifestStore(ObjectStore):
         """Make everything below a folder durable."""
         self._inner.sync(prefix)
 
+    def keeps_versions(self, key: str) -> bool | None:
+        """Tell whether the store keeps what is overwritten and deleted."""
+        return self._inner.keeps_versions(key)
+
     def barrier(self) -> None:
         """Make everything durable that was written to the file system."""
         self._inner.barrier()

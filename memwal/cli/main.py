@@ -12,6 +12,7 @@ import typer
 
 from memwal.cli import (
     catalog,
+    doctor,
     fleet,
     gc,
     index,
@@ -77,6 +78,7 @@ app.command()(jobs.snapshot)
 app.command()(gc.gc)
 app.command()(jobs.checkpoint)
 app.command()(verify.verify)
+app.command()(doctor.doctor)
 app.add_typer(inspection.app, name="inspect")
 app.add_typer(catalog.app, name="catalog")
 app.add_typer(runs.app, name="jobs")

@@ -347,7 +347,7 @@ class Quarantine:
                 schema.empty_table(),
                 self.location.uri,
                 mode="create",
-                storage_options=dict(self.location.storage_options) or None,
+                storage_options=self.location.lance_options(),
             )
         except (OSError, ValueError) as error:
             if "already exists" not in str(error).lower() and not is_conflict(error):

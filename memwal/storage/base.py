@@ -207,6 +207,16 @@ class ObjectStore(ABC):
         are durable as they are.
         """
 
+    def keeps_versions(self, key: str) -> bool | None:
+        """Tell whether what is overwritten and deleted is kept, as far as an object shows it.
+
+        Returns
+        -------
+        bool or None
+            None when objects of this store do not show it.
+        """
+        return None
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.uri!r})"
 

@@ -193,6 +193,9 @@ class LocalStore(ObjectStore):
             self._folders.forget_way_to(folder)
             self._folders.ensure(folder)
 
+    def keeps_versions(self, key: str) -> bool | None:
+        return False
+
     def barrier(self) -> None:
         if self._durable:
             with _translated("sync the file system of", self._root):

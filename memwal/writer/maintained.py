@@ -133,7 +133,7 @@ def build_indexes(
             dataset.uri,
             LanceOperation.CreateIndex(segments, []),
             read_version=int(dataset.version),
-            storage_options=dict(location.storage_options) or None,
+            **location.lance_arguments(),
         )
     except (OSError, ValueError) as error:
         raise translate_lance_error(error, f"committing the indexes of {folder}") from error

@@ -68,6 +68,18 @@ class MemWalJobOperator(MemWalOperator):
         """The index that it is about; None for all."""
         return None
 
+    def leased(self, target: Target) -> tuple[str, ...]:
+        """The job on the table, or on one of its indexes; and what takes the same lease."""
+        from memwal.catalog.leases import job_resource
+
+        if self.table is None:
+            return ()
+        part = self.index_for()
+        own = job_resource(target.name, self.job, part=part)
+        if part is None and self.job in TableCheckpointOperator.instead_of:
+            return own, job_resource(target.name, TableCheckpointOperator.job)
+        return (own,)
+
     def run_on(
         self, target: Target, context: Context, earlier: EarlierTry | None
     ) -> JobResult | Skipped:

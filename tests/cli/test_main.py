@@ -26,6 +26,7 @@ COMMANDS = [
     "gc",
     "checkpoint",
     "verify",
+    "doctor",
     "add-region-spec",
 ]
 INSPECTIONS = [["inspect", "manifest"], ["inspect", "wal"], ["inspect", "details"]]

@@ -81,6 +81,10 @@ class PostgresServer:
         self.stop()
         shutil.rmtree(self.folder)
 
+    def program(self, name: str) -> Path:
+        """Path of a program of PostgreSQL, such as ``psql``."""
+        return self._initdb.with_name(name)
+
     def url(self, database: str) -> str:
         """URL of a database, for SQLAlchemy."""
         return f"postgresql+psycopg://memwal@/{database}?host={self.folder}"
