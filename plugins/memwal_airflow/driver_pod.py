@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 def start_seconds() -> float:
     """``[memwal] driver_start_seconds`` of ``airflow.cfg``: how long a driver may take to start."""
-    return conf.getfloat(SECTION, "driver_start_seconds", fallback=DEFAULT_START_SECONDS)
+    return float(conf.getfloat(SECTION, "driver_start_seconds", fallback=DEFAULT_START_SECONDS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
