@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PUBLIC = {
     "memwal": """
         MemWalError RegionSpec Table WriterOptions __version__ add_region_spec aio create enable
-        errors open
+        errors open register_credentials
     """,
     "memwal.catalog": """
         BacklogSample Catalog JobRun ManagedTable Policy Pruned RunState TableState merge_reason
