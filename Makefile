@@ -6,7 +6,7 @@ ROWS ?=
 ENGINE ?=
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup ui demo test test-slow test-all soak lint types format protos lock dist canary golden images images-test clean
+.PHONY: help setup ui demo test test-slow test-all soak lint types format protos lock dist canary golden images images-test docs docs-serve clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -76,6 +76,12 @@ format: setup ## Format the code
 protos: setup ## Generate the protobuf modules
 	$(BIN)/python scripts/generate_protos.py
 
+docs: setup ## Build the documentation site into site/, strictly and without a network
+	$(BIN)/mkdocs build --quiet
+
+docs-serve: setup ## Show the documentation on 127.0.0.1:8000 while it is written
+	$(BIN)/mkdocs serve --dev-addr 127.0.0.1:8000
+
 LOCK := uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --quiet
 # The images have the versions that the tests have.
 LOCK_AS_TESTED := $(LOCK) --constraints requirements/dev.lock
@@ -94,4 +100,4 @@ lock: setup ## Resolve the dependencies again
 
 clean: ## Remove what setup and tests made
 	rm -rf plugins/memwal_airflow/ui/node_modules plugins/memwal_airflow/web/static
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis demo-output
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis demo-output site

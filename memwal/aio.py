@@ -25,6 +25,7 @@ from memwal.errors import InvalidInputError, WriterClosedError
 from memwal.writer.handle import WriteHandle
 from memwal.writer.options import WriterOptions
 from memwal.writer.stats import WriterStats
+from memwal.writer.steps import AppliedStep
 
 if TYPE_CHECKING:
     from memwal.table import Table, Writer
@@ -157,6 +158,22 @@ class AsyncWriter:
         """
         return await self._write(functools.partial(self._writer.delete, keys, wait=False), wait)
 
+    async def apply(
+        self, *, upserts: Any = None, deletes: Any = None, source: str, version: int
+    ) -> AppliedStep:
+        """Write one step of a source, once: :meth:`memwal.writer.table_writer.TableWriter.apply`.
+
+        A thread is held until the step is durable.
+        """
+        return await _run(
+            self._writes,
+            self._writer.apply,
+            upserts=upserts,
+            deletes=deletes,
+            source=source,
+            version=version,
+        )
+
     async def flush_wal(self) -> None:
         """Wait until everything that was handed over is durable."""
         await _run(self._others, self._writer.flush_wal)
@@ -177,7 +194,15 @@ class AsyncWriter:
         await _run(self._others, self._writer.flush, timeout=timeout)
 
     async def lookup(self, keys: Any, *, columns: Sequence[str] | None = None) -> pa.Table:
-        """Look rows up by key, unflushed ones included: :meth:`memwal.Table.lookup`."""
+        """Look rows up by key, unflushed ones included: :meth:`memwal.Table.lookup`.
+
+        Parameters
+        ----------
+        keys : array or table
+            Keys of the rows, as :meth:`memwal.Table.lookup` takes them.
+        columns : sequence of str, optional
+            Columns to return, in this order; all by default.
+        """
         return await _run(self._others, self._writer.lookup, keys, columns=columns)
 
     async def scan(
@@ -188,6 +213,15 @@ class AsyncWriter:
         limit: int | None = None,
     ) -> pa.Table:
         """Read the newest row of every key, unflushed ones included: :meth:`memwal.Table.scan`.
+
+        Parameters
+        ----------
+        columns : sequence of str, optional
+            Columns to return, in this order; all by default.
+        filter : str, optional
+            SQL predicate over any columns.
+        limit : int, optional
+            At most this many rows.
 
         Returns
         -------
@@ -231,6 +265,11 @@ class AsyncHandle:
 
     It may be awaited by many tasks, more than once, or never. A task that is cancelled while it
     waits changes nothing for the write.
+
+    Parameters
+    ----------
+    handle : WriteHandle
+        Of the same write, for threads.
     """
 
     __slots__ = ("_handle",)

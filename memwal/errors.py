@@ -30,15 +30,25 @@ if TYPE_CHECKING:
 
 
 class MemWalError(Exception):
-    """Base of every error raised by memwal."""
+    """Base of every error raised by memwal.
+
+    What to do: catch the types below that you can act on; let the rest end the call.
+    """
 
 
 class InvalidInputError(MemWalError, ValueError):
-    """The argument or the data is wrong; nothing was written. Fix it and call again."""
+    """The argument or the data is wrong; nothing was written.
+
+    What to do: correct what the message names, and call again.
+    """
 
 
 class TableSetupError(MemWalError):
-    """The table cannot be used this way: absent, without a primary key, or without MemWAL."""
+    """The table cannot be used this way: absent, without a primary key, or without MemWAL.
+
+    What to do: look at the address; ``memwal.create`` makes a table, and ``memwal.enable`` turns
+    MemWAL on for one that exists.
+    """
 
 
 class MissingExtraError(MemWalError, ImportError):
@@ -46,40 +56,69 @@ class MissingExtraError(MemWalError, ImportError):
 
 
 class UnsupportedStoreError(MemWalError):
-    """The object store lacks something the protocol cannot do without (put-if-absent)."""
+    """The object store lacks something the protocol cannot do without (put-if-absent).
+
+    What to do: use another store, or let a database decide about names
+    (``memwal_commits_in``).
+    """
 
 
 class StoreError(MemWalError):
-    """The object store refused or failed."""
+    """The object store refused or failed.
+
+    What to do: see the types below; every error of a store is one of them.
+    """
 
 
 class StoreAccessError(StoreError):
-    """Credentials are missing, wrong or expired, or do not allow the operation."""
+    """Credentials are missing, wrong or expired, or do not allow the operation.
+
+    What to do: renew them or extend their rights, and open the table again.
+    """
 
 
 class StoreFullError(StoreError):
-    """No space, or a quota was reached. Nothing that was acknowledged is affected."""
+    """No space, or a quota was reached. Nothing that was acknowledged is affected.
+
+    What to do: make room, by merging and collecting rather than by deleting files, and write again.
+    """
 
 
 class StoreUnavailableError(StoreError):
-    """The store did not answer properly. A read may be retried; a write may have happened."""
+    """The store did not answer properly. A read may be retried; a write may have happened.
+
+    What to do: call again after a pause. Writing the same rows again is always right.
+    """
 
 
 class ObjectExistsError(StoreError):
     """A put-if-absent found the name taken. This alone does not prove that somebody else took it:
-    after an ambiguous answer it can be the caller's own object, so read it back."""
+    after an ambiguous answer it can be the caller's own object.
+
+    What to do: read the object back, and compare.
+    """
 
 
 class ObjectNotFoundError(StoreError):
-    """No object has this name."""
+    """No object has this name.
+
+    What to do: look at the name. If it was there before, a collection took it: open the table
+    again and read anew.
+    """
 
 
 class ConflictError(MemWalError):
-    """Somebody else changed the same thing first; nothing of ours was written. Safe to retry."""
+    """Somebody else changed the same thing first; nothing of ours was written.
+
+    What to do: call again, after a pause. It is safe any number of times.
+    """
 
 
 class OutcomeUnknownError(MemWalError):
-    """It is not known whether the change happened. Read the state before trying again."""
+    """It is not known whether the change happened.
+
+    What to do: read the state that it would have changed, and call again if it is the old one.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +142,8 @@ class RegionFailure:
 class PartialWriteError(MemWalError):
     """Some regions took their rows of a write, durably, and others did not.
 
+    What to do: for each of ``failures``, act on its error, and write the rows that it names again.
+
     Attributes
     ----------
     failures : tuple of RegionFailure
@@ -116,20 +157,39 @@ class PartialWriteError(MemWalError):
 
 class RegionFencedError(MemWalError):
     """Another writer claimed the region. Writes that were not acknowledged may or may not be in
-    its log; claim the region again to go on."""
+    its log.
+
+    What to do: make sure that no second producer is meant to write this region, open a new writer,
+    which claims it again, and write the same rows again.
+    """
 
 
 class RegionSealedError(MemWalError):
-    """The region takes no more writes."""
+    """The region takes no more writes.
+
+    What to do: leave the region alone. A table that was divided anew is opened again, and its
+    writer knows the new regions.
+    """
 
 
 class BackPressureError(MemWalError):
-    """Flushing cannot keep up and the deadline passed; the write was not accepted."""
+    """Flushing cannot keep up and the deadline passed; the write was not accepted.
+
+    What to do: write the same rows again after a pause. When it happens often: larger MemTables,
+    more regions, a faster store.
+    """
 
 
 class WriterClosedError(MemWalError):
-    """The writer was closed, or stopped after a failure; open a new one."""
+    """The writer was closed, or stopped after a failure.
+
+    What to do: open a new writer. After a failure, what was not acknowledged is written again.
+    """
 
 
 class CorruptDataError(MemWalError):
-    """Bytes in the table do not mean what they must. Nothing was changed; keep them and look."""
+    """Bytes in the table do not mean what they must. Nothing was changed.
+
+    What to do: keep every object, stop the writers of the region, run ``memwal verify``, and do as
+    its findings say.
+    """

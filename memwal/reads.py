@@ -90,7 +90,15 @@ class Reads:
     def explain(
         self, *, filter: str | None = None, columns: Sequence[str] | None = None
     ) -> ReadPlan:
-        """What a scan would read now, and what it would leave out and why."""
+        """What a scan would read now, and what it would leave out and why.
+
+        Parameters
+        ----------
+        filter : str, optional
+            SQL predicate over any columns.
+        columns : sequence of str, optional
+            Columns to return; all by default.
+        """
         return self.scan(columns=columns, filter=filter).explain()
 
     def lookup(
@@ -108,11 +116,19 @@ class Reads:
             The key columns, or an array where the key has one column.
         columns : sequence of str, optional
             Columns to return; all by default.
+        max_staleness : timedelta, optional
+            How old a snapshot of the regions may be that the read makes do with; by default the
+            regions themselves are asked.
 
         Returns
         -------
         pyarrow.Table
             One row per key that exists, in the order of ``keys``.
+
+        Raises
+        ------
+        InvalidInputError
+            The keys do not fit the primary key, or the version that is read has none.
         """
 
         def wanted(base: BaseTable) -> pa.Table:
@@ -145,14 +161,47 @@ class Reads:
         prefilter: bool = True,
         max_staleness: timedelta | None = None,
     ) -> pa.Table:
-        """Find the rows with the nearest vectors; arguments as in ``vector_search.nearest``.
+        """Find the rows with the nearest vectors.
 
         Regions in which no row can pass the filter are not read.
+
+        Parameters
+        ----------
+        vector : array of numbers, shape (dimension,) or (vectors, dimension)
+            Several vectors for a column of multivectors.
+        column : str, optional
+            May be left out when the table has one column of vectors.
+        k : int, default 10
+            How many rows at most.
+        filter : str, optional
+            SQL predicate over any columns.
+        columns : sequence of str, optional
+            Columns to return; all by default.
+        metric : str, optional
+            ``l2``, ``cosine``, ``dot`` or ``hamming``; by default that of the index, or ``l2``
+            when there is none. Another one is answered without the index.
+        nprobes : int, optional
+            Partitions to look at in each source; Lance decides by default.
+        refine_factor : int, default 2, of multivectors 10
+            Candidates per row that are ranked again by their vectors. More finds more of the
+            nearest rows, and reads so many more vectors.
+        ef : int, optional
+            Candidates that a graph index keeps.
+        prefilter : bool, default True
+            False filters the ``k`` nearest rows, of which fewer are then left.
+        max_staleness : timedelta, optional
+            How old a snapshot of the regions may be that the read makes do with; by default the
+            regions themselves are asked.
 
         Returns
         -------
         pyarrow.Table
             The columns and ``_distance``, nearest first.
+
+        Raises
+        ------
+        InvalidInputError
+            An argument does not fit the table; the message names it.
         """
         return self._answer(
             search,
@@ -181,14 +230,37 @@ class Reads:
         columns: Sequence[str] | None = None,
         max_staleness: timedelta | None = None,
     ) -> pa.Table:
-        """Find the rows whose texts match best; arguments as in ``text_search.best_texts``.
+        """Find the rows whose texts match best.
 
         A score depends on the texts of all rows, so that a filter keeps no region from being read.
+
+        Parameters
+        ----------
+        query : str or query
+            Text, for any of its terms; or a query object such as
+            :class:`memwal.reader.text_query.MatchQuery`.
+        column : str or sequence of str, optional
+            Where to search; all columns with a text index by default. The best one counts. A query
+            object names its own.
+        k : int or None, default 10
+            How many rows at most; None returns all that match.
+        filter : str, optional
+            SQL predicate over any columns. It does not touch the scores.
+        columns : sequence of str, optional
+            Columns to return; all by default.
+        max_staleness : timedelta, optional
+            How old a snapshot of the regions may be that the read makes do with; by default the
+            regions themselves are asked.
 
         Returns
         -------
         pyarrow.Table
             The columns and ``_score``, best first.
+
+        Raises
+        ------
+        InvalidInputError
+            A column has no text index, or an argument does not fit.
         """
         return self._answer(
             search_text,
@@ -218,12 +290,42 @@ class Reads:
         ef: int | None = None,
         max_staleness: timedelta | None = None,
     ) -> pa.Table:
-        """Find rows by vectors and texts together; arguments as in ``reader.search``.
+        """Find rows by vectors and texts together, by reciprocal rank fusion.
+
+        Parameters
+        ----------
+        vector : array of numbers, shape (dimension,) or (vectors, dimension)
+            Several vectors for a column of multivectors.
+        query : str or query
+            Text, for any of its terms; or a query object such as
+            :class:`memwal.reader.text_query.MatchQuery`.
+        vector_column, text_column : optional
+            As ``column`` of :meth:`search` and :meth:`search_text`.
+        k : int, default 10
+            How many rows at most.
+        filter : str, optional
+            SQL predicate over any columns.
+        columns : sequence of str, optional
+            Columns to return; all by default.
+        weight : float, default 0.5
+            Share of the vectors, from 0 to 1.
+        candidates : int, optional
+            How many rows of each search are ranked; ``max(k, 50)`` by default.
+        metric, nprobes, refine_factor, ef : optional
+            As for :meth:`search`.
+        max_staleness : timedelta, optional
+            How old a snapshot of the regions may be that the read makes do with; by default the
+            regions themselves are asked.
 
         Returns
         -------
         pyarrow.Table
             The columns, ``_distance``, ``_score`` and ``_relevance_score``, most relevant first.
+
+        Raises
+        ------
+        InvalidInputError
+            An argument does not fit the table; the message names it.
         """
         return self._answer(
             search_hybrid,

@@ -71,6 +71,8 @@ def add_region_spec(
         How new rows map to regions. Its id is the highest one so far plus 1.
     run : callable
         Runs the merge tasks.
+    storage_options : mapping of str to str, optional
+        As Lance takes them; they go wherever the table goes.
 
     Returns
     -------

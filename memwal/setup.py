@@ -108,6 +108,12 @@ def enable(
 
     Parameters
     ----------
+    uri : str
+        Address of the table: a path, ``s3://``, ``gs://`` or ``az://``.
+    region_spec : RegionSpec or None
+        How rows map to regions. None: writers name their region themselves.
+    storage_options : mapping of str to str, optional
+        As Lance takes them; they go wherever the table goes.
     maintained_indexes : sequence of str or None
         Indexes of the table that generations carry too and that are caught up after merges.
         None: all of them, also ones that are created later.

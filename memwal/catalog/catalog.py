@@ -160,6 +160,14 @@ class Catalog(History):
     def update(self, name: str, /, **changes: Unpack[TableChanges]) -> ManagedTable:
         """Change ``uri``, ``storage_options_ref``, ``policy``, ``owner`` or ``enabled``.
 
+        Parameters
+        ----------
+        name : str
+            Name of the managed table.
+        **changes :
+            New values of ``uri``, ``storage_options_ref``, ``policy``, ``owner`` or ``enabled``;
+            what is not given stays.
+
         Raises
         ------
         ObjectNotFoundError
@@ -189,6 +197,11 @@ class Catalog(History):
 
         The Lance table itself, its job runs and its backlog history stay.
 
+        Parameters
+        ----------
+        name : str
+            Name of the managed table.
+
         Raises
         ------
         ObjectNotFoundError
@@ -204,6 +217,11 @@ class Catalog(History):
     def get(self, name: str) -> ManagedTable:
         """Return one table.
 
+        Parameters
+        ----------
+        name : str
+            Name of the managed table.
+
         Raises
         ------
         ObjectNotFoundError
@@ -213,7 +231,13 @@ class Catalog(History):
             return _table(self._find(session, name))
 
     def list(self, *, enabled_only: bool = False) -> list[ManagedTable]:
-        """Return the tables by name."""
+        """Return the tables by name.
+
+        Parameters
+        ----------
+        enabled_only : bool, default False
+            Whether tables that are switched off are left out.
+        """
         query = select(ManagedTableRow).order_by(ManagedTableRow.name)
         if enabled_only:
             query = query.where(ManagedTableRow.enabled)

@@ -178,6 +178,10 @@ class ExternalManifestStore(ObjectStore):
         """Store an object, over the one that has the name."""
         self._inner.put(key, data)
 
+    def put_chunks(self, key: str, chunks: Iterable[bytes]) -> None:
+        """Store an object of chunks, over the one that has the name."""
+        self._inner.put_chunks(key, chunks)
+
     def replace(self, key: str, data: Data, *, expected: bytes) -> None:
         """Replace an object as the store does, which may be not at all."""
         self._inner.replace(key, data, expected=expected)

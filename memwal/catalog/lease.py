@@ -33,6 +33,13 @@ class LeaseBook(Protocol):
 class Lease:
     """A lease that is renewed in the background; a context manager that releases it at its end.
 
+    Parameters
+    ----------
+    book : LeaseBook
+        Where it is kept; :meth:`Leases.acquire` makes leases.
+    asked_at : float
+        When it was asked for, in seconds of a clock that nobody sets.
+
     Attributes
     ----------
     resource, holder : str

@@ -165,7 +165,13 @@ class Leases:
             time.sleep(min(left, pause * random.uniform(0.5, 1.0)))  # noqa: S311
 
     def list(self, *, held_only: bool = True) -> list[LeaseRecord]:
-        """Return the leases by resource: those in force, or also the ones that ended."""
+        """Return the leases by resource: those in force, or also the ones that ended.
+
+        Parameters
+        ----------
+        held_only : bool, default True
+            Whether those that are over are left out.
+        """
         with self._database.reading() as session:
             now = database_time(session)
             rows = session.scalars(select(LeaseRow).order_by(LeaseRow.resource))

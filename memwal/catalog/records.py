@@ -68,6 +68,11 @@ class ManagedTable:
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Make a record of what :meth:`to_dict` gave.
 
+        Parameters
+        ----------
+        values : mapping
+            As ``to_dict`` gave it.
+
         Raises
         ------
         InvalidInputError

@@ -107,6 +107,15 @@ class RunHistory:
 
         One that was taken for dead meanwhile and is not, is ``running`` again; one that has ended
         is left as it is.
+
+        Parameters
+        ----------
+        run_id : int
+            Number of the run.
+        done, total : int, optional
+            Tasks that are done, and of how many.
+        rows, bytes : int, optional
+            Worked on so far.
         """
         found = {"done": done, "total": total, "rows": rows, "bytes": bytes}
         with self._database.writing() as session:
@@ -182,6 +191,19 @@ class RunHistory:
         """Record a run around the block that does it, with its progress.
 
         When the process dies, the run becomes ``abandoned`` about a minute later.
+
+        Parameters
+        ----------
+        table : str
+            Name of the managed table.
+        job : str
+            ``merge``, ``index`` ...
+        external_id : str, optional
+            Name of the run for whoever started it, such as an id of Airflow.
+        version_before : int, optional
+            Version of the base table before the run.
+        lease : Lease, optional
+            The lease that it runs under.
 
         Examples
         --------
@@ -260,6 +282,11 @@ class RunHistory:
     def run(self, run_id: int) -> JobRun:
         """Return one run.
 
+        Parameters
+        ----------
+        run_id : int
+            Number of the run.
+
         Raises
         ------
         ObjectNotFoundError
@@ -272,7 +299,13 @@ class RunHistory:
             return as_run(row, database_time(session))
 
     def last_runs(self, table: str) -> dict[str, datetime]:
-        """When each job of a table last ended well, in UTC; jobs that never did are absent."""
+        """When each job of a table last ended well, in UTC; jobs that never did are absent.
+
+        Parameters
+        ----------
+        table : str
+            Name of the managed table.
+        """
         query = (
             select(JobRunRow.job, func.max(JobRunRow.finished_at))
             .where(JobRunRow.table_name == table)

@@ -110,7 +110,13 @@ class Setbacks:
         self._database = database
 
     def held(self, table: str | None = None) -> list[HeldRecord]:
-        """Return the regions that are held, of one table or of all."""
+        """Return the regions that are held, of one table or of all.
+
+        Parameters
+        ----------
+        table : str, optional
+            Name of a managed table; all by default.
+        """
         query = select(HeldRegionRow).order_by(HeldRegionRow.table_name, HeldRegionRow.region_id)
         if table is not None:
             query = query.where(HeldRegionRow.table_name == table)
@@ -145,7 +151,15 @@ class Setbacks:
             )
 
     def retry(self, table: str, regions: Collection[str] | None = None) -> list[HeldRecord]:
-        """Make the next try of held regions due now, and return them; by default of all."""
+        """Make the next try of held regions due now, and return them; by default of all.
+
+        Parameters
+        ----------
+        table : str
+            Name of the managed table.
+        regions : collection of str, optional
+            UUIDs of regions; all that are held by default.
+        """
         query = select(HeldRegionRow).where(HeldRegionRow.table_name == table)
         if regions is not None:
             query = query.where(HeldRegionRow.region_id.in_(regions))
@@ -168,6 +182,15 @@ class Setbacks:
         """Leave a job of a table alone until a time that is later the more often it failed.
 
         One that rests already, since somebody else met the same failure, does not rest longer.
+
+        Parameters
+        ----------
+        table : str
+            Name of the managed table.
+        job : str
+            A job, or ``look`` for the look at the table.
+        reason : str
+            What went wrong, in one line without secrets.
         """
         with self._database.writing() as session:
             now = database_time(session)
@@ -177,7 +200,15 @@ class Setbacks:
             return _trouble(row, now)
 
     def recovered(self, table: str, job: str) -> None:
-        """Forget the trouble of a job."""
+        """Forget the trouble of a job.
+
+        Parameters
+        ----------
+        table : str
+            Name of the managed table.
+        job : str
+            A job, or ``look``.
+        """
         with self._database.writing() as session:
             session.execute(
                 delete(TroubleRow).where(TroubleRow.table_name == table, TroubleRow.job == job)

@@ -70,6 +70,7 @@ def memwal(
 app.command()(setup.create)
 app.command()(setup.enable)
 app.command()(setup.add_region_spec)
+app.command()(setup.copy)
 app.command()(status.status)
 app.command()(jobs.merge)
 app.add_typer(index.app, name="index")

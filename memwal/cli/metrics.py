@@ -53,11 +53,21 @@ def serve(
 
 
 @app.command()
-def rules() -> None:
+def rules(
+    runbook_url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Where the runbooks are read: gives each alert the annotation runbook_url. In it, "
+            "{alert} stands for the name of the alert.",
+        ),
+    ] = None,
+) -> None:
     """Print alert rules for Prometheus (YAML)."""
-    from memwal.telemetry.shipped_files import RULES, shipped
+    from memwal.telemetry.shipped_files import RULES, linked_rules, shipped
 
-    print_line(shipped(RULES).rstrip("\n"))
+    text = shipped(RULES) if runbook_url is None else linked_rules(runbook_url)
+    print_line(text.rstrip("\n"))
 
 
 @app.command()

@@ -39,6 +39,8 @@ def read_status(
 
     Parameters
     ----------
+    location : TableLocation
+        Where the table is: ``table.location`` of an open one.
     regions : collection of UUID, optional
         Only these; all by default. One that was never claimed is left out.
     clock : callable

@@ -55,6 +55,8 @@ def checkpoint(
 
     Parameters
     ----------
+    location : TableLocation
+        Where the table is: ``table.location`` of an open one.
     commit_bytes, max_tasks, quality
         See :func:`memwal.maintenance.merge.merge`.
     timeout : timedelta, optional

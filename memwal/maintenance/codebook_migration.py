@@ -94,6 +94,8 @@ def start_migration(
 
     Parameters
     ----------
+    location : TableLocation
+        Where the table is: ``table.location`` of an open one.
     index : str
         The vector index that is to be replaced.
     new : str, optional
@@ -110,6 +112,8 @@ def start_migration(
         are no rows to train a model with.
     InvalidInputError
         The number of sub-vectors does not fit the index.
+    ConflictError
+        Other commits kept getting in between; call again.
     """
     new = successor(index, new)
     for _ in range(_ATTEMPTS):
@@ -151,6 +155,15 @@ def switch_migration(
 ) -> MigrationStatus:
     """Have readers prefer the new index.
 
+    Parameters
+    ----------
+    location : TableLocation
+        Where the table is: ``table.location`` of an open one.
+    index : str
+        The vector index that is to be replaced.
+    new : str, optional
+        Name of its successor; by default :func:`memwal.maintenance.migration_status.next_name`.
+
     Raises
     ------
     ConflictError
@@ -180,6 +193,15 @@ def finish_migration(
     location: TableLocation, index: str, *, new: str | None = None
 ) -> MigrationStatus:
     """Drop the old index, when nothing needs it any more.
+
+    Parameters
+    ----------
+    location : TableLocation
+        Where the table is: ``table.location`` of an open one.
+    index : str
+        The vector index that is to be replaced.
+    new : str, optional
+        Name of its successor; by default :func:`memwal.maintenance.migration_status.next_name`.
 
     Raises
     ------
@@ -227,6 +249,15 @@ def abort_migration(
     location: TableLocation, index: str, *, new: str | None = None
 ) -> MigrationStatus:
     """Take the new index away again. Readers prefer the old one from then on.
+
+    Parameters
+    ----------
+    location : TableLocation
+        Where the table is: ``table.location`` of an open one.
+    index : str
+        The vector index that is to be replaced.
+    new : str, optional
+        Name of its successor; by default :func:`memwal.maintenance.migration_status.next_name`.
 
     Raises
     ------

@@ -68,6 +68,8 @@ def compact(
 
     Parameters
     ----------
+    location : TableLocation
+        Where the table is: ``table.location`` of an open one.
     min_fragments : int, default 8
         Nothing is done until so many fragments are worth it.
     target_rows : int, default 1,048,576
@@ -85,6 +87,11 @@ def compact(
     JobResult
         Figures ``fragments_removed`` and ``fragments_added``; a problem when other commits kept
         getting in between.
+
+    Raises
+    ------
+    InvalidInputError
+        A limit is too small; the message names it.
     """
     if min(min_fragments, target_rows, commit_bytes) < 1:
         raise InvalidInputError("min_fragments, target_rows and commit_bytes must be at least 1")

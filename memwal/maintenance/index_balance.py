@@ -75,6 +75,13 @@ class PartitionBalance:
 def partition_balance(base: BaseTable, name: str) -> PartitionBalance | None:
     """Count the rows of a vector index by partition; None for an index of another kind.
 
+    Parameters
+    ----------
+    base : BaseTable
+        ``table.base()``.
+    name : str
+        Name of the index.
+
     Raises
     ------
     KeyError

@@ -136,6 +136,8 @@ def build_indexes(
 
     Parameters
     ----------
+    location : TableLocation
+        Where the table is: ``table.location`` of an open one.
     names : collection of str, optional
         Only these.
     max_tasks : int, default 1

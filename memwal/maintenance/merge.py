@@ -64,6 +64,8 @@ def merge(
 
     Parameters
     ----------
+    location : TableLocation
+        Where the table is: ``table.location`` of an open one.
     regions : collection of UUID, optional
         Only these regions; all by default.
     skip : collection of UUID, optional

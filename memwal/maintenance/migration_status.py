@@ -80,6 +80,15 @@ def migration_status(
 ) -> MigrationStatus:
     """Look how far a migration is. Opens every stored generation.
 
+    Parameters
+    ----------
+    location : TableLocation
+        Where the table is: ``table.location`` of an open one.
+    index : str
+        The vector index that is to be replaced.
+    new : str, optional
+        Name of its successor; by default :func:`next_name`.
+
     Raises
     ------
     TableSetupError

@@ -219,6 +219,11 @@ class Policy:
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Make a policy of what :meth:`to_dict` gave; absent keys take their defaults.
 
+        Parameters
+        ----------
+        values : mapping
+            Keys of a policy and their values; lists stand for tuples.
+
         Raises
         ------
         InvalidInputError
@@ -240,7 +245,13 @@ class Policy:
         return cls(**options)
 
     def merge_reason(self, region: RegionBacklog) -> str | None:
-        """Why this region is due for a merge; None when it is not."""
+        """Why this region is due for a merge; None when it is not.
+
+        Parameters
+        ----------
+        region : RegionBacklog
+            What the region looks like now.
+        """
         return merge_reason(
             region,
             at_generations=self.merge_at_generations,

@@ -91,6 +91,11 @@ class JobResult:
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Make a result of what :meth:`to_dict` gave, or of the JSON of it; more is ignored.
 
+        Parameters
+        ----------
+        values : mapping
+            As ``to_dict`` gave it.
+
         Raises
         ------
         InvalidInputError

@@ -88,6 +88,8 @@ def build_snapshot(
 
     Parameters
     ----------
+    location : TableLocation
+        Where the table is: ``table.location`` of an open one.
     max_tasks : int, default 1
         Into how many tasks the regions are divided at most.
     inline_regions : int, default 100

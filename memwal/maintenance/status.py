@@ -154,7 +154,13 @@ class TableStatus:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Make a status of what :meth:`to_dict` gave; keys that are not known are left out."""
+        """Make a status of what :meth:`to_dict` gave; keys that are not known are left out.
+
+        Parameters
+        ----------
+        values : mapping
+            As ``to_dict`` gave it.
+        """
         return cls(
             **{
                 **_known(cls, values),

@@ -38,6 +38,10 @@ def check_quality(
 
     Parameters
     ----------
+    location : TableLocation
+        Where the table is: ``table.location`` of an open one.
+    rules : QualityRules
+        The suite, and how many rows are looked at.
     sample_rows : int, optional
         Of how many rows, chosen at random; all by default. How many rows the table has is known
         all the same, but "unique" and "distinct" are then about the sample.

@@ -110,7 +110,18 @@ class Expectation:
 
     @classmethod
     def from_dict(cls, values: object) -> Self:
-        """Read one of a suite."""
+        """Read one of a suite.
+
+        Parameters
+        ----------
+        values : mapping
+            ``type``, ``kwargs``, and perhaps ``severity`` and ``meta``.
+
+        Raises
+        ------
+        InvalidInputError
+            It is no expectation that is known here; the message says why.
+        """
         if not isinstance(values, Mapping):
             raise InvalidInputError(
                 f"an expectation is an object with type and kwargs, not {type(values).__name__}"

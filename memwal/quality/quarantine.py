@@ -157,14 +157,28 @@ def _reasons(found: Quarantined, count: int) -> tuple[pa.Array, pa.Array]:
 
 
 class Quarantine:
-    """The quarantine table at a location; it comes into being with the first row."""
+    """The quarantine table at a location; it comes into being with the first row.
+
+    Parameters
+    ----------
+    location : TableLocation
+        Where the table is: ``table.location`` of an open one.
+    """
 
     def __init__(self, location: TableLocation) -> None:
         self.location = location
 
     @classmethod
     def of(cls, table: TableLocation, uri: str | None = None) -> Self:
-        """The quarantine of a table: at the address, else beside it."""
+        """The quarantine of a table: at the address, else beside it.
+
+        Parameters
+        ----------
+        table : TableLocation
+            ``table.location``.
+        uri : str, optional
+            Address of the quarantine table.
+        """
         beside = f"{table.uri.removesuffix('.lance')}__quarantine.lance"
         return cls(TableLocation(uri or beside, table.storage_options))
 
@@ -276,7 +290,15 @@ class Quarantine:
         return found.sort_by([(name, "ascending") for name in order])
 
     def mark(self, origins: Collection[Origin], state: State) -> int:
-        """Say what became of rows that wait; tell of how many it was not said before."""
+        """Say what became of rows that wait; tell of how many it was not said before.
+
+        Parameters
+        ----------
+        origins : collection of Origin
+            Which rows, as :func:`origins_of` names them.
+        state : State
+            What became of them.
+        """
         changed = 0
 
         def update(base: BaseTable) -> None:
@@ -293,7 +315,13 @@ class Quarantine:
         return changed
 
     def purge(self, *, before: datetime) -> int:
-        """Delete rows that were released or discarded, and kept out before a moment."""
+        """Delete rows that were released or discarded, and kept out before a moment.
+
+        Parameters
+        ----------
+        before : datetime
+            Aware; rows that were kept out later stay.
+        """
         deleted = 0
 
         def delete(base: BaseTable) -> None:
@@ -383,7 +411,13 @@ def _of(origins: Collection[Origin]) -> str:
 
 
 def origins_of(rows: pa.Table) -> list[Origin]:
-    """Where rows of the quarantine come from."""
+    """Where rows of the quarantine come from.
+
+    Parameters
+    ----------
+    rows : pyarrow.Table
+        As :meth:`Quarantine.read` returns them.
+    """
     found = (rows.column(name).to_pylist() for name in _ORIGIN)
     return [Origin(UUID(region), folder, row) for region, folder, row in zip(*found, strict=True)]
 

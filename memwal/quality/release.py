@@ -54,6 +54,15 @@ def waiting_rows(
     """Rows that wait in quarantine, without those that the table shows just as they are.
 
     A row that somebody has written again, or that a merge at the same time let in, needs nobody.
+
+    Parameters
+    ----------
+    table : memwal.Table
+        The table that they were kept out of.
+    quarantine : Quarantine
+        Its quarantine.
+    origins : collection of Origin, optional
+        Only these; all by default.
     """
     found = quarantine.read(origins=origins)
     if not found.num_rows:
@@ -76,6 +85,10 @@ def release(
 
     Parameters
     ----------
+    table : memwal.Table
+        The table that they were kept out of.
+    quarantine : Quarantine
+        Its quarantine.
     origins : collection of Origin
         Which; those that do not wait are left out.
     rules : QualityRules, optional
@@ -103,7 +116,15 @@ def release(
 
 
 def discard(quarantine: Quarantine, origins: Collection[Origin]) -> int:
-    """Say of rows that they are not wanted; tell how many waited."""
+    """Say of rows that they are not wanted; tell how many waited.
+
+    Parameters
+    ----------
+    quarantine : Quarantine
+        Of their table.
+    origins : collection of Origin
+        Which rows.
+    """
     return quarantine.mark(origins, State.DISCARDED)
 
 

@@ -93,6 +93,11 @@ class QualityRules:
     def from_dict(cls, values: object) -> Self:
         """Make rules of what :meth:`to_dict` gave; absent keys take their defaults.
 
+        Parameters
+        ----------
+        values : mapping
+            As ``to_dict`` gave it.
+
         Raises
         ------
         InvalidInputError

@@ -45,6 +45,11 @@ class Scan:
     with_row_address : bool, default False
         Whether to add ``_rowaddr``: the row's address in the data set of its generation or in the
         base table; in a MemTable the row's number.
+
+    Raises
+    ------
+    InvalidInputError
+        ``limit`` or ``offset`` is negative.
     """
 
     def __init__(

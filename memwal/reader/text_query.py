@@ -37,6 +37,11 @@ class MatchQuery:
         Terms at most that a fuzzy query stands for, in the order of their bytes.
     prefix_length : int, default 0
         So many bytes at the beginning of a term do not differ.
+
+    Raises
+    ------
+    InvalidInputError
+        A value is wrong; the message names it.
     """
 
     query: str
@@ -71,6 +76,11 @@ class PhraseQuery:
         Its index must have positions.
     slop : int, default 0
         Terms that may stand between two that follow each other.
+
+    Raises
+    ------
+    InvalidInputError
+        A value is wrong; the message names it.
     """
 
     query: str
@@ -99,6 +109,11 @@ class MultiMatchQuery:
         One per column.
     operator : {"or", "and"}, default "or"
         Within each column.
+
+    Raises
+    ------
+    InvalidInputError
+        A value is wrong; the message names it.
     """
 
     query: str
@@ -141,6 +156,11 @@ class CombinedFieldsQuery:
         Weight of each column, 1 or more; 1 by default.
     operator : {"or", "and"}, default "or"
         Whether one term is enough, or each must be in some column.
+
+    Raises
+    ------
+    InvalidInputError
+        A value is wrong; the message names it.
     """
 
     query: str
@@ -191,6 +211,11 @@ class BooleanQuery:
     Parameters
     ----------
     queries : sequence of ({"should", "must", "must_not"}, query)
+
+    Raises
+    ------
+    InvalidInputError
+        A value is wrong; the message names it.
     """
 
     queries: Sequence[tuple[Occur, TextQuery]]
@@ -203,7 +228,13 @@ class BooleanQuery:
             raise InvalidInputError("a boolean query needs something that must or should match")
 
     def of(self, occur: Occur) -> list[TextQuery]:
-        """The queries of one kind."""
+        """The queries of one kind.
+
+        Parameters
+        ----------
+        occur : {"should", "must", "must_not"}
+            Which kind.
+        """
         return [query for kind, query in self.queries if kind == occur]
 
 

@@ -123,6 +123,8 @@ class RegionSpec:
         column : str
             A column of the primary key with few values. Regions appear as values do, so their
             number has no bound but the column's. LanceDB takes booleans, integers and text.
+        immutable : bool, default False
+            As for :meth:`bucket`.
         """
         return cls._of(Identity(), column, immutable=immutable)
 
@@ -131,22 +133,53 @@ class RegionSpec:
         """Divide by the year of a date, a timestamp or an ISO 8601 text, in UTC.
 
         A primary key holds no dates: the column is a text of the key, or ``immutable``.
+
+        Parameters
+        ----------
+        column : str
+            Date, timestamp or ISO 8601 text.
+        immutable : bool, default False
+            As for :meth:`bucket`.
         """
         return cls._of(CalendarPart("year"), column, immutable=immutable)
 
     @classmethod
     def month(cls, column: str, *, immutable: bool = False) -> RegionSpec:
-        """Divide by the month, 1 to 12, of any year. See :meth:`year`."""
+        """Divide by the month, 1 to 12, of any year. See :meth:`year`.
+
+        Parameters
+        ----------
+        column : str
+            Date, timestamp or ISO 8601 text.
+        immutable : bool, default False
+            As for :meth:`bucket`.
+        """
         return cls._of(CalendarPart("month"), column, immutable=immutable)
 
     @classmethod
     def day(cls, column: str, *, immutable: bool = False) -> RegionSpec:
-        """Divide by the day of the month, 1 to 31. See :meth:`year`."""
+        """Divide by the day of the month, 1 to 31. See :meth:`year`.
+
+        Parameters
+        ----------
+        column : str
+            Date, timestamp or ISO 8601 text.
+        immutable : bool, default False
+            As for :meth:`bucket`.
+        """
         return cls._of(CalendarPart("day"), column, immutable=immutable)
 
     @classmethod
     def hour(cls, column: str, *, immutable: bool = False) -> RegionSpec:
-        """Divide by the hour of the day, 0 to 23. See :meth:`year`."""
+        """Divide by the hour of the day, 0 to 23. See :meth:`year`.
+
+        Parameters
+        ----------
+        column : str
+            Date, timestamp or ISO 8601 text.
+        immutable : bool, default False
+            As for :meth:`bucket`.
+        """
         return cls._of(CalendarPart("hour"), column, immutable=immutable)
 
     @classmethod
@@ -159,6 +192,8 @@ class RegionSpec:
             Text, binary (of which bytes are taken), an integer or a decimal.
         width : int
             Characters, bytes, or what numbers become multiples of.
+        immutable : bool, default False
+            As for :meth:`bucket`.
         """
         return cls._of(Truncate(width), column, immutable=immutable)
 
@@ -182,6 +217,8 @@ class RegionSpec:
             What ``col0``, ``col1``, ... are.
         result_type : pyarrow.DataType
             Type of the region value.
+        immutable : bool, default False
+            As for :meth:`bucket`.
         """
         names = (columns,) if isinstance(columns, str) else tuple(columns)
         return cls._of(Expression(sql, result_type, len(names)), *names, immutable=immutable)
@@ -197,6 +234,11 @@ class RegionSpec:
 
         ``RegionSpec.combine(RegionSpec.identity("tenant"), RegionSpec.bucket("id", 4))`` spreads
         each tenant's rows over four regions.
+
+        Parameters
+        ----------
+        *specs : RegionSpec
+            One value of each names a region together.
         """
         parts = [field for spec in specs for field in spec.fields]
         names: list[str] = []
@@ -242,6 +284,11 @@ class RegionSpec:
         """Whether LanceDB would write to the same table, so that region ids have to be its own.
 
         It knows one spec of one field, with id 1, and fewer types than we do for ``identity``.
+
+        Parameters
+        ----------
+        schema : pyarrow.Schema
+            Of the table.
         """
         (first, *others) = self.fields
         if self.spec_id != 1 or others or not isinstance(first.transform, _LANCEDB_TRANSFORMS):
@@ -260,6 +307,11 @@ class RegionSpec:
         """Check that a primary key always maps to the same region, so that rows can be written.
 
         Two regions with rows of one key merge in any order, and the older row could win.
+
+        Parameters
+        ----------
+        primary_key : sequence of str
+            Key columns of the table.
 
         Raises
         ------

@@ -3,20 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from memwal.extras import needs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["register", "release"]
+    from memwal.spark.streaming import BatchSink
+
+__all__ = ["foreach_batch", "register", "release"]
+
+
+def foreach_batch(uri: str, **options: Any) -> BatchSink:
+    """Return what ``DataStreamWriter.foreachBatch`` calls to write a stream into a table.
+
+    See :func:`memwal.spark.streaming.foreach_batch`.
+    """
+    from memwal.spark import streaming
+
+    return streaming.foreach_batch(uri, **options)
 
 
 def register(spark: SparkSession, *, storage_options: Mapping[str, str] | None = None) -> None:
     """Make ``spark.read.format("memwal")`` known to a session.
 
     See :func:`memwal.spark.data_source.register`.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        Also one of Spark Connect.
+    storage_options : mapping of str to str, optional
+        For all loads of this session.
     """
     with needs("spark"):
         from memwal.spark import data_source
@@ -30,6 +49,13 @@ def release(uri: str, *, storage_options: Mapping[str, str] | None = None) -> in
     Without it a protection ends by itself, ``protect_seconds`` after the last query or task that
     read it. Data frames that were loaded before may fail from here on, once what they read is
     collected. Returns how many tags there were.
+
+    Parameters
+    ----------
+    uri : str
+        Address of the table: a path, ``s3://``, ``gs://`` or ``az://``.
+    storage_options : mapping of str to str, optional
+        As Lance takes them; they go wherever the table goes.
 
     Raises
     ------

@@ -84,6 +84,13 @@ class ObjectStore(ABC):
     def put(self, key: str, data: Data) -> None:
         """Store an object, over the one that has the name; durable when it returns."""
 
+    def put_chunks(self, key: str, chunks: Iterable[bytes]) -> None:
+        """Store an object as :meth:`put` does, of chunks, for one that memory need not hold.
+
+        Here they are joined; stores that can do better do.
+        """
+        self.put(key, b"".join(chunks))
+
     @abstractmethod
     def replace(self, key: str, data: Data, *, expected: bytes) -> None:
         """Replace an object only while its content equals ``expected``.

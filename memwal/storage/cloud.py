@@ -75,6 +75,11 @@ class CloudStore(ObjectStore):
         with self._calling("store", key, writes=True):
             self._backend.put(path, memoryview(data).cast("B"))
 
+    def put_chunks(self, key: str, chunks: Iterable[bytes]) -> None:
+        path = self._path(key)
+        with self._calling("store", key, writes=True):
+            self._backend.put(path, iter(chunks))
+
     def replace(self, key: str, data: Data, *, expected: bytes) -> None:
         path = self._path(key)
         changed = ConflictError(

@@ -202,7 +202,15 @@ def _read(base: BaseTable, description: IndexDescription) -> Recipe:
     if segment.base_id is not None:
         raise InvalidInputError("its files are in another table")
     if description.index_type in VECTOR_KINDS:
-        return read_vector_recipe(base.location, description, segment.uuid)
+        try:
+            return read_vector_recipe(base.location, description, segment.uuid)
+        except ObjectNotFoundError as error:
+            if any(part.fragment_ids for part in description.segments):
+                raise
+            raise InvalidInputError(
+                "it has no model yet, since the table had too few rows to train one (a codebook "
+                "takes 256); the next index build after a merge tries again"
+            ) from error
     if description.index_type in SCALAR_KINDS:
         return read_scalar_recipe(base.location, description, segment)
     if description.index_type == "Json":

@@ -82,6 +82,11 @@ class WriterOptions:
         claims it again. None: never.
     metrics_per_region : bool, default False
         Whether metrics are told per region rather than per table.
+
+    Raises
+    ------
+    InvalidInputError
+        A number is not positive, or two options contradict each other; the message names them.
     """
 
     durable: bool = True

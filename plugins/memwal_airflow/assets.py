@@ -9,6 +9,11 @@ def merged_asset(table: str) -> Asset:
     """Updated when rows of a table's regions reached its base table.
 
     The event's extra holds ``version``, ``rows`` and ``generations``.
+
+    Parameters
+    ----------
+    table : str
+        Name of the managed table.
     """
     return Asset(name=f"memwal:{table}:merged", uri=f"memwal://{table}/merged", group="memwal")
 
@@ -18,5 +23,10 @@ def indexed_asset(table: str) -> Asset:
 
     The event's extra holds ``version``, and the ``generations`` and ``rows`` that the index which
     was furthest behind had not covered.
+
+    Parameters
+    ----------
+    table : str
+        Name of the managed table.
     """
     return Asset(name=f"memwal:{table}:indexed", uri=f"memwal://{table}/indexed", group="memwal")

@@ -91,6 +91,11 @@ class MemWalOperator(BaseOperator):
     -------
     dict
         ``JobResult.to_dict()``, which is also recorded in the catalog.
+
+    Raises
+    ------
+    InvalidInputError
+        Neither ``table`` nor ``table_uri`` is given, or both; or an argument is wrong.
     """
 
     job: ClassVar[str]

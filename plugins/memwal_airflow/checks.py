@@ -48,6 +48,11 @@ class MemWalVerifyOperator(MemWalOperator):
         UUIDs of the regions to check; all by default.
     **kwargs
         As of :class:`~memwal_airflow.base.MemWalOperator`.
+
+    Raises
+    ------
+    InvalidInputError
+        ``fail_on`` is none of its values.
     """
 
     job = "verify"

@@ -240,6 +240,11 @@ class MemWalQualityOperator(MemWalJobOperator):
         the severity ``warning`` as well, or none.
     **kwargs
         As of :class:`~memwal_airflow.base.MemWalOperator`.
+
+    Raises
+    ------
+    InvalidInputError
+        ``fail_on`` is none of its three values.
     """
 
     job = "quality"

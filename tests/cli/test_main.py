@@ -28,6 +28,7 @@ COMMANDS = [
     "verify",
     "doctor",
     "add-region-spec",
+    "copy",
 ]
 INSPECTIONS = [["inspect", "manifest"], ["inspect", "wal"], ["inspect", "details"]]
 

@@ -13,25 +13,19 @@ import yaml
 from support.exposed import exposed
 from support.promql import grouped, selected
 from support.promtool import promtool
-from typer.main import get_command
 
-from memwal.cli.main import app
-from memwal.telemetry.shipped_files import RULES, shipped
+from memwal.errors import InvalidInputError
+from memwal.telemetry.shipped_files import RULES, linked_rules, shipped
 
 ROOT = Path(__file__).resolve().parents[2]
-RUNBOOK = ROOT / "docs" / "alerts.md"
+GUIDE = (ROOT / "docs" / "alerts.md").read_text()
+RUNBOOKS = ROOT / "docs" / "runbooks"
 GROUPS = yaml.safe_load(shipped(RULES))["groups"]
 ALERTS: list[dict[str, Any]] = [rule for group in GROUPS for rule in group["rules"]]
 NAMES = [alert["alert"] for alert in ALERTS]
 DURATION = re.compile(r"[1-9][0-9]*[smhd]")
 
 each = pytest.mark.parametrize("alert", ALERTS, ids=NAMES)
-
-
-def anchors(text: str) -> set[str]:
-    """What can be linked to in a document, as GitHub names it."""
-    headings = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
-    return {re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-") for title in headings}
 
 
 class TestStructure:
@@ -66,33 +60,35 @@ class TestStructure:
         assert shown <= grouped(alert["expr"])
 
     @each
-    def test_the_runbook_has_a_section(self, alert: dict[str, Any]) -> None:
-        document, _, anchor = alert["annotations"]["runbook"].partition("#")
-        assert ROOT / document == RUNBOOK
-        assert anchor in anchors(RUNBOOK.read_text())
+    def test_the_runbook_exists_and_is_about_this_alert(self, alert: dict[str, Any]) -> None:
+        name, severity = alert["alert"], alert["labels"]["severity"]
+        assert alert["annotations"]["runbook"] == f"docs/runbooks/{name}.md"
+        text = (RUNBOOKS / f"{name}.md").read_text()
+        assert text.startswith(f"# {name}\n")
+        assert f"\n*{severity}* · " in text
+        assert f"| [{name}](runbooks/{name}.md) | {severity} | " in GUIDE
 
-    def test_the_runbook_has_no_others(self) -> None:
-        sections = re.findall(r"^### (.+)$", RUNBOOK.read_text(), flags=re.MULTILINE)
-        assert sorted(sections) == sorted(NAMES)
-        for section in re.split(r"^### ", RUNBOOK.read_text(), flags=re.MULTILINE)[1:]:
-            for part in ("**Means**", "**Look**", "**Do**"):
-                assert part in section, section.splitlines()[0]
+    def test_no_runbook_is_about_an_alert_that_is_gone(self) -> None:
+        assert {path.stem for path in RUNBOOKS.glob("Memwal*.md")} == set(NAMES)
+
+    def test_runbooks_can_be_read_elsewhere(self) -> None:
+        text = linked_rules("https://docs.example/{alert}.html#look")
+        for group in yaml.safe_load(text)["groups"]:
+            for rule in group["rules"]:
+                told = rule["annotations"].pop("runbook_url")
+                assert told == f"https://docs.example/{rule['alert']}.html#look"
+        rules = [rule for group in yaml.safe_load(text)["groups"] for rule in group["rules"]]
+        assert [rule["alert"] for rule in rules] == NAMES
+
+    @pytest.mark.parametrize(
+        "url", ["https://docs.example/", "x {alert}", 'x"{alert}', "{alert}\n"]
+    )
+    def test_an_address_that_leads_nowhere_is_refused(self, url: str) -> None:
+        with pytest.raises(InvalidInputError, match="address of runbooks"):
+            linked_rules(url)
 
 
 HOUR, DAY = 3600, 86_400
-
-
-def test_commands_of_the_runbook_exist() -> None:
-    text = " ".join(RUNBOOK.read_text().split())
-    named = [words.split() for words in re.findall(r"`memwal ([^`]+)`", text)]
-    assert named
-    for words in named:
-        found: Any = get_command(app)
-        while words and words[0] in getattr(found, "commands", {}):
-            found = found.commands[words.pop(0)]
-        assert not hasattr(found, "commands"), words
-        options = {word for word in words if word.startswith("--")}
-        assert options <= {name for one in found.params for name in one.opts}, words
 
 
 def table(name: str, value: str) -> dict[str, str]:

@@ -50,6 +50,8 @@ def collect_garbage(
 
     Parameters
     ----------
+    location : TableLocation
+        Where the table is: ``table.location`` of an open one.
     dry_run : bool, default True
         Only count.
     grace : timedelta, default 10 minutes
@@ -79,6 +81,8 @@ def collect_garbage(
         the table's own files are deleted; what it raises stops them.
     clock : callable
         Seconds since the epoch; must agree with the store's clock to well within ``grace``.
+    run : callable
+        Runs the tasks; in this process by default.
 
     Returns
     -------

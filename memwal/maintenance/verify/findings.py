@@ -33,7 +33,19 @@ class Finding:
 
     @classmethod
     def of(cls, code: str, object: str, text: str, *, region: UUID | None = None) -> Finding:
-        """A finding of a known code."""
+        """A finding of a known code.
+
+        Parameters
+        ----------
+        code : str
+            One of ``CODES``.
+        object : str
+            The object that it is about, below the table.
+        text : str
+            What is wrong there.
+        region : UUID, optional
+            None for the table as a whole.
+        """
         return cls(code=code, region=region, object=object, text=text)
 
     @property
@@ -95,7 +107,13 @@ class VerifyReport:
     findings: tuple[Finding, ...] = ()
 
     def count(self, severity: Severity) -> int:
-        """Findings of a severity."""
+        """Findings of a severity.
+
+        Parameters
+        ----------
+        severity : Severity
+            Which are counted.
+        """
         return sum(finding.severity is severity for finding in self.findings)
 
     @property

@@ -42,6 +42,8 @@ def verify(
 
     Parameters
     ----------
+    location : TableLocation
+        Where the table is: ``table.location`` of an open one.
     regions : collection of UUID, optional
         Only these, beside what concerns the table as a whole; all by default.
     depth : Depth or {"quick", "full"}, default full

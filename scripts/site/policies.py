@@ -1,0 +1,116 @@
+"""The policy of a table, as Markdown: meaning, bounds and default of each key.
+
+What a key means stands in the docstring of the class; what it may be is what its checks say.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import fields
+from functools import cache
+from typing import Any, Final
+
+from griffe import Docstring, DocstringSectionAttributes
+
+from memwal.errors import InvalidInputError
+from memwal.maintenance.policy import Policy
+
+EXAMPLES: Final = {
+    "merge_at_generations": "8",
+    "merge_at_bytes": "268435456",
+    "merge_at_age_seconds": "60",
+    "merge_commit_bytes": "536870912",
+    "merge_run_bytes": "8589934592",
+    "index_at_generations": "4",
+    "index_at_rows": "1000000",
+    "index_at_age_seconds": "3600",
+    "snapshot_at_age_seconds": "60",
+    "snapshot_at_regions": "500",
+    "gc_interval_seconds": "900",
+    "gc_at_bytes": "10737418240",
+    "compact_at_fragments": "none",
+    "quiet_hours": "22:00-06:00 Europe/Berlin",
+    "quiet_critical_seconds": "7200",
+    "version_retention_seconds": "604800",
+    "run_retention_seconds": "7776000",
+    "sample_retention_seconds": "86400",
+    "schedule": "*/5 * * * *",
+    "sensor_poke_seconds": "30",
+    "sensor_timeout_seconds": "300",
+    "gc_grace_seconds": "1800",
+    "gc_retention_seconds": "86400",
+    "late_seconds": "600",
+    "critical_seconds": "3600",
+    "sensor_groups": "16",
+    "pool": "lake",
+    "retries": "5",
+    "tags": "air,daily",
+    "priority": "10",
+}
+"""Of the command line; what rows must be like has commands of its own."""
+
+_WRONG: Final[dict[str, Any]] = {"tags": ("!",), "quiet_hours": ("!",)}
+_SIZES: Final = {
+    "bytes": ((1 << 30, "GiB"), (1 << 20, "MiB")),
+    "seconds": ((86_400, "days"), (3600, "h"), (60, "min")),
+}
+_UNITS = ("seconds", "bytes", "rows", "generations", "regions", "fragments", "groups")
+
+
+@cache
+def markdown() -> str:
+    """A section for each key."""
+    meanings = _meanings()
+    found = []
+    for field in fields(Policy):
+        key = field.name
+        unit = next((unit for unit in _UNITS if key.endswith(f"_{unit}")), "")
+        words = _in_words(unit, field.default)
+        rows = {"default": _default(field.default) + words, "unit": unit}
+        if key in EXAMPLES:
+            setting = f"{key}={EXAMPLES[key]}"
+            quoted = f"'{setting}'" if " " in setting else setting
+            rows["may be"] = _bounds(key)
+            rows["example"] = f"`memwal catalog policy set flights {quoted}`"
+        else:
+            rows["may be"] = "[rules](quality.md#memwal.quality.rules.QualityRules)"
+            rows["example"] = "`memwal quality set flights suite.json --mode warn`"
+        table = "\n".join(f"| {name} | {text} |" for name, text in rows.items() if text)
+        lines = [f"## {key}", "", meanings[key], "", "| | |", "|---|---|", table]
+        found.append("\n".join(lines) + "\n")
+    return "\n".join(found)
+
+
+def _meanings() -> dict[str, str]:
+    sections = Docstring(inspect.getdoc(Policy) or "", parser="numpy").parse(warnings=False)
+    (section,) = (one for one in sections if isinstance(one, DocstringSectionAttributes))
+    role = re.compile(r":\w+:`~?(?:[\w.]+\.)?(\w+)`")
+    return {
+        key.strip(): role.sub(r"`\1`", one.description).replace("``", "`")
+        for one in section.value
+        for key in one.name.split(",")
+    }
+
+
+def _default(value: Any) -> str:
+    if value is None or value == ():
+        return "none"
+    return f"{value:,.0f}" if isinstance(value, int | float) else f"`{value}`"
+
+
+def _in_words(unit: str, value: Any) -> str:
+    for size, name in _SIZES.get(unit, ()):
+        if isinstance(value, int | float) and value >= size and value % size == 0:
+            return f" ({value / size:g} {name})"
+    return ""
+
+
+def _bounds(key: str) -> str:
+    """What the check of the key says that it may be."""
+    try:
+        Policy(**{key: _WRONG.get(key, object())})
+    except InvalidInputError as error:
+        told = re.split(r"[;:] ", str(error), maxsplit=1)[-1]
+        return re.sub("^(give|write) ", "", told).rstrip(".").replace("None", "`none`")
+    raise ValueError(f"{key} takes anything")
