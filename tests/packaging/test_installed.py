@@ -70,7 +70,7 @@ def postgres_url() -> Iterator[str]:
 
 def test_every_extra_of_users_is_tried() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert set(project["optional-dependencies"]) - {"demo", "dev"} == set(BROUGHT) - {""}
+    assert set(project["optional-dependencies"]) - {"demo", "dev", "docs"} == set(BROUGHT) - {""}
 
 
 def test_an_sdist_builds_the_same_wheel(dist: Path, wheel: Path, tmp_path: Path) -> None:
