@@ -52,7 +52,10 @@ class TableSetupError(MemWalError):
 
 
 class MissingExtraError(MemWalError, ImportError):
-    """A part of memwal was asked for that is not installed; the message names the extra."""
+    """A part of memwal was asked for that is not installed; the message names the extra.
+
+    What to do: install it, as in ``pip install 'memwal[catalog]'``.
+    """
 
 
 class UnsupportedStoreError(MemWalError):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
 
 HEAVY = (
     "airflow",
@@ -72,6 +75,27 @@ asyncio.run(main())
 print(table.scan().to_table().num_rows)
 """
     assert run(code) == ["2", "1", "3"]
+
+
+def test_a_producer_loads_only_what_its_lock_names(tmp_path: Path) -> None:
+    code = f"""{WITHOUT}
+import memwal, pyarrow as pa
+schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("n", pa.int64())])
+spec = memwal.RegionSpec.unsharded()
+table = memwal.create({str(tmp_path)!r} + "/table", schema, primary_key=["id"], region_spec=spec)
+with table.writer() as writer:
+    writer.upsert(pa.table({{"id": [1], "n": [1]}}, schema=schema))
+table.lookup(pa.array([1]))
+files = {{name: getattr(module, "__file__", None) or "" for name, module in sys.modules.items()}}
+print(*sorted({{name.split(".")[0] for name in files if "site-packages" in files[name]}}))
+"""
+    loaded = set(run(code)[0].split())
+    lock = (ROOT / "requirements" / "producer.lock").read_text()
+    named = set(re.findall(r"^([a-z0-9-]+)==", lock, flags=re.MULTILINE))
+    # Each as it is imported, and what Lance and Arrow take where it happens to be.
+    modules = {name.replace("-", "_") for name in named}
+    modules |= {"lance", "google", "opentelemetry"}
+    assert loaded <= modules | {"_distutils_hack", "cloudpickle", "dateutil", "six"}
 
 
 def test_the_package_itself_loads_nothing() -> None:

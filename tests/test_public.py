@@ -25,14 +25,14 @@ PUBLIC = {
         Budget Fleet FoundTable Order Outcome Skipped Survey TableOverview Why find_tables
         open_managed overview register_found run_job run_recorded survey
     """,
-    "memwal.spark": "register release",
+    "memwal.spark": "foreach_batch register release",
 }
 """Module to the names that it promises. Add what is new; what goes is announced first."""
 
 TABLE = """
-    at base build_indexes build_snapshot check_quality checkpoint collect_garbage compact explain
-    location lookup merge primary_key region_ids region_spec scan schema search search_hybrid
-    search_text status to_dataset uri verify writer
+    applied at base build_indexes build_snapshot check_quality checkpoint choose_indexes
+    collect_garbage compact copy_to explain location lookup merge primary_key region_ids region_spec
+    scan schema search search_hybrid search_text status to_dataset uri verify writer
 """
 """Methods and attributes of a table."""
 

@@ -195,6 +195,18 @@ def airflow(folder: Path) -> None:
     catalog.close()
 
 
+def kubernetes(folder: Path) -> None:
+    """The parts that start drivers in a cluster are there, on the client that they ask for."""
+    import kubernetes.client
+    from memwal_airflow import cluster, driver_pod, kubernetes_api
+
+    assert kubernetes.client.CoreV1Api
+    assert all(module.__doc__ for module in (cluster, driver_pod, kubernetes_api))
+    table = make(folder)
+    table.merge()
+    assert table.base().dataset.count_rows() == 10
+
+
 if __name__ == "__main__":
     globals()[sys.argv[1]](Path(sys.argv[2]))
     print("smoke", sys.argv[1], "ok")

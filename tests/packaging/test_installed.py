@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,12 +34,14 @@ BROUGHT = {
     "quality": CATALOG | {"great_expectations", "pandas", "yaml"},
     "metrics": {"opentelemetry.sdk", "prometheus_client"},
     "airflow": CATALOG | CLI | {"airflow", "airflow.providers.apache.spark", "boto3"},
+    "kubernetes": CATALOG | CLI | {"airflow", "pyspark", "pandas", "boto3", "kubernetes"},
 }
 """Extra to the heavy packages that it is there for."""
 HEAVY = set.union(*BROUGHT.values()) - {"airflow.providers.apache.spark"}
 # What those bring along themselves, besides what they are there for.
 ALSO = {
     "airflow": {"opentelemetry.sdk", "yaml", "pandas", "psycopg", "prometheus_client"},
+    "kubernetes": {"opentelemetry.sdk", "yaml", "prometheus_client"},
     "quality": {"typer", "rich"},
 }
 
@@ -63,6 +66,11 @@ def postgres_url() -> Iterator[str]:
     server = PostgresServer()
     yield server.new_database()
     server.close()
+
+
+def test_every_extra_of_users_is_tried() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert set(project["optional-dependencies"]) - {"demo", "dev", "docs"} == set(BROUGHT) - {""}
 
 
 def test_an_sdist_builds_the_same_wheel(dist: Path, wheel: Path, tmp_path: Path) -> None:
