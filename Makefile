@@ -77,10 +77,10 @@ protos: setup ## Generate the protobuf modules
 	$(BIN)/python scripts/generate_protos.py
 
 docs: setup ## Build the documentation site into site/, strictly and without a network
-	$(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 docs-serve: setup ## Show the documentation on 127.0.0.1:8000 while it is written
-	$(BIN)/mkdocs serve --dev-addr 127.0.0.1:8000
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --dev-addr 127.0.0.1:8000
 
 LOCK := uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --quiet
 # The images have the versions that the tests have.

@@ -38,15 +38,16 @@ class TestNavigation:
         assert sorted(named) == sorted(written | set(hooks.ELSEWHERE))
 
     def test_a_page_that_appears_is_in_it(self, tmp_path: Path) -> None:
-        for name in ("a.md", "deep/b.md", "deep/er/c.md", "first.md"):
+        for name in ("a.md", "deep/b.md", "deep/er/c.md", "deep/d.md", "deep/e.md", "first.md"):
             (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
             (tmp_path / name).write_text("# x\n")
+        (tmp_path / "deep" / "README.md").write_text("[E](e.md), [D](d.md#x)\n")
         nav: Any = ["first.md", {"Rest": ["*.md", {"Deep": ["deep/*.md"]}]}, "none*.md"]
         config: Any = SimpleNamespace(docs_dir=str(tmp_path), nav=nav)
 
         assert hooks.on_config(config).nav == [
             "first.md",
-            {"Rest": ["a.md", {"Deep": ["deep/b.md"]}]},
+            {"Rest": ["a.md", {"Deep": [f"deep/{name}.md" for name in ("README", "e", "d", "b")]}]},
         ]
 
 

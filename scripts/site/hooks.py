@@ -42,12 +42,21 @@ _LINK = re.compile(
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Put the pages that match into the navigation."""
-    pages = sorted(
-        path.relative_to(config.docs_dir).as_posix() for path in Path(config.docs_dir).rglob("*.md")
-    )
+    pages = [
+        path.relative_to(config.docs_dir).as_posix()
+        for path in sorted(Path(config.docs_dir).rglob("*.md"), key=_place)
+    ]
     named = set(_named(config.nav))
     config.nav = _expanded(config.nav, [page for page in pages if page not in named])
     return config
+
+
+def _place(page: Path) -> tuple[Path, int, str]:
+    """Where a page comes in its folder: as the README there leads to it, others after these."""
+    readme = page.with_name("README.md")
+    text = readme.read_text() if readme.exists() else ""
+    first = 0 if page == readme else text.find(f"({page.name}") + 1 or len(text) + 1
+    return page.parent, first, page.name
 
 
 def _named(entry: Any) -> Iterator[str]:
