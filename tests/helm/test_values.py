@@ -6,7 +6,6 @@ import importlib.util
 import json
 import sys
 import tarfile
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +16,8 @@ import yaml
 from jsonschema import Draft7Validator
 from support.chart import CHART, Release, helm
 from support.chart_values import MATRIX, SPARK
+
+import memwal
 
 ROOT = Path(__file__).resolve().parents[2]
 VALUES = (CHART / "values.yaml").read_text()
@@ -238,8 +239,7 @@ def test_a_value_that_is_not_described_is_found() -> None:
 
 def test_chart_and_package_are_of_one_version() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert chart["version"] == chart["appVersion"] == project["version"]
+    assert chart["version"] == chart["appVersion"] == memwal.__version__
     assert f"### {chart['version']}" in (CHART / "UPGRADING.md").read_text()
 
 
