@@ -288,7 +288,23 @@ class Table(Reads):
     def choose_indexes(
         self, *, add: Collection[str] = (), remove: Collection[str] = ()
     ) -> list[str]:
-        """Maintain more indexes, or fewer: :func:`memwal.maintenance.index_choice`."""
+        """Maintain more indexes, or fewer: :func:`memwal.maintenance.index_choice.choose_indexes`.
+
+        Parameters
+        ----------
+        add, remove : collection of str
+            Names of indexes of the base table, which are built and dropped on the Lance table.
+
+        Returns
+        -------
+        list of str
+            The maintained indexes, in their order.
+
+        Raises
+        ------
+        InvalidInputError
+            The table has no such index, or maintains all that it has.
+        """
         from memwal.maintenance.index_choice import choose_indexes
 
         return choose_indexes(self.location, add=add, remove=remove)

@@ -7,8 +7,10 @@ code says whether the table is what values.yaml says today.
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import json
+import operator
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -39,6 +41,7 @@ class Value:
 def described(text: str) -> Iterator[Value]:
     """Values that have a comment, in the order of the file."""
     lines = text.splitlines()
+    values = yaml.safe_load(text)
     parents: list[str] = []
     comment: list[str] = []
     for number, line in enumerate(lines):
@@ -51,7 +54,7 @@ def described(text: str) -> Iterator[Value]:
             if comment:
                 yield Value(
                     path=".".join(parents),
-                    default=_at(text, parents),
+                    default=functools.reduce(operator.getitem, parents, values),
                     section=_has_comments(lines[number + 1 :], depth),
                     text=" ".join(comment),
                 )
@@ -105,13 +108,6 @@ def main() -> int:
         return 1
     README.write_text(current, encoding="utf-8")
     return 0
-
-
-def _at(text: str, path: list[str]) -> Any:
-    found = yaml.safe_load(text)
-    for key in path:
-        found = found[key]
-    return found
 
 
 def _has_comments(below: Iterable[str], depth: int) -> bool:

@@ -52,7 +52,7 @@ class JobResult:
     Attributes
     ----------
     job : str
-        ``merge``, ``index``, ``compact``, ``snapshot``, ``gc`` or ``quality``.
+        ``merge``, ``index``, ``compact``, ``snapshot``, ``gc``, ``quality`` or ``copy``.
     table : str
         URI of the table.
     version : int

@@ -110,7 +110,8 @@ def copy_table(source: TableLocation, target: TableLocation) -> JobResult:
     StoreAccessError
         The source may not be written: a copy needs a tag there while it runs.
     InvalidInputError
-        The source is a shallow clone, some of whose files lie elsewhere.
+        The target lies in the source, or the source is a shallow clone, some of whose files lie
+        elsewhere.
     CorruptDataError
         An entry of a log is missing.
     ConflictError
@@ -119,6 +120,8 @@ def copy_table(source: TableLocation, target: TableLocation) -> JobResult:
     """
     started = time.monotonic()
     open_base(source).require_mem_wal()
+    if f"{target.uri}/".startswith(f"{source.uri}/"):
+        raise InvalidInputError(f"{target} lies in the table that is to be copied; choose another")
     if next(iter(target.store.list("")), None) is not None:
         raise TableSetupError(
             f"something is stored at {target}; copy to another address, or delete it if it is the "

@@ -74,7 +74,7 @@ def pod_address(known: Mapping[str, str]) -> str:
         ``namespace`` and ``pod``, which the setting may hold as ``{namespace}`` and ``{pod}``;
         nothing of an application that has no pod.
     """
-    page = str(conf.get(SECTION, "driver_pod_url", fallback=""))
+    page: str = conf.get(SECTION, "driver_pod_url", fallback="")
     if not page or "pod" not in known:
         return ""
     return page.replace("{namespace}", known["namespace"]).replace("{pod}", known["pod"])

@@ -10,6 +10,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,15 @@ from memwal.catalog.snapshot import read_snapshot
 from memwal.cli.main import app
 
 
+@cache
+def command_line() -> Any:
+    """The whole of ``memwal``."""
+    return get_command(app)
+
+
 def parsed(words: Sequence[str]) -> tuple[str, Mapping[str, Any]]:
     """Name and parameters of the command that a command line means."""
-    found: Any = get_command(app)
+    found = command_line()
     rest = list(words)
     path = []
     while hasattr(found, "commands"):

@@ -14,13 +14,12 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from helm.test_network import policies_of
-from helm.test_objects import insecure
-from helm.test_rights import DRIVER, SUBMIT
-from support.chart import Object, Release, matches, of_kind, spark_files
+from support.chart import Object, Release, matches, of_kind, policies_of, spark_files
+from support.chart_rights import DRIVER, SUBMIT
 from support.chart_values import EVERYTHING
 from support.kubernetes_schemas import NEWEST, problem
 from support.kubernetes_server import PATH, KubernetesServer, running_kubernetes
+from support.pod_security import insecure
 
 from memwal.spark.java import ensure_java
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.chart import Object, Release, matches, named, of_kind, pods, spark_properties
+from support.chart import (
+    Object,
+    Release,
+    matches,
+    named,
+    of_kind,
+    pods,
+    policies_of,
+    spark_properties,
+)
 from support.chart_values import MATRIX
 
 WITH_POLICIES = [
@@ -17,16 +26,6 @@ DNS = ("dns", (53,))
 CATALOG = ("anywhere", (5432,))
 STORE = ("anywhere", (443,))
 API = ("anywhere", (443, 6443))
-
-
-def policies_of(objects: list[Object], namespace: str, pod: Object) -> list[Object]:
-    """The policies that choose a pod."""
-    return [
-        one
-        for one in of_kind(objects, "NetworkPolicy")
-        if one["metadata"]["namespace"] == namespace
-        and matches(one["spec"]["podSelector"], pod["metadata"]["labels"])
-    ]
 
 
 def ways_out(policy: Object) -> set[tuple[str, tuple[int, ...]]]:

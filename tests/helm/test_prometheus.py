@@ -10,8 +10,6 @@ import pytest
 import yaml
 from support.chart import CHART, Object, Release, helm, named, of_kind
 from support.chart_values import MATRIX
-from support.exposed import exposed
-from support.promql import selected
 
 from memwal.telemetry.shipped_files import DASHBOARD, RULES, shipped
 
@@ -27,14 +25,6 @@ def rules(**values: Any) -> Object:
 
 def test_rules_are_those_that_are_shipped() -> None:
     assert rules()["spec"]["groups"] == GROUPS
-
-
-def test_every_metric_of_the_rules_is_exposed() -> None:
-    for group in rules()["spec"]["groups"]:
-        for rule in group["rules"]:
-            metrics = {one.metric for one in selected(rule["expr"])}
-            assert metrics
-            assert metrics <= set(exposed())
 
 
 def test_the_dashboard_is_the_one_that_is_shipped() -> None:

@@ -4,30 +4,8 @@ from __future__ import annotations
 
 import pytest
 from support.chart import Object, Release, named, of_kind
+from support.chart_rights import DRIVER, SUBMIT
 from support.chart_values import MATRIX, SPARK
-
-DRIVER = {
-    ("pods", "create"),
-    ("pods", "get"),
-    ("pods", "list"),
-    ("pods", "watch"),
-    ("pods", "delete"),
-    ("pods", "deletecollection"),
-}
-SUBMIT = {
-    ("pods", "create"),
-    ("pods", "get"),
-    ("pods", "list"),
-    ("pods", "delete"),
-    ("pods/log", "get"),
-    ("configmaps", "create"),
-    ("configmaps", "patch"),
-    ("configmaps", "get"),
-    ("configmaps", "delete"),
-    ("services", "create"),
-    ("services", "patch"),
-    ("services", "delete"),
-}
 
 
 def rights(objects: list[Object]) -> dict[tuple[str, str], set[tuple[str, str]]]:

@@ -13,7 +13,13 @@ from support.s3_emulator import running_emulator
 from support.tables import SCHEMA, MakeTable, base_state, keys, log, manifest, rows, state
 
 import memwal
-from memwal.errors import ConflictError, CorruptDataError, MemWalError, TableSetupError
+from memwal.errors import (
+    ConflictError,
+    CorruptDataError,
+    InvalidInputError,
+    MemWalError,
+    TableSetupError,
+)
 from memwal.format.names import wal_key
 from memwal.maintenance import table_copy
 from memwal.maintenance.table_copy import copy_table
@@ -230,8 +236,9 @@ def test_nothing_is_copied_over(table: memwal.Table, make_table: MakeTable) -> N
     other = make_table()
     with pytest.raises(TableSetupError, match="something is stored"):
         table.copy_to(other.uri)
-    with pytest.raises(TableSetupError, match="something is stored"):
-        table.copy_to(table.uri)
+    for inside in (table.uri, f"{table.uri}/copy"):
+        with pytest.raises(InvalidInputError, match="lies in the table"):
+            table.copy_to(inside)
 
 
 def test_a_log_with_a_gap_is_not_taken_for_whole(table: memwal.Table, tmp_path: Path) -> None:

@@ -49,7 +49,8 @@ class Release:
 
     def objects(self) -> list[Object]:
         """What is rendered."""
-        return [one for one in yaml.load_all(self.text(), Loader=yaml.CSafeLoader) if one]
+        found: list[Object] = json.loads(_parsed(self.text()))
+        return found
 
     def text(self) -> str:
         """What is rendered, as it is written.
@@ -73,6 +74,12 @@ class Release:
 @cache
 def _rendered(arguments: tuple[str, ...], values: str) -> str:
     return helm("template", *arguments, "--values", "-", values=values)
+
+
+# JSON is read again in no time, and everybody gets objects of their own.
+@cache
+def _parsed(text: str) -> str:
+    return json.dumps([one for one in yaml.load_all(text, Loader=yaml.CSafeLoader) if one])
 
 
 def helm(*arguments: str, values: str | None = None) -> str:
@@ -155,3 +162,13 @@ def matches(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
     """Whether a selector by labels chooses these."""
     assert set(selector) <= {"matchLabels"}, selector
     return all(labels.get(key) == value for key, value in selector.get("matchLabels", {}).items())
+
+
+def policies_of(objects: list[Object], namespace: str, pod: Object) -> list[Object]:
+    """The policies that choose a pod."""
+    return [
+        one
+        for one in of_kind(objects, "NetworkPolicy")
+        if one["metadata"]["namespace"] == namespace
+        and matches(one["spec"]["podSelector"], pod["metadata"]["labels"])
+    ]

@@ -7,6 +7,7 @@ the process when the pod is deleted.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -84,8 +85,10 @@ class Kubelet:
         self._processes[pod.name] = process
         pod.run()
         assert process.stdout is not None
-        for line in process.stdout:
-            pod.write(line.rstrip("\n"))
+        with process.stdout:
+            for line in process.stdout:
+                if pod.exists:
+                    pod.write(line.rstrip("\n"))
         code = process.wait()
         if pod.exists:
             pod.end(code)
@@ -96,11 +99,12 @@ class Kubelet:
         if process is None or process.poll() is not None:
             return
         os.killpg(process.pid, signal.SIGTERM)
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(10)
-        except subprocess.TimeoutExpired:
+        # All of a container ends with its first process.
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-            process.wait(10)
+        process.wait(10)
 
     def _mount(self, pod: Pod) -> Path:
         (name,) = (
