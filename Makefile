@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ROWS ?=
+ENGINE ?=
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup ui demo test test-slow test-all lint types format protos docs docs-serve lock clean
+.PHONY: help setup ui demo test test-slow test-all soak lint types format protos lock dist canary golden images images-test docs docs-serve clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -29,15 +30,36 @@ ui: setup ## Build the page in the Airflow UI (Node comes along)
 demo: ui ## Run the main job on a year of real flights (ROWS=n bounds the flights)
 	$(BIN)/python examples/flights/demo.py $(if $(ROWS),--rows $(ROWS))
 
+dist: ui ## Build the wheel and the sdist into dist/
+	$(BIN)/python -m hatchling build -d dist
+
 test: setup ## Run the tests that CI runs
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 test-slow: setup ## Run the slow tests: a real Airflow scheduler, clusters, long races, a language model
 	$(BIN)/uv pip install --quiet --no-deps --require-hashes -r requirements/sentences.lock
+	$(BIN)/python scripts/slow_tools.py
 	$(BIN)/python scripts/build_ui.py --test
 	$(BIN)/python -m pytest -q -m slow
 
 test-all: test test-slow ## Run all tests
+
+MINUTES ?= 10
+soak: setup ## Random worlds with faults of every kind, for so long (MINUTES=n)
+	PYTHONPATH=tests $(BIN)/python -m simulation.soak --minutes $(MINUTES)
+
+canary: setup ## Try the facts we lean on, and the golden tables, elsewhere (PYLANCE=, LANCEDB=, WITH=python3.13)
+	$(BIN)/python scripts/canary.py $(if $(PYLANCE),--pylance $(PYLANCE)) $(if $(LANCEDB),--lancedb $(LANCEDB)) $(if $(WITH),--python $(WITH))
+
+golden: setup ## Keep small tables as this version writes them; once for each release
+	LANCE_LOG=error,lance::index=off $(BIN)/python tests/golden/make.py
+
+images: ## Build the container images (ENGINE=docker, podman or buildah)
+	$(PYTHON) scripts/build_images.py $(if $(ENGINE),--engine $(ENGINE))
+
+images-test: setup ## Build the images without an engine's server, and run what is in them (root; Debian)
+	$(BIN)/python scripts/slow_tools.py --images
+	$(BIN)/python -m pytest -q -m images -s
 
 lint: setup ## Check style, and that generated code is current
 	$(BIN)/ruff check .
@@ -61,12 +83,20 @@ docs-serve: setup ## Show the documentation on 127.0.0.1:8000 while it is writte
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --dev-addr 127.0.0.1:8000
 
 LOCK := uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --quiet
+# The images have the versions that the tests have.
+LOCK_AS_TESTED := $(LOCK) --constraints requirements/dev.lock
 lock: setup ## Resolve the dependencies again
 	$(BIN)/$(LOCK) --all-extras --overrides requirements/overrides.txt pyproject.toml -o requirements/dev.lock
 	$(BIN)/$(LOCK) pyproject.toml -o requirements/producer.lock
 	$(BIN)/$(LOCK) requirements/tools.in -o requirements/tools.lock
 	$(BIN)/$(LOCK) requirements/java.in -o requirements/java.lock
 	$(BIN)/$(LOCK) --no-deps requirements/sentences.in -o requirements/sentences.lock
+	$(BIN)/$(LOCK_AS_TESTED) requirements/build.in -o requirements/build.lock
+	$(BIN)/$(LOCK_AS_TESTED) --extra cli --extra postgres --extra metrics pyproject.toml -o requirements/cli.lock
+	$(BIN)/$(LOCK_AS_TESTED) --extra cli --extra postgres --extra metrics --extra quality --extra spark \
+	  pyproject.toml -o requirements/spark.lock
+	$(BIN)/$(LOCK_AS_TESTED) --extra airflow --extra postgres --extra metrics --extra quality --extra spark \
+	  --overrides requirements/overrides.txt pyproject.toml requirements/airflow.in -o requirements/airflow.lock
 
 clean: ## Remove what setup and tests made
 	rm -rf plugins/memwal_airflow/ui/node_modules plugins/memwal_airflow/web/static

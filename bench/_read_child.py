@@ -16,7 +16,7 @@ import lance
 import numpy as np
 import pyarrow as pa
 from _child import memory, reset_peak
-from _requests import counting_proxy
+from _requests import gateway_before
 from lance.mem_wal import LsmPointLookupPlanner, LsmScanner, LsmVectorSearchPlanner
 
 import memwal
@@ -50,7 +50,7 @@ def _scan(task: dict[str, Any]) -> dict[str, int]:
 def _requests(task: dict[str, Any]) -> dict[str, list[int]]:
     """Requests of some queries of each kind, one after the other."""
     options = task["storage_options"]
-    with counting_proxy(options["aws_endpoint"]) as proxy:
+    with gateway_before(options["aws_endpoint"]) as proxy:
         options["aws_endpoint"] = proxy.endpoint
         # Lance's lookups open generations without the options of the base table.
         os.environ.update({name.upper(): value for name, value in options.items()})

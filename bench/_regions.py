@@ -20,7 +20,7 @@ from uuid import UUID
 
 import _tables as tables
 from _measure import Line, Target, constant
-from _requests import counting_proxy
+from _requests import gateway_before
 from support.s3_emulator import running_emulator
 
 import memwal
@@ -122,7 +122,7 @@ def _found(folder: Path, regions: int, *, count: bool = False) -> dict[str, _Fou
 def _measured(table: memwal.Table, job: str, *, count: bool) -> _Found:
     """Let a child do a job; only what it does after it is ready is counted."""
     options = dict(table.location.storage_options)
-    with counting_proxy(options["aws_endpoint"]) as proxy:
+    with gateway_before(options["aws_endpoint"]) as proxy:
         if count:
             options["aws_endpoint"] = proxy.endpoint
         task = {"do": job, "uri": table.uri, "storage_options": options}

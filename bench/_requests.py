@@ -11,8 +11,8 @@ import _tables as tables
 from _measure import Line, Target, constant
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-from support.counting_proxy import counting_proxy as counting_proxy
 from support.s3_emulator import running_emulator
+from support.store_gateway import gateway_before as gateway_before
 
 _WARM_UP = 5
 
@@ -21,7 +21,7 @@ def requests(folder: Path, rows: int) -> Iterator[Line]:
     """Requests per upsert while one producer writes steadily; the target is one PUT."""
     count = max(rows // 500, 20)
     batches = [tables.narrow_rows(10, number * 10) for number in range(_WARM_UP + count)]
-    with running_emulator(folder) as emulator, counting_proxy(emulator.endpoint) as proxy:
+    with running_emulator(folder) as emulator, gateway_before(emulator.endpoint) as proxy:
         options = {**emulator.storage_options, "aws_endpoint": proxy.endpoint}
         uri = f"s3://{emulator.create_bucket()}/table"
         with tables.open_ours(tables.create_narrow(uri, storage_options=options)) as writer:

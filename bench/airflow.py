@@ -68,7 +68,6 @@ def measured(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     with AirflowStandalone(
         folder / "airflow",
         dags_folder=dags,
-        plugins_folder=ROOT / "plugins",
         env={"MEMWAL_CATALOG_URL": url, "MEMWAL_CATALOG_SNAPSHOT": str(snapshot)},
         settings={"memwal": {"spark_master": "local[1]", "local_below_bytes": local}},
         parallelism=arguments.tasks,

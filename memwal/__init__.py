@@ -6,16 +6,20 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from memwal.version import __version__
+
 if TYPE_CHECKING:
     from memwal import aio, errors
     from memwal.errors import MemWalError
     from memwal.region.spec import RegionSpec
     from memwal.region_change import add_region_spec
     from memwal.setup import create, enable
+    from memwal.storage.credential_sources import register_credentials
     from memwal.table import Table, open
     from memwal.writer.options import WriterOptions
 
 __all__ = [
+    "__version__",
     "MemWalError",
     "RegionSpec",
     "Table",
@@ -26,6 +30,7 @@ __all__ = [
     "enable",
     "errors",
     "open",
+    "register_credentials",
 ]
 
 _MODULES = {
@@ -37,6 +42,7 @@ _MODULES = {
     "create": "memwal.setup",
     "enable": "memwal.setup",
     "open": "memwal.table",
+    "register_credentials": "memwal.storage.credential_sources",
 }
 
 

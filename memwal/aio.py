@@ -25,6 +25,7 @@ from memwal.errors import InvalidInputError, WriterClosedError
 from memwal.writer.handle import WriteHandle
 from memwal.writer.options import WriterOptions
 from memwal.writer.stats import WriterStats
+from memwal.writer.steps import AppliedStep
 
 if TYPE_CHECKING:
     from memwal.table import Table, Writer
@@ -156,6 +157,22 @@ class AsyncWriter:
             As :meth:`upsert`.
         """
         return await self._write(functools.partial(self._writer.delete, keys, wait=False), wait)
+
+    async def apply(
+        self, *, upserts: Any = None, deletes: Any = None, source: str, version: int
+    ) -> AppliedStep:
+        """Write one step of a source, once: :meth:`memwal.writer.table_writer.TableWriter.apply`.
+
+        A thread is held until the step is durable.
+        """
+        return await _run(
+            self._writes,
+            self._writer.apply,
+            upserts=upserts,
+            deletes=deletes,
+            source=source,
+            version=version,
+        )
 
     async def flush_wal(self) -> None:
         """Wait until everything that was handed over is durable."""

@@ -4,6 +4,7 @@
 |------------------------|-------------------------------------------------------------|
 | fix the input          | :class:`InvalidInputError`                                  |
 | set the table up       | :class:`TableSetupError`                                    |
+| install what it names  | :class:`MissingExtraError`                                  |
 | choose another store   | :class:`UnsupportedStoreError`                              |
 | fix credentials        | :class:`StoreAccessError`                                   |
 | free space             | :class:`StoreFullError`                                     |
@@ -47,6 +48,13 @@ class TableSetupError(MemWalError):
 
     What to do: look at the address; ``memwal.create`` makes a table, and ``memwal.enable`` turns
     MemWAL on for one that exists.
+    """
+
+
+class MissingExtraError(MemWalError, ImportError):
+    """A part of memwal was asked for that is not installed.
+
+    What to do: install the extra that the message names.
     """
 
 

@@ -17,7 +17,7 @@ from memwal.format.storable import check_storable
 from memwal.region.spec import RegionSpec
 from memwal.region.transforms import NUM_BUCKETS
 from memwal.storage.location import TableLocation
-from memwal.storage.open import check_put_if_absent
+from memwal.storage.open import check_put_if_absent, check_reachable
 from memwal.table import Table
 from memwal.table_index.base_table import BaseTable, open_base, translate_lance_error
 from memwal.table_index.details import update_details
@@ -81,7 +81,7 @@ def create(
             marked.empty_table(),
             location.uri,
             mode="create",
-            storage_options=dict(location.storage_options) or None,
+            storage_options=location.lance_options(),
             data_storage_version=data_storage_version,
         )
         for name, column in columns.items():
@@ -130,6 +130,7 @@ def enable(
         The store has no put-if-absent.
     """
     location = TableLocation(uri, storage_options or {})
+    check_reachable(location.store)
     base = open_base(location)
     if base.index is not None:
         raise TableSetupError(f"MemWAL is enabled on {location} already; use memwal.open(uri)")

@@ -32,12 +32,14 @@ from memwal.maintenance.status import TableStatus
 from memwal.quality.rules import QualityRules
 from memwal.reader.sources import MemTables
 from memwal.reads import PastReads, Reads
-from memwal.region.discovery import discover_regions
+from memwal.region.discovery import discover_regions, read_manifests
 from memwal.region.routing import Router
 from memwal.region.spec import RegionSpec
 from memwal.storage.location import TableLocation
+from memwal.storage.open import check_reachable
 from memwal.table_index.base_table import BaseTable, open_base
 from memwal.table_index.region_specs import current_spec
+from memwal.writer.applied import look_up
 from memwal.writer.options import WriterOptions
 from memwal.writer.table_writer import TableWriter
 
@@ -59,8 +61,11 @@ def open(uri: str, *, storage_options: Mapping[str, str] | None = None) -> Table
     ------
     TableSetupError
         There is no table, it has no primary key, or MemWAL is not enabled.
+    StoreAccessError, StoreUnavailableError
+        The store refused, or gave no answer.
     """
     table = Table(TableLocation(uri, storage_options or {}))
+    check_reachable(table.location.store)
     table.base().require_mem_wal()
     return table
 
@@ -174,6 +179,29 @@ class Table(Reads):
             replay=replay,
         )
 
+    def applied(self, source: str) -> dict[UUID, int]:
+        """Newest step of a source, by region: see :meth:`TableWriter.apply`.
+
+        Regions that never had one are left out. What a writer is acknowledging meanwhile may or
+        may not be in it.
+
+        Parameters
+        ----------
+        source : str
+
+        Raises
+        ------
+        CorruptDataError
+            An entry of a log that may have told of it is missing or damaged.
+        """
+        store = self.location.store
+        found = {}
+        for region_id, manifest in read_manifests(store).items():
+            told = look_up(store, manifest)
+            if told is not None and source in told.steps:
+                found[region_id] = told.steps[source]
+        return found
+
     def at(self, version: int | str) -> PastReads:
         """Reads of a version of the base table, or of a tag: exactly what was merged by then.
 
@@ -257,6 +285,14 @@ class Table(Reads):
             run=run,
         )
 
+    def choose_indexes(
+        self, *, add: Collection[str] = (), remove: Collection[str] = ()
+    ) -> list[str]:
+        """Maintain more indexes, or fewer: :func:`memwal.maintenance.index_choice.choose_indexes`."""
+        from memwal.maintenance.index_choice import choose_indexes
+
+        return choose_indexes(self.location, add=add, remove=remove)
+
     def build_snapshot(
         self,
         *,
@@ -318,6 +354,20 @@ class Table(Reads):
             max_tasks=max_tasks,
             run=run,
         )
+
+    def copy_to(self, uri: str, *, storage_options: Mapping[str, str] | None = None) -> JobResult:
+        """Copy the table, in use or not: :func:`memwal.maintenance.table_copy.copy_table`.
+
+        Parameters
+        ----------
+        uri : str
+            Where nothing is stored yet; any store.
+        storage_options : mapping of str to str, optional
+            Of the target.
+        """
+        from memwal.maintenance.table_copy import copy_table
+
+        return copy_table(self.location, TableLocation(uri, storage_options or {}))
 
     def check_quality(self, quality: QualityRules, *, sample_rows: int | None = None) -> JobResult:
         """Hold the base table against a suite: :func:`memwal.quality.check.check_quality`.

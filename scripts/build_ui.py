@@ -70,7 +70,7 @@ def npm(*arguments: str) -> None:
     """Run npm in the folder of the UI; end with its exit code when it fails."""
     binary, script = node()
     path = os.pathsep.join([str(binary.parent), os.environ.get("PATH", "")])
-    done = subprocess.run(  # noqa: S603 - fixed programs, arguments from this file
+    done = subprocess.run(
         [str(binary), str(script), *arguments],
         cwd=UI,
         env={**os.environ, "PATH": path},

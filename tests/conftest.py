@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, settings
+from support.facts import FACTS, facts_of, told
 from support.faulty_store import FaultyStores
 from support.tables import SCHEMA, MakeTable
 
@@ -20,6 +21,8 @@ from memwal.storage import durability
 
 if TYPE_CHECKING:
     from memwal.catalog import Catalog
+
+TESTS = Path(__file__).resolve().parent
 
 # A shared machine makes every deadline a lie; in CI the same examples run each time.
 settings.register_profile(
@@ -30,6 +33,27 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 # The last Spark gateway says goodbye when the interpreter ends, to a stream that is closed by then.
 logging.getLogger("py4j").setLevel(logging.WARNING)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that show a fact which memwal leans on: ``pytest -m fact``."""
+    for item in items:
+        path = item.path.relative_to(TESTS).as_posix()
+        for fact in facts_of(f"{path}::{item.name}"):
+            item.add_marker(pytest.mark.fact(name=fact.name))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Say of a test that fails which facts may have changed, and what leans on them."""
+    report = yield
+    if report.failed:
+        names = {mark.kwargs["name"] for mark in item.iter_markers("fact")}
+        report.sections += [
+            (f"fact {fact.name}", told(fact)) for fact in FACTS if fact.name in names
+        ]
+    return report
 
 
 @pytest.fixture(autouse=True)

@@ -395,3 +395,15 @@ def test_needs_a_thread(table: memwal.Table, threads: int) -> None:
 
     with pytest.raises(InvalidInputError, match="threads"):
         run(main)
+
+
+def test_a_step_is_written_once(table: memwal.Table) -> None:
+    async def main() -> None:
+        async with open_writer(table) as writer:
+            step = {"upserts": rows({1: 1}), "deletes": keys(2), "source": "s", "version": 1}
+            both = await asyncio.gather(writer.apply(**step), writer.apply(**step))
+            assert sorted((len(one.written), len(one.known)) for one in both) == [(0, 1), (1, 0)]
+
+    run(main)
+    assert state(table) == {1: 1}
+    assert table.applied("s") == {REGION: 1}

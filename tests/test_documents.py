@@ -204,3 +204,10 @@ class TestRunbooks:
         assert len(run) >= 0.9 * len(RUNBOOKS)
         looked = [page for page in run if any(block.values("prints") for block in page.blocks)]
         assert len(looked) >= 0.9 * len(RUNBOOKS)
+
+
+def test_the_index_of_the_examples_names_them_all() -> None:
+    index = (ROOT / "examples" / "README.md").read_text()
+    folders = {path.parent.name for path in ROOT.glob("examples/*/README.md")}
+
+    assert {name for name in folders if f"]({name}/README.md)" in index} == folders

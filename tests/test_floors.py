@@ -14,7 +14,7 @@ SOURCES = ("memwal", "plugins/memwal_airflow", "spark_apps", "dags")
 # From the ground up. What is named here holds for all that is inside, unless that has a floor of
 # its own; a name that is of no floor is a mistake.
 FLOORS = (
-    ("memwal.errors", "memwal.telemetry.attributes"),
+    ("memwal.errors", "memwal.extras", "memwal.telemetry.attributes", "memwal.version"),
     ("memwal.format",),
     ("memwal.storage",),
     ("memwal.region", "memwal.table_index"),
@@ -36,6 +36,7 @@ FLOORS = (
     ("memwal.fleet", "memwal.spark"),
     ("memwal.telemetry",),
     ("memwal.cli", "memwal_airflow", "spark_apps"),
+    ("memwal.__main__",),
     ("dags",),
 )
 FLOOR_OF = {name: number for number, names in enumerate(FLOORS) for name in names}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from memwal_airflow.standalone import AirflowStandalone
 from run import Settings
 from upkeep import Upkeep, UpkeepJob, UpkeepRun, timed
 
@@ -17,11 +17,6 @@ from memwal.maintenance.results import JobResult
 from memwal.quality.rules import QualityRules
 
 ROOT = Path(__file__).parents[2]
-PLUGINS = ROOT / "plugins"
-sys.path.insert(0, str(PLUGINS))
-
-from memwal_airflow.standalone import AirflowStandalone  # noqa: E402  (Airflow adds it by itself)
-
 NAME = "flights"
 DAG_ID = f"memwal__{NAME}"
 POLICY = Policy(
@@ -80,7 +75,6 @@ class AirflowUpkeep(Upkeep):
         self._airflow = AirflowStandalone(
             home,
             dags_folder=ROOT / "dags",
-            plugins_folder=PLUGINS,
             env={"MEMWAL_CATALOG_URL": url, "MEMWAL_CATALOG_SNAPSHOT": str(snapshot)},
             # What it does for fleets of tables would only take the processors from this one.
             settings={"memwal": {"fleet_schedule": "none"}},

@@ -1,7 +1,7 @@
 """The registry of managed tables, of what was done to them, and of their backlog over time.
 
-``Catalog`` needs SQLAlchemy and is loaded when it is first asked for; the rest, and reading a
-snapshot in particular, needs nothing but the standard library.
+``Catalog`` needs ``memwal[catalog]`` and is loaded when it is first asked for; the rest, and
+reading a snapshot in particular, needs nothing but the standard library.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from memwal.catalog.records import (
     TableState,
 )
 from memwal.catalog.snapshot import read_snapshot
+from memwal.extras import needs
 from memwal.maintenance.policy import Policy, merge_reason
 
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "Catalog":
-        from memwal.catalog.catalog import Catalog
+        with needs("catalog"):
+            from memwal.catalog.catalog import Catalog
 
         return Catalog
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

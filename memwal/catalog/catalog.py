@@ -46,7 +46,8 @@ class Catalog(History):
     Parameters
     ----------
     url : str, optional
-        SQLAlchemy URL; by default ``$MEMWAL_CATALOG_URL``, else ``catalog.db`` in
+        SQLAlchemy URL; by default ``$MEMWAL_CATALOG_URL``, else the content of the file
+        ``$MEMWAL_CATALOG_URL_FILE``, else ``catalog.db`` in
         ``$XDG_DATA_HOME/memwal`` (``~/.local/share/memwal``).
     snapshot_path : str or Path, optional
         File that is rewritten whenever tables change, for Airflow's DAG files; by default

@@ -25,9 +25,15 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, Operationa
 from sqlalchemy.orm import Session
 
 from memwal.catalog.models import HEAD_REVISION
-from memwal.errors import InvalidInputError, StoreUnavailableError, TableSetupError
+from memwal.errors import (
+    InvalidInputError,
+    MissingExtraError,
+    StoreUnavailableError,
+    TableSetupError,
+)
 
 URL_VARIABLE = "MEMWAL_CATALOG_URL"
+URL_FILE_VARIABLE = "MEMWAL_CATALOG_URL_FILE"
 MIGRATE_COMMAND = "memwal catalog migrate"
 BUSY_SECONDS = 30.0
 WRITES = "memwal_writes"
@@ -36,16 +42,38 @@ _MIGRATION_LOCK = 5_275_803_947_121
 
 
 def default_url() -> str:
-    """``$MEMWAL_CATALOG_URL``, or a SQLite file in the user's data folder.
+    """``$MEMWAL_CATALOG_URL``, what the file ``$MEMWAL_CATALOG_URL_FILE`` says, or a SQLite file.
 
-    The folder is ``$XDG_DATA_HOME/memwal``, by default ``~/.local/share/memwal``. It does not
-    depend on the working directory, so that a shell, Airflow's tasks and Spark see the same one.
+    The SQLite file is in the folder ``$XDG_DATA_HOME/memwal``, by default
+    ``~/.local/share/memwal``. It does not depend on the working directory, so that a shell,
+    Airflow's tasks and Spark see the same one.
+
+    Raises
+    ------
+    InvalidInputError
+        The file that is named cannot be read, or is empty.
     """
     url = os.environ.get(URL_VARIABLE)
     if url:
         return url
+    file = os.environ.get(URL_FILE_VARIABLE)
+    if file:
+        return _read_url(Path(file))
     data_home = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
     return f"sqlite:///{Path(data_home) / 'memwal' / 'catalog.db'}"
+
+
+def _read_url(path: Path) -> str:
+    try:
+        url = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInputError(
+            f"The catalog URL cannot be read from {path} (${URL_FILE_VARIABLE}): "
+            f"{type(error).__name__}; write the URL into that file, readable for this user."
+        ) from error
+    if not url:
+        raise InvalidInputError(f"{path} (${URL_FILE_VARIABLE}) is empty; write the URL into it.")
+    return url
 
 
 class Database:
@@ -60,18 +88,25 @@ class Database:
     Raises
     ------
     InvalidInputError
-        It is not a URL that SQLAlchemy knows, or its driver is not installed.
+        It is not a URL that SQLAlchemy knows.
+    MissingExtraError
+        Its driver is not installed.
     """
 
     def __init__(self, url: str) -> None:
         try:
             self._url: URL = make_url(url)
             self.engine: Engine = create_engine(self._url, pool_pre_ping=True)
-        except (ArgumentError, ImportError) as error:
+        except ArgumentError as error:
             raise InvalidInputError(
                 f"The catalog URL (${URL_VARIABLE}) cannot be used: {type(error).__name__}; give "
-                "an SQLAlchemy URL such as sqlite:////var/lib/memwal/catalog.db, and install its "
-                "driver."
+                "an SQLAlchemy URL such as sqlite:////var/lib/memwal/catalog.db."
+            ) from error
+        except ImportError as error:
+            raise MissingExtraError(
+                f"The catalog URL (${URL_VARIABLE}) needs the driver {error.name}, which is not "
+                "installed; for PostgreSQL give postgresql+psycopg://... and "
+                "pip install 'memwal[postgres]'"
             ) from error
         self._checked = False
         if self._is_sqlite:

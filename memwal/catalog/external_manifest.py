@@ -178,6 +178,10 @@ class ExternalManifestStore(ObjectStore):
         """Store an object, over the one that has the name."""
         self._inner.put(key, data)
 
+    def put_chunks(self, key: str, chunks: Iterable[bytes]) -> None:
+        """Store an object of chunks, over the one that has the name."""
+        self._inner.put_chunks(key, chunks)
+
     def replace(self, key: str, data: Data, *, expected: bytes) -> None:
         """Replace an object as the store does, which may be not at all."""
         self._inner.replace(key, data, expected=expected)
@@ -264,6 +268,10 @@ class ExternalManifestStore(ObjectStore):
     def sync(self, prefix: str) -> None:
         """Make everything below a folder durable."""
         self._inner.sync(prefix)
+
+    def keeps_versions(self, key: str) -> bool | None:
+        """Tell whether the store keeps what is overwritten and deleted."""
+        return self._inner.keeps_versions(key)
 
     def barrier(self) -> None:
         """Make everything durable that was written to the file system."""

@@ -17,10 +17,11 @@ from sqlalchemy import (
     Text,
     TypeDecorator,
     UniqueConstraint,
+    text,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-HEAD_REVISION = "0005"
+HEAD_REVISION = "0006"
 """Newest migration. Kept here so that opening a catalog does not load Alembic."""
 
 
@@ -87,7 +88,16 @@ class JobRunRow(Base):
     """A run of a job. Named by table, not joined to it: runs outlast a registration."""
 
     __tablename__ = "job_runs"
-    __table_args__ = (Index(None, "table_name", "job", "started_at"),)
+    __table_args__ = (
+        Index(None, "table_name", "job", "started_at"),
+        # A handful of all: every start of a run looks for those of its table.
+        Index(
+            "ix_job_runs_running",
+            "table_name",
+            sqlite_where=text("state = 'running'"),
+            postgresql_where=text("state = 'running'"),
+        ),
+    )
 
     id: Mapped[int] = mapped_column(primary_key=True)
     table_name: Mapped[str] = mapped_column(String(63))

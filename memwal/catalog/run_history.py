@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, func, or_, select, update
+from sqlalchemy import ColumnElement, and_, func, literal, or_, select, update
 
 from memwal.catalog.active_run import BEAT_SECONDS, ActiveRun
 from memwal.catalog.database import Database, database_time
@@ -23,7 +23,9 @@ logger = logging.getLogger(__name__)
 RUN_SILENCE = timedelta(seconds=4 * BEAT_SECONDS)
 """A run that says it is alive, and then says nothing for so long, is taken for dead."""
 
-_RUNNING = JobRunRow.state == RunState.RUNNING.value
+# Spelled out in the statement, since a database cannot tell of a parameter that the index of such
+# runs has them.
+_RUNNING = JobRunRow.state == literal(RunState.RUNNING.value, literal_execute=True)
 
 
 class RunHistory:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from memwal.cli.completion import table_names
 from memwal.cli.options import AsJson
 from memwal.cli.output import print_fields, print_json, print_line, print_table
 from memwal.errors import InvalidInputError
@@ -31,7 +32,10 @@ CatalogUrl = Annotated[
         "variable.",
     ),
 ]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the managed table.")]
+Name = Annotated[
+    str,
+    typer.Argument(metavar="NAME", help="Name of the managed table.", autocompletion=table_names),
+]
 OptionsRef = Annotated[
     str | None,
     typer.Option(

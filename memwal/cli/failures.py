@@ -15,6 +15,7 @@ from memwal.errors import (
     ConflictError,
     InvalidInputError,
     MemWalError,
+    MissingExtraError,
     OutcomeUnknownError,
     StoreUnavailableError,
     TableSetupError,
@@ -38,8 +39,8 @@ Exit codes:
 \b
   0  done; what a job had to leave out is a warning on stderr
   1  failed: credentials, a full or damaged store, a fault
-  2  wrong input: the command line, a file, or a table that cannot be used
-     this way; nothing was changed
+  2  wrong input: the command line, a file, a table that cannot be used this
+     way, or a part of memwal that is not installed; nothing was changed
   3  somebody else was first, or the store did not answer: try again
   4  it is not known whether it happened: look, then try again
 """
@@ -48,6 +49,7 @@ _CODES: tuple[tuple[type[MemWalError], ExitCode], ...] = (
     (InvalidInputError, ExitCode.INPUT),
     (TableSetupError, ExitCode.INPUT),
     (UnsupportedStoreError, ExitCode.INPUT),
+    (MissingExtraError, ExitCode.INPUT),
     (ConflictError, ExitCode.CONFLICT),
     (StoreUnavailableError, ExitCode.CONFLICT),
     (BackPressureError, ExitCode.CONFLICT),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from memwal.cli.catalog import CatalogUrl, open_catalog
+from memwal.cli.completion import table_names
 from memwal.cli.options import AsJson
 from memwal.cli.output import age, print_json, print_line, print_table, size, warn
 from memwal.errors import InvalidInputError
@@ -47,7 +48,12 @@ def run(
     ] = None,
     table: Annotated[
         list[str] | None,
-        typer.Option("--table", metavar="NAME", help="Only this table; can be given again."),
+        typer.Option(
+            "--table",
+            metavar="NAME",
+            help="Only this table; can be given again.",
+            autocompletion=table_names,
+        ),
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Jobs that run at once.")] = 2,
     max_bytes: Annotated[
@@ -164,7 +170,12 @@ def events(
     ] = 60,
     table: Annotated[
         list[str] | None,
-        typer.Option("--table", metavar="NAME", help="Only this table; can be given again."),
+        typer.Option(
+            "--table",
+            metavar="NAME",
+            help="Only this table; can be given again.",
+            autocompletion=table_names,
+        ),
     ] = None,
     url: CatalogUrl = None,
     as_json: AsJson = False,

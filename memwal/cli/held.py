@@ -9,6 +9,7 @@ from uuid import UUID
 import typer
 
 from memwal.cli.catalog import CatalogUrl, Name, open_catalog
+from memwal.cli.completion import table_names
 from memwal.cli.options import AsJson, Regions
 from memwal.cli.output import print_json, print_line, print_result, print_table
 from memwal.errors import InvalidInputError
@@ -20,7 +21,12 @@ if TYPE_CHECKING:
 
 def held(
     table: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only of this managed table.")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Only of this managed table.",
+            autocompletion=table_names,
+        ),
     ] = None,
     url: CatalogUrl = None,
     as_json: AsJson = False,

@@ -28,7 +28,8 @@ class _BuildsByDefault(TyperGroup):
 
 app = typer.Typer(
     cls=_BuildsByDefault,
-    help="Catch the maintained indexes up with what was merged, or migrate one to a new model.",
+    help="Catch the maintained indexes up with what was merged, choose which they are, or migrate "
+    "one to a new model.",
 )
 migrate = typer.Typer(
     no_args_is_help=True,
@@ -71,6 +72,37 @@ def index(
             opened.location, max_segments=max_segments or DEFAULT_MAX_SEGMENTS, run=run
         )
     print_result(result, as_json=as_json)
+
+
+@app.command()
+def maintain(
+    table: Uri,
+    add: Annotated[
+        list[str] | None,
+        typer.Option("--add", metavar="NAME", help="Index to maintain; can be given again."),
+    ] = None,
+    remove: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--remove", metavar="NAME", help="Index to maintain no longer; can be given again."
+        ),
+    ] = None,
+    storage_options_file: OptionsFile = None,
+    storage_option: OptionPairs = None,
+    as_json: AsJson = False,
+) -> None:
+    """Choose which indexes are maintained; without --add and --remove, show them.
+
+    The index itself is built, and dropped, on the Lance table.
+    """
+    opened = open_table(table, storage_options_file, storage_option)
+    from memwal.maintenance.index_choice import choose_indexes
+
+    names = choose_indexes(opened.location, add=add or (), remove=remove or ())
+    if as_json:
+        print_json({"table": opened.uri, "maintained_indexes": names})
+        return
+    print_fields([("maintained indexes", ", ".join(names) or "none")])
 
 
 @migrate.command()

@@ -10,6 +10,7 @@ from uuid import UUID
 import typer
 
 from memwal.cli.catalog import CatalogUrl
+from memwal.cli.completion import region_ids
 from memwal.cli.named import NameOrUri, open_named
 from memwal.cli.options import AsJson, OptionPairs, OptionsFile, Regions, Uri, open_table
 from memwal.cli.output import print_result
@@ -44,7 +45,11 @@ def merge(
     region: Regions = None,
     skip_region: Annotated[
         list[UUID] | None,
-        typer.Option(metavar="UUID", help="Not this region; can be given again."),
+        typer.Option(
+            metavar="UUID",
+            help="Not this region; can be given again.",
+            autocompletion=region_ids,
+        ),
     ] = None,
     commit_bytes: CommitBytes = None,
     run_bytes: Annotated[

@@ -12,6 +12,7 @@ import typer
 
 from memwal.cli import (
     catalog,
+    doctor,
     fleet,
     gc,
     index,
@@ -25,6 +26,7 @@ from memwal.cli import (
     verify,
 )
 from memwal.cli.failures import EXIT_CODES_HELP, ReportingGroup
+from memwal.cli.versions import version_line
 
 # Lance complains of an index that has no columns, which the MemWAL index rightly has not.
 os.environ.setdefault("LANCE_LOG", "error,lance::index=off")
@@ -42,9 +44,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
-
-        typer.echo(f"memwal {version('memwal')}")
+        typer.echo(version_line())
         raise typer.Exit
 
 
@@ -53,7 +53,12 @@ def memwal(
     debug: Annotated[bool, typer.Option("--debug", help="Tell where an error comes from.")] = False,
     version: Annotated[
         bool,
-        typer.Option("--version", is_eager=True, callback=_print_version, help="Show the version."),
+        typer.Option(
+            "--version",
+            is_eager=True,
+            callback=_print_version,
+            help="Show the versions of memwal and what it stands on.",
+        ),
     ] = False,
 ) -> None:
     """Look after Lance tables with MemWAL: set up, merge, index, publish, collect, inspect.
@@ -65,6 +70,7 @@ def memwal(
 app.command()(setup.create)
 app.command()(setup.enable)
 app.command()(setup.add_region_spec)
+app.command()(setup.copy)
 app.command()(status.status)
 app.command()(jobs.merge)
 app.add_typer(index.app, name="index")
@@ -73,6 +79,7 @@ app.command()(jobs.snapshot)
 app.command()(gc.gc)
 app.command()(jobs.checkpoint)
 app.command()(verify.verify)
+app.command()(doctor.doctor)
 app.add_typer(inspection.app, name="inspect")
 app.add_typer(catalog.app, name="catalog")
 app.add_typer(runs.app, name="jobs")

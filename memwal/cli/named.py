@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from memwal.cli.catalog import open_catalog
+from memwal.cli.completion import table_names
 from memwal.cli.options import open_table, storage_options
-from memwal.errors import ObjectNotFoundError, TableSetupError
+from memwal.errors import MissingExtraError, ObjectNotFoundError, TableSetupError
 
 if TYPE_CHECKING:
     from memwal.catalog import Catalog, ManagedTable, Policy
@@ -22,6 +24,7 @@ NameOrUri = Annotated[
     typer.Argument(
         metavar="TABLE",
         help="Name of a managed table, or an address: a path, s3://, gs:// or az://.",
+        autocompletion=table_names,
     ),
 ]
 
@@ -36,11 +39,18 @@ def managed_table(
     if not NAME.fullmatch(wanted):
         yield None, None
         return
-    with open_catalog(url) as catalog:
+    with ExitStack() as stack:
         try:
+            catalog = stack.enter_context(open_catalog(url))
             found = catalog.get(wanted)
         except (ObjectNotFoundError, TableSetupError):
             # No such name, or no catalog at all: then it is a folder.
+            yield None, None
+            return
+        except MissingExtraError:
+            if url or os.environ.get("MEMWAL_CATALOG_URL"):
+                raise
+            # Without memwal[catalog], a folder is all that it can be.
             yield None, None
             return
         yield catalog, found

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import typer
 
+from memwal.cli.completion import region_ids
 from memwal.errors import InvalidInputError
 from memwal.storage.options_file import read_options_file
 
@@ -40,9 +41,21 @@ OptionPairs = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Regions = Annotated[
     list[UUID] | None,
-    typer.Option("--region", metavar="UUID", help="This region only; can be given again."),
+    typer.Option(
+        "--region",
+        metavar="UUID",
+        help="This region only; can be given again.",
+        autocompletion=region_ids,
+    ),
 ]
-RegionId = Annotated[UUID, typer.Argument(metavar="REGION", help="UUID of the region.")]
+RegionId = Annotated[
+    UUID,
+    typer.Argument(
+        metavar="REGION",
+        help="UUID of the region.",
+        autocompletion=region_ids,
+    ),
+]
 
 
 def storage_options(file: Path | None, pairs: Sequence[str] | None) -> dict[str, str]:

@@ -11,6 +11,7 @@ import typer
 from memwal.catalog.records import RunState
 from memwal.cli import held as held_regions
 from memwal.cli.catalog import CatalogUrl, open_catalog
+from memwal.cli.completion import table_names
 from memwal.cli.options import AsJson
 from memwal.cli.output import age, print_fields, print_json, print_line, print_table, size, warn
 
@@ -31,7 +32,12 @@ def jobs() -> None:
 @app.command(name="list")
 def list_runs(
     table: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only of this managed table.")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Only of this managed table.",
+            autocompletion=table_names,
+        ),
     ] = None,
     job: Annotated[
         str | None, typer.Option(metavar="JOB", help="Only of this job: merge, index, ...")

@@ -1,4 +1,4 @@
-"""``memwal create`` and ``memwal enable``."""
+"""Making tables: ``memwal create``, ``enable``, ``add-region-spec`` and ``copy``."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from memwal.cli.catalog import CatalogUrl
+from memwal.cli.named import NameOrUri, open_named
 from memwal.cli.options import AsJson, OptionPairs, OptionsFile, Uri, storage_options
-from memwal.cli.output import print_json, print_line
+from memwal.cli.output import print_json, print_line, print_result
 from memwal.cli.schemas import REGIONS_HELP, TYPES_HELP, parse_regions, schema_from
 from memwal.errors import InvalidInputError
 
@@ -139,6 +141,40 @@ def add_region_spec(
     from memwal.region_change import add_region_spec as add_spec
 
     _tell("divided", add_spec(table, spec, storage_options=options), as_json=as_json)
+
+
+def copy(
+    table: NameOrUri,
+    target: Annotated[
+        str,
+        typer.Argument(metavar="TARGET", help="Address of the copy, where nothing is stored yet."),
+    ],
+    storage_options_file: OptionsFile = None,
+    storage_option: OptionPairs = None,
+    target_options_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--target-options-file",
+            metavar="FILE",
+            help="JSON object of storage options of the target; by default those of the table.",
+        ),
+    ] = None,
+    url: CatalogUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Copy a table with all that is acknowledged, while it is used.
+
+    For backups, and for moves to another store. Writers may go on: of what they write meanwhile the
+    copy has a part. Old versions and tags are not copied. A name that the catalog knows is that
+    table; ./NAME is a folder.
+    """
+    opened, _ = open_named(table, url, storage_options_file, storage_option)
+    options = (
+        dict(opened.location.storage_options)
+        if target_options_file is None
+        else storage_options(target_options_file, None)
+    )
+    print_result(opened.copy_to(target, storage_options=options), as_json=as_json)
 
 
 def _tell(done: str, table: Table, *, as_json: bool) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from memwal.cli.catalog import CatalogUrl
+from memwal.cli.completion import table_names
 from memwal.cli.named import managed_table
 from memwal.cli.options import (
     AsJson,
@@ -40,11 +41,19 @@ def status(
     table: Annotated[
         str | None,
         typer.Argument(
-            metavar="[TABLE]", help="Name of a managed table, or an address: a path, s3://, ..."
+            metavar="[TABLE]",
+            help="Name of a managed table, or an address: a path, s3://, ...",
+            autocompletion=table_names,
         ),
     ] = None,
     named: Annotated[
-        str | None, typer.Option("--table", metavar="NAME|URI", help="The same, as an option.")
+        str | None,
+        typer.Option(
+            "--table",
+            metavar="NAME|URI",
+            help="The same, as an option.",
+            autocompletion=table_names,
+        ),
     ] = None,
     region: Regions = None,
     storage_options_file: OptionsFile = None,

@@ -13,6 +13,7 @@ from memwal.catalog.records import CONNECTION_PREFIX, ManagedTable
 from memwal.errors import InvalidInputError
 from memwal.maintenance.due import Due, due
 from memwal.maintenance.status import TableStatus
+from memwal.storage.location import TableLocation
 from memwal.storage.options_file import read_options_file
 
 if TYPE_CHECKING:
@@ -77,6 +78,20 @@ def open_managed(
     """
     from memwal.table import open as open_table
 
+    location = managed_location(managed, storage_options=storage_options)
+    return open_table(location.uri, storage_options=location.storage_options)
+
+
+def managed_location(
+    managed: ManagedTable, *, storage_options: Mapping[str, str] | None = None
+) -> TableLocation:
+    """Where a managed table is, without opening it; see :func:`open_managed`.
+
+    Raises
+    ------
+    InvalidInputError
+        The options cannot be read, or are those of an Airflow connection.
+    """
     ref = managed.storage_options_ref
     if storage_options is None and ref is not None:
         if ref.startswith(CONNECTION_PREFIX):
@@ -86,7 +101,7 @@ def open_managed(
                 "a file: memwal catalog update NAME --storage-options-ref FILE.json"
             )
         storage_options = read_options_file(Path(ref))
-    return open_table(managed.uri, storage_options=storage_options)
+    return TableLocation(managed.uri, storage_options or {})
 
 
 def check_regions(table: Table, regions: Collection[UUID]) -> None:

@@ -14,12 +14,14 @@ from memwal.errors import CorruptDataError, InvalidInputError
 
 MEM_WAL_DIR = "_mem_wal"
 PK_INDEX_DIR = "_pk_index"
+APPLIED_DIR = "applied"
 BLOOM_FILTER_NAME = "bloom_filter.bin"
 TOMBSTONE = "_tombstone"
 MEM_WAL_INDEX_NAME = "__lance_mem_wal"
 
 _MANIFEST_SUFFIX = ".binpb"
 _WAL_SUFFIX = ".arrow"
+_APPLIED_SUFFIX = ".json"
 _VERSION_HINT = "version_hint.json"
 _MAX_U64 = (1 << 64) - 1
 _DIGITS = re.compile(r"[01]{64}")
@@ -90,6 +92,21 @@ def version_hint_key(region_id: UUID) -> str:
 def wal_key(region_id: UUID, position: int) -> str:
     """Return the key of the WAL entry at a position."""
     return f"{wal_dir(region_id)}/{bit_reversed(position)}{_WAL_SUFFIX}"
+
+
+def applied_dir(region_id: UUID) -> str:
+    """Return the key of the folder that holds a region's books of applied steps."""
+    return f"{region_dir(region_id)}/{APPLIED_DIR}"
+
+
+def applied_key(region_id: UUID, position: int) -> str:
+    """Return the key of the book that covers a region's log up to a position."""
+    return f"{applied_dir(region_id)}/{bit_reversed(position)}{_APPLIED_SUFFIX}"
+
+
+def parse_applied_name(name: str) -> int | None:
+    """Return the position of the book with this file name, or None for any other name."""
+    return _parse_counter(name, _APPLIED_SUFFIX)
 
 
 def parse_manifest_name(name: str) -> int | None:

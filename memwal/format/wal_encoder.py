@@ -9,8 +9,10 @@ import pyarrow as pa
 import xxhash
 
 from memwal.errors import InvalidInputError
+from memwal.format.applied_steps import AppliedSteps, encode_applied
 from memwal.format.wal_layout import (
     ALIGNED,
+    APPLIED,
     CHECKSUM,
     END_OF_STREAM,
     EPOCH,
@@ -75,7 +77,13 @@ class EntryEncoder:
         self._is_plain = not has_dictionaries(schema) and not has_wide_values(schema)
         self._head = self._head_of(0)
 
-    def encode(self, batches: Sequence[pa.RecordBatch], *, generation: int) -> EncodedEntry:
+    def encode(
+        self,
+        batches: Sequence[pa.RecordBatch],
+        *,
+        generation: int,
+        applied: AppliedSteps | None = None,
+    ) -> EncodedEntry:
         """Make an entry.
 
         Parameters
@@ -84,6 +92,8 @@ class EntryEncoder:
             The rows, all in the schema of this encoder.
         generation : int
             Generation of the MemTable that takes these rows.
+        applied : mapping of str to int, optional
+            The newest step of each source that the region has with this entry, if it is one.
 
         Raises
         ------
@@ -91,7 +101,9 @@ class EntryEncoder:
             A batch has another schema, or the generation is no unsigned 64-bit integer.
         """
         head = self._head
-        if head.generation != generation:
+        if applied:
+            head = self._head_of(generation, {APPLIED: encode_applied(applied)})
+        elif head.generation != generation:
             self._head = head = self._head_of(generation)
         messages = self._messages(batches)
         data = head.joined(messages)
@@ -111,8 +123,9 @@ class EntryEncoder:
         with pa.ipc.open_stream(data, options=ALIGNED) as reader:
             return tuple(batch.replace_schema_metadata(metadata) for batch in reader)
 
-    def _head_of(self, generation: int) -> _Head:
-        described = {**self._described, GENERATION: _decimal("generation", generation)}
+    def _head_of(self, generation: int, more: Mapping[bytes, bytes] | None = None) -> _Head:
+        number = _decimal("generation", generation)
+        described = {**self._described, GENERATION: number, **(more or {})}
         return _Head.of(self._schema, described, generation)
 
     def _messages(self, batches: Sequence[pa.RecordBatch]) -> list[pa.Buffer]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,9 +11,11 @@ import pyarrow as pa
 import xxhash
 
 from memwal.errors import CorruptDataError
+from memwal.format.applied_steps import AppliedSteps, decode_applied
 from memwal.format.wal_encoder import encode_entry, encode_sentinel
 from memwal.format.wal_layout import (
     ALIGNED,
+    APPLIED,
     CHECKSUM,
     CONTINUATION,
     END_OF_STREAM,
@@ -58,6 +61,9 @@ class WalEntry:
         Their schema, without the metadata that describes the entry.
     writer_id : str or None
         Who wrote it; None for entries of other clients.
+    applied : mapping of str to int
+        The newest step of each source that the region has, this entry included; empty for an
+        entry that is part of no step, which says nothing of earlier ones.
     """
 
     writer_epoch: int
@@ -66,6 +72,7 @@ class WalEntry:
     batches: tuple[pa.RecordBatch, ...]
     schema: pa.Schema
     writer_id: str | None
+    applied: AppliedSteps = dataclasses.field(default_factory=dict)
 
 
 def decode_entry(data: bytes | bytearray | memoryview | pa.Buffer, *, name: str) -> WalEntry:
@@ -120,6 +127,61 @@ def decode_entry(data: bytes | bytearray | memoryview | pa.Buffer, *, name: str)
         batches=tuple(batch.replace_schema_metadata(schema.metadata) for batch in batches),
         schema=schema,
         writer_id=_text(metadata, WRITER_ID, name),
+        applied=_applied(metadata, name),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class EntryHead:
+    """What the first message of an entry tells, without its rows.
+
+    Attributes
+    ----------
+    writer_epoch : int
+    is_sentinel : bool
+    applied : mapping of str to int
+        As in :class:`WalEntry`.
+    """
+
+    writer_epoch: int
+    is_sentinel: bool
+    applied: AppliedSteps
+
+
+def decode_head(data: bytes, *, name: str) -> EntryHead | int:
+    """Read the first message of an entry, of which nothing vouches for the bytes.
+
+    Parameters
+    ----------
+    data : bytes
+        What the object begins with.
+
+    Returns
+    -------
+    EntryHead or int
+        How many bytes the message has, where these are too few.
+
+    Raises
+    ------
+    TornEntryError
+        It is empty or unreadable.
+    CorruptDataError
+        It does not tell its steps as it must.
+    """
+    if len(data) < PREFIX or data[:4] != CONTINUATION:
+        raise _torn(name, "it does not start as an Arrow stream")
+    size = PREFIX + int.from_bytes(data[4:PREFIX], "little")
+    if size > len(data):
+        return size
+    try:
+        schema = pa.ipc.read_schema(pa.py_buffer(data[:size]))
+    except (pa.ArrowException, OSError) as error:
+        raise _torn(name, f"its schema cannot be read: {error}") from error
+    metadata: dict[bytes, bytes] = schema.metadata or {}
+    return EntryHead(
+        writer_epoch=_number(metadata, EPOCH, name) or 0,
+        is_sentinel=metadata.get(SENTINEL) == b"true",
+        applied=_applied(metadata, name),
     )
 
 
@@ -193,6 +255,11 @@ def _number(metadata: Mapping[bytes, bytes], key: bytes, name: str) -> int | Non
             "integer; keep the object and look at who wrote it"
         )
     return int(value)
+
+
+def _applied(metadata: Mapping[bytes, bytes], name: str) -> AppliedSteps:
+    value = metadata.get(APPLIED)
+    return {} if value is None else decode_applied(value, name=f"WAL entry {name}")
 
 
 def _text(metadata: Mapping[bytes, bytes], key: bytes, name: str) -> str | None:

@@ -2,8 +2,9 @@
 
 The epoch and the generation stand in the schema's metadata, as Lance writes them. Beside them
 memwal writes who wrote the entry, so that an ambiguous answer of the store can be settled by
-reading the entry back, and a checksum of every byte of the entry except the checksum's own digits,
-so that a torn or changed entry is never taken for a whole one. Lance ignores both.
+reading the entry back; a checksum of every byte of the entry except the checksum's own digits, so
+that a torn or changed entry is never taken for a whole one; and in an entry that is a step, which
+steps the region has (:mod:`memwal.format.applied_steps`). Lance ignores all three.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ GENERATION = b"generation"
 SENTINEL = b"fence_sentinel"
 WRITER_ID = b"memwal.writer_id"
 CHECKSUM = b"memwal.checksum"
-OWN_KEYS = frozenset({EPOCH, GENERATION, SENTINEL, WRITER_ID, CHECKSUM})
+APPLIED = b"memwal.applied"
+OWN_KEYS = frozenset({EPOCH, GENERATION, SENTINEL, WRITER_ID, CHECKSUM, APPLIED})
 
 CONTINUATION = b"\xff\xff\xff\xff"
 END_OF_STREAM = CONTINUATION + b"\0\0\0\0"

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from memwal.errors import TableSetupError
+from memwal.errors import MissingExtraError
+from memwal.extras import needs
 from memwal.quality.evaluate import Finding, undecided, verdict
 from memwal.quality.expectation import Expectation
 from memwal.quality.kinds import Kind
@@ -36,19 +37,15 @@ def load_gx() -> Any:
 
     Raises
     ------
-    TableSetupError
+    MissingExtraError
         It is not installed.
     """
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
     with warnings.catch_warnings():
         # Of what it imports along the way.
         warnings.simplefilter("ignore")
-        try:
+        with needs("quality"):
             import great_expectations as gx
-        except ModuleNotFoundError as error:
-            raise TableSetupError(
-                "this suite needs Great Expectations; install memwal[quality]"
-            ) from error
         if not _registered:
             _registered.extend(_vector_classes())
     return gx
@@ -119,7 +116,7 @@ def _decided(suite: Sequence[Expectation], frame: pd.DataFrame) -> list[Any]:
     """Of each expectation what came of it; None where Great Expectations fails itself."""
     try:
         return _validate(suite, frame)
-    except TableSetupError:
+    except MissingExtraError:
         raise
     except Exception:
         # Whatever its many layers raise about one of them must not stop a merge, nor the others.

@@ -36,7 +36,9 @@ from memwal.table_index.commit_conflicts import is_conflict
 from memwal.table_index.strict_commit import commit_durably
 
 PREFIX = "quarantine_"
-_ORIGIN = (f"{PREFIX}region", f"{PREFIX}folder", f"{PREFIX}row")
+FOLDER = f"{PREFIX}folder"
+"""Column with the name of the folder of the generation that a row was kept out of."""
+_ORIGIN = (f"{PREFIX}region", FOLDER, f"{PREFIX}row")
 _GENERATION = f"{PREFIX}generation"
 _STATE = f"{PREFIX}state"
 _META = pa.schema(
@@ -373,7 +375,7 @@ class Quarantine:
                 schema.empty_table(),
                 self.location.uri,
                 mode="create",
-                storage_options=dict(self.location.storage_options) or None,
+                storage_options=self.location.lance_options(),
             )
         except (OSError, ValueError) as error:
             if "already exists" not in str(error).lower() and not is_conflict(error):

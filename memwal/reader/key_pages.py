@@ -172,9 +172,7 @@ def _open(location: TableLocation, path: str) -> Any:
     from lance.file import LanceFileReader
 
     try:
-        return LanceFileReader(
-            location.child(path), storage_options=dict(location.storage_options) or None
-        )
+        return LanceFileReader(location.child(path), **location.lance_arguments())
     except (OSError, ValueError) as error:
         translated = translate_lance_error(error, f"reading {path}")
         if isinstance(translated, ObjectNotFoundError):

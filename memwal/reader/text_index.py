@@ -40,17 +40,17 @@ class TextPart:
         Number of tokens of each.
     """
 
-    def __init__(self, uri: str, options: Mapping[str, str] | None, metadata: Any) -> None:
+    def __init__(self, location: TableLocation, uri: str, metadata: Any) -> None:
         self._uri = uri
-        documents = _open(f"{uri}_docs.lance", options).read_all().to_table()
+        documents = _open(location, f"{uri}_docs.lance").read_all().to_table()
         self.rows: RowIds = documents.column("_rowid").to_numpy()
         self.lengths = documents.column("_num_tokens").to_numpy()
-        tokens = _open(f"{uri}_tokens.lance", options).read_all().to_table()
+        tokens = _open(location, f"{uri}_tokens.lance").read_all().to_table()
         name = f"{uri}_tokens.lance"
         if tokens.schema.names[0] != "_token_fst_bytes" or tokens.num_rows != 1:
             raise CorruptDataError(f"{name} holds no map of tokens; build the index again")
         self._tokens = TokenMap(tokens.column(0)[0].as_py(), name=name)
-        lists = _open(f"{uri}_invert.lance", options, columns=POSTING_COLUMNS)
+        lists = _open(location, f"{uri}_invert.lance", columns=POSTING_COLUMNS)
         self._lists: PostingLists = (
             HeldLists(lists.read_all().to_table())
             if 0 < int(self.lengths.sum(dtype=np.int64)) <= _HELD_TOKENS
@@ -158,9 +158,8 @@ def open_segment(location: TableLocation, root: str, segment: str) -> TextSegmen
 
 
 def _open_segment(location: TableLocation, uri: str) -> TextSegment:
-    options = dict(location.storage_options) or None
     try:
-        reader = _open(f"{uri}/metadata.lance", options)
+        reader = _open(location, f"{uri}/metadata.lance")
         raw = reader.metadata().schema.metadata or {}
         metadata = {key.decode(): value.decode() for key, value in raw.items()}
         parameters = json.loads(metadata["params"])
@@ -172,7 +171,7 @@ def _open_segment(location: TableLocation, uri: str) -> TextSegment:
             return TextSegment(parameters, None)
         parts = json.loads(metadata["partitions"])
         return TextSegment(
-            parameters, tuple(TextPart(f"{uri}/part_{n}", options, metadata) for n in parts)
+            parameters, tuple(TextPart(location, f"{uri}/part_{n}", metadata) for n in parts)
         )
     except (KeyError, json.JSONDecodeError) as error:
         raise CorruptDataError(f"{uri} is no text index: {error}; build it again") from error
@@ -181,9 +180,9 @@ def _open_segment(location: TableLocation, uri: str) -> TextSegment:
 
 
 def _open(
-    uri: str, options: Mapping[str, str] | None, *, columns: list[str] | None = None
+    location: TableLocation, uri: str, *, columns: list[str] | None = None
 ) -> LanceFileReader:
-    return LanceFileReader(uri, storage_options=dict(options) if options else None, columns=columns)
+    return LanceFileReader(uri, columns=columns, **location.lance_arguments())
 
 
 _segments: Recent[TextSegment] = Recent(_PART_BYTES, lambda segment: segment.nbytes)

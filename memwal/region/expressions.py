@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from memwal.errors import InvalidInputError
+from memwal.extras import needs
 from memwal.region.column_hash import is_hashable
 from memwal.region.date_parts import has_date_parts
 from memwal.region.expression_text import MAX_COLUMNS, tokenize
@@ -136,13 +137,8 @@ class Expression(Transform):
 
 @lru_cache(maxsize=64)
 def _engine(tokens: tuple[str, ...], types: tuple[pa.DataType, ...]) -> Engine:
-    try:
+    with needs("expressions"):
         from memwal.region.expression_engine import Engine
-    except ImportError as error:
-        raise InvalidInputError(
-            "region expressions are evaluated by DataFusion, which is not installed; "
-            "pip install memwal[expressions]"
-        ) from error
     return Engine(tokens, types)
 
 

@@ -3,12 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from memwal.extras import needs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["register", "release"]
+    from memwal.spark.streaming import BatchSink
+
+__all__ = ["foreach_batch", "register", "release"]
+
+
+def foreach_batch(uri: str, **options: Any) -> BatchSink:
+    """Return what ``DataStreamWriter.foreachBatch`` calls to write a stream into a table.
+
+    See :func:`memwal.spark.streaming.foreach_batch`.
+
+    Parameters
+    ----------
+    uri : str
+        Address of the table.
+    **options :
+        As of that function.
+    """
+    from memwal.spark import streaming
+
+    return streaming.foreach_batch(uri, **options)
 
 
 def register(spark: SparkSession, *, storage_options: Mapping[str, str] | None = None) -> None:
@@ -23,7 +44,8 @@ def register(spark: SparkSession, *, storage_options: Mapping[str, str] | None =
     storage_options : mapping of str to str, optional
         For all loads of this session.
     """
-    from memwal.spark import data_source
+    with needs("spark"):
+        from memwal.spark import data_source
 
     data_source.register(spark, storage_options=storage_options)
 

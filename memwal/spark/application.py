@@ -18,8 +18,8 @@ Exit codes
     safe.
 
 ``spark-submit`` hands on what the driver writes, to either stream, as its own stdout; the result
-is the last line. Whoever needs it for certain takes it from the file of ``--result``, which is
-written whole or not at all.
+is the last line. Whoever needs it for certain takes it from ``--result``, which is written whole
+or not at all: a file, or an object where the driver runs on another machine.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from memwal.errors import InvalidInputError, MemWalError
 from memwal.maintenance.results import TaskRunner
+from memwal.spark.result_store import check_target, write_result
 from memwal.spark.runner import spark_reason, spark_runner
 from memwal.spark.session import APPLICATION_LINE, is_submitted, spark_session
 from memwal.storage.location import TableLocation
@@ -108,7 +109,17 @@ def job_parser(job: str, description: str) -> ArgumentParser:
         help="JSON object of storage options, as Lance takes them; read by the driver",
     )
     parser.add_argument(
-        "--result", type=Path, metavar="FILE", help="also write the result to this file"
+        "--result",
+        metavar="FILE_OR_URI",
+        help="also write the result to this file, or to this object (s3://bucket/name.json, "
+        "file:///folder/name.json), whose name must be free",
+    )
+    parser.add_argument(
+        "--result-options-file",
+        type=Path,
+        metavar="FILE",
+        help="JSON object of storage options that reach the object of --result (default: what "
+        "the environment of the driver gives)",
     )
     parser.add_argument(
         "--parallelism",
@@ -169,7 +180,11 @@ def run_application(
     from pyspark.errors import PySparkException
 
     options = parser.parse_args()
+    file = options.result_options_file
     try:
+        result_options = read_options_file(file) if file is not None else None
+        if options.result is not None:
+            check_target(options.result, result_options)
         result = _run(options, job, in_any_state=in_any_state)
     except InvalidInputError as error:
         return _fail(error, USAGE)
@@ -184,11 +199,10 @@ def run_application(
     sys.stdout.flush()
     if options.result is not None:
         try:
-            _write_whole(options.result, text)
-        except OSError as error:
+            write_result(options.result, text, result_options)
+        except MemWalError as error:
             return _fail(
-                f"the job is done, but its result cannot be written to {options.result}: "
-                f"{error.strerror}",
+                f"the job is done, but its result cannot be written to {options.result}: {error}",
                 FAILED,
             )
     wrong = verdict(result)
@@ -268,13 +282,3 @@ def _on_end(handler: Callable[[int, FrameType | None], NoReturn] | signal.Handle
 def _fail(reason: object, code: int) -> int:
     sys.stderr.write(f"error: {' '.join(str(reason).split())}\n")
     return code
-
-
-def _write_whole(path: Path, text: str) -> None:
-    """Write a file that is either the old one or the new one, never a part."""
-    draft = path.with_name(f".{path.name}-{uuid4().hex}")
-    try:
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)

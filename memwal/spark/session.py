@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from memwal.extras import needs
 from memwal.spark.java import ensure_java
 
 if TYPE_CHECKING:
@@ -63,9 +64,12 @@ def spark_session(
     ------
     InvalidInputError
         There is no Java 17 or newer.
+    MissingExtraError
+        There is no PySpark.
     """
-    from pyspark import SparkConf, SparkContext
-    from pyspark.sql import SparkSession
+    with needs("spark"):
+        from pyspark import SparkConf, SparkContext
+        from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     wanted = dict(conf or {})

@@ -84,6 +84,13 @@ class ObjectStore(ABC):
     def put(self, key: str, data: Data) -> None:
         """Store an object, over the one that has the name; durable when it returns."""
 
+    def put_chunks(self, key: str, chunks: Iterable[bytes]) -> None:
+        """Store an object as :meth:`put` does, of chunks, for one that memory need not hold.
+
+        Here they are joined; stores that can do better do.
+        """
+        self.put(key, b"".join(chunks))
+
     @abstractmethod
     def replace(self, key: str, data: Data, *, expected: bytes) -> None:
         """Replace an object only while its content equals ``expected``.
@@ -206,6 +213,16 @@ class ObjectStore(ABC):
         costs as much as there is unwritten data of anybody on that file system. Object stores
         are durable as they are.
         """
+
+    def keeps_versions(self, key: str) -> bool | None:
+        """Tell whether what is overwritten and deleted is kept, as far as an object shows it.
+
+        Returns
+        -------
+        bool or None
+            None when objects of this store do not show it.
+        """
+        return None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.uri!r})"

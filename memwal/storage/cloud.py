@@ -47,7 +47,7 @@ class CloudStore(ObjectStore):
     prefix : str
         Key of the table's root in the bucket; ``""`` for the bucket itself.
     secrets : iterable of str, default ()
-        Never repeated in an error message.
+        Never repeated in an error message; gone through anew for each.
     """
 
     is_local = False
@@ -63,7 +63,7 @@ class CloudStore(ObjectStore):
         self.uri = uri
         self._backend = backend
         self._root = prefix + "/" if prefix else ""
-        self._secrets = tuple(secrets)
+        self._secrets = secrets
 
     def create(self, key: str, data: Data) -> None:
         path = self._path(key)
@@ -74,6 +74,11 @@ class CloudStore(ObjectStore):
         path = self._path(key)
         with self._calling("store", key, writes=True):
             self._backend.put(path, memoryview(data).cast("B"))
+
+    def put_chunks(self, key: str, chunks: Iterable[bytes]) -> None:
+        path = self._path(key)
+        with self._calling("store", key, writes=True):
+            self._backend.put(path, iter(chunks))
 
     def replace(self, key: str, data: Data, *, expected: bytes) -> None:
         path = self._path(key)
@@ -140,6 +145,14 @@ class CloudStore(ObjectStore):
         with suppress(ObjectNotFoundError), self._calling("look at", key):
             return self._info(self._backend.head(path))
         return None
+
+    def keeps_versions(self, key: str) -> bool | None:
+        if self.uri.startswith("gs:"):
+            # Every object of GCS has a generation, whether older ones are kept or not.
+            return None
+        with self._calling("look at", key):
+            version = self._backend.head(self._path(key))["version"]
+        return version not in (None, "null")
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         return self._list(base.check_prefix(prefix))

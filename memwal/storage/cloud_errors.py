@@ -50,6 +50,8 @@ _ACCESS = frozenset(
         "TokenRefreshRequired",
     }
 )
+_SKEWED = "RequestTimeTooSkewed"
+_ENDED = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"})
 _FULL = frozenset({"QuotaExceeded", "ServiceQuotaExceeded", "XMinioStorageFull"})
 _NO_BUCKET = frozenset({"ContainerNotFound", "NoSuchBucket"})
 _ELSEWHERE = frozenset(
@@ -66,6 +68,33 @@ _RETRIED = re.compile(r"after [1-9]\d* retries")
 _NO_CREDENTIALS = re.compile(
     r"performing \w+ https?://(169\.254\.|metadata\.google|sts\.)|token request:|credential error:"
 )
+# Why a request got no answer, as the client's dump has it, and what to do.
+_NO_ANSWER = (
+    (
+        re.compile(r"dns error|failed to lookup address"),
+        "the host has no address: check the endpoint and the name service; nothing was sent",
+    ),
+    (
+        re.compile(r"Connection refused"),
+        "nothing listens there: check the endpoint and its port; nothing was sent",
+    ),
+    (
+        re.compile(r"InvalidCertificate"),
+        "the certificate of the server is not trusted: add its authority to those of the system; "
+        "nothing was sent",
+    ),
+    (
+        re.compile(r"InvalidContentType|InvalidMessage"),
+        "the server does not speak TLS: write http:// and allow_http, or another port; nothing was "
+        "sent",
+    ),
+    (
+        re.compile(r"kind: Timeout|TimedOut"),
+        "no answer came in time: look at the store and the way to it, or raise the option timeout "
+        "(30 s); a read may be tried again; after a write, look first",
+    ),
+)
+_THROTTLED = frozenset({"429", "503"})
 # Answers that the client does not send a request again for.
 _REFUSED = (StoreAccessError, TableSetupError, ObjectNotFoundError, InvalidInputError)
 _DUMP = "\n\nDebug source"
@@ -142,10 +171,7 @@ def _meaning(
         or (status == "400" and not code)
         or _NO_CREDENTIALS.search(text)
     ):
-        return StoreAccessError, (
-            "check the credentials in storage_options or the environment, and that they allow "
-            "reading, writing, listing and deleting below the table"
-        )
+        return StoreAccessError, _access_advice(code)
     if code in _NO_BUCKET or "bucket does not exist" in message:
         return TableSetupError, "create the bucket or container, or correct the address"
     if code in _ELSEWHERE or "configured region" in text:
@@ -163,7 +189,27 @@ def _meaning(
         )
     if code in _INPUT or isinstance(error, ValueError):
         return InvalidInputError, "correct the name or the options"
-    return StoreUnavailableError, "a read may be tried again; after a write, look first"
+    if status in _THROTTLED:
+        return StoreUnavailableError, (
+            "the store wants fewer requests: try again later, or raise client_max_retries; after a "
+            "write, look first"
+        )
+    again = "a read may be tried again; after a write, look first"
+    return StoreUnavailableError, next((a for cause, a in _NO_ANSWER if cause.search(text)), again)
+
+
+def _access_advice(code: str) -> str:
+    if code == _SKEWED:
+        return "set the clock of this machine, which differs too much from that of the store"
+    if code in _ENDED:
+        return (
+            "check the credentials in storage_options or the environment: these have ended; "
+            "memwal_credentials_from names a source that is asked for new ones"
+        )
+    return (
+        "check the credentials in storage_options or the environment, and that they allow "
+        "reading, writing, listing and deleting below the table"
+    )
 
 
 def _first(pattern: re.Pattern[str], text: str) -> str:

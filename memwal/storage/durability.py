@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final
 
@@ -27,6 +27,18 @@ def write_new_file(path: str, data: Data, *, durable: bool) -> None:
     descriptor = os.open(path, _NEW_FILE, 0o666)
     try:
         _write(descriptor, data, durable=durable)
+    finally:
+        os.close(descriptor)
+
+
+def write_chunks(path: str, chunks: Iterable[bytes], *, durable: bool) -> None:
+    """Write a file that does not exist yet, chunk by chunk, and fsync it."""
+    descriptor = os.open(path, _NEW_FILE, 0o666)
+    try:
+        for chunk in chunks:
+            _write(descriptor, chunk, durable=False)
+        if durable:
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
 

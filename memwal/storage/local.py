@@ -24,6 +24,7 @@ from memwal.storage.durability import (
     keeps_unnamed_files,
     link_new_file,
     sync_file_system,
+    write_chunks,
     write_new_file,
 )
 from memwal.storage.folders import FolderCache
@@ -83,13 +84,23 @@ class LocalStore(ObjectStore):
 
     def put(self, key: str, data: Data) -> None:
         path = self._path(key)
-
-        def publish(temporary: str, target: str) -> None:
-            with lock_folder(os.path.dirname(target), fcntl.LOCK_SH):
-                os.replace(temporary, target)
-
         with _translated("store", path):
-            self._write(path, data, partial(self._write_once, publish=publish))
+            self._write(path, data, partial(self._write_once, publish=_replace))
+
+    def put_chunks(self, key: str, chunks: Iterable[bytes]) -> None:
+        path = self._path(key)
+        folder = _folder_of(path)
+        temporary = os.path.join(folder, f".{secrets.token_hex(8)}.tmp")
+        with _translated("store", path):
+            self._folders.ensure(folder)
+            try:
+                write_chunks(temporary, chunks, durable=self._durable)
+                _replace(temporary, path)
+            except BaseException:
+                with suppress(OSError):
+                    os.unlink(temporary)
+                raise
+            self._settle_or_tell(path)
 
     def replace(self, key: str, data: Data, *, expected: bytes) -> None:
         path = self._path(key)
@@ -193,6 +204,9 @@ class LocalStore(ObjectStore):
             self._folders.forget_way_to(folder)
             self._folders.ensure(folder)
 
+    def keeps_versions(self, key: str) -> bool | None:
+        return False
+
     def barrier(self) -> None:
         if self._durable:
             with _translated("sync the file system of", self._root):
@@ -275,6 +289,11 @@ class LocalStore(ObjectStore):
 def _folder_of(path: str) -> str:
     """The folder of an absolute path without ``.`` or double ``/``: ``dirname``, at a tenth."""
     return path.rpartition(os.sep)[0] or os.sep
+
+
+def _replace(temporary: str, path: str) -> None:
+    with lock_folder(_folder_of(path), fcntl.LOCK_SH):
+        os.replace(temporary, path)
 
 
 def _link(temporary: str, path: str) -> None:

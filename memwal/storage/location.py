@@ -7,12 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from memwal.storage import base, uris
 from memwal.storage.base import ObjectStore
+from memwal.storage.credential_sources import CREDENTIALS_FROM, credentials_for
 from memwal.storage.open import check_options, open_store
 from memwal.storage.redaction import redact
+
+if TYPE_CHECKING:
+    from memwal.storage.vended import VendingNamespace
 
 __all__ = ["TableLocation", "redact"]
 
@@ -42,8 +46,9 @@ class TableLocation:
         ``file://``, no trailing slash. Given as any spelling that
         :func:`~memwal.storage.open.open_store` takes.
     storage_options : mapping
-        As Lance takes them; a copy of what was given. ``memwal_commits_in`` is ours, see
-        :data:`COMMITS_IN`.
+        As Lance takes them; a copy of what was given. ``memwal_commits_in`` and
+        ``memwal_credentials_from`` are ours, see :data:`COMMITS_IN` and
+        :data:`~memwal.storage.credential_sources.CREDENTIALS_FROM`.
 
     Raises
     ------
@@ -81,6 +86,38 @@ class TableLocation:
         address = uris.parse_uri(self.uri)
         return Path(address.path) if address.scheme == uris.LOCAL else None
 
+    def lance_options(self) -> dict[str, str] | None:
+        """Return the storage options for one call of pylance, with the credentials of now.
+
+        For what is over in a moment; :meth:`lance_arguments` is for what stays open.
+
+        Raises
+        ------
+        StoreAccessError
+            The source of the credentials gave none.
+        """
+        vending = _vending(self)
+        return _static_options(self) or None if vending is None else vending.storage_options()
+
+    def lance_arguments(self) -> dict[str, Any]:
+        """Return the arguments of pylance that reach this table and keep reaching it.
+
+        Where credentials have a source of their own, Lance asks that for new ones.
+
+        Raises
+        ------
+        StoreAccessError
+            The source of the credentials gave none.
+        """
+        vending = _vending(self)
+        if vending is None:
+            return {"storage_options": _static_options(self) or None}
+        return {
+            "storage_options": vending.storage_options(),
+            "namespace_client": vending,
+            "table_id": ["table"],
+        }
+
     def child(self, path: str) -> str:
         """Return the address of a folder inside the table.
 
@@ -106,6 +143,24 @@ def _shared_store(location: TableLocation) -> ObjectStore:
 @functools.lru_cache(maxsize=_OPEN_STORES)
 def _shared_store_without_fsync(location: TableLocation) -> ObjectStore:
     return _opened(location, durable=False)
+
+
+def _static_options(location: TableLocation) -> dict[str, str]:
+    ours = (COMMITS_IN, CREDENTIALS_FROM)
+    return {key: value for key, value in location.storage_options.items() if key not in ours}
+
+
+def _vending(location: TableLocation) -> VendingNamespace | None:
+    address = uris.parse_uri(location.uri)
+    if address.scheme in (uris.LOCAL, uris.MEMORY):
+        return None
+    credentials = credentials_for(address.scheme, location.storage_options)
+    if credentials is None:
+        return None
+    # Here, since its library takes half a second to import.
+    from memwal.storage.vended import VendingNamespace
+
+    return VendingNamespace(location.uri, _static_options(location), credentials)
 
 
 def _opened(location: TableLocation, *, durable: bool) -> ObjectStore:

@@ -17,8 +17,9 @@ from memwal.storage import uris
 from memwal.storage.backends import cloud_backend, memory_backend
 from memwal.storage.base import ObjectStore
 from memwal.storage.cloud import CloudStore
+from memwal.storage.credential_sources import credentials_for
 from memwal.storage.local import LocalStore
-from memwal.storage.redaction import secret_values
+from memwal.storage.redaction import Secrets, secret_values
 
 
 def open_store(
@@ -38,8 +39,10 @@ def open_store(
         Lance's options, such as ``aws_endpoint``, ``allow_http``, ``aws_access_key_id``,
         ``timeout`` or ``client_max_retries`` (default 3). What is not given is taken from the
         environment variables that Lance reads; credentials that are nowhere are looked for the
-        way obstore does: web identity, container, machine. It does not read AWS profiles. On a
-        server without S3's bulk delete set ``aws_disable_bulk_delete``.
+        way obstore does: web identity, container, machine. Profiles of AWS are read by boto3, and
+        ``memwal_credentials_from`` names other sources, see
+        :mod:`memwal.storage.credential_sources`. On a server without S3's bulk delete set
+        ``aws_disable_bulk_delete``.
     durable : bool, default True
         Only for local paths: ``False`` skips fsync; see
         :class:`~memwal.storage.local.LocalStore`.
@@ -53,12 +56,14 @@ def open_store(
     options = check_options(storage_options or {})
     if address.scheme == uris.LOCAL:
         return LocalStore(address.path, durable=durable)
-    in_memory = address.scheme == uris.MEMORY
+    if address.scheme == uris.MEMORY:
+        return CloudStore(memory_backend(address.authority), uri=str(address), prefix=address.path)
+    credentials = credentials_for(address.scheme, options)
     return CloudStore(
-        memory_backend(address.authority) if in_memory else cloud_backend(address, options),
+        cloud_backend(address, options, credentials),
         uri=str(address),
         prefix=address.path,
-        secrets=secret_values(options, os.environ),
+        secrets=Secrets(secret_values(options, os.environ), credentials or ()),
     )
 
 
@@ -77,6 +82,20 @@ def check_options(options: Mapping[str, str]) -> dict[str, str]:
                 "numbers and booleans as '3' and 'true'"
             )
     return dict(options)
+
+
+def check_reachable(store: ObjectStore) -> None:
+    """Ask an object store for something small, so that a wrong setting shows itself at once.
+
+    Lance, which is asked next, repeats what fails twenty times or more before it tells.
+
+    Raises
+    ------
+    StoreAccessError, StoreUnavailableError, TableSetupError
+        As for any request.
+    """
+    if not store.is_local:
+        store.list_folders("")
 
 
 def check_put_if_absent(store: ObjectStore) -> None:
@@ -102,7 +121,8 @@ def check_put_if_absent(store: ObjectStore) -> None:
     if not refused:
         raise UnsupportedStoreError(
             f"{store.uri} lets a second writer take a name that is taken, so two writers would "
-            "overwrite each other's log: use a store with conditional puts (If-None-Match)"
+            "overwrite each other's log: use a store with conditional puts (If-None-Match), or let "
+            f"a database decide (memwal_commits_in); memwal doctor {store.uri} tells more"
         )
 
 

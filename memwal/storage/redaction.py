@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 
 # What may be shown. Anything else is hidden: a name that is not known may hold a secret.
 _HARMLESS = re.compile(
@@ -13,7 +14,8 @@ _HARMLESS = re.compile(
     r"checksum_algorithm|server_side_encryption|disable_bulk_delete|disable_tagging|"
     r"use_emulator|use_fabric_endpoint|allow_http|allow_invalid_certificates|"
     r"connect_timeout|timeout|read_timeout|client_max_retries|client_retry_timeout|"
-    r"download_retry_count|user_agent|profile|role_arn|role_session_name)"
+    r"download_retry_count|user_agent|profile|role_arn|role_session_name|"
+    r"memwal_commits_in|memwal_credentials_from)"
 )
 _HIDDEN = "***"
 # S3 and Azure repeat the request that they refuse, with its token, in what they answer.
@@ -45,6 +47,16 @@ def secret_values(options: Mapping[str, str], environment: Mapping[str, str]) ->
     }
     # A secret that contains another one goes first.
     return tuple(sorted(values, key=len, reverse=True))
+
+
+class Secrets:
+    """Values that no message may repeat, of several origins; each is asked anew."""
+
+    def __init__(self, *origins: Iterable[str]) -> None:
+        self._origins = origins
+
+    def __iter__(self) -> Iterator[str]:
+        return chain(*self._origins)
 
 
 def hide_answer(error: BaseException) -> None:

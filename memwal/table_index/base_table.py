@@ -33,8 +33,18 @@ if TYPE_CHECKING:
 _FULL = re.compile(r"no space left|file too large|quota exceeded|\bos error (27|28|122)\b")
 _NO_ACCESS = re.compile(
     r"access ?denied|permission denied|invalidaccesskeyid|signaturedoesnotmatch|expiredtoken"
+    r"|requesttimetooskewed|credentials source"
     r"|(?<![\w-])(401|403)(?![\w-])"
 )
+
+
+_ELSEWHERE = re.compile(
+    r"authorizationheadermalformed|permanentredirect|illegallocationconstraint"
+    r"|redirect without location"
+)
+# Where in Lance's sources an error was made.
+_SOURCE = re.compile(r",?\s*/\S+\.rs:\d+(:\d+)?")
+_LONGEST = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +133,8 @@ def open_dataset(
     import lance
 
     uri = location.child(path) if path else location.uri
-    options = dict(location.storage_options) or None
     try:
-        return lance.dataset(uri, version=version, storage_options=options)
+        return lance.LanceDataset(uri, version=version, **location.lance_arguments())
     except (ValueError, OSError) as error:
         raise translate_lance_error(error, f"opening {uri}") from error
 
@@ -143,13 +152,18 @@ def translate_lance_error(error: Exception, doing: str) -> MemWalError:
         return StoreFullError(f"{doing}: no space left; free some, then try again")
     if "invalid user input" in lowered:
         return InvalidInputError(f"{doing}: {text.splitlines()[0]}")
+    if "nosuchbucket" in lowered or "containernotfound" in lowered:
+        return TableSetupError(f"{doing}: create the bucket or container, or correct the address")
+    if _ELSEWHERE.search(lowered):
+        return TableSetupError(f"{doing}: the bucket is in another region: set aws_region to it")
     if "not found" in lowered or "no such file" in lowered or "notfound" in lowered:
         return ObjectNotFoundError(f"{doing}: not found")
     if _NO_ACCESS.search(lowered):
         return StoreAccessError(f"{doing}: access denied; check the credentials of the table")
     if "corrupt" in lowered:
         return CorruptDataError(f"{doing}: {text.splitlines()[0]}; nothing was changed")
-    return StoreUnavailableError(f"{doing}: {text.splitlines()[0] if text else type(error)}")
+    said = _SOURCE.sub("", text.splitlines()[0])[:_LONGEST] if text else type(error).__name__
+    return StoreUnavailableError(f"{doing}: {said}")
 
 
 def open_base(location: TableLocation, *, version: int | None = None) -> BaseTable:

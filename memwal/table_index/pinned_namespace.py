@@ -61,7 +61,9 @@ class DurableNamespace(lance_namespace.LanceNamespace):  # type: ignore[misc]
 
     def describe_table(self, request: Any) -> lance_namespace.DescribeTableResponse:
         return lance_namespace.DescribeTableResponse(
-            location=self._location.uri, managed_versioning=True
+            location=self._location.uri,
+            managed_versioning=True,
+            storage_options=self._location.lance_options(),
         )
 
     def list_table_versions(self, request: Any) -> lance_namespace.ListTableVersionsResponse:

@@ -110,7 +110,7 @@ def _commit_through(
     dataset = lance.LanceDataset(
         base.location.uri,
         version=base.version,
-        storage_options=dict(base.location.storage_options) or None,
+        storage_options=base.location.lance_options(),
         namespace_client=namespace,
         table_id=["table"],
         namespace_client_managed_versioning=True,
@@ -164,7 +164,7 @@ def commit_details(
             base.location.uri,
             LanceOperation.CreateIndex(new_indices=[new], removed_indices=[old]),
             read_version=base.version,
-            storage_options=dict(base.location.storage_options) or None,
+            storage_options=base.location.lance_options(),
             namespace_client=namespace,
             table_id=["table"],
             namespace_client_managed_versioning=True,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 from wsgiref.simple_server import WSGIServer
 
 from memwal.errors import InvalidInputError
+from memwal.extras import needs
 
 if TYPE_CHECKING:
     from memwal.catalog import Catalog
@@ -51,12 +52,8 @@ class MetricsEndpoint:
         port: int = DEFAULT_PORT,
         cache_seconds: float = DEFAULT_CACHE_SECONDS,
     ) -> None:
-        try:
+        with needs("metrics"):
             from prometheus_client import start_http_server
-        except ImportError as error:
-            raise InvalidInputError(
-                "prometheus-client is not installed; install memwal[metrics]"
-            ) from error
         from memwal.telemetry.exposition import registry
         from memwal.telemetry.watch import Watch
 

@@ -82,7 +82,7 @@ class Abandoned:
     def key(self) -> str:
         """Where the record is stored. The garbage collector leaves it alone."""
         name = f"{self.first_position:020d}-{self.last_position:020d}.json"
-        return f"{_folder(self.region_id)}/{name}"
+        return f"{abandoned_dir(self.region_id)}/{name}"
 
     def encode(self) -> bytes:
         """The bytes of the record."""
@@ -188,7 +188,7 @@ def read_abandoned(store: ObjectStore, region_id: UUID) -> list[Abandoned]:
     CorruptDataError
         An object in the folder is no record.
     """
-    keys = sorted(info.key for info in store.list(_folder(region_id)))
+    keys = sorted(info.key for info in store.list(abandoned_dir(region_id)))
     return [Abandoned.decode(store.get(key), name=key) for key in keys]
 
 
@@ -289,12 +289,13 @@ def _confirm_earlier(store: ObjectStore, claim: Claim) -> None:
     A flush never leaves it there, since the fence has no rows.
     """
     fence = f"-{claim.manifest.replay_after:020d}.json"
-    for info in list(store.list(_folder(claim.manifest.region_id))):
+    for info in list(store.list(abandoned_dir(claim.manifest.region_id))):
         if info.key.endswith(fence):
             record = Abandoned.decode(store.get(info.key), name=info.key)
             if not record.carried_out:
                 _confirm(store, record)
 
 
-def _folder(region_id: UUID) -> str:
+def abandoned_dir(region_id: UUID) -> str:
+    """Key of the folder that holds a region's records of what was given up."""
     return f"{region_dir(region_id)}/abandoned"

@@ -12,6 +12,7 @@ import pyarrow as pa
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from memwal.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
+from memwal.format.applied_steps import AppliedSteps, newest_steps
 from memwal.format.wal_encoder import EncodedEntry, EntryEncoder
 from memwal.storage.base import ObjectStore
 from memwal.writer.log import take
@@ -51,12 +52,15 @@ class PreparedEntry:
         The group's rows as they were given.
     entry : EncodedEntry
         Those, behind foreign rows that had to be taken up.
+    applied : mapping of str to int or None
+        The newest step of each source that the region has, if the group is one.
     """
 
     position: int
     generation: int
     batches: tuple[pa.RecordBatch, ...]
     entry: EncodedEntry
+    applied: AppliedSteps | None = None
 
 
 class LogAppender:
@@ -106,6 +110,7 @@ class LogAppender:
         self._clock = clock
         self._verified_at = verified_at
         self._foreign: list[pa.RecordBatch] = []
+        self._foreign_steps: dict[str, int] = {}
         self.next_position = next_position
         self.use(schema, adopt)
 
@@ -124,16 +129,35 @@ class LogAppender:
         """
         return self.acknowledge(self.put(self.prepare(batches, generation=generation)))
 
-    def prepare(self, batches: Sequence[pa.RecordBatch], *, generation: int) -> PreparedEntry:
+    @property
+    def foreign_steps(self) -> AppliedSteps:
+        """Steps of the entries that had to be taken up."""
+        return dict(self._foreign_steps)
+
+    def prepare(
+        self,
+        batches: Sequence[pa.RecordBatch],
+        *,
+        generation: int,
+        applied: AppliedSteps | None = None,
+    ) -> PreparedEntry:
         """Encode a group of writes; nothing is stored yet.
+
+        Parameters
+        ----------
+        applied : mapping of str to int, optional
+            The newest step of each source that the region has with this group, if it is one.
 
         Raises
         ------
         InvalidInputError
             A batch has another schema.
         """
-        entry = self._encoder.encode([*self._foreign, *batches], generation=generation)
-        return PreparedEntry(self.next_position, generation, tuple(batches), entry)
+        if applied:
+            applied = newest_steps(applied, self._foreign_steps)
+        rows = [*self._foreign, *batches]
+        entry = self._encoder.encode(rows, generation=generation, applied=applied)
+        return PreparedEntry(self.next_position, generation, tuple(batches), entry, applied)
 
     def put(self, prepared: PreparedEntry) -> PreparedEntry:
         """Store an entry at the next position, and return it as it stands in the log.
@@ -157,10 +181,13 @@ class LogAppender:
             if foreign is not None:
                 # Kept until an entry of ours has them: their position is behind us from now on.
                 self._foreign += [rows for batch in foreign.batches for rows in self._adopt(batch)]
+                self._foreign_steps = newest_steps(self._foreign_steps, foreign.applied)
             self.next_position = position + 1
             if foreign is None:
                 return prepared
-            prepared = self.prepare(prepared.batches, generation=prepared.generation)
+            prepared = self.prepare(
+                prepared.batches, generation=prepared.generation, applied=prepared.applied
+            )
 
     def acknowledge(self, stored: PreparedEntry) -> Appended:
         """Make sure that the region was still ours when an entry was stored.

@@ -68,6 +68,7 @@ def claim_region(
     *,
     spec_id: int = 0,
     region_fields: tuple[tuple[str, bytes], ...] = (),
+    merged: int = 0,
     replay: bool = True,
     clock: Callable[[], float] = time.monotonic,
 ) -> Claim:
@@ -78,6 +79,10 @@ def claim_region(
     spec_id, region_fields
         What the manifest of a new region says of its spec and values; an existing manifest keeps
         its own.
+    merged : int, default 0
+        Up to which generation the base table had it merged, some time before. Numbers up to it are
+        used up, also where the region's folder was lost and begins anew: what is flushed under one
+        of them would count as merged, and be seen by nobody.
     replay : bool, default True
         Whether the log will be replayed, so that it must be whole.
     clock : callable
@@ -90,7 +95,8 @@ def claim_region(
     RegionFencedError
         Somebody else claimed it at the same time and won.
     CorruptDataError
-        An entry of the log is missing, or the manifest is; whoever has the region keeps it.
+        An entry of the log is missing, or the manifest is, or it is older than what is merged;
+        whoever has the region keeps it.
     ConflictError
         Too many processes claim this region at once.
     """
@@ -101,6 +107,7 @@ def claim_region(
         writer_epoch=1,
         spec_id=spec_id,
         region_fields=region_fields,
+        current_generation=merged + 1,
     )
     # After an ambiguous answer the manifest that is there may be ours, and cannot be told from
     # one that another claim wrote: claiming once more costs an epoch and is always right.
@@ -143,7 +150,7 @@ def _raise_epoch(
         )
     known = first if latest is None else latest
     survey = survey_log(store, known.region_id, after=known.replay_after, hint=known.wal_last_seen)
-    damage = _damage(known.region_id, latest, survey, replay=replay)
+    damage = _damage(known, latest, survey, upcoming=first.current_generation, replay=replay)
     if damage is not None:
         # Unless somebody flushed meanwhile, and a collector took what is missing.
         if latest is None and manifests.read_latest() is None:
@@ -162,8 +169,21 @@ def _raise_epoch(
 
 
 def _damage(
-    region_id: UUID, latest: RegionManifest | None, survey: LogSurvey, *, replay: bool
+    known: RegionManifest,
+    latest: RegionManifest | None,
+    survey: LogSurvey,
+    *,
+    upcoming: int,
+    replay: bool,
 ) -> CorruptDataError | None:
+    region_id = known.region_id
+    if known.current_generation < upcoming:
+        return CorruptDataError(
+            f"the manifest of region {region_id} comes to generation {known.current_generation}, "
+            f"and the base table has merged {upcoming - 1} already: it is older than the base "
+            "table. Nothing was changed: restore both from one backup, or move the region's "
+            "folder away, after which it begins anew"
+        )
     if latest is None and survey.tip > 1:
         return CorruptDataError(
             f"region {region_id} has no manifest in {manifest_dir(region_id)}, but its log goes "

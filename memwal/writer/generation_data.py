@@ -37,7 +37,7 @@ def write_data(base: BaseTable, uri: str, rows: NewestBatches) -> lance.LanceDat
     OSError, ValueError
         As pylance raises them.
     """
-    options = dict(base.location.storage_options) or None
+    reach = base.location.lance_arguments()
     version = base.dataset.data_storage_version
     fragments = write_fragments(
         rows.reader(),
@@ -46,7 +46,7 @@ def write_data(base: BaseTable, uri: str, rows: NewestBatches) -> lance.LanceDat
         data_storage_version=_OLDEST_VERSION if version in OLD_VERSIONS else version,
         max_rows_per_file=_NO_LIMIT,
         max_bytes_per_file=_NO_LIMIT,
-        storage_options=options,
+        **reach,
     )
     wanted = _schema_with_base_ids(base)
     # Lance numbers the fields of a new data set in the order of its columns, whatever is asked
@@ -54,18 +54,14 @@ def write_data(base: BaseTable, uri: str, rows: NewestBatches) -> lance.LanceDat
     written = LanceSchema.from_pyarrow(rows.schema)
     new_id = dict(zip(_ids(written), _ids(wanted), strict=True))
     if all(old == new for old, new in new_id.items()):
-        return lance.LanceDataset.commit(
-            uri, LanceOperation.Overwrite(wanted, fragments), storage_options=options
-        )
-    dataset = lance.LanceDataset.commit(
-        uri, LanceOperation.Overwrite(written, fragments), storage_options=options
-    )
+        return lance.LanceDataset.commit(uri, LanceOperation.Overwrite(wanted, fragments), **reach)
+    dataset = lance.LanceDataset.commit(uri, LanceOperation.Overwrite(written, fragments), **reach)
     renumbered = [_renumbered(part.metadata, new_id) for part in dataset.get_fragments()]
     return lance.LanceDataset.commit(
         uri,
         LanceOperation.Overwrite(wanted, renumbered),
         read_version=dataset.version,
-        storage_options=options,
+        **reach,
     )
 
 

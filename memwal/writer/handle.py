@@ -11,6 +11,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from memwal.errors import BackPressureError, MemWalError, OutcomeUnknownError
+from memwal.format.applied_steps import AppliedSteps
 from memwal.writer.rows import RowShape
 from memwal.writer.shown import shown_error
 
@@ -36,6 +37,9 @@ class PendingWrite:
     derived : bool
         Whether its rows were completed from writes that were not in the log yet: when one of those
         fails, this one must.
+    applied : mapping of str to int or None
+        For a step, the newest one of each source that the region has with it. The queue holds at
+        most one such write.
     seals : bool
         Whether the MemTable is sealed behind this write.
     buffered : bool
@@ -51,6 +55,7 @@ class PendingWrite:
     __slots__ = (
         "_calls",
         "_gate",
+        "applied",
         "attended",
         "batches",
         "buffered",
@@ -72,10 +77,12 @@ class PendingWrite:
         seals: bool = False,
         buffered: bool = False,
         derived: bool = False,
+        applied: AppliedSteps | None = None,
     ) -> None:
         self.batches = batches
         self.shape = shape
         self.derived = derived
+        self.applied = applied
         self.seals = seals
         self.buffered = buffered
         self.attended = False
@@ -135,8 +142,8 @@ class PendingWrite:
         _safely(call)
 
 
-def failed(error: BaseException) -> PendingWrite:
-    """A write that was not accepted."""
+def done(error: BaseException | None = None) -> PendingWrite:
+    """A write without rows that is done; with an error, one that was not accepted."""
     write = PendingWrite([])
     write.finish(error)
     return write

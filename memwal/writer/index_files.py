@@ -33,7 +33,7 @@ def open_index_file(
     """
     uri = location.child(f"_indices/{segment}/{file}")
     try:
-        reader = LanceFileReader(uri, storage_options=dict(location.storage_options) or None)
+        reader = LanceFileReader(uri, **location.lance_arguments())
         metadata = reader.metadata().schema.metadata or {}
     except (OSError, ValueError) as error:
         raise translate_lance_error(error, f"reading {uri}") from error

@@ -109,5 +109,5 @@ def _file(location: TableLocation, path: str, schema: pa.Schema) -> LanceFileWri
         location.child(path),
         schema,
         version=_FILE_VERSION,
-        storage_options=dict(location.storage_options) or None,
+        **location.lance_arguments(),
     )

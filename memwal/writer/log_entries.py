@@ -11,6 +11,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from memwal.errors import InvalidInputError, MemWalError, StoreError
+from memwal.format.applied_steps import AppliedSteps
 from memwal.writer.append import LogAppender, PreparedEntry, joined
 from memwal.writer.handle import PendingWrite
 from memwal.writer.log_queue import LogQueue
@@ -75,6 +76,11 @@ class LogEntries:
         """Where the next entry goes."""
         return self._log.next_position
 
+    @property
+    def foreign_steps(self) -> AppliedSteps:
+        """Steps of entries that others put where ours were to go."""
+        return self._log.foreign_steps
+
     def write(self, group: list[PendingWrite]) -> None:
         """Write a group as one entry and finish its members, whatever happens."""
         entry = _Entry(self, group)
@@ -118,7 +124,10 @@ class LogEntries:
         batches = joined(batches)
         if shape is not self._tables.shape or not self._tables.fits(batches):
             self.seal(shape=shape)
-        return self._log.prepare(batches, generation=self._tables.active.generation)
+        applied = next((write.applied for write in group if write.applied is not None), None)
+        return self._log.prepare(
+            batches, generation=self._tables.active.generation, applied=applied
+        )
 
     def put(self, entry: PreparedEntry) -> PreparedEntry:
         """Store an entry; this alone waits for the store."""

@@ -133,7 +133,7 @@ def build_indexes(
             dataset.uri,
             LanceOperation.CreateIndex(segments, []),
             read_version=int(dataset.version),
-            storage_options=dict(location.storage_options) or None,
+            **location.lance_arguments(),
         )
     except (OSError, ValueError) as error:
         raise translate_lance_error(error, f"committing the indexes of {folder}") from error
@@ -202,7 +202,15 @@ def _read(base: BaseTable, description: IndexDescription) -> Recipe:
     if segment.base_id is not None:
         raise InvalidInputError("its files are in another table")
     if description.index_type in VECTOR_KINDS:
-        return read_vector_recipe(base.location, description, segment.uuid)
+        try:
+            return read_vector_recipe(base.location, description, segment.uuid)
+        except ObjectNotFoundError as error:
+            if any(part.fragment_ids for part in description.segments):
+                raise
+            raise InvalidInputError(
+                "it has no model yet, since the table had too few rows to train one (a codebook "
+                "takes 256); the next index build after a merge tries again"
+            ) from error
     if description.index_type in SCALAR_KINDS:
         return read_scalar_recipe(base.location, description, segment)
     if description.index_type == "Json":

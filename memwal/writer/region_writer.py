@@ -21,10 +21,11 @@ from memwal.errors import (
 from memwal.memtable.unflushed import UnflushedRows
 from memwal.writer.abandon import abandon_log
 from memwal.writer.append import LogAppender
+from memwal.writer.applied import Step
 from memwal.writer.claim import Claim, claim_region
 from memwal.writer.completion import PartialRows, as_tables, known_rows
 from memwal.writer.generation_rows import TableRows
-from memwal.writer.handle import PendingWrite, as_error
+from memwal.writer.handle import PendingWrite, as_error, done
 from memwal.writer.log_entries import HeldLog, LogEntries
 from memwal.writer.log_queue import LogQueue
 from memwal.writer.memtable import MemTable
@@ -34,6 +35,7 @@ from memwal.writer.replay import replay
 from memwal.writer.rows import RowShape
 from memwal.writer.standing import Standing
 from memwal.writer.stats import RegionStats
+from memwal.writer.steps import RegionSteps
 from memwal.writer.tenure import Tenure
 from memwal.writer.workshop import Workshop
 
@@ -68,6 +70,7 @@ class RegionWriter:
         *,
         spec_id: int = 0,
         region_fields: tuple[tuple[str, bytes], ...] = (),
+        merged: int = 0,
         keep: bool = True,
     ) -> None:
         """Claim the region and replay its log, or abandon the log unless it is to be kept.
@@ -83,7 +86,12 @@ class RegionWriter:
         self._options = options = workshop.options
         self._counters = workshop.counters.region(region_id)
         claim = claim_region(
-            workshop.store, region_id, spec_id=spec_id, region_fields=region_fields, replay=keep
+            workshop.store,
+            region_id,
+            spec_id=spec_id,
+            region_fields=region_fields,
+            merged=merged,
+            replay=keep,
         )
         if not keep:
             claim = abandon_log(workshop.store, claim)
@@ -123,6 +131,12 @@ class RegionWriter:
             tables=self._tables,
             counters=self._counters,
             aging=self._age_task.schedule,
+        )
+        self._steps = RegionSteps(
+            workshop.store,
+            region_id,
+            tip=lambda: self._entries.next_position,
+            foreign=lambda: self._entries.foreign_steps,
         )
         self._take_over(claim)
 
@@ -173,7 +187,32 @@ class RegionWriter:
         BackPressureError, RegionFencedError, WriterClosedError
             The rows were not accepted.
         """
-        write = PendingWrite(rows.batches, rows.shape)
+        return self._begin(PendingWrite(rows.batches, rows.shape))
+
+    def begin_step(self, rows: WholeRows, *, step: Step) -> tuple[PendingWrite, HeldLog | None]:
+        """Start a step of a source, as :meth:`begin` starts a durable write.
+
+        Waits for the step that is on its way. The rows go into one entry, which tells of the step.
+
+        Returns
+        -------
+        PendingWrite
+            Done, and without rows, if the region has the step.
+        HeldLog or None
+        """
+        applied = self._steps.begin(step)
+        if applied is None:
+            return done(), None
+        write = PendingWrite(rows.batches, rows.shape, applied=applied)
+        try:
+            started = self._begin(write)
+        except BaseException:
+            self._steps.end(None)
+            raise
+        write.call_when_done(lambda: self._steps.end(applied if write.error is None else None))
+        return started
+
+    def _begin(self, write: PendingWrite) -> tuple[PendingWrite, HeldLog | None]:
         with self._state:
             self._admit()
             if not self._log_queue.take(write):

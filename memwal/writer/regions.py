@@ -14,9 +14,10 @@ from uuid import UUID
 from memwal.errors import InvalidInputError, MemWalError, WriterClosedError
 from memwal.region.routing import RegionAssignment
 from memwal.table_index.region_specs import check_in_force
+from memwal.writer.applied import Step
 from memwal.writer.completion import PartialRows
 from memwal.writer.form import Form
-from memwal.writer.handle import PendingWrite, failed
+from memwal.writer.handle import PendingWrite, done
 from memwal.writer.log_entries import HeldLog
 from memwal.writer.region_writer import RegionWriter, WholeRows
 from memwal.writer.workshop import Workshop
@@ -102,22 +103,35 @@ class HeldRegions:
         return self._with_writer(form, assignment, lambda writer: writer.write(rows, wait=wait))
 
     def write_all(
-        self, form: Form, parts: Sequence[tuple[RegionAssignment, WholeRows]]
+        self,
+        form: Form,
+        parts: Sequence[tuple[RegionAssignment, WholeRows]],
+        *,
+        step: Step | None = None,
     ) -> list[PendingWrite]:
         """Write rows of several regions durably, and wait for all.
 
         This thread does all the work, and others only wait for the store in its place: a thread
         that works would keep this one from it.
+
+        Parameters
+        ----------
+        step : Step, optional
+            What the rows are; the write of a region that has it is without rows. Regions then have
+            to be in the order of their ids: two steps wait for each other in it.
         """
+        begin_one = (
+            RegionWriter.begin if step is None else partial(RegionWriter.begin_step, step=step)
+        )
         writes: list[PendingWrite] = []
         held: list[HeldLog] = []
         try:
             for assignment, rows in parts:
                 try:
-                    begin = partial(RegionWriter.begin, rows=rows)
+                    begin = partial(begin_one, rows=rows)
                     write, log = self._with_writer(form, assignment, begin)
                 except MemWalError as error:
-                    write, log = failed(error), None
+                    write, log = done(error), None
                 writes.append(write)
                 if log is not None:
                     held.append(log)
@@ -207,6 +221,7 @@ class HeldRegions:
                 form.shape,
                 spec_id=form.spec_id,
                 region_fields=assignment.field_values,
+                merged=form.base.details.merged.get(region_id, 0),
                 keep=self._keep or region_id in self._started_over,
             )
             self._started_over.add(region_id)

@@ -14,19 +14,22 @@ from uuid import UUID
 import pyarrow as pa
 
 from memwal.errors import InvalidInputError, MemWalError
+from memwal.format.names import TOMBSTONE
 from memwal.memtable.unflushed import UnflushedRows
-from memwal.region.routing import RegionAssignment
+from memwal.region.routing import RegionAssignment, Router
 from memwal.table_index.base_table import BaseTable, open_base
+from memwal.writer.applied import Step
 from memwal.writer.completion import PartialRows
 from memwal.writer.fork import ForkGuard
 from memwal.writer.form import Form
-from memwal.writer.handle import Part, PendingWrite, WriteHandle, as_error, failed
+from memwal.writer.handle import Part, PendingWrite, WriteHandle, as_error, done
 from memwal.writer.metrics import process_metrics
 from memwal.writer.options import WriterOptions
 from memwal.writer.region_writer import WholeRows
 from memwal.writer.regions import HeldRegions
 from memwal.writer.rows import RowShape
 from memwal.writer.stats import WriterStats
+from memwal.writer.steps import AppliedStep
 from memwal.writer.upkeep import watch_for_loss
 from memwal.writer.workshop import Workshop
 from memwal.writer.write_failures import Route, settle, settle_one
@@ -142,6 +145,60 @@ class TableWriter:
         by = _one_batch(form.shape.partial(keys))
         return self._write(form, [_one_batch(batches)], WholeRows, wait, by=by)
 
+    def apply(
+        self, *, upserts: Any = None, deletes: Any = None, source: str, version: int
+    ) -> AppliedStep:
+        """Write one step of a source, which a region takes whole or not at all, and only once.
+
+        For what comes again after a crash: the batch of a stream, a transaction of another
+        database. The log of a region tells the newest version of every source that it took, in the
+        same entry as the rows. A step with that version or a lower one writes nothing there: a
+        step that comes again does not undo what was written since, and a process that was paused
+        cannot bring an old one after a newer one. Steps are always waited for.
+
+        Regions take their parts side by side, each once: after an error some may have theirs. The
+        same step again, with the same rows, completes it.
+
+        Parameters
+        ----------
+        upserts : anything Arrow, optional
+            Whole rows. Of several with one key, the last one counts.
+        deletes : anything Arrow, optional
+            Keys, as for :meth:`delete`. A key that is also upserted is deleted.
+        source : str
+            Whose step it is: one name for each sequence of versions.
+        version : int
+            Which step, from 0 to 2**64 - 1. Grows from each step of the source to the next.
+
+        Returns
+        -------
+        AppliedStep
+            Which regions took it now, and which had it.
+
+        Raises
+        ------
+        MemWalError
+            As :meth:`upsert`.
+        """
+        self._guard.check()
+        step = Step(source, version)
+        given = tuple(_read(rows) for rows in (upserts, deletes))
+        form, batches = self._shaped(given, _step_rows)
+        route: Route = form.router.route
+        if form.columns_beside_key and given[1] is not None and len(given[1]):
+            by = _one_batch(form.shape.partial(given[1]))
+            route = functools.partial(_route_step, form.router, by)
+        parts = sorted(self._routed(route, batches), key=lambda part: part[0].region_id)
+        self._regions.claim(form, [assignment for assignment, _ in parts])
+        rows = [(assignment, WholeRows(form.shape, part)) for assignment, part in parts]
+        writes = self._regions.write_all(form, rows, step=step)
+        found = [(a.region_id, write) for (a, _), write in zip(parts, writes, strict=True)]
+        settle(route, batches, found)
+        return AppliedStep(
+            written=tuple(region_id for region_id, write in found if write.rows),
+            known=tuple(region_id for region_id, write in found if not write.rows),
+        )
+
     @property
     def is_open(self) -> bool:
         """Whether it takes writes, in this process."""
@@ -254,8 +311,7 @@ class TableWriter:
         self, data: Any, make: Callable[[RowShape, Any], list[pa.RecordBatch]]
     ) -> tuple[Form, list[pa.RecordBatch]]:
         """Stored rows; if they do not fit, perhaps the table has changed."""
-        if isinstance(data, pa.RecordBatchReader):
-            data = data.read_all()
+        data = _read(data)
         form = self._form
         try:
             return form, make(form.shape, data)
@@ -346,13 +402,34 @@ class TableWriter:
         try:
             return self._regions.write(form, assignment, rows, wait=False)
         except MemWalError as error:
-            return failed(error)
+            return done(error)
 
     def _end(self, *, wait: bool) -> None:
         self._regions.close()
         self._workshop.close(wait=wait)
         self._unwatch()
         self._loss.detach()
+
+
+def _read(data: Any) -> Any:
+    """A stream as a table: it may be looked at twice."""
+    return data.read_all() if isinstance(data, pa.RecordBatchReader) else data
+
+
+def _step_rows(shape: RowShape, given: tuple[Any, Any]) -> list[pa.RecordBatch]:
+    """Stored rows of a step: upserts, then deletes as one batch."""
+    upserts, deletes = given
+    rows = [] if upserts is None else shape.upserts(upserts)
+    gone = [] if deletes is None else shape.deletes(deletes)
+    return [*rows, *([_one_batch(gone)] if gone else [])]
+
+
+def _route_step(
+    router: Router, by: pa.RecordBatch, batch: pa.RecordBatch
+) -> list[tuple[RegionAssignment, pa.RecordBatch]]:
+    """Route upserts by themselves and deletes by the columns that were given with their keys."""
+    is_deletes = batch.column(TOMBSTONE)[0].as_py()
+    return router.route(batch, by=by if is_deletes else None)
 
 
 def _one_batch(batches: list[pa.RecordBatch]) -> pa.RecordBatch:

@@ -1,7 +1,6 @@
 """Airflow parts of memwal: sensors, operators, the DAG factory and an embedded Airflow.
 
-The folder above this package is Airflow's ``plugins_folder``, so that ``memwal_airflow`` can be
-imported by DAG files, by the triggerer and by tests that put that folder on ``sys.path``.
+Airflow finds :mod:`memwal_airflow.plugin` and :mod:`memwal_airflow.provider` by entry points.
 Nothing is imported here: the triggerer and the DAG processor load only what they use.
 """
 

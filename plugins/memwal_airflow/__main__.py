@@ -14,10 +14,10 @@ import time
 from pathlib import Path
 
 from memwal.errors import InvalidInputError
+from memwal_airflow.dag_bundle import dags_folder
 from memwal_airflow.dag_factory import snapshot_path
 from memwal_airflow.standalone import AirflowStandalone, AirflowStandaloneError
 
-ROOT = Path(__file__).resolve().parents[2]
 LOOK_SECONDS = 1.0
 
 
@@ -37,9 +37,9 @@ def main() -> int:
     parser.add_argument(
         "--dags-folder",
         type=Path,
-        default=ROOT / "dags",
+        default=dags_folder(),
         metavar="FOLDER",
-        help="default: the one beside the plugins",
+        help="default: the one that came with memwal",
     )
     options = parser.parse_args()
     try:
@@ -49,9 +49,7 @@ def main() -> int:
     if not options.dags_folder.is_dir():
         parser.error(f"there is no folder {options.dags_folder}; give --dags-folder")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    airflow = AirflowStandalone(
-        options.home, dags_folder=options.dags_folder, plugins_folder=ROOT / "plugins"
-    )
+    airflow = AirflowStandalone(options.home, dags_folder=options.dags_folder)
     try:
         with airflow:
             print(f"{airflow.url}/plugin/memwal", flush=True)

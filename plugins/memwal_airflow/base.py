@@ -10,19 +10,19 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
 
-from airflow.sdk import BaseHook, BaseOperator, Context
+from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from memwal.errors import InvalidInputError, MemWalError
-from memwal_airflow.jobs import RESULT_FILE, SparkJob, new_folder
-from memwal_airflow.links import SparkUiLink, TablePageLink, spark_application, table_address
-from memwal_airflow.reattach import EarlierTry, find_earlier, forget, remember
-from memwal_airflow.spark import (
-    JobSubmitHook,
-    application_path,
-    configured_connection,
-    configured_master,
+from memwal_airflow.jobs import RESULT_FILE, RunningJob, SparkJob, new_folder
+from memwal_airflow.links import (
+    SparkUiLink,
+    TablePageLink,
+    pod_address,
+    spark_application,
+    table_address,
 )
+from memwal_airflow.reattach import EarlierTry, FoundDriver, find_earlier, forget, remember
 from memwal_airflow.storage import options_file
 from memwal_airflow.target import Target, open_target
 
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from memwal.fleet import Skipped
     from memwal.maintenance.policy import Policy
     from memwal.maintenance.results import JobResult
+    from memwal_airflow.cluster import DriverPlace
+    from memwal_airflow.submit import JobSubmitHook
 
 
 # Of what the catalog keeps; names in Airflow can be longer.
@@ -45,9 +47,10 @@ class MemWalOperator(BaseOperator):
 
     The master is that of ``spark_conn_id`` or ``master``, whichever is given, else that of
     ``spark_conn_id`` or ``spark_master`` in section ``[memwal]`` of ``airflow.cfg``, else
-    ``local[*]``; always in client mode. Ending a task ends its application: the JVM, its driver
-    and its workers. When the task's own process is killed, the application goes on, and the retry
-    waits for it instead of starting another.
+    ``local[*]``. The driver runs on this machine, or, in cluster mode, in a pod of Kubernetes.
+    Ending a task ends its application: the JVM, its driver and its workers. When the task's own
+    process is killed, the application goes on, and the retry waits for it instead of starting
+    another.
 
     A run of the DAG with a param ``jobs``, a list, leaves out the jobs that are not in it; with
     ``dry_run`` it changes nothing, and with ``force`` it does not ask whether a job is due.
@@ -75,6 +78,8 @@ class MemWalOperator(BaseOperator):
         Spark master URL. Give this or a connection, not both.
     spark_conn_id : str, optional
         Airflow connection of a Spark cluster.
+    deploy_mode : {"client", "cluster"}, optional
+        Where the driver runs. By default as the connection says, else ``[memwal] deploy_mode``.
     spark_conf : mapping, optional
         Spark properties.
     spark_options : mapping, optional
@@ -116,6 +121,7 @@ class MemWalOperator(BaseOperator):
         wait: timedelta = timedelta(minutes=2),
         master: str | None = None,
         spark_conn_id: str | None = None,
+        deploy_mode: str | None = None,
         spark_conf: Mapping[str, str] | None = None,
         spark_options: Mapping[str, Any] | None = None,
         **kwargs: Any,
@@ -143,10 +149,11 @@ class MemWalOperator(BaseOperator):
         self.wait = wait
         self.master = master
         self.spark_conn_id = spark_conn_id
+        self.deploy_mode = deploy_mode
         self.spark_conf = spark_conf
         self.spark_options = spark_options
         self.spark_application_id: str | None = None
-        self._spark_job: SparkJob | None = None
+        self._spark_job: RunningJob | None = None
         self._earlier: EarlierTry | None = None
         self._killed = False
 
@@ -169,8 +176,8 @@ class MemWalOperator(BaseOperator):
             raise AirflowSkipException(f"This run is for {', '.join(wanted)} only.")
         if self.table is not None:
             context["ti"].xcom_push(key=TablePageLink().xcom_key, value=table_address(self.table))
-        self._earlier = earlier = find_earlier(context)
         try:
+            self._earlier = earlier = find_earlier(context, lambda: self._find_driver(context))
             with open_target(
                 self.table, self.table_uri, self.storage_options_ref, self.policy
             ) as target:
@@ -212,9 +219,19 @@ class MemWalOperator(BaseOperator):
     def on_kill(self) -> None:
         """End the application, also that of an earlier try while the lease is waited for."""
         self._killed = True
-        job = self._spark_job or (self._earlier and self._earlier.job)
+        earlier = self._earlier
+        job = self._spark_job or (earlier.job if earlier is not None else None)
         if job is not None:
             job.end()
+
+    def leased(self, target: Target) -> tuple[str, ...]:
+        """What nobody else can have the lease of while the job runs, its own resource first.
+
+        None for a table that is in no catalog.
+        """
+        from memwal.catalog.leases import job_resource
+
+        return () if self.table is None else (job_resource(target.name, self.job),)
 
     def is_forced(self, context: Context) -> bool:
         """Whether this task, or this run, is to do its job due or not."""
@@ -259,73 +276,99 @@ class MemWalOperator(BaseOperator):
         AirflowException
             The application left no result.
         """
-        if earlier is not None and not earlier.job.folder.is_dir():
+        if earlier is not None and not earlier.job.is_there():
             self.log.info("The earlier try took the result of its application itself.")
             earlier = None
+        hook = self.hook()
         if earlier is None:
-            job, hook = self._start(target, arguments)
-            self._spark_job = job
+            job = self._start(hook, target, arguments, context, look)
         else:
             self.log.info(
-                "An earlier try left its application, process %d; this one waits for it. Its log:",
-                earlier.job.process.pid,
+                "An earlier try left its application, %s; this one waits for it. Its log:",
+                earlier.job.name,
             )
-            job, hook = earlier.job, self.hook(())
-            self._spark_job = job
+            job = earlier.job
+        self._spark_job = job
         try:
             if earlier is None:
                 remember(context, job, regions=regions)
             self.go_on()
-            tail = hook.follow(self._noticed(job.lines(look), context))
+            page = pod_address(job.known)
+            if page:
+                context["ti"].xcom_push(key=SparkUiLink().xcom_key, value=page)
+            # The UI of a driver in a cluster has an address that only the cluster knows.
+            shown = not hook.is_cluster_mode
+            tail = hook.follow(self._noticed(job.lines(look), context, shown=shown))
         except BaseException:
             # Before the lease is given back, and somebody else may begin.
             job.end()
             raise
         result = job.result()
         if result is None:
-            raise AirflowException(f"The Spark application {_end_of(job)}.{tail}")
-        if job.exit_code:
-            self.log.warning("The Spark application %s, and left its result.", _end_of(job))
+            raise AirflowException(f"The Spark application {job.outcome}.{tail}")
+        if job.failed:
+            self.log.warning("The Spark application %s, and left its result.", job.outcome)
         return result
 
-    def hook(self, arguments: Sequence[str]) -> JobSubmitHook:
-        """The provider's hook, for an application with these arguments."""
-        connection = self.spark_conn_id
-        if connection is None and self.master is None:
-            connection = configured_connection()
-        if connection is not None:
-            # The provider takes a connection that does not exist for a YARN cluster.
-            BaseHook.get_connection(connection)
-        return JobSubmitHook(
-            master=None if connection else self.master or configured_master(),
-            conn_id=connection or "memwal_spark",
+    def hook(self) -> JobSubmitHook:
+        """The provider's hook, for the master and the mode of this task."""
+        from memwal_airflow.submit import submit_hook
+
+        return submit_hook(
+            master=self.master,
+            conn_id=self.spark_conn_id,
+            deploy_mode=self.deploy_mode,
             conf=dict(self.spark_conf or {}),
-            application_args=list(arguments),
             name=f"memwal-{self.job}-{self.table or 'table'}",
             **(self.spark_options or {}),
         )
 
-    def _start(self, target: Target, arguments: Sequence[str]) -> tuple[SparkJob, JobSubmitHook]:
+    def _start(
+        self,
+        hook: JobSubmitHook,
+        target: Target,
+        arguments: Sequence[str],
+        context: Context,
+        look: Callable[[], None],
+    ) -> RunningJob:
+        if hook.is_cluster_mode:
+            return self._place(hook, context).submit(
+                arguments,
+                table=self.table,
+                table_uri=target.managed.uri,
+                storage_options_ref=target.storage_options_ref,
+                # A rehearsal has no lease.
+                leases=() if self.is_dry_run(context) else self.leased(target),
+                look=look,
+            )
         folder = new_folder(self.job)
         try:
             given = ["--table", target.managed.uri, "--result", str(folder / RESULT_FILE)]
             options = options_file(target.storage_options_ref, folder)
             if options is not None:
                 given += ["--storage-options-file", options]
-            hook = self.hook([*given, *arguments])
-            command, env = hook.command(application_path(f"{self.job}.py"))
-            return SparkJob.start(command, env=env, folder=folder), hook
+            command, env = hook.command(f"{self.job}.py", [*given, *arguments])
+            return SparkJob.start(command, env=env, folder=folder)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
 
-    def _noticed(self, lines: Iterator[str], context: Context) -> Iterator[str]:
-        """The lines of the log, of which the link to Spark's UI is taken."""
+    def _find_driver(self, context: Context) -> FoundDriver | None:
+        hook = self.hook()
+        return self._place(hook, context).find() if hook.is_cluster_mode else None
+
+    def _place(self, hook: JobSubmitHook, context: Context) -> DriverPlace:
+        from memwal_airflow.cluster import DriverPlace
+
+        return DriverPlace.of(hook, external_id=external_id(context), job=self.job)
+
+    def _noticed(self, lines: Iterator[str], context: Context, *, shown: bool) -> Iterator[str]:
+        """The lines of the log, of which the link to Spark's UI is taken if it can be shown."""
         for line in lines:
             found = None if self.spark_application_id else spark_application(line)
             if found is not None:
                 self.spark_application_id, address = found
-                if address is not None:
+                if address is not None and shown:
                     context["ti"].xcom_push(key=SparkUiLink().xcom_key, value=address)
             yield line
 
@@ -341,12 +384,3 @@ def describe(operator: BaseOperator, context: Context, extra: Mapping[str, Any])
     """Put figures into the events of the operator's assets."""
     for asset in operator.outlets:
         context["outlet_events"][asset].extra.update(extra)
-
-
-def _end_of(job: SparkJob) -> str:
-    code = job.exit_code
-    if code is None:
-        return "of an earlier try ended and left no result"
-    if code == 0:
-        return "ended well and left no result; look at its log above"
-    return f"ended with exit code {code}"

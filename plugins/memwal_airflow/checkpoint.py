@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException
@@ -40,10 +40,18 @@ class TableCheckpointOperator(MemWalOperator):
     """
 
     job = "checkpoint"
+    instead_of: ClassVar[tuple[str, ...]] = ("merge", "index")
 
     def __init__(self, *, deadline: timedelta = timedelta(hours=1), **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.deadline = deadline
+
+    def leased(self, target: Target) -> tuple[str, ...]:
+        """Its own resource, and those of the jobs whose work it does."""
+        from memwal.catalog.leases import job_resource
+
+        others = (job_resource(target.name, job) for job in self.instead_of)
+        return (*super().leased(target), *others) if self.table is not None else ()
 
     def run_on(
         self, target: Target, context: Context, earlier: EarlierTry | None
@@ -74,7 +82,7 @@ class TableCheckpointOperator(MemWalOperator):
             target.name,
             self.job,
             perform,
-            instead_of=("merge", "index"),
+            instead_of=self.instead_of,
             wait=self.deadline,
             external_id=external_id(context),
             guard=self.go_on,

@@ -110,9 +110,10 @@ def _of_memwal(connection: AirflowConnection) -> dict[str, str]:
     fields = _filled(connection.extra_dejson)
     fields.pop(TEST_URI, None)
     more = fields.pop(SECRET_OPTIONS, None)
-    identity = AwsIdentity(
-        **{name: str(fields.pop(key)) for key, name in _IDENTITY.items() if key in fields}
-    )
+    given: dict[str, Any] = {
+        name: str(fields.pop(key)) for key, name in _IDENTITY.items() if key in fields
+    }
+    identity = AwsIdentity(**given)
     options = as_options(fields, _extra_of(connection))
     if more is not None:
         options |= as_options(

@@ -19,6 +19,7 @@ import os
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from airflow.sdk import DAG, TriggerRule, get_parsing_context, task
 from airflow.sdk.exceptions import AirflowFailException
@@ -98,14 +99,14 @@ def dag_id(table: ManagedTable) -> str:
 def build_dag(table: ManagedTable) -> DAG:
     """Build the DAG of one table."""
     policy = table.policy
-    job = {
+    job: dict[str, Any] = {
         "table": table.name,
         "retries": policy.retries,
         **({} if policy.pool is None else {"pool": policy.pool}),
     }
     # What looks for itself whether it is due.
     looks_itself = TriggerRule.NONE_FAILED
-    later = {"trigger_rule": looks_itself, **job}
+    later: dict[str, Any] = {"trigger_rule": looks_itself, **job}
     with DAG(
         dag_id=dag_id(table),
         description=f"Maintenance of {table.uri}",

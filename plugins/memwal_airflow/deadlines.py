@@ -7,7 +7,12 @@ import logging
 from datetime import timedelta
 from typing import Any
 
-from airflow.sdk import AsyncCallback, DeadlineAlert, DeadlineReference
+# The type stub of airflow.sdk leaves them out.
+from airflow.sdk import (  # type: ignore[attr-defined]
+    AsyncCallback,
+    DeadlineAlert,
+    DeadlineReference,
+)
 
 log = logging.getLogger(__name__)
 

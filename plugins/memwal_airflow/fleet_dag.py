@@ -4,11 +4,12 @@
 
     discover (mapped over prefixes)
     prune -> export
+    clean_up
     choose_tables -> verify (mapped over tables)
     notify
 
-Without prefixes there is no ``discover``. They go on without each other, and each that fails
-fails the run.
+Without prefixes there is no ``discover``, and without drivers in a cluster no ``clean_up``. They
+go on without each other, and each that fails fails the run.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 from memwal_airflow.dag_factory import START, snapshot_path
 from memwal_airflow.fleet_settings import FleetSettings
 from memwal_airflow.operators import MemWalVerifyOperator
+from memwal_airflow.results_folder import ResultsFolder
 from memwal_airflow.storage import read_options
 
 if TYPE_CHECKING:
@@ -39,8 +41,9 @@ _DOC = """### What concerns no table in particular
 `discover` looks for tables with MemWAL below the prefixes of `[memwal] discover` in `airflow.cfg`
 and registers new ones. `prune` forgets old runs and backlog samples, as the policies say. `export`
 writes the file that the DAGs of the tables are built from, so that they follow what was changed
-elsewhere. `verify` checks some tables a day, chosen at random. `notify` tells people through the
-connection of `[memwal] notify_conn_id` what happened; without one it tells nobody.
+elsewhere. `verify` checks some tables a day, chosen at random. `clean_up` deletes what drivers in
+a cluster left and no task came back for. `notify` tells people through the connection of
+`[memwal] notify_conn_id` what happened; without one it tells nobody.
 """
 
 
@@ -74,6 +77,8 @@ def build_fleet_dag(settings: FleetSettings | None = None) -> DAG:
             places = [asdict(prefix) for prefix in settings.discover]
             discover.partial(enable=settings.discover_enable).expand_kwargs(places)
         prune() >> export()
+        if ResultsFolder.configured() is not None:
+            clean_up()
         chosen = choose_tables(settings.verify_tables_per_day)
         MemWalVerifyOperator.partial(task_id="verify", sample=1).expand(table=chosen)
         notify()
@@ -98,9 +103,9 @@ def discover(uri: str, storage_options_ref: str | None, enable: bool) -> list[st
         uri,
         sum(table.mem_wal for table in found),
     )
-    for table in found:
-        if table.problem is not None:
-            log.warning("%s cannot be opened: %s", table.uri, table.problem)
+    for seen in found:
+        if seen.problem is not None:
+            log.warning("%s cannot be opened: %s", seen.uri, seen.problem)
     catalog = Catalog()
     try:
         added = register_found(
@@ -135,6 +140,21 @@ def prune() -> dict[str, int]:
     finally:
         catalog.close()
     return {"runs": sum(one.runs for one in gone), "samples": sum(one.samples for one in gone)}
+
+
+@task
+def clean_up() -> dict[str, int]:
+    """Delete results and ended pods of drivers that nobody came back for within a week."""
+    from memwal.spark.result_store import clean_results
+    from memwal_airflow.cluster import clean_drivers, cluster_of
+    from memwal_airflow.kubernetes_api import is_kubernetes
+    from memwal_airflow.submit import submit_hook
+
+    results = ResultsFolder.configured()
+    gone = 0 if results is None else clean_results(results.uri, results.options)
+    hook = submit_hook()
+    ended = clean_drivers(cluster_of(hook)) if is_kubernetes(hook.master) else 0
+    return {"results": gone, "pods": ended}
 
 
 @task

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from airflow.sdk.configuration import conf
 
@@ -40,6 +40,41 @@ _READ_AT_ONCE = 1 << 20
 _PROCESS_FILE = "process.json"
 
 log = logging.getLogger(__name__)
+
+
+class RunningJob(Protocol):
+    """An application, wherever its driver runs."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in messages."""
+
+    @property
+    def known(self) -> dict[str, str]:
+        """What a retry finds it by."""
+
+    @property
+    def outcome(self) -> str:
+        """How it ended, for messages."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether it is known to have ended otherwise than well."""
+
+    def is_there(self) -> bool:
+        """Whether it runs, or has left its result."""
+
+    def lines(self, look: Callable[[], None]) -> Iterator[str]:
+        """The lines of its log from the first on, until it ends."""
+
+    def result(self) -> dict[str, Any] | None:
+        """The result that it wrote, if it did."""
+
+    def end(self) -> None:
+        """End it, and all that belongs to it; safe to call when it has ended."""
+
+    def clean_up(self) -> None:
+        """Remove what it leaves, when it has ended and its result is taken."""
 
 
 def state_folder() -> Path:
@@ -123,6 +158,35 @@ class SparkJob:
             return cls(process=process, folder=folder, host=str(known["host"]))
         except (OSError, ValueError, KeyError, TypeError):
             return None
+
+    @property
+    def name(self) -> str:
+        """What it is called in messages."""
+        return f"process {self.process.pid}"
+
+    @property
+    def known(self) -> dict[str, str]:
+        """What a retry finds it by."""
+        return {"folder": self.folder.name}
+
+    @property
+    def outcome(self) -> str:
+        """How it ended, for messages."""
+        code = self.exit_code
+        if code is None:
+            return "of an earlier try ended and left no result"
+        if code == 0:
+            return "ended well and left no result; look at its log above"
+        return f"ended with exit code {code}"
+
+    @property
+    def failed(self) -> bool:
+        """Whether it is known to have ended otherwise than well."""
+        return bool(self.exit_code)
+
+    def is_there(self) -> bool:
+        """Whether it runs, or has left its result."""
+        return self.folder.is_dir()
 
     @property
     def running(self) -> bool:

@@ -7,6 +7,7 @@ the operators do it as soon as they know one.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
@@ -29,7 +30,8 @@ class SparkUiLink(BaseOperatorLink):
     """To the UI of the Spark application while it runs, and then to the history server.
 
     The latter is ``[memwal] spark_history_url`` of ``airflow.cfg``; without one, the link is empty
-    when the application has ended.
+    when the application has ended. Of a driver in a cluster it leads to the page of its pod while
+    that runs, see :func:`pod_address`.
     """
 
     name = "Spark UI"
@@ -61,6 +63,21 @@ def history_address(application_id: str | None) -> str:
     if not server or application_id is None:
         return ""
     return f"{server.rstrip('/')}/history/{application_id}/"
+
+
+def pod_address(known: Mapping[str, str]) -> str:
+    """Page of a driver's pod, where ``[memwal] driver_pod_url`` tells of such; else empty.
+
+    Parameters
+    ----------
+    known : mapping
+        ``namespace`` and ``pod``, which the setting may hold as ``{namespace}`` and ``{pod}``;
+        nothing of an application that has no pod.
+    """
+    page: str = conf.get(SECTION, "driver_pod_url", fallback="")
+    if not page or "pod" not in known:
+        return ""
+    return page.replace("{namespace}", known["namespace"]).replace("{pod}", known["pod"])
 
 
 def table_address(table: Any) -> str:

@@ -68,6 +68,18 @@ class MemWalJobOperator(MemWalOperator):
         """The index that it is about; None for all."""
         return None
 
+    def leased(self, target: Target) -> tuple[str, ...]:
+        """The job on the table, or on one of its indexes; and what takes the same lease."""
+        from memwal.catalog.leases import job_resource
+
+        if self.table is None:
+            return ()
+        part = self.index_for()
+        own = job_resource(target.name, self.job, part=part)
+        if part is None and self.job in TableCheckpointOperator.instead_of:
+            return own, job_resource(target.name, TableCheckpointOperator.job)
+        return (own,)
+
     def run_on(
         self, target: Target, context: Context, earlier: EarlierTry | None
     ) -> JobResult | Skipped:
@@ -269,7 +281,7 @@ def is_small(target: Target) -> bool:
     Not the backlog alone is counted: a merge of few rows looks for their keys in all of the base
     table.
     """
-    limit = conf.getint(SECTION, "local_below_bytes", fallback=0)
+    limit = int(conf.getint(SECTION, "local_below_bytes", fallback=0))
     if limit <= 0:
         return False
     status = memwal.open(target.managed.uri, storage_options=target.storage_options).status()

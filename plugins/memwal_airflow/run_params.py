@@ -70,7 +70,7 @@ class _Form(ParamsDict):
     __slots__ = ()
 
     def validate(self) -> dict[str, Any]:
-        return {name: param.value for name, param in super().items()}
+        return {name: self.get_param(name).value for name in self}
 
 
 def run_params() -> ParamsDict:

@@ -1,26 +1,26 @@
-"""Running spark-submit for a job: where the applications are, which master, what environment."""
+"""Where jobs run: which master, in which mode, which applications, with what environment."""
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
-from airflow.sdk import Connection
 from airflow.sdk.configuration import conf
 
 import memwal
 from memwal.errors import InvalidInputError
+from memwal.spark.apps_folder import apps_folder
 from memwal.spark.java import ensure_java
 from memwal.telemetry.tracing import trace_environment
 
 SECTION = "memwal"
 DEFAULT_MASTER = "local[*]"
+CLIENT, CLUSTER = "client", "cluster"
+IN_IMAGE = "local://"
+"""What the path of an application starts with that is in the image of the driver."""
+
+_APPS_IN_IMAGE = f"{IN_IMAGE}/opt/memwal/spark_apps"
 HIDDEN_PREFIXES = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_", "_AIRFLOW_", "MEMWAL_CATALOG_")
 
 
@@ -34,18 +34,56 @@ def configured_connection() -> str | None:
     return conf.get(SECTION, "spark_conn_id", fallback=None) or None
 
 
-def application_path(name: str) -> str:
-    """Path of a Spark application, such as ``merge.py``.
-
-    They are in ``[memwal] spark_apps_folder``, by default ``spark_apps`` beside the plugins folder.
+def configured_deploy_mode() -> str:
+    """``[memwal] deploy_mode`` in ``airflow.cfg``, else ``client``.
 
     Raises
     ------
     InvalidInputError
-        There is no such file.
+        It is neither that nor ``cluster``.
     """
-    default = Path(__file__).resolve().parents[2] / "spark_apps"
-    path = Path(conf.get(SECTION, "spark_apps_folder", fallback=str(default))) / name
+    return checked_deploy_mode(str(conf.get(SECTION, "deploy_mode", fallback=CLIENT)))
+
+
+def checked_deploy_mode(mode: str) -> str:
+    """A deploy mode, when it is one.
+
+    Raises
+    ------
+    InvalidInputError
+        It is neither ``client`` nor ``cluster``.
+    """
+    if mode not in (CLIENT, CLUSTER):
+        raise InvalidInputError(f"The deploy mode is {mode!r}; it must be client or cluster.")
+    return mode
+
+
+def properties_file() -> str | None:
+    """``[memwal] spark_properties_file`` in ``airflow.cfg``, if any."""
+    return conf.get(SECTION, "spark_properties_file", fallback=None) or None
+
+
+def application_path(name: str, *, mode: str = CLIENT) -> str:
+    """Path of a Spark application, such as ``merge.py``.
+
+    They are in ``[memwal] spark_apps_folder``; by default those that came with memwal, and in
+    cluster mode those in ``/opt/memwal/spark_apps`` of the driver's image.
+
+    Raises
+    ------
+    InvalidInputError
+        There is no such file, or a driver in a cluster would not have it.
+    """
+    folder = conf.get(SECTION, "spark_apps_folder", fallback=None)
+    if mode == CLUSTER:
+        folder = folder or _APPS_IN_IMAGE
+        if not folder.startswith(IN_IMAGE):
+            raise InvalidInputError(
+                f"A driver in a cluster does not see {folder}; set [memwal] spark_apps_folder in "
+                f"airflow.cfg to where the applications are in its image, such as {_APPS_IN_IMAGE}."
+            )
+        return f"{folder.rstrip('/')}/{name}"
+    path = Path((folder or str(apps_folder())).removeprefix(IN_IMAGE)) / name
     if not path.is_file():
         raise InvalidInputError(
             f"There is no Spark application {path}; set [memwal] spark_apps_folder in airflow.cfg."
@@ -75,64 +113,3 @@ def job_environment() -> dict[str, str]:
     env["PYSPARK_PYTHON"] = env["PYSPARK_DRIVER_PYTHON"] = sys.executable
     ensure_java(env)
     return {**env, **trace_environment()}
-
-
-class JobSubmitHook(SparkSubmitHook):
-    """The provider's hook, with a master that need not be a connection and a clean environment.
-
-    It is for client mode: the driver is a child of this process and sees its files.
-
-    Parameters
-    ----------
-    master : str or None
-        Master URL; None takes the Spark connection ``conn_id``.
-    **options
-        As of ``SparkSubmitHook``.
-
-    Raises
-    ------
-    InvalidInputError
-        The connection asks for cluster mode, where the result of a job would be written on
-        another machine.
-    """
-
-    def __init__(self, *, master: str | None, **options: Any) -> None:
-        self._master = master
-        super().__init__(**options)
-        if self._connection["deploy_mode"] not in (None, "client"):
-            raise InvalidInputError(
-                f"The Spark connection {self._conn_id!r} asks for cluster mode; set its "
-                "deploy-mode to client."
-            )
-
-    def get_connection(self, conn_id: str) -> Connection:  # type: ignore[override]
-        """The connection that stands for the master, or the real one."""
-        if self._master is None:
-            return SparkSubmitHook.get_connection(conn_id)
-        extra = json.dumps({"deploy-mode": "client"})
-        return Connection(conn_id=conn_id, conn_type="spark", host=self._master, extra=extra)
-
-    def command(self, application: str) -> tuple[list[str], dict[str, str]]:
-        """Command line and environment of ``spark-submit`` for an application.
-
-        Raises
-        ------
-        InvalidInputError
-            There is no ``spark-submit`` on the path, or no Java.
-        """
-        env = job_environment()
-        if self._connection["master"].startswith("local"):
-            # Else the JVM binds to the machine's address on the network.
-            env.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        binary = self._connection["spark_binary"]
-        if shutil.which(binary, path=env["PATH"]) is None:
-            raise InvalidInputError(
-                f"{binary} is not on the PATH; install memwal[spark] where Airflow runs."
-            )
-        command = self._build_spark_submit_command(application)
-        return command, {**env, **(self._env or {})}
-
-    def follow(self, lines: Iterator[str]) -> str:
-        """Write the log of an application to that of the task; return the end of it."""
-        self._process_spark_submit_log(lines)
-        return self._submit_log_tail

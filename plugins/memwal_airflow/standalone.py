@@ -11,7 +11,7 @@ It is not for production: SQLite, one machine, and the simple auth manager.
 
 Examples
 --------
->>> with AirflowStandalone(home, dags_folder=dags, plugins_folder=plugins) as airflow:
+>>> with AirflowStandalone(home, dags_folder=dags) as airflow:
 ...     run_id = airflow.trigger("memwal__flights", {"force": True})
 ...     state = airflow.wait_run("memwal__flights", run_id)
 """
@@ -73,8 +73,11 @@ class AirflowStandalone(AirflowApi):
     home : str or Path
         ``AIRFLOW_HOME``: settings, database, logs and passwords. Made when absent; a home that was
         used before is started again with its database, under a new port.
-    dags_folder, plugins_folder : str or Path
-        What Airflow loads. The plugins folder is put on ``sys.path`` of every component.
+    dags_folder : str or Path
+        The DAG files that Airflow loads.
+    plugins_folder : str or Path, optional
+        Plugins besides memwal's own, which Airflow finds by its entry point. Default: ``plugins``
+        in ``home``, which need not be there.
     env : mapping, optional
         Added to the environment of every component and so of every task, for example
         ``MEMWAL_CATALOG_URL``. ``AIRFLOW*`` variables of the calling process are not handed on.
@@ -94,7 +97,7 @@ class AirflowStandalone(AirflowApi):
         home: str | Path,
         *,
         dags_folder: str | Path,
-        plugins_folder: str | Path,
+        plugins_folder: str | Path | None = None,
         env: Mapping[str, str] | None = None,
         settings: Mapping[str, Mapping[str, str]] | None = None,
         parallelism: int = 4,
@@ -102,7 +105,7 @@ class AirflowStandalone(AirflowApi):
         super().__init__()
         self.home = Path(home).resolve()
         self.dags_folder = Path(dags_folder).resolve()
-        self.plugins_folder = Path(plugins_folder).resolve()
+        self.plugins_folder = Path(plugins_folder or self.home / "plugins").resolve()
         self.parallelism = parallelism
         self.port = 0
         self._extra_env = dict(env or {})
@@ -328,7 +331,11 @@ def _kin(process: psutil.Process) -> list[psutil.Process]:
 
 
 def _library_folders() -> list[str]:
-    """Folder that holds the ``memwal`` package, for a checkout that is not installed."""
-    spec = importlib.util.find_spec("memwal")
-    places = spec.submodule_search_locations if spec is not None else None
-    return [str(Path(place).resolve().parent) for place in places or ()]
+    """Folders that hold the packages this process runs, wherever it found them."""
+    specs = [importlib.util.find_spec(name) for name in ("memwal", "memwal_airflow")]
+    return [
+        str(Path(place).resolve().parent)
+        for spec in specs
+        if spec is not None
+        for place in spec.submodule_search_locations or ()
+    ]

@@ -63,7 +63,7 @@ class TableTrigger(BaseTrigger):
         soft_fail: bool,
         **condition: Any,
     ) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.source = TableSource(
             table=table, table_uri=table_uri, storage_options_ref=storage_options_ref
         )

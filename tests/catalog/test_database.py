@@ -144,6 +144,20 @@ def test_the_default_is_the_same_file_from_every_folder(
     assert default_url() == "sqlite:////elsewhere.db"
 
 
+def test_a_url_can_be_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "catalog_url"
+    monkeypatch.setenv("MEMWAL_CATALOG_URL_FILE", str(file))
+    with pytest.raises(InvalidInputError, match=r"FileNotFoundError; write the URL into that file"):
+        default_url()
+    file.write_text("\n")
+    with pytest.raises(InvalidInputError, match="is empty"):
+        default_url()
+    file.write_text("sqlite:////filed.db\n")
+    assert default_url() == "sqlite:////filed.db"
+    monkeypatch.setenv("MEMWAL_CATALOG_URL", "sqlite:////elsewhere.db")
+    assert default_url() == "sqlite:////elsewhere.db"
+
+
 def test_the_command_of_the_message_migrates(tmp_path: Path) -> None:
     program, *arguments = shlex.split(MIGRATE_COMMAND)
     subprocess.run([Path(sys.executable).with_name(program), *arguments], check=True)

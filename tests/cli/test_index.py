@@ -80,3 +80,16 @@ def test_a_wrong_index_is_wrong_input(cli: Cli, table: memwal.Table) -> None:
     answer = cli("index", "migrate", "start", table.uri, "--index", "none")
     assert answer.code == 2
     assert "no vector index none" in answer.stderr
+
+
+def test_which_indexes_are_maintained(cli: Cli, table: memwal.Table) -> None:
+    table.base().dataset.create_scalar_index("n", "BTREE", name="n_idx")
+    assert "idx" in cli("index", "maintain", table.uri).stdout
+
+    added = cli("index", "maintain", table.uri, "--add", "n_idx", "--json").json
+    assert added == {"table": table.uri, "maintained_indexes": ["idx", "n_idx"]}
+    removed = cli("index", "maintain", table.uri, "--remove", "idx", "--json").json
+    assert removed["maintained_indexes"] == ["n_idx"]
+    refused = cli("index", "maintain", table.uri, "--add", "no_idx")
+    assert refused.code == 2
+    assert "has no index no_idx" in refused.stderr

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from typer.main import get_command
 
+import memwal
 import memwal.errors
 from memwal.cli.main import app
 
@@ -24,7 +26,9 @@ COMMANDS = [
     "gc",
     "checkpoint",
     "verify",
+    "doctor",
     "add-region-spec",
+    "copy",
 ]
 INSPECTIONS = [["inspect", "manifest"], ["inspect", "wal"], ["inspect", "details"]]
 
@@ -56,7 +60,16 @@ def test_every_command_is_tested_here():
 def test_version(cli):
     answer = cli("--version")
     assert answer.code == 0
-    assert answer.stdout.startswith("memwal ")
+    assert answer.stdout.startswith(f"memwal {memwal.__version__} (Python ")
+    for package in ("pylance", "pyarrow"):
+        assert f"{package} {version(package)}" in answer.stdout
+
+
+def test_it_is_run_as_a_module_too():
+    done = subprocess.run(
+        [sys.executable, "-m", "memwal", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith(f"memwal {memwal.__version__} ")
 
 
 def test_help_needs_nothing_heavy():

@@ -1,4 +1,4 @@
-"""``memwal create`` and ``memwal enable``."""
+"""Commands that make tables."""
 
 from __future__ import annotations
 
@@ -134,3 +134,21 @@ def test_enable_without_a_key(cli, plain):
     answer = cli("enable", plain, "--regions", "unsharded")
     assert answer.code == 2
     assert "primary key" in answer.stderr
+
+
+def test_copy(cli, tmp_path):
+    table = memwal.create(
+        str(tmp_path / "t.lance"),
+        pa.schema([("id", pa.int64())]),
+        primary_key=["id"],
+        region_spec=memwal.RegionSpec.unsharded(),
+    )
+    with table.writer() as writer:
+        writer.upsert(pa.table({"id": [1, 2]}))
+    answer = cli("copy", table.uri, tmp_path / "copy.lance", "--json")
+    assert answer.json["job"] == "copy"
+    assert answer.json["figures"]["generations"] == 1
+    assert memwal.open(str(tmp_path / "copy.lance")).scan().count_rows() == 2
+    again = cli("copy", table.uri, tmp_path / "copy.lance")
+    assert again.code == 2
+    assert "something is stored" in again.stderr

@@ -42,7 +42,6 @@ def embedded(tmp_path: Path, registered: Any, **settings: Any) -> AirflowStandal
     return AirflowStandalone(
         tmp_path / "airflow",
         dags_folder=dags,
-        plugins_folder=REPOSITORY / "plugins",
         env=registered.env,
         settings=settings,
     )

@@ -52,7 +52,6 @@ def test_a_run_outlives_its_scheduler_and_its_triggerer(tmp_path: Path, register
     with AirflowStandalone(
         tmp_path / "airflow",
         dags_folder=dags,
-        plugins_folder=REPOSITORY / "plugins",
         env=registered.env,
         settings={
             "memwal": {"spark_apps_folder": str(apps), "spark_master": "local[1]"},

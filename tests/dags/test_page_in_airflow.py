@@ -35,7 +35,6 @@ def airflow(tmp_path: Path, registered: Any) -> Iterator[AirflowStandalone]:
     with AirflowStandalone(
         tmp_path / "airflow",
         dags_folder=dags,
-        plugins_folder=REPOSITORY / "plugins",
         env=registered.env,
         settings={"memwal": {"spark_master": "local[1]"}},
         parallelism=2,

@@ -75,7 +75,6 @@ def place(server: PostgresServer, tmp_path: Path) -> Iterator[Place]:
     with AirflowStandalone(
         tmp_path / "airflow",
         dags_folder=dags,
-        plugins_folder=REPOSITORY / "plugins",
         env=env,
         settings={
             "memwal": {"spark_master": "local[1]"},

@@ -54,7 +54,6 @@ def test_the_retry_of_a_killed_task_waits_for_its_job(tmp_path: Path, registered
     with AirflowStandalone(
         tmp_path / "airflow",
         dags_folder=dags,
-        plugins_folder=REPOSITORY / "plugins",
         env=registered.env,
         settings={"memwal": {"spark_apps_folder": str(apps), "spark_master": "local[1]"}},
     ) as airflow:

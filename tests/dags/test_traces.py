@@ -32,7 +32,6 @@ def test_one_trace_from_the_task_to_the_commit(tmp_path: Path, registered: Any) 
         AirflowStandalone(
             tmp_path / "airflow",
             dags_folder=dags,
-            plugins_folder=REPOSITORY / "plugins",
             env={**registered.env, **collector.variables, "AIRFLOW__TRACES__OTEL_ON": "True"},
         ) as airflow,
     ):

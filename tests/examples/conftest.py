@@ -1,10 +1,12 @@
-"""The example's modules are scripts beside each other, so their folder goes on the path."""
+"""The examples' modules are scripts beside each other, so their folders go on the path."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-FLIGHTS = Path(__file__).parents[2] / "examples" / "flights"
+EXAMPLES = Path(__file__).parents[2] / "examples"
+FLIGHTS = EXAMPLES / "flights"
 
-sys.path.insert(0, str(FLIGHTS))
+for name in ("flights", "fastapi", "streaming", "cdc", "rag"):
+    sys.path.insert(0, str(EXAMPLES / name))

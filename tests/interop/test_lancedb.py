@@ -17,7 +17,7 @@ from support.native import collect_all, everything, ordered
 from support.tables import base_state, keys, region_folders, rows, state
 
 import memwal
-from memwal.errors import InvalidInputError
+from memwal.errors import InvalidInputError, TableSetupError
 from memwal.region.discovery import discover_regions
 from memwal.region.routing import Router
 
@@ -231,3 +231,26 @@ def test_a_composite_key(tmp_path: Path) -> None:
         assert ordered(found(fresh), ("part", "id")) == everything(ours)
         job()
     assert [(row["part"], row["id"], row["n"]) for row in everything(ours)] == wanted
+
+
+@pytest.mark.parametrize("job", ["flush_lsm", "compact_lsm", "checkpoint_lsm", "get_lsm_stats"])
+def test_the_embedded_library_leaves_maintenance_to_others(tmp_path: Path, job: str) -> None:
+    """What ``docs/comparison.md`` says of it: where this fails, correct that page."""
+    shared = Shared(tmp_path, LsmWriteSpec.unsharded())
+
+    with pytest.raises(NotImplementedError, match="not supported on this table type"):
+        getattr(shared.lance, job)()
+
+
+def test_lancedb_takes_mem_wal_away(tmp_path: Path) -> None:
+    """What ``docs/guides/adopt-a-table.md`` relies on to go back."""
+    shared = Shared(tmp_path, LsmWriteSpec.unsharded())
+    shared.put({1: 1})
+    shared.ours.checkpoint()
+
+    shared.fresh().unset_lsm_write_spec()
+
+    assert shared.fresh().get_lsm_write_spec() is None
+    with pytest.raises(TableSetupError, match="not enabled"):
+        memwal.open(shared.ours.uri)
+    assert state(shared.fresh().to_arrow()) == shared.wanted

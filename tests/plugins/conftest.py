@@ -16,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from support.kubernetes_server import KubernetesServer, running_kubernetes
 
 import memwal
 from memwal.catalog import Catalog, Policy
@@ -129,6 +130,7 @@ class TaskInstance:
     """What the operators use of one."""
 
     dag_id, run_id, task_id, map_index = "dag", "run", "task", -1
+    try_number = 1
 
     def __init__(self) -> None:
         self.pushed: dict[str, Any] = {}
@@ -179,6 +181,41 @@ def fake_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_FAKE", json.dumps(connection))
     monkeypatch.setenv("AIRFLOW__MEMWAL__SPARK_CONN_ID", "fake")
     monkeypatch.setenv("AIRFLOW__MEMWAL__STATE_FOLDER", str(tmp_path / "state"))
+
+
+@pytest.fixture
+def kubernetes() -> Iterator[KubernetesServer]:
+    """A cluster whose drivers do nothing by themselves."""
+    with running_kubernetes() as running:
+        yield running
+
+
+@pytest.fixture
+def in_cluster(
+    kubernetes: KubernetesServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> KubernetesServer:
+    """Jobs run there, submitted by a ``spark-submit`` that needs no Spark."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    script = folder / "spark-submit"
+    submit = Path(__file__).parents[1] / "support" / "fake_cluster_submit.py"
+    script.write_text(f'#!/bin/sh\nexec {sys.executable} -I {submit} "$@"\n')
+    script.chmod(0o755)
+    settings = {
+        "SPARK_MASTER": f"k8s://{kubernetes.address}",
+        "DEPLOY_MODE": "cluster",
+        "KUBERNETES_NAMESPACE": "spark",
+        "RESULTS_URI": f"file://{tmp_path / 'results'}",
+        "STATE_FOLDER": str(tmp_path / "state"),
+    }
+    for name, value in settings.items():
+        monkeypatch.setenv(f"AIRFLOW__MEMWAL__{name}", value)
+    # The command itself is not what is tested, and looking for a Java takes its time.
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr("memwal_airflow.submit.job_environment", lambda: dict(os.environ))
+    monkeypatch.setattr("memwal_airflow.driver_pod.POLL_SECONDS", 0.05)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "no-kubeconfig"))
+    return kubernetes
 
 
 @pytest.fixture

@@ -29,6 +29,8 @@ def flights(tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -
         maintained_indexes=["id_idx"],
     )
     catalog.register("flights", uri=table.uri)
+    monkeypatch.setenv("MEMWAL_CATALOG_SNAPSHOT", str(tmp_path / "tables.json"))
+    catalog.export_snapshot(tmp_path / "tables.json")
     return table
 
 
@@ -36,8 +38,19 @@ def test_the_examples_are_dags(flights: memwal.Table, load_dag: Any) -> None:
     report = load_dag(EXAMPLES, "report")
     (asset,) = report.schedule
     assert asset.uri == "memwal://flights/merged"
-    names = {"report", "refresh_search", "load", "watch"}
+    names = {"memwal__flights", "memwal_fleet", "report", "refresh_search", "load", "watch"}
     assert {load_dag(EXAMPLES, name).dag_id for name in names} == names
+
+
+def test_the_bundles_are_those_of_airflow_and_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow.dag_processing.bundles.manager import DagBundlesManager
+
+    (example,) = re.findall(r"dag_bundle_config_list = (\[.*?\])\n```", GUIDE, flags=re.DOTALL)
+    monkeypatch.setenv("AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST", example)
+    bundles = {bundle.name: bundle for bundle in DagBundlesManager().get_all_dag_bundles()}
+    assert list(bundles) == ["dags-folder", "memwal"]
+    names = {path.name for path in bundles["memwal"].path.glob("*.py")}
+    assert names == {"memwal_tables.py", "memwal_fleet.py"}
 
 
 @pytest.mark.slow

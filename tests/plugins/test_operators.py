@@ -414,7 +414,7 @@ def test_wrong_regions_and_tables_are_not_tried_again(managed: Any, context: Any
 
 def test_which_master_a_job_runs_on(monkeypatch: pytest.MonkeyPatch) -> None:
     def master(**options: Any) -> str:
-        return str(merge_task(**options).hook(())._connection["master"])
+        return str(merge_task(**options).hook()._connection["master"])
 
     monkeypatch.delenv("AIRFLOW__MEMWAL__SPARK_CONN_ID")
     monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", '{"conn_type": "spark", "host": "spark://m"}')
@@ -434,11 +434,12 @@ def test_options_of_spark_reach_its_command_line() -> None:
     task = merge_task(
         spark_conf={"spark.ui.enabled": "true"}, spark_options={"driver_memory": "2g"}
     )
-    command, _ = task.hook(["--table", "x"]).command("app.py")
+    command, _ = task.hook().command("merge.py", ["--table", "x"])
     assert command[0] == "spark3-submit"
     assert "spark.ui.enabled=true" in command
     assert command[command.index("--driver-memory") + 1] == "2g"
-    assert command[-3:] == ["app.py", "--table", "x"]
+    assert command[-3].endswith("spark_apps/merge.py")
+    assert command[-2:] == ["--table", "x"]
 
 
 def test_templates_are_rendered(managed: Any, catalog: Catalog) -> None:

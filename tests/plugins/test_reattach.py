@@ -221,7 +221,7 @@ def test_what_is_in_the_store_leads_to_no_other_folder_or_process(
         ["nonsense"],
     ):
         store.set(STATE_KEY, state)
-        assert find_earlier({"task_state_store": store}) is None  # type: ignore[typeddict-item]
+        assert find_earlier({"task_state_store": store}, lambda: None) is None  # type: ignore[typeddict-item]
         assert store.values == {}
     assert folder.is_dir()
     assert victim.poll() is None
@@ -255,7 +255,7 @@ def test_a_try_that_was_given_up_ends_first(killed: Killed, context: Any) -> Non
         process.communicate(b"\n")
 
     threading.Timer(0.5, end).start()
-    assert reattach.find_earlier(context) is None
+    assert reattach.find_earlier(context, lambda: None) is None
     assert process.wait(5) == 0
     assert context["task_state_store"].get(STATE_KEY) is None
 

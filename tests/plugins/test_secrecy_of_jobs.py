@@ -181,7 +181,6 @@ def airflow_at(
     airflow = AirflowStandalone(
         tmp_path / "airflow",
         dags_folder=tmp_path / "dags",
-        plugins_folder=REPOSITORY / "plugins",
         env={
             "MEMWAL_CATALOG_URL": f"sqlite:///{tmp_path / 'catalog.db'}",
             "TMPDIR": str(scratch),

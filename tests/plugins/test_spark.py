@@ -6,12 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from memwal_airflow.spark import (
-    JobSubmitHook,
-    application_path,
-    configured_master,
-    job_environment,
-)
+from memwal_airflow.spark import application_path, configured_master, job_environment
+from memwal_airflow.submit import JobSubmitHook
 from opentelemetry.sdk.trace import TracerProvider
 
 import memwal
@@ -70,12 +66,12 @@ def test_a_connection_decides_when_there_is_no_master(monkeypatch: pytest.Monkey
     assert JobSubmitHook(master=None, conn_id="cluster")._connection["master"] == "spark://m"
 
 
-def test_cluster_mode_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cluster_mode_is_for_kubernetes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(
         "AIRFLOW_CONN_CLUSTER",
         '{"conn_type": "spark", "host": "spark://m", "extra": {"deploy-mode": "cluster"}}',
     )
-    with pytest.raises(InvalidInputError, match="deploy-mode to client"):
+    with pytest.raises(InvalidInputError, match="the master is spark://m: a job there is run in"):
         JobSubmitHook(master=None, conn_id="cluster")
 
 

@@ -19,7 +19,6 @@ def airflow(tmp_path: Path) -> AirflowStandalone:
     return AirflowStandalone(
         tmp_path / "home",
         dags_folder=tmp_path / "dags",
-        plugins_folder=REPOSITORY / "plugins",
         env={"MEMWAL_CATALOG_URL": "sqlite:////x.db"},
         settings={"core": {"parallelism": "2"}, "memwal": {"spark_master": "local[1]"}},
     )

@@ -297,3 +297,15 @@ def test_one_that_cannot_be_described_is_not_taken_for_an_empty_one(
     monkeypatch.setattr("memwal.quality.quarantine.describe_base", cleaned_up)
     with pytest.raises(TableSetupError, match="cleaned up"):
         quarantine(kept).read()
+
+
+def test_what_waits_in_quarantine_is_no_finding_of_a_verification(table: memwal.Table) -> None:
+    flush(table, {1: 1, 2: 2}, {1: -1, 2: 3, 4: 400})
+    table.merge(quality=rules("quarantine"))
+    assert waiting(table) == {(2, 1, -1), (2, 4, 400)}
+    assert table.verify().clean
+    # A row that is really lost is told, beside those.
+    table.base().dataset.delete("id = 2")
+    (finding,) = table.verify().findings
+    assert finding.code == "merged-row-changed"
+    assert "1 of" in finding.text

@@ -8,8 +8,8 @@ from pathlib import Path
 import lance
 import pyarrow as pa
 import pytest
-from support.counting_proxy import Proxy, counting_proxy
 from support.s3_emulator import running_emulator
+from support.store_gateway import Gateway, gateway_before
 from support.tables import keys, numbered, rows, state
 
 import memwal
@@ -19,10 +19,10 @@ _ROWS = 2_000
 
 
 @pytest.fixture(scope="module")
-def counted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[memwal.Table, Proxy]]:
+def counted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[memwal.Table, Gateway]]:
     """Generation n has the keys that leave n when divided by the generations; the base has all."""
     scratch: Path = tmp_path_factory.mktemp("s3")
-    with running_emulator(scratch) as emulator, counting_proxy(emulator.endpoint) as proxy:
+    with running_emulator(scratch) as emulator, gateway_before(emulator.endpoint) as proxy:
         options = {**emulator.storage_options, "aws_endpoint": proxy.endpoint}
         uri = f"s3://{emulator.create_bucket()}/table"
         base = lance.write_dataset(numbered(0, _ROWS, n=9), uri, storage_options=options)
@@ -45,7 +45,7 @@ def of_generations(seen: list[str]) -> list[str]:
 
 
 def test_for_many_keys_are_those_for_a_few(
-    counted: tuple[memwal.Table, Proxy],
+    counted: tuple[memwal.Table, Gateway],
 ) -> None:
     table, proxy = counted
     table.lookup(keys(*range(8)))

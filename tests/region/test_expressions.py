@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwal.errors import InvalidInputError
+from memwal.errors import InvalidInputError, MissingExtraError
 from memwal.region import expressions
 from memwal.region.column_hash import murmur3, murmur3_multi
 from memwal.region.expressions import Expression
@@ -192,5 +192,5 @@ def test_without_datafusion(monkeypatch: pytest.MonkeyPatch) -> None:
     expressions._engine.cache_clear()
     monkeypatch.setitem(sys.modules, "datafusion", None)
     monkeypatch.delitem(sys.modules, "memwal.region.expression_engine", raising=False)
-    with pytest.raises(InvalidInputError, match=r"pip install memwal\[expressions\]"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'memwal\[expressions\]'"):
         Expression("col0", pa.int64(), 1).value_type([pa.int64()])

@@ -14,6 +14,7 @@ from memwal.errors import ConflictError, InvalidInputError, OutcomeUnknownError
 from memwal.maintenance.results import JobResult, run_in_process
 from memwal.spark import application
 from memwal.spark.application import job_parser, run_application
+from memwal.spark.result_store import read_result, write_result
 
 SECRET = "tell-nobody-0123456789"
 
@@ -109,6 +110,35 @@ def test_a_result_that_cannot_be_written(start, table, tmp_path, capsys):
     captured = capsys.readouterr()
     assert json.loads(captured.out)["version"] == 3
     assert captured.err.startswith("error: the job is done, but its result cannot be written")
+
+
+def test_a_result_in_an_object_store(start, table, tmp_path, capsys):
+    address = f"file://{tmp_path}/results/run-1.json"
+    options = tmp_path / "options.json"
+    options.write_text('{"timeout": "5s"}')
+    more = ("--result", address, "--result-options-file", options)
+    assert start(answer, "--table", table.uri, *more) == 0
+    assert json.loads(capsys.readouterr().out) == read_result(address)
+    # The same once more is what it is; the name is taken for anything else.
+    assert start(answer, "--table", table.uri, *more) == 0
+    write_result(f"file://{tmp_path}/results/run-2.json", "{}")
+    assert start(answer, "--table", table.uri, "--result", address.replace("-1", "-2")) == 1
+    assert "another result is at" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--result", "ftp://host/r.json"), "scheme is not known"),
+        (("--result-options-file", "/nowhere.json"), "cannot read the storage options"),
+    ],
+)
+def test_where_a_result_goes_is_looked_at_before_the_job(
+    start, session, table, capsys, more, message
+):
+    assert start(answer, "--table", table.uri, *more) == 2
+    assert message in capsys.readouterr().err
+    assert session.stopped == 0
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
@@ -12,6 +12,7 @@ import pytest
 from memwal.errors import (
     ConflictError,
     InvalidInputError,
+    MemWalError,
     ObjectExistsError,
     ObjectNotFoundError,
 )
@@ -91,6 +92,24 @@ def test_create_takes_a_name_again_after_delete(store: ObjectStore) -> None:
     store.create("a/b", b"second")
 
     assert store.get("a/b") == b"second"
+
+
+def test_chunks_are_one_object(store: ObjectStore) -> None:
+    chunk = bytes(range(256)) * 4096
+    for chunks in ([], [b"small"], [chunk] * 7, [b"", chunk, b"end"]):
+        store.put_chunks("a/large", iter(chunks))
+        assert store.get("a/large") == b"".join(chunks)
+    assert [info.key for info in store.list("")] == ["a/large"]
+
+
+def test_chunks_that_end_early_store_nothing(store: ObjectStore) -> None:
+    def broken() -> Iterator[bytes]:
+        yield b"x" * (9 << 20)
+        raise ValueError("the source went away")
+
+    with pytest.raises((ValueError, MemWalError)):
+        store.put_chunks("large", broken())
+    assert list(store.list("")) == []
 
 
 def test_put_replaces(store: ObjectStore) -> None:

@@ -30,7 +30,7 @@ Rows = list[dict[str, Any]]
 
 def dataset(table: memwal.Table) -> lance.LanceDataset:
     """The base table, opened by Lance."""
-    return lance.dataset(table.uri)
+    return lance.dataset(table.uri, storage_options=table.location.lance_options())
 
 
 def writer(table: memwal.Table, region_id: UUID = UNSHARDED_ID, **options: Any) -> ShardWriter:
@@ -140,7 +140,8 @@ def _oldest_first(
 
 def _merge_generation(table: memwal.Table, region_id: UUID, generation: int, path: str) -> bool:
     key = list(table.primary_key)
-    rows = lance.dataset(table.location.child(generation_dir(region_id, path))).to_table()
+    folder = table.location.child(generation_dir(region_id, path))
+    rows = lance.dataset(folder, storage_options=table.location.lance_options()).to_table()
     deleted = rows.filter(rows[TOMBSTONE]).select(key)
     left = rows.filter(pc.invert(rows[TOMBSTONE])).drop_columns([TOMBSTONE])
     for _ in range(200):

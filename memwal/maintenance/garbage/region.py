@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from memwal.format.names import APPLIED_DIR, region_dir
 from memwal.maintenance.garbage import (
     folders,
     generations,
@@ -18,6 +19,7 @@ from memwal.maintenance.garbage.history import History, read_history
 from memwal.maintenance.garbage.needs import Needs
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.base import ObjectStore
+from memwal.writer.applied import keep_applied
 
 
 class RegionCollector:
@@ -63,13 +65,13 @@ class RegionCollector:
             Something cannot be read or deleted. The rest of the region is left alone.
         """
         # Folders before the manifest: what is not named then, was not named when it was listed.
-        names = folders.folder_names(self._store, self._region)
+        names = self._store.list_folders(region_dir(self._region))
         history = read_history(self._manifests, expired=self._ages.expired)
         if history is None:
             # A claim that died before its first manifest.
             return
-        yield from self._folders(history, names)
-        yield from self._log(history)
+        yield from self._folders(history, folders.of_generations(names))
+        yield from self._log(history, has_books=APPLIED_DIR in names)
         yield from self._manifest_versions(history)
         yield from self._generations(history)
 
@@ -100,10 +102,13 @@ class RegionCollector:
             words="the region's manifest changed while this looked; the next run tells",
         )
 
-    def _log(self, history: History) -> Iterator[Decision]:
+    def _log(self, history: History, *, has_books: bool) -> Iterator[Decision]:
         entries = log_entries.Entries.list(self._store, self._region)
         for positions, decision in log_entries.judge_entries(entries, history, self._ages):
             if decision.goes and not self._dry_run:
+                if has_books:
+                    # No entry is a step that was old enough when there was no book.
+                    keep_applied(self._store, self._region, until=int(positions.max()))
                 log_entries.delete(self._store, history, positions)
             yield decision
 

@@ -23,9 +23,10 @@ from memwal.maintenance.verify.direct_writes import only_merges_since
 from memwal.maintenance.verify.findings import Finding
 from memwal.maintenance.verify.same_rows import differing_rows
 from memwal.maintenance.verify.unreadable import Unreadable, reading
+from memwal.quality.quarantine import FOLDER, Quarantine
 from memwal.reader.base_indexes import covered_fragments
 from memwal.reader.generations import GenerationSource, open_generation
-from memwal.reader.newest import find_newest, read_keys
+from memwal.reader.newest import NewestRows, find_newest, read_keys
 from memwal.region.newest import key_column
 from memwal.table_index.base_table import BaseTable, open_dataset
 
@@ -76,7 +77,8 @@ def check_merged_rows(
 
     Regions of an earlier spec are left out: their keys may have newer rows in regions of a later
     one, which may be collected. Keys that a generation deletes which is not merged yet are left
-    out too: the delete pass of a merge goes before its commit.
+    out too: the delete pass of a merge goes before its commit. And so are rows that stand in the
+    quarantine beside the table.
 
     Parameters
     ----------
@@ -153,6 +155,7 @@ def _newest(base: BaseTable, regions: Sequence[_Region]) -> _Newest:
         keys = read_keys(waiting, primary_key)
         going = keys.keys.filter(pa.array(keys.deleted))
         kept &= ~pc.is_in(found.keys, value_set=going).to_numpy(zero_copy_only=False)
+    kept &= ~_quarantined(base, stored, found)
     known = found.keys.filter(pa.array(kept))
     with reading(base.location.store, None):
         base_row, fragment, times = _in_base(base, known)
@@ -166,6 +169,23 @@ def _newest(base: BaseTable, regions: Sequence[_Region]) -> _Newest:
         fragment=fragment,
         times=times,
     )
+
+
+def _quarantined(
+    base: BaseTable, stored: Sequence[_Stored], found: NewestRows
+) -> npt.NDArray[np.bool_]:
+    """Which rows a merge kept out: the base table has an older row of their key, or none."""
+    rows = Quarantine.of(base.location).read(state=None)
+    mask = np.zeros(len(found.keys), np.bool_)
+    folders = pc.unique(rows.column(FOLDER)).to_pylist()
+    for number, one in enumerate(stored):
+        folder = one.folder.rpartition("/")[2]
+        if folder in folders:
+            of_folder = rows.filter(pc.equal(rows.column(FOLDER), folder))
+            keys = key_column(of_folder, base.primary_key)
+            here = pc.is_in(found.keys, value_set=keys.cast(found.keys.type))
+            mask |= (found.source == number) & here.to_numpy(zero_copy_only=False)
+    return mask
 
 
 def _in_base(base: BaseTable, keys: pa.Array) -> tuple[Numbers, Numbers, Numbers]:

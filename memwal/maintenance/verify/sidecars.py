@@ -85,9 +85,7 @@ def check_key_index(location: TableLocation, folder: str, keys: StoredKeys) -> s
 def _read(location: TableLocation, path: str) -> pa.Table:
     from lance.file import LanceFileReader
 
-    reader = LanceFileReader(
-        location.child(path), storage_options=dict(location.storage_options) or None
-    )
+    reader = LanceFileReader(location.child(path), **location.lance_arguments())
     return reader.read_all().to_table()
 
 

@@ -118,7 +118,8 @@ def start_run(
     if found is None:
         why = "not yet" if managed.enabled else "since the table is not maintained"
         raise HTTPException(status.HTTP_409_CONFLICT, f"There is no DAG {dag} in Airflow, {why}.")
-    run = trigger_dag_run(
+    # It says that it returns what its route answers with, and returns the run itself.
+    run: Any = trigger_dag_run(
         dag,
         TriggerDAGRunPostBody(logical_date=None, conf=conf),
         _dag_bag(),

@@ -228,7 +228,7 @@ def test_what_nobody_expected(
 
 
 def test_what_airflow_is_told(served: Any) -> None:
-    from memwal_plugin import MemWalPlugin
+    from memwal_airflow.plugin import MemWalPlugin
 
     (app,) = MemWalPlugin.fastapi_apps
     assert (app["url_prefix"], app["name"]) == ("/memwal", "memwal")

@@ -64,7 +64,6 @@ def airflow(folder: Path, catalog: Catalog) -> Iterator[AirflowStandalone]:
     with AirflowStandalone(
         folder / "home",
         dags_folder=REPOSITORY / "dags",
-        plugins_folder=REPOSITORY / "plugins",
         env=env,
         settings={"memwal": {"spark_master": "local[1]"}},
         parallelism=2,
@@ -153,7 +152,7 @@ def test_tasks_do_not_load_the_app() -> None:
     import sys
 
     code = (
-        "import sys, memwal_plugin; "
+        "import sys, memwal_airflow.plugin; "
         "print([n for n in sys.modules if n.startswith(('fastapi', 'memwal_airflow.web.app'))])"
     )
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY / "plugins"), *sys.path])}

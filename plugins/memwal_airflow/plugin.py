@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
+
 from memwal_airflow import listener
 from memwal_airflow.web.places import URL_PREFIX, app_path
 
@@ -28,8 +29,8 @@ class MemWalPlugin(AirflowPlugin):
     """memwal in Airflow's list of plugins, its page in the navigation, and a tab of every DAG."""
 
     name = "memwal"
-    fastapi_apps = _Apps()  # type: ignore[assignment]
-    external_views: ClassVar[list[Any]] = [
+    fastapi_apps = _Apps()
+    external_views = [  # noqa: RUF012 - a variable of instances by its base
         {
             "name": "memwal",
             "href": app_path("/"),
@@ -45,4 +46,4 @@ class MemWalPlugin(AirflowPlugin):
             "url_route": "memwal-table",
         },
     ]
-    listeners: ClassVar[list[Any]] = [listener]
+    listeners = [listener]  # noqa: RUF012

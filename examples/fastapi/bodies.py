@@ -1,0 +1,60 @@
+"""Rows in the bodies of requests: JSON, a list of objects, or an Arrow IPC stream."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+from fastapi import Request
+
+from memwal.errors import InvalidInputError
+
+ARROW = "application/vnd.apache.arrow.stream"
+MAX_BYTES = 16 << 20
+
+
+class BodyTooLargeError(Exception):
+    """To be sent in smaller parts."""
+
+
+def to_arrow(rows: pa.Table) -> bytes:
+    """The body for rows."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as stream:
+        stream.write_table(rows)
+    return sink.getvalue().to_pybytes()
+
+
+async def read_rows(request: Request, schema: pa.Schema) -> pa.Table:
+    """The rows of a body, which may hold anything.
+
+    Raises
+    ------
+    InvalidInputError
+        They are no rows of this schema.
+    """
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > MAX_BYTES:
+            raise BodyTooLargeError(f"send at most {MAX_BYTES:,} bytes at once")
+    is_arrow = request.headers.get("content-type") == ARROW
+    try:
+        return _from_arrow(bytes(body), schema) if is_arrow else _from_json(body, schema)
+    except (ValueError, TypeError, KeyError, AttributeError, OSError, pa.ArrowException) as error:
+        columns = ", ".join(schema.names)
+        raise InvalidInputError(f"these are no rows of {columns}: {error}") from error
+
+
+def _from_arrow(body: bytes, schema: pa.Schema) -> pa.Table:
+    rows = pa.ipc.open_stream(body).read_all()
+    rows.validate(full=True)
+    return rows.select(schema.names).cast(schema)
+
+
+def _from_json(body: bytearray, schema: pa.Schema) -> pa.Table:
+    rows = json.loads(body)
+    unknown = {name for row in rows for name in row} - set(schema.names)
+    if unknown:
+        raise ValueError(f"unknown columns {', '.join(sorted(unknown))}")
+    return pa.Table.from_pylist(rows, schema=schema)

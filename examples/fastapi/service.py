@@ -1,0 +1,234 @@
+"""Orders over HTTP, with the writer inside: what was answered with 200 is in the table's log.
+
+    uvicorn --factory service:create_app --port 8000     # one process
+    python serve.py --processes 2                        # several, each with regions of its own
+
+``ORDERS_TABLE`` is the table's URI; see serve.py for the other settings.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import multiprocessing
+import os
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
+
+import httpx
+import pyarrow as pa
+from bodies import ARROW, BodyTooLargeError, read_rows, to_arrow
+from fastapi import FastAPI, Path, Request, Response
+from fastapi.responses import JSONResponse
+from opentelemetry import metrics
+from opentelemetry.exporter.prometheus import PrometheusMetricReader
+from opentelemetry.sdk.metrics import MeterProvider
+from orders import KEYS, SCHEMA, Ownership, open_or_create
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+import memwal
+import memwal.aio
+from memwal.errors import (
+    BackPressureError,
+    InvalidInputError,
+    MemWalError,
+    PartialWriteError,
+    RegionFencedError,
+    StoreError,
+)
+
+OPTIONS = memwal.WriterOptions(
+    max_memtable_age=10.0,  # other readers see a row after ten seconds at the latest
+    backpressure_timeout=2.0,  # then it is the client that waits
+)
+MAX_WRITES = 256
+"""Requests that may write at the same time; more are told to come back."""
+
+logger = logging.getLogger(__name__)
+
+Key = Annotated[int, Path(ge=-(2**63), lt=2**63)]
+
+FORWARDED = {"x-forwarded-by-owner": "1"}
+
+
+class OwnerError(Exception):
+    """What the process that owns a region answered, to be passed on."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Orders:
+    """The process's one writer, and the way to those of the other processes."""
+
+    def __init__(
+        self, writer: memwal.aio.AsyncWriter, ownership: Ownership, peers: httpx.AsyncClient
+    ) -> None:
+        self.writer = writer
+        self.ownership = ownership
+        self.peers = peers
+        self.writes = 0
+        self.lost: MemWalError | None = None
+
+    async def write(self, rows: pa.Table, path: str, *, forwarded: bool) -> None:
+        """Upsert rows, or delete keys, here and where other regions are written."""
+        own = self.writer.upsert if path == "/orders" else self.writer.delete
+        parts = self.ownership.split(rows)
+        if forwarded and set(parts) - {self.ownership.number}:
+            raise OwnerError(503, "the processes do not agree on who owns which region")
+        if self.writes >= MAX_WRITES:
+            raise BackPressureError(f"{MAX_WRITES} requests are being written")
+        self.writes += 1
+        try:
+            calls: list[Awaitable[Any]] = []
+            for owner, part in parts.items():
+                if owner == self.ownership.number:
+                    calls.append(own(part))
+                else:
+                    calls.append(self._ask(owner, "POST", path, to_arrow(part)))
+            # All of them end before anything is answered; one that failed is told.
+            answers = await asyncio.gather(*calls, return_exceptions=True)
+            for answer in answers:
+                if isinstance(answer, BaseException):
+                    raise answer
+        finally:
+            self.writes -= 1
+
+    async def find(self, key: int, *, forwarded: bool) -> dict[str, Any] | None:
+        """The row as of now: its owner sees what it acknowledged, flushed or not."""
+        keys = pa.table({"id": [key]}, schema=KEYS)
+        ((owner, _),) = self.ownership.split(keys).items()
+        if owner != self.ownership.number and not forwarded:
+            answer = await self._ask(owner, "GET", f"/orders/{key}", b"", also=404)
+            return answer.json() if answer.status_code == 200 else None
+        return next(iter((await self.writer.lookup(keys)).to_pylist()), None)
+
+    async def _ask(
+        self, owner: int, method: str, path: str, body: bytes, *, also: int = 200
+    ) -> httpx.Response:
+        url = self.ownership.peers[owner] + path
+        headers = {"content-type": ARROW, **FORWARDED}
+        try:
+            answer = await self.peers.request(method, url, content=body, headers=headers)
+        except httpx.TransportError as error:
+            raise OwnerError(503, f"process {owner} does not answer; try again") from error
+        if answer.status_code not in (200, also):
+            is_ours = answer.headers.get("content-type") == "application/json"
+            raise OwnerError(answer.status_code, answer.json()["error"] if is_ours else answer.text)
+        return answer
+
+
+def create_app() -> FastAPI:
+    """The service, as uvicorn's ``--factory`` wants it."""
+    if multiprocessing.parent_process() is not None:
+        raise RuntimeError(
+            "uvicorn --workers gives every worker all regions, which they would claim from each "
+            "other for ever; start serve.py --processes N instead"
+        )
+    table = os.environ.get("ORDERS_TABLE", "orders.lance")
+    ownership = Ownership.of(os.environ)
+
+    @asynccontextmanager
+    async def life(app: FastAPI) -> AsyncIterator[None]:
+        metrics.set_meter_provider(MeterProvider(metric_readers=[PrometheusMetricReader()]))
+        opened = await asyncio.to_thread(open_or_create, table)
+        try:
+            # At the end of the block the writer is closed, which flushes what it holds.
+            async with (
+                httpx.AsyncClient(timeout=30) as peers,
+                memwal.aio.open_writer(
+                    opened, options=OPTIONS, region_ids=ownership.own_regions
+                ) as writer,
+            ):
+                app.state.orders = Orders(writer, ownership, peers)
+                yield
+        except RegionFencedError as error:
+            # Whoever has the region now has replayed what this process acknowledged.
+            logger.info("nothing left to flush: %s", error)
+
+    app = FastAPI(title="Orders", lifespan=life)
+
+    def orders() -> Orders:
+        return app.state.orders
+
+    def is_forwarded(request: Request) -> bool:
+        return all(request.headers.get(name) == value for name, value in FORWARDED.items())
+
+    @app.post("/orders")
+    async def upsert(request: Request) -> dict[str, int]:
+        rows = await read_rows(request, SCHEMA)
+        await orders().write(rows, "/orders", forwarded=is_forwarded(request))
+        return {"rows": rows.num_rows}
+
+    @app.post("/orders/delete")
+    async def delete_many(request: Request) -> dict[str, int]:
+        keys = await read_rows(request, KEYS)
+        await orders().write(keys, "/orders/delete", forwarded=is_forwarded(request))
+        return {"rows": keys.num_rows}
+
+    @app.delete("/orders/{key}")
+    async def delete(key: Key) -> dict[str, int]:
+        keys = pa.table({"id": [key]}, schema=KEYS)
+        await orders().write(keys, "/orders/delete", forwarded=False)
+        return {"rows": 1}
+
+    @app.get("/orders/{key}")
+    async def get(key: Key, request: Request) -> Response:
+        row = await orders().find(key, forwarded=is_forwarded(request))
+        return JSONResponse(row) if row is not None else _problem(404, f"no order {key}")
+
+    @app.get("/healthz")
+    async def health() -> Response:
+        """Whether the process is worth keeping: a new one finds out what an unknown write did."""
+        lost = orders().lost
+        return JSONResponse({}) if _is_fine(lost) else _problem(503, str(lost))
+
+    @app.get("/readyz")
+    async def ready() -> Response:
+        """Whether requests should come here: not to a process whose regions another one took."""
+        lost = orders().lost
+        return JSONResponse({}) if lost is None else _problem(503, str(lost))
+
+    @app.get("/metrics")
+    async def show_metrics() -> Response:
+        return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
+
+    @app.exception_handler(MemWalError)
+    async def tell(_: Request, error: MemWalError) -> Response:
+        # Fenced, closed, outcome unknown: this writer is done, and does not heal by itself. To
+        # claim the regions back would take them from the process that is to have them.
+        is_partial = isinstance(error, PartialWriteError)
+        for one in [part.error for part in error.failures] if is_partial else [error]:
+            if not isinstance(one, (InvalidInputError, BackPressureError, StoreError)):
+                orders().lost = one
+        return _answer_to(error)
+
+    @app.exception_handler(OwnerError)
+    async def pass_on(_: Request, error: OwnerError) -> Response:
+        return _problem(error.status, str(error), retry_after=1)
+
+    @app.exception_handler(BodyTooLargeError)
+    async def refuse(_: Request, error: BodyTooLargeError) -> Response:
+        return _problem(413, str(error))
+
+    return app
+
+
+def _is_fine(lost: MemWalError | None) -> bool:
+    return lost is None or isinstance(lost, RegionFencedError)
+
+
+def _answer_to(error: MemWalError) -> Response:
+    """What the client should do: fix the rows, slow down, or send them again, maybe elsewhere."""
+    if isinstance(error, InvalidInputError):
+        return _problem(422, str(error))
+    if isinstance(error, BackPressureError):
+        return _problem(429, str(error), retry_after=1)
+    return _problem(503, str(error), retry_after=5)
+
+
+def _problem(status: int, message: str, *, retry_after: int | None = None) -> Response:
+    headers = {} if retry_after is None or status < 429 else {"retry-after": str(retry_after)}
+    return JSONResponse({"error": message}, status_code=status, headers=headers)

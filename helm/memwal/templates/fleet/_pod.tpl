@@ -1,0 +1,21 @@
+{{/* The pod of the fleet: {root, args, spec}. */}}
+{{- define "memwal.fleetPod" -}}
+{{- $fleet := .root.Values.fleet -}}
+{{- $args := concat (list "fleet" "run") .args (list
+  "--jobs" ($fleet.jobs | toString)
+  "--bytes" ($fleet.bytes | int64 | toString)
+  "--lease-seconds" ($fleet.leaseSeconds | toString)) -}}
+{{- range $fleet.tables -}}
+{{- $args = concat $args (list "--table" .) -}}
+{{- end -}}
+{{- include "memwal.pod" (dict
+  "root" .root
+  "component" "fleet"
+  "pod" $fleet.pod
+  "resources" $fleet.resources
+  "account" (include "memwal.account" (dict "root" .root "account" "tables"))
+  "store" true
+  "scratchSize" $fleet.scratchSize
+  "args" $args
+  "spec" (merge (dict "terminationGracePeriodSeconds" (int64 $fleet.terminationGracePeriodSeconds)) .spec)) -}}
+{{- end }}

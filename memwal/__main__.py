@@ -1,0 +1,23 @@
+"""The program ``memwal``, also as ``python -m memwal``."""
+
+from __future__ import annotations
+
+import sys
+
+from memwal.errors import MissingExtraError
+from memwal.extras import needs
+
+
+def main() -> None:
+    """Run the command line; ends the process with an exit code, 2 when it is not installed."""
+    try:
+        with needs("cli"):
+            from memwal.cli.main import run
+    except MissingExtraError as error:
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(2)
+    run()
+
+
+if __name__ == "__main__":
+    main()

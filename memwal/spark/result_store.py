@@ -1,0 +1,121 @@
+"""The result of an application, where both it and whoever started it can see it.
+
+A file serves an application whose driver runs on the machine of whoever started it. A driver that
+runs elsewhere writes an object instead. Its name is used once: it is taken by put-if-absent, so
+that what is read under it is what its one driver wrote, whole.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from memwal.errors import ConflictError, ObjectNotFoundError, StoreError
+from memwal.storage.open import open_store
+from memwal.storage.settled import create_settled
+
+KEEP = timedelta(days=7)
+"""Age at which a result is cleaned up that nobody fetched."""
+
+_SUFFIX = ".json"
+
+
+def check_target(target: str, options: Mapping[str, str] | None = None) -> None:
+    """Make sure that a result could go somewhere, before the work is done; asks no store.
+
+    Raises
+    ------
+    InvalidInputError
+        It is no address, or an option is wrong.
+    """
+    if "://" in target:
+        open_store(_divided(target)[0], options)
+
+
+def write_result(target: str, text: str, options: Mapping[str, str] | None = None) -> None:
+    """Write the result of an application; it is there whole or not at all.
+
+    Parameters
+    ----------
+    target : str
+        Path of a file, which is replaced; or the address of an object, such as
+        ``s3://lake/results/1f2e.json`` or ``file:///mnt/results/1f2e.json``, whose name is free.
+    text : str
+        The result as JSON.
+    options : mapping, optional
+        Storage options that reach the object.
+
+    Raises
+    ------
+    ConflictError
+        Another result is there under this name.
+    StoreError, OutcomeUnknownError
+        It could not be written, or may not have been.
+    """
+    if "://" not in target:
+        _write_file(Path(target), text)
+        return
+    folder, name = _divided(target)
+    if create_settled(open_store(folder, options), name, text.encode()) is not None:
+        raise ConflictError(f"another result is at {target}: a name is for one run of a job")
+
+
+def read_result(address: str, options: Mapping[str, str] | None = None) -> dict[str, Any] | None:
+    """Read the result at an address, or None when there is none."""
+    folder, name = _divided(address)
+    try:
+        found: dict[str, Any] = json.loads(open_store(folder, options).get(name))
+    except ObjectNotFoundError:
+        return None
+    return found
+
+
+def delete_result(address: str, options: Mapping[str, str] | None = None) -> None:
+    """Delete the result at an address; one that does not exist is fine."""
+    folder, name = _divided(address)
+    open_store(folder, options).delete(name)
+
+
+def clean_results(
+    folder: str, options: Mapping[str, str] | None = None, *, older_than: timedelta = KEEP
+) -> int:
+    """Delete old results that nobody fetched, and return how many.
+
+    Parameters
+    ----------
+    folder : str
+        Address of the folder that holds results and nothing else.
+    options : mapping, optional
+        Storage options.
+    older_than : timedelta, default 7 days
+        Younger ones may still be fetched, and stay.
+    """
+    store = open_store(folder, options)
+    before = datetime.now(UTC) - older_than
+    old = [
+        found.key
+        for found in store.list("")
+        if found.key.endswith(_SUFFIX) and "/" not in found.key and found.modified < before
+    ]
+    store.delete_many(old)
+    return len(old)
+
+
+def _divided(address: str) -> tuple[str, str]:
+    folder, _, name = address.rpartition("/")
+    return folder, name
+
+
+def _write_file(path: Path, text: str) -> None:
+    draft = path.with_name(f".{path.name}-{uuid4().hex}")
+    try:
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(path)
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror}") from error
+    finally:
+        draft.unlink(missing_ok=True)

@@ -1,0 +1,179 @@
+"""The script that builds the images: its commands, labels, times, and what it says of failures."""
+
+from __future__ import annotations
+
+import importlib.util
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from support import dockerfile
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "scripts" / "build_images.py"
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("build_images", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(autouse=True)
+def epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+
+
+def printed(
+    script: ModuleType, capsys: pytest.CaptureFixture[str], *arguments: str
+) -> list[list[str]]:
+    assert script.main(["--print", *arguments]) == 0
+    return [shlex.split(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def engine(folder: Path, body: str) -> None:
+    program = folder / "podman"
+    program.write_text(f"#!/bin/sh\n{body}\n")
+    program.chmod(0o755)
+
+
+def test_images_are_targets_of_the_dockerfile(script: ModuleType) -> None:
+    stages = dockerfile.read(ROOT / "docker" / "Dockerfile").stages
+    assert set(script.IMAGES) <= set(stages)
+    # What no other stage is made from is an image, and every image is built.
+    used = {stage.base for stage in stages.values()} | {
+        flag.removeprefix("--from=")
+        for stage in stages.values()
+        for step in stage.of("COPY")
+        for flag in step.flags
+    }
+    assert set(stages) - used == set(script.IMAGES)
+
+
+@pytest.mark.parametrize("name", ["docker", "podman", "buildah"])
+def test_every_image_has_a_command(
+    script: ModuleType, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    commands = printed(script, capsys, "--engine", name, "--prefix", "registry.example/data/")
+
+    assert [command[:2] for command in commands] == [[name, "build"]] * 3
+    assert [command[-1] for command in commands] == [str(ROOT)] * 3
+    for image, command in zip(script.IMAGES, commands, strict=True):
+        assert f"--target={image}" in command
+        assert f"--tag=registry.example/data/{image}:{VERSION}" in command
+        assert f"--file={ROOT / 'docker' / 'Dockerfile'}" in command
+        assert "--build-arg=SOURCE_DATE_EPOCH=1700000000" in command
+        # An option that Docker does not have.
+        assert ("--timestamp=1700000000" in command) == (name != "docker")
+        assert not any("push" in word for word in command)
+
+
+def test_labels_say_what_an_image_was_built_from(
+    script: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (command,) = printed(script, capsys, "--engine", "docker", "--only", "memwal")
+    labels = dict(
+        word.removeprefix("--label=org.opencontainers.image.").split("=", 1)
+        for word in command
+        if word.startswith("--label=")
+    )
+    head = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.strip()
+    base = dockerfile.read(ROOT / "docker" / "Dockerfile").arguments["BASE"]
+    assert labels.pop("revision") in {head, f"{head}-dirty"}
+    assert f"{labels.pop('base.name')}@{labels.pop('base.digest')}" == base
+    assert labels == {"version": VERSION, "created": "2023-11-14T22:13:20Z"}
+
+
+def test_the_time_is_that_of_the_commit(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SOURCE_DATE_EPOCH")
+    committed = subprocess.run(
+        ["git", "log", "-1", "--format=%ct"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert script.read_source().epoch == int(committed.stdout)
+
+
+def test_outside_of_a_checkout_there_is_no_revision(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SOURCE_DATE_EPOCH")
+    monkeypatch.setattr(script, "git", lambda *arguments: "")
+    assert script.read_source() == script.Source(VERSION, "", 0)
+    assert not any("revision" in label for label in script.labels(script.read_source(), "debian"))
+
+
+def test_another_base_tag_and_certificates(
+    script: ModuleType, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    bundle = tmp_path / "bundle.pem"
+    with pytest.raises(SystemExit):
+        script.main(["--print", "--certificates", str(bundle)])
+    assert f"there is no file {bundle}" in capsys.readouterr().err
+    bundle.touch()
+
+    arguments = ("--only", "memwal", "--base", "mirror.example/debian:12", "--tag", "t")
+    (command,) = printed(
+        script, capsys, *arguments, "--engine", "docker", "--certificates", str(bundle)
+    )
+    (fresh,) = printed(script, capsys, *arguments, "--engine", "docker", "--no-cache")
+    assert "--no-cache" in fresh
+
+    assert "--build-arg=BASE=mirror.example/debian:12" in command
+    assert "--tag=memwal:t" in command
+    assert "--no-cache" not in command
+    assert f"--secret=id=certificates,src={bundle}" in command
+
+
+def test_the_engine_that_is_there_builds(
+    script: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    engine(tmp_path, 'echo "built $*"')
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert script.main(["--only", "memwal", "--only", "memwal-spark"]) == 0
+    told = [line for line in capfd.readouterr().out.splitlines() if line.startswith("built ")]
+    assert ["--target=memwal " in line for line in told] == [True, False]
+    assert ["--target=memwal-spark " in line for line in told] == [False, True]
+
+
+def test_the_first_failure_ends_it(
+    script: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    engine(tmp_path, "exit 3")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin")
+    assert script.main(["--engine", "podman"]) == 3
+    said = capfd.readouterr()
+    assert "memwal was not built" in said.err
+    assert len(said.out.splitlines()) == 1
+
+
+def test_without_an_engine_it_says_what_to_do(
+    script: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SystemExit):
+        script.main([])
+    assert "install one, or name it by --engine" in capsys.readouterr().err
+    assert script.main(["--engine", "podman"]) == 1
+    assert "there is no podman" in capsys.readouterr().err

@@ -1,0 +1,224 @@
+"""The Dockerfile keeps the rules: images are small, pinned, unprivileged and free of secrets."""
+
+from __future__ import annotations
+
+import re
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support import dockerfile
+
+ROOT = Path(__file__).resolve().parents[2]
+PATH = ROOT / "docker" / "Dockerfile"
+FILE = dockerfile.read(PATH)
+CONTEXT = dockerfile.context(ROOT, ROOT / ".dockerignore")
+IMAGES = {"memwal": "10001", "memwal-spark": "185", "memwal-airflow": "50000"}
+STEPS = [(stage, step) for stage in FILE.stages.values() for step in stage.steps]
+RUNS = [step for _, step in STEPS if step.keyword == "RUN"]
+
+
+def reached(name: str) -> set[str]:
+    """Stages whose files are in an image."""
+    return {stage.name for stage in FILE.line(name)}
+
+
+def test_hadolint_finds_nothing() -> None:
+    done = subprocess.run(
+        [Path(sys.executable).with_name("hadolint"), "--config", "docker/hadolint.yaml", PATH],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_hadolint_would_find_something(tmp_path: Path) -> None:
+    careless = tmp_path / "Dockerfile"
+    careless.write_text("FROM debian:latest\nRUN apt-get update && apt-get install python3\n")
+    done = subprocess.run(
+        [Path(sys.executable).with_name("hadolint"), "--config", "docker/hadolint.yaml", careless],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert {"DL3007", "DL3014", "DL3015", "DL3009"} <= set(re.findall(r"DL\d+", done.stdout))
+
+
+def test_everything_is_built_on_one_base_that_is_pinned() -> None:
+    outside = {stage.base for stage in FILE.stages.values()} - set(FILE.stages)
+    assert outside == {FILE.arguments["BASE"]}
+    assert re.fullmatch(
+        r"docker\.io/library/debian:bookworm-\d{8}-slim@sha256:[0-9a-f]{64}", *outside
+    )
+
+
+@pytest.mark.parametrize("step", RUNS, ids=lambda step: f"line {step.line}")
+def test_packages_of_debian_come_without_more_and_leave_no_lists(step: dockerfile.Step) -> None:
+    installs = re.findall(r"apt-get install[^&]*", step.text)
+    assert "apt-get upgrade" not in step.text
+    if not installs:
+        return
+    assert step.text.startswith("apt-get update &&")
+    assert all(" --no-install-recommends " in install for install in installs)
+    assert "rm -rf /var/lib/apt/lists/*" in step.text.split("&&")[-1]
+
+
+@pytest.mark.parametrize("step", RUNS, ids=lambda step: f"line {step.line}")
+def test_packages_of_python_are_checked_by_hash(step: dockerfile.Step) -> None:
+    assert not re.search(r"\b(curl|wget|git)\b", step.text)
+    for install in re.findall(r"(?:uv pip|bin/pip) (?:install|sync)[^&]*", step.text):
+        # The wheel is of this build; all else is in a lock.
+        own = "uv pip install --quiet --no-deps --no-cache /dist/*.whl"
+        assert install.strip() == own or "--require-hashes" in install
+
+
+@pytest.mark.parametrize("image", IMAGES)
+def test_an_image_runs_as_its_user(image: str) -> None:
+    user = FILE.lasting(image, "USER")
+    assert user is not None
+    assert user.text == f"{IMAGES[image]}:0"
+    steps = FILE.stages[image].steps
+    assert not {"RUN", "COPY"} & {step.keyword for step in steps[steps.index(user) :]}
+    (made,) = [step for step in steps if step.keyword == "RUN"]
+    assert f"useradd --uid {IMAGES[image]} --gid 0 " in made.text
+
+
+@pytest.mark.parametrize("image", IMAGES)
+def test_an_image_has_no_tools_of_the_build(image: str) -> None:
+    assert not {"tools", "wheel"} & reached(image)
+    copies = [step for stage in FILE.line(image) for step in stage.of("COPY")]
+    taken = {step.flags[0]: step.words() for step in copies if step.flags}
+    environment = f"--from={image.removeprefix('memwal-')}-environment"
+    assert taken == {environment: ["/opt/memwal/venv", "/opt/memwal/venv"]}
+
+
+def test_the_interpreter_stays_where_the_environments_look_for_it() -> None:
+    """An environment's python is a link: base and tools must have the same interpreter there."""
+    assert "python" in reached("tools")
+    assert all("python" in reached(image) for image in IMAGES)
+    made = [step for step in RUNS if "uv venv" in step.text]
+    assert len(made) == len(IMAGES)
+    assert all("--python /usr/bin/python3 /opt/memwal/venv" in step.text for step in made)
+
+
+@pytest.mark.parametrize("image", IMAGES)
+def test_an_image_is_described(image: str) -> None:
+    labels = {
+        key: value for step in FILE.stages[image].of("LABEL") for key, value in step.pairs().items()
+    }
+    prefix = "org.opencontainers.image"
+    assert labels[f"{prefix}.title"] == image
+    assert labels[f"{prefix}.licenses"] == "Apache-2.0"
+    assert labels[f"{prefix}.description"]
+
+
+@pytest.mark.parametrize("image", IMAGES)
+def test_an_entry_point_is_started_without_a_shell(image: str) -> None:
+    for step in (FILE.lasting(image, "ENTRYPOINT"), FILE.lasting(image, "CMD")):
+        assert step is None or step.text.startswith("[")
+    first, *_ = FILE.lasting(image, "ENTRYPOINT").words()  # type: ignore[union-attr]
+    # Signals and orphans are for tini; Spark's entry point calls it last.
+    assert (
+        first == "/usr/bin/tini"
+        or "exec /usr/bin/tini"
+        in (ROOT / "docker/spark/entrypoint.sh").read_text().splitlines()[-1]
+    )
+
+
+def test_no_secret_is_in_arguments_or_environment() -> None:
+    settings = [(step.line, key) for _, step in STEPS if step.keyword in {"ARG", "ENV"}
+                for key in step.pairs()]  # fmt: skip
+    settings += [(0, key) for key in FILE.arguments]
+    suspicious = re.compile(r"PASS|SECRET|TOKEN|KEY|CREDENTIAL|CONN", re.IGNORECASE)
+    assert [entry for entry in settings if suspicious.search(entry[1])] == []
+    assert len(settings) > 10
+
+
+def test_only_copies_never_downloads_or_unpacks() -> None:
+    assert not re.search(r"^ADD\b", PATH.read_text(), flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "source",
+    sorted(
+        {
+            source
+            for _, step in STEPS
+            if step.keyword == "COPY" and not step.flags
+            for source in step.words()[:-1]
+        }
+    ),
+)
+def test_what_is_copied_goes_to_the_engine(source: str) -> None:
+    found = [name for name in CONTEXT if name == source or name.startswith(f"{source}/")]
+    assert found
+
+
+def test_nothing_else_goes_to_the_engine() -> None:
+    copied = {
+        source
+        for _, step in STEPS
+        if step.keyword == "COPY" and not step.flags
+        for source in step.words()[:-1]
+    }
+    locks = {f"requirements/{path.name}" for path in (ROOT / "requirements").glob("*.lock")}
+    inside = {name for name in CONTEXT for entry in copied if f"{name}/".startswith(f"{entry}/")}
+    assert inside == CONTEXT - (locks - copied)
+    leftovers = re.compile(r"__pycache__|node_modules|\.git/|\.venv|secrets|web/static|\.egg-info")
+    assert [name for name in CONTEXT if leftovers.search(name)] == []
+
+
+def test_what_git_has_is_what_is_built() -> None:
+    """Of the folders that are copied, the engine gets the files of Git and no others."""
+    done = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    known = set(done.stdout.splitlines())
+    assert known >= CONTEXT
+    for folder in ("memwal/", "plugins/", "spark_apps/", "dags/", "docker/airflow/"):
+        wanted = {name for name in known if name.startswith(folder) and (ROOT / name).exists()}
+        assert wanted == {name for name in CONTEXT if name.startswith(folder)}
+
+
+def test_entry_points_are_programs() -> None:
+    programs = [ROOT / "docker" / name for name in
+                ("airflow/entrypoint", "airflow/clean-logs", "spark/entrypoint.sh")]  # fmt: skip
+    for program in programs:
+        assert program.stat().st_mode & stat.S_IXOTH, program
+        assert program.read_text().startswith("#!/bin/bash\n")
+        subprocess.run(["bash", "-n", program], check=True)
+
+
+@pytest.mark.parametrize("name", ["build", "cli", "spark", "airflow"])
+def test_a_lock_names_no_registry_and_hashes_everything(name: str) -> None:
+    lines = (ROOT / "requirements" / f"{name}.lock").read_text().splitlines()
+    pins = [line for line in lines if re.match(r"[a-z0-9]", line)]
+    assert len(pins) > 5
+    # A pin, its hashes each on a line that ends with a backslash but the last.
+    assert all(re.fullmatch(r"[\w.\-\[\],]+==\S+( ; .*)? \\", line) for line in pins)
+    others = [line for line in lines if line not in pins]
+    assert all(re.fullmatch(r"    --hash=sha256:[0-9a-f]{64}( \\)?", line) for line in others)
+
+
+@pytest.mark.parametrize("name", ["build", "cli", "spark", "airflow"])
+def test_images_have_the_versions_that_are_tested(name: str) -> None:
+    def pins(lock: str) -> dict[str, set[str]]:
+        found: dict[str, set[str]] = {}
+        for line in (ROOT / "requirements" / lock).read_text().splitlines():
+            if pin := re.match(r"([\w.\-]+)(?:\[.*\])?==(\S+)", line):
+                found.setdefault(pin.group(1), set()).add(pin.group(2))
+        return found
+
+    tested, image = pins("dev.lock"), pins(f"{name}.lock")
+    other = {key: value for key, value in image.items() if not value <= tested.get(key, value)}
+    assert other == {}
+    assert len(set(image) & set(tested)) > 5
+
+
+def test_the_stand_in_of_pyspark_stays_out() -> None:
+    """It overwrites parts of pyspark; see requirements/overrides.txt."""
+    for name in ("spark", "airflow"):
+        lock = (ROOT / "requirements" / f"{name}.lock").read_text()
+        assert "pyspark==" in lock
+        assert "pyspark-client==" not in lock

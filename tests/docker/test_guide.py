@@ -1,0 +1,118 @@
+"""docs/images.md keeps its word, as far as that needs no engine."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+
+import memwal
+from memwal.cli.main import app
+
+ROOT = Path(__file__).resolve().parents[2]
+GUIDE = (ROOT / "docs" / "images.md").read_text()
+SERVICES = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text())["services"]
+COMMANDS = [
+    line
+    for block in re.findall(r"```bash\n(.*?)```", GUIDE, flags=re.DOTALL)
+    for line in block.replace("\\\n", " ").splitlines()
+]
+
+
+def memwal_arguments() -> list[list[str]]:
+    """What the guide hands to the command line, behind a container's entry point."""
+    found = []
+    for line in COMMANDS:
+        words = shlex.split(line, comments=True)
+        if "--entrypoint" not in words:
+            image = [n for n, w in enumerate(words) if re.fullmatch(r"memwal(:[\d.]+)?", w)]
+            found += [words[n + 1 :] for n in image if words[0] == "docker"]
+    return found
+
+
+@pytest.fixture
+def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MEMWAL_CATALOG_URL", f"sqlite:///{tmp_path}/catalog.db")
+
+
+def here(text: str, folder: Path) -> str:
+    """A command or an example with a local table in place of the store's."""
+    return text.replace("s3://lake", str(folder)).replace("/run/secrets", str(folder))
+
+
+def test_a_table_is_made_registered_and_written(
+    catalog: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "lake.json").write_text("{}")
+    (example,) = re.findall(r"```python\n(.*?)```", GUIDE, flags=re.DOTALL)
+    create, register, status = (
+        arguments
+        for arguments in memwal_arguments()
+        if arguments[0] in {"create", "catalog"} or arguments == ["status", "flights"]
+    )
+    command = typer.main.get_command(app)
+
+    def run(arguments: list[str]) -> None:
+        command.main([here(word, tmp_path) for word in arguments], standalone_mode=False)
+
+    run(["catalog", "migrate"])
+    run(create)
+    run(register)
+    exec(compile(here(example, tmp_path), "write.py", "exec"), {})
+    run(status)
+    assert "merge" in capsys.readouterr().out
+    table = memwal.open(str(tmp_path / "flights.lance"))
+    assert table.status().backlog_generations == 4
+    assert table.scan().to_table().num_rows == 1000
+
+
+def test_commands_of_the_command_line_exist() -> None:
+    group: Any = typer.main.get_command(app)
+    seen = []
+    for arguments in memwal_arguments():
+        current = group
+        for word in arguments:
+            if word.startswith("-") or not hasattr(current, "commands"):
+                break
+            current = current.commands[word]
+            seen.append(word)
+    assert {"status", "create", "catalog", "register"} <= set(seen)
+
+
+def test_options_of_the_build_script_exist() -> None:
+    scripts = [shlex.split(line, comments=True) for line in COMMANDS if "build_images" in line]
+    assert scripts
+    for _, script, *options in scripts:
+        wanted = ["--print", "--engine", "docker", *options]
+        subprocess.run([sys.executable, ROOT / script, *wanted], check=True, capture_output=True)
+    named = set(re.findall(r"`(--[a-z-]+)", GUIDE)) - {"--entrypoint"}
+    told = subprocess.run(
+        [sys.executable, ROOT / "scripts" / "build_images.py", "--help"],
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    assert {"--prefix", "--base", "--certificates"} <= named
+    assert all(option in told for option in named)
+
+
+def test_services_and_variables_are_those_of_the_compose_file() -> None:
+    runs = [shlex.split(line, comments=True) for line in COMMANDS if "compose run" in line]
+    assert runs
+    assert all("memwal" in words and SERVICES["memwal"] for words in runs)
+    used = set(re.findall(r"\$\{(\w+):-", (ROOT / "docker" / "compose.yaml").read_text()))
+    table = GUIDE[GUIDE.index("| variable |") :]
+    assert set(re.findall(r"`(MEMWAL_\w+)`", table)) == used
+
+
+def test_what_needs_an_engine_says_so() -> None:
+    for block in re.findall(r"```bash\n(.*?)```", GUIDE, flags=re.DOTALL):
+        for line in block.splitlines():
+            if re.match(r"docker |make images", line):
+                assert line.endswith("# needs an engine") or block.startswith("# needs an engine")

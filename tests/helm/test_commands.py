@@ -1,0 +1,199 @@
+"""What the containers are told to do is what the command line knows, and it does it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from support.chart import Release, airflow_values, containers, named, pods
+from support.chart_values import MATRIX, VERIFY
+from support.tables import MakeTable
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from memwal.catalog import Catalog, Policy
+from memwal.catalog.snapshot import read_snapshot
+from memwal.cli.main import app
+
+
+def parsed(words: Sequence[str]) -> tuple[str, Mapping[str, Any]]:
+    """Name and parameters of the command that a command line means."""
+    found: Any = get_command(app)
+    rest = list(words)
+    path = []
+    while hasattr(found, "commands"):
+        path.append(rest.pop(0))
+        found = found.commands[path[-1]]
+    with found.make_context(" ".join(path), rest) as context:
+        return " ".join(path), dict(context.params)
+
+
+def arguments(release: Release, name: str) -> list[str]:
+    """The command line of the pods of an object."""
+    (found,) = (pod for of, _, pod in pods(release.objects()) if of == name)
+    (container,) = containers(found)
+    assert "command" not in container, "the image's entrypoint is memwal"
+    words: list[str] = container["args"]
+    assert all(isinstance(word, str) for word in words)
+    return words
+
+
+@pytest.mark.parametrize("case", MATRIX)
+def test_every_command_line_is_understood(case: str) -> None:
+    for name, _, pod in pods(MATRIX[case].objects()):
+        if name not in {"driver", "executor"}:
+            command, _ = parsed(arguments(MATRIX[case], name))
+            assert command in {
+                "catalog migrate",
+                "catalog list",
+                "fleet run",
+                "metrics serve",
+                "verify",
+            }
+            assert pod["spec"].get("restartPolicy", "Always") in {"Always", "Never"}
+
+
+def test_what_the_values_say_of_the_fleet() -> None:
+    values = {
+        "fleet": {
+            "enabled": True,
+            "jobs": 3,
+            "bytes": 2 << 30,
+            "leaseSeconds": 90,
+            "tables": ["flights", "eu_orders"],
+        }
+    }
+    command, found = parsed(arguments(Release(values=values), "memwal-fleet"))
+    assert command == "fleet run"
+    assert (found["jobs"], found["max_bytes"], found["lease_seconds"]) == (3, 2 << 30, 90)
+    assert list(found["table"]) == ["flights", "eu_orders"]
+    assert not found["once"]
+    _, by_the_clock = parsed(arguments(MATRIX["fleet by the clock"], "memwal-fleet"))
+    assert by_the_clock["once"]
+    _, many = parsed(arguments(MATRIX["many tables"], "memwal-fleet"))
+    assert len(many["table"]) == 200
+
+
+def test_what_the_values_say_of_the_check_of_a_table() -> None:
+    _, quick = parsed(arguments(Release(values={"tests": VERIFY}), "memwal-test-verify"))
+    assert quick["table"] == "s3://lake/flights.lance"
+    assert quick["quick"]
+    _, whole = parsed(arguments(MATRIX["everything"], "prod-test-verify"))
+    assert not whole["quick"]
+    assert whole["storage_options_file"] == Path("/etc/memwal/lake/lake.json")
+
+
+@pytest.mark.slow
+def test_one_after_another(
+    make_table: MakeTable, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From an empty database to a merged table, by the commands of the chart alone."""
+    monkeypatch.setenv("MEMWAL_CATALOG_URL", url)
+    table = make_table()
+    with table.writer() as writer:
+        writer.upsert(pa.table({"id": [1, 2], "n": [1, 2], "text": ["a", "b"]}))
+    release = Release(
+        values={
+            "fleet": {"enabled": True, "schedule": "@hourly"},
+            "tests": {"verify": {"table": table.uri}},
+        }
+    )
+
+    def run(name: str) -> str:
+        result = CliRunner().invoke(app, arguments(release, name))
+        assert result.exit_code == 0, result.output
+        return str(result.output)
+
+    before = CliRunner().invoke(app, arguments(release, "memwal-test-catalog"))
+    assert before.exit_code != 0
+    assert "up to date" in run("memwal-migrate")
+    run("memwal-test-catalog")
+    catalog = Catalog(url)
+    catalog.register("flights", uri=table.uri, policy=Policy(merge_at_generations=1))
+    catalog.close()
+    assert "flights" in run("memwal-test-catalog")
+    assert "merge" in run("memwal-fleet")
+    assert table.base().dataset.count_rows() == 2
+    assert "0 errors" in run("memwal-test-verify")
+
+
+@pytest.mark.slow
+def test_the_file_that_dags_are_built_from(catalog: Catalog, url: str, tmp_path: Path) -> None:
+    """The container beside Airflow's writes it, again and again; Airflow waits for the first."""
+    catalog.register("flights", uri="s3://lake/flights.lance")
+    objects = Release(values={"airflow": {"snapshot": {"everySeconds": 1}}}).objects()
+    (container,) = airflow_values(objects)["dagProcessor"]["extraInitContainers"]
+    path = named(objects, "ConfigMap", "memwal-airflow")["data"]["MEMWAL_CATALOG_SNAPSHOT"]
+    here = tmp_path / "catalog.json"
+    shell, option, script = container["args"]
+    assert path in script
+    process = subprocess.Popen(
+        [shell, option, script.replace(path, str(here))],
+        env={
+            **os.environ,
+            "MEMWAL_CATALOG_URL": url,
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        },
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        ready = container["startupProbe"]["exec"]["command"]
+        assert ready[-1] == path
+        _until(lambda: subprocess.run([*ready[:-1], here], check=False).returncode == 0)
+        assert [table.name for table in read_snapshot(here)] == ["flights"]
+        catalog.register("rides", uri="s3://lake/rides.lance")
+        _until(lambda: len(read_snapshot(here)) == 2)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@pytest.mark.slow
+def test_the_probes_of_the_metrics(catalog: Catalog, url: str) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    release = Release(values={"metrics": {"port": port}})
+    words = arguments(release, "memwal-metrics")
+    # In a pod it listens on all addresses; a test does not.
+    words = ["127.0.0.1" if word == "0.0.0.0" else word for word in words]
+    (container,) = containers(
+        named(release.objects(), "Deployment", "memwal-metrics")["spec"]["template"]
+    )
+    probe = container["readinessProbe"]["httpGet"]
+    process = subprocess.Popen(
+        [Path(sys.executable).with_name("memwal"), *words],
+        env={**os.environ, "MEMWAL_CATALOG_URL": url},
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+
+        def answers() -> bool:
+            with socket.socket() as asked:
+                return asked.connect_ex(("127.0.0.1", port)) == 0
+
+        _until(answers)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{probe['path']}") as answer:
+            assert answer.status == 200
+            assert b"memwal_catalog_up 1.0" in answer.read()
+    finally:
+        process.terminate()
+        assert process.wait(30) == 0
+
+
+def _until(true: Any, seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.05)

@@ -1,0 +1,117 @@
+"""Alert rules and dashboard: those that come with memwal, not copies of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.chart import CHART, Object, Release, helm, named, of_kind
+from support.chart_values import MATRIX
+from support.exposed import exposed
+from support.promql import selected
+
+from memwal.telemetry.shipped_files import DASHBOARD, RULES, shipped
+
+GROUPS = yaml.safe_load(shipped(RULES))["groups"]
+
+
+def rules(**values: Any) -> Object:
+    """The rules that the chart makes."""
+    release = Release(values={"prometheus": {"rules": {"enabled": True, **values}}})
+    (found,) = of_kind(release.objects(), "PrometheusRule")
+    return found
+
+
+def test_rules_are_those_that_are_shipped() -> None:
+    assert rules()["spec"]["groups"] == GROUPS
+
+
+def test_every_metric_of_the_rules_is_exposed() -> None:
+    for group in rules()["spec"]["groups"]:
+        for rule in group["rules"]:
+            metrics = {one.metric for one in selected(rule["expr"])}
+            assert metrics
+            assert metrics <= set(exposed())
+
+
+def test_the_dashboard_is_the_one_that_is_shipped() -> None:
+    found = named(MATRIX["Prometheus operator"].objects(), "ConfigMap", "memwal-dashboard")
+    assert json.loads(found["data"]["memwal.json"]) == json.loads(shipped(DASHBOARD))
+    assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
+
+
+def test_files_are_not_copies() -> None:
+    for name in (RULES, DASHBOARD):
+        file = CHART / "files" / name
+        assert file.is_symlink()
+        assert file.resolve() == CHART.parents[1] / "memwal" / "telemetry" / "shipped" / name
+
+
+def test_a_package_holds_the_files(tmp_path: Path) -> None:
+    """Outside of the repository there is nothing that a link could lead to."""
+    helm("package", str(CHART), "--destination", str(tmp_path))
+    (package,) = tmp_path.glob("memwal-*.tgz")
+    values = MATRIX["Prometheus operator"].values
+    assert Release(values=values, chart=package).objects() == Release(values=values).objects()
+
+
+def test_alerts_can_be_left_out() -> None:
+    found = rules(disabled=["MemwalCatalogDown", "MemwalEndpointDown"])
+    names = {rule["alert"] for group in found["spec"]["groups"] for rule in group["rules"]}
+    assert names == {rule["alert"] for group in GROUPS for rule in group["rules"]} - {
+        "MemwalCatalogDown",
+        "MemwalEndpointDown",
+    }
+    assert all(group["rules"] for group in found["spec"]["groups"])
+
+
+def test_an_alert_that_there_is_not() -> None:
+    release = Release(values={"prometheus": {"rules": {"disabled": ["MemwalLate"]}}})
+    said = release.refusal()
+    assert "there is no alert MemwalLate" in said
+    assert "MemwalBacklogLate" in said
+
+
+def test_labels_and_runbooks() -> None:
+    found = rules(
+        labels={"release": "prometheus"},
+        alertLabels={"team": "data"},
+        runbookUrl="https://docs.example/runbooks/{alert}.html",
+    )
+    assert found["metadata"]["labels"]["release"] == "prometheus"
+    for group, shipped_group in zip(found["spec"]["groups"], GROUPS, strict=True):
+        for rule, original in zip(group["rules"], shipped_group["rules"], strict=True):
+            assert rule["expr"] == original["expr"]
+            assert rule["labels"] == {**original["labels"], "team": "data"}
+            assert rule["annotations"] == {
+                **original["annotations"],
+                "runbook_url": f"https://docs.example/runbooks/{rule['alert']}.html",
+            }
+
+
+@pytest.mark.parametrize("case", ["defaults", "fleet"])
+def test_without_the_operator_there_is_nothing_of_it(case: str) -> None:
+    groups = {one["apiVersion"] for one in MATRIX[case].objects()}
+    assert not {group for group in groups if group.startswith("monitoring.coreos.com")}
+
+
+def test_the_scrape() -> None:
+    (monitor,) = of_kind(MATRIX["Prometheus operator"].objects(), "ServiceMonitor")
+    assert monitor["metadata"]["labels"]["release"] == "prometheus"
+    assert monitor["spec"]["endpoints"] == [
+        {"port": "metrics", "path": "/metrics", "interval": "30s", "scrapeTimeout": "10s"}
+    ]
+
+
+def test_ingress() -> None:
+    (plain,) = of_kind(MATRIX["ingress"].objects(), "Ingress")
+    assert "tls" not in plain["spec"]
+    assert "ingressClassName" not in plain["spec"]
+    (whole,) = of_kind(MATRIX["everything"].objects(), "Ingress")
+    assert whole["spec"]["ingressClassName"] == "nginx"
+    assert whole["spec"]["tls"] == [{"hosts": ["metrics.example"], "secretName": "metrics-tls"}]
+    service = named(MATRIX["everything"].objects(), "Service", "prod-metrics")
+    assert service["metadata"]["annotations"]["prometheus.io/scrape"] == "true"

@@ -1,0 +1,117 @@
+"""Rights in the cluster: exactly these, for exactly those."""
+
+from __future__ import annotations
+
+import pytest
+from support.chart import Object, Release, named, of_kind
+from support.chart_values import MATRIX, SPARK
+
+DRIVER = {
+    ("pods", "create"),
+    ("pods", "get"),
+    ("pods", "list"),
+    ("pods", "watch"),
+    ("pods", "delete"),
+    ("pods", "deletecollection"),
+}
+SUBMIT = {
+    ("pods", "create"),
+    ("pods", "get"),
+    ("pods", "list"),
+    ("pods", "delete"),
+    ("pods/log", "get"),
+    ("configmaps", "create"),
+    ("configmaps", "patch"),
+    ("configmaps", "get"),
+    ("configmaps", "delete"),
+    ("services", "create"),
+    ("services", "patch"),
+    ("services", "delete"),
+}
+
+
+def rights(objects: list[Object]) -> dict[tuple[str, str], set[tuple[str, str]]]:
+    """What each account may do in the namespace of Spark, by namespace and name of the account."""
+    found: dict[tuple[str, str], set[tuple[str, str]]] = {}
+    for binding in of_kind(objects, "RoleBinding"):
+        assert binding["roleRef"]["kind"] == "Role"
+        role = named(objects, "Role", binding["roleRef"]["name"])
+        assert role["metadata"]["namespace"] == binding["metadata"]["namespace"]
+        for subject in binding["subjects"]:
+            assert subject["kind"] == "ServiceAccount"
+            account = (subject["namespace"], subject["name"])
+            for rule in role["rules"]:
+                assert set(rule) == {"apiGroups", "resources", "verbs"}
+                assert rule["apiGroups"] == [""]
+                found.setdefault(account, set()).update(
+                    (resource, verb) for resource in rule["resources"] for verb in rule["verbs"]
+                )
+    return found
+
+
+@pytest.mark.parametrize(
+    ("case", "expected"),
+    [
+        ("defaults", {}),
+        ("fleet", {}),
+        (
+            "Spark",
+            {
+                ("data", "memwal-spark"): DRIVER,
+                ("data", "airflow-worker"): SUBMIT,
+            },
+        ),
+        ("Spark without Airflow", {("data", "memwal-spark"): DRIVER}),
+        (
+            "Spark in a namespace of its own",
+            {
+                ("jobs", "memwal-spark"): DRIVER,
+                ("data", "airflow-worker"): SUBMIT,
+            },
+        ),
+        (
+            "Airflow's tasks in the scheduler",
+            {
+                ("data", "memwal-spark"): DRIVER,
+                ("data", "airflow-scheduler"): SUBMIT,
+            },
+        ),
+        (
+            "another Airflow",
+            {
+                ("data", "memwal-spark"): DRIVER,
+                ("data", "tasks"): SUBMIT,
+                ("data", "more-tasks"): SUBMIT,
+            },
+        ),
+        (
+            "accounts that are there",
+            {
+                ("data", "our-driver"): DRIVER,
+                ("data", "airflow-worker"): SUBMIT,
+            },
+        ),
+    ],
+)
+def test_rights(case: str, expected: dict[tuple[str, str], set[tuple[str, str]]]) -> None:
+    assert rights(MATRIX[case].objects()) == expected
+
+
+@pytest.mark.parametrize("case", MATRIX)
+def test_rights_end_at_the_namespace_and_reach_no_secret(case: str) -> None:
+    objects = MATRIX[case].objects()
+    assert of_kind(objects, "ClusterRole", "ClusterRoleBinding") == []
+    assert len(of_kind(objects, "Role")) == len(of_kind(objects, "RoleBinding"))
+    for found in rights(objects).values():
+        assert {resource for resource, _ in found} <= {
+            "pods",
+            "pods/log",
+            "configmaps",
+            "services",
+        }
+
+
+def test_no_role_is_left_over() -> None:
+    objects = Release(values={"spark": SPARK}).objects()
+    bound = {one["roleRef"]["name"] for one in of_kind(objects, "RoleBinding")}
+    assert {one["metadata"]["name"] for one in of_kind(objects, "Role")} == bound

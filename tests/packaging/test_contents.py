@@ -1,0 +1,121 @@
+"""What a wheel and an sdist hold, as the build would choose it from this checkout."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+from hatchling.builders.sdist import SdistBuilder
+from hatchling.builders.wheel import WheelBuilder
+from hatchling.metadata.core import ProjectMetadata
+from hatchling.plugin.manager import PluginManager
+
+import memwal
+from memwal.spark.apps_folder import apps_folder
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILT = re.compile(r"memwal_airflow/web/static/")
+"""Made by Node, and not there in every checkout."""
+
+
+@pytest.fixture(scope="module")
+def wheel() -> set[str]:
+    files = WheelBuilder(str(ROOT)).recurse_included_files()
+    return {file.distribution_path for file in files if not BUILT.search(file.distribution_path)}
+
+
+@pytest.fixture(scope="module")
+def sdist() -> set[str]:
+    return {file.distribution_path for file in SdistBuilder(str(ROOT)).recurse_included_files()}
+
+
+def committed(*folders: str) -> set[str]:
+    """Files that Git knows, or would take."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *folders]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return {name for name in found.stdout.splitlines() if (ROOT / name).is_file()}
+
+
+def test_a_wheel_has_the_packages_dags_and_applications_and_nothing_else(wheel: set[str]) -> None:
+    expected = committed("memwal")
+    expected |= {
+        name.removeprefix("plugins/")
+        for name in committed("plugins/memwal_airflow")
+        if not name.startswith("plugins/memwal_airflow/ui/")
+    }
+    expected |= {f"memwal/{name}" for name in committed("spark_apps")}
+    expected |= {f"memwal_airflow/{name}" for name in committed("dags")}
+    assert wheel == expected
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "memwal/py.typed",
+        "memwal/catalog/migrations/env.py",
+        "memwal/catalog/migrations/versions/rev_0001_first.py",
+        "memwal/telemetry/shipped/alerts.yml",
+        "memwal/telemetry/shipped/dashboard.json",
+        "memwal/spark_apps/merge.py",
+        "memwal_airflow/plugin.py",
+        "memwal_airflow/dags/memwal_tables.py",
+        "memwal_airflow/dags/memwal_fleet.py",
+    ],
+)
+def test_a_wheel_has_what_is_read_at_run_time(wheel: set[str], name: str) -> None:
+    assert name in wheel
+
+
+def test_an_sdist_has_what_a_wheel_is_built_of(sdist: set[str], wheel: set[str]) -> None:
+    sources = committed("memwal", "plugins/memwal_airflow", "spark_apps", "dags", "scripts")
+    sources = {name for name in sources if "/ui/" not in name}
+    assert sources | {"pyproject.toml", "README.md", "LICENSE"} <= sdist
+    unwanted = re.compile(r"(^tests/)|(^bench/)|node_modules|__pycache__|\.db$|(^\.)")
+    assert [name for name in sdist if unwanted.search(name) and name != ".gitignore"] == []
+
+
+def test_the_page_goes_along_though_git_ignores_it() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+    assert settings["artifacts"] == ["plugins/memwal_airflow/web/static"]
+
+
+def test_a_wheel_is_refused_without_the_page(tmp_path: Path) -> None:
+    import sys
+
+    sys.path.insert(0, str(ROOT / "scripts"))
+    try:
+        from build_hook import PAGE, PageIsBuilt
+    finally:
+        sys.path.pop(0)
+    hook = PageIsBuilt(str(tmp_path), {}, None, None, str(tmp_path), "wheel")
+    with pytest.raises(SystemExit, match="make ui"):
+        hook.initialize("standard", {})
+    hook.initialize("editable", {})
+    page = tmp_path / PAGE
+    page.parent.mkdir(parents=True)
+    page.touch()
+    hook.initialize("standard", {})
+
+
+def test_the_version_stands_in_one_place() -> None:
+    metadata = ProjectMetadata(str(ROOT), PluginManager())
+    assert metadata.version == memwal.__version__
+    numbers = re.escape(memwal.__version__)
+    found = subprocess.run(
+        ["git", "grep", "-lE", rf"^(version|__version__).*= \"{numbers}\"", "--", "*.py", "*.toml"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.stdout.split() in ([], ["memwal/version.py"])
+
+
+def test_a_checkout_has_its_applications_beside_the_package() -> None:
+    assert (apps_folder() / "merge.py").is_file()
+    from memwal_airflow.dag_bundle import dags_folder
+
+    assert (dags_folder() / "memwal_tables.py").is_file()

@@ -1,0 +1,84 @@
+"""The protocols hold in every order of their steps, and each of their safeguards is needed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from protocol.collection_model import CollectionModel
+from protocol.details_model import DetailsModel
+from protocol.log_model import LogModel
+from protocol.merge_model import MergeModel
+from protocol.search import Model, explore
+
+slow = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("model", "kinds_of_steps"),
+    [
+        (LogModel(writes=2, claims=2, deaths=1), 20),
+        (LogModel(writes=1, claims=3, deaths=1, flushes=0, waits=0), 13),
+        pytest.param(LogModel(), 20, marks=slow),
+        pytest.param(LogModel(flushes=2, waits=0), 17, marks=slow),
+        pytest.param(LogModel(writes=3, claims=3, deaths=0), 19, marks=slow),
+        pytest.param(LogModel(writers=3, claims=3, deaths=0, waits=0), 16, marks=slow),
+        (MergeModel(), 10),
+        (MergeModel(mergers=1, direct=True), 11),
+        pytest.param(MergeModel(direct=True, deaths=0), 12, marks=slow),
+        pytest.param(MergeModel(mergers=3, deaths=0), 9, marks=slow),
+        (DetailsModel(), 3),
+        (CollectionModel(generations=1), 15),
+        (CollectionModel(generations=1, retention=False), 15),
+        pytest.param(CollectionModel(), 15, marks=slow),
+        pytest.param(CollectionModel(retention=False), 15, marks=slow),
+        pytest.param(CollectionModel(generations=3, deaths=0), 14, marks=slow),
+    ],
+    ids=repr,
+)
+def test_a_protocol_holds_in_every_order(model: Model[Any], kinds_of_steps: int) -> None:
+    explored = explore(model)
+
+    assert explored.broken is None, explored.way
+    # A model whose processes are stuck would hold as well.
+    assert len(explored.names) == kinds_of_steps, sorted(explored.names)
+
+
+@pytest.mark.parametrize(
+    ("model", "broken"),
+    [
+        (LogModel(without="sentinel"), "the owner of a region does not see"),
+        (LogModel(without="replay behind the sentinel"), "the owner of a region does not see"),
+        (LogModel(without="reading back"), "a write is there twice"),
+        (LogModel(without="epoch of a flush", flushes=2, deaths=0, waits=0), "twice"),
+        (LogModel(without="bound of the log"), "an entry that a replay needs was collected"),
+        pytest.param(
+            LogModel(without="looking after a pause", deaths=0, claims=2),
+            "an acknowledged write is lost",
+        ),
+        (LogModel(without="grace", deaths=0, claims=2), "an acknowledged write is lost"),
+        (MergeModel(without="pinned deletes"), "readers do not see what was written"),
+        (MergeModel(without="looking again"), "readers do not see what was written"),
+        (MergeModel(without="progress at the commit"), "a key is in the base table twice"),
+        (MergeModel(without="keys that came", direct=True), "a key is in the base table twice"),
+        (MergeModel(without="order"), "readers do not see what was written"),
+        (DetailsModel(without="compare and swap"), "news of another job is lost"),
+        (DetailsModel(without="what was read"), "an index is said to hold what it does not"),
+        (CollectionModel(without="grace", retention=False), "finds a file gone"),
+        (CollectionModel(without="catch-up", generations=1), "is gone that a version needs"),
+        (CollectionModel(without="tags", generations=1), "is gone that a version needs"),
+        (
+            CollectionModel(without="retained versions", generations=1),
+            "is gone that a version needs",
+        ),
+        (CollectionModel(without="dropping first"), "names a generation that is gone"),
+        (CollectionModel(without="planning again", generations=1), "shows less than there was"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.without,
+)
+def test_no_safeguard_is_superfluous(model: Model[Any], broken: str) -> None:
+    explored = explore(model)
+
+    assert explored.broken is not None
+    assert broken in explored.broken
+    assert explored.way

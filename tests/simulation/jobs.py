@@ -1,0 +1,197 @@
+"""Everybody beside the writers: mergers, index builders, collectors, readers, taggers and so on.
+
+Collectors are memwal's own. A merge is ``memwal.maintenance.merge_commit`` told again step by step,
+since what that asks Lance for is a model here.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from uuid import UUID
+
+from simulation.base import BaseClient, Version
+from simulation.lake import Lake, Rows, rows_key
+from simulation.reads import read_table
+from simulation.store import SimulatedStore
+from simulation.truth import DELETED
+from simulation.world import Process
+
+from memwal.errors import ConflictError, MemWalError, ObjectNotFoundError, StoreError
+from memwal.maintenance.garbage.ages import Ages
+from memwal.maintenance.garbage.decisions import Reason
+from memwal.maintenance.garbage.needs import Limit, Needs
+from memwal.maintenance.garbage.region import RegionCollector
+from memwal.region.manifest_store import RegionManifestStore
+
+DIRECT = UUID(int=0)
+GRACE = timedelta(minutes=5)
+RETENTION = timedelta(minutes=6)
+ORPHAN_AGE = timedelta(minutes=8)
+
+# Of requests between a look at the manifest and the last file: what a reader may rely on.
+_WITHIN_GRACE = GRACE.total_seconds() - 120
+
+
+class Client:
+    """A process with a table."""
+
+    def __init__(self, lake: Lake, process: Process) -> None:
+        self.lake = lake
+        self.world = lake.world
+        self.store = SimulatedStore(lake.world, process, lake.objects)
+        self.base = BaseClient(lake.base, process)
+
+    def again_and_again(self, job: Callable[[], None], seconds: float) -> None:
+        """Do something at intervals, whatever the store says."""
+        while True:
+            self.world.sleep(self.world.dice.uniform(0, seconds))
+            try:
+                job()
+            except MemWalError as error:
+                self.world.tell(f"fails: {type(error).__name__}: {str(error)[:100]}")
+
+    # Merge
+
+    def merge(self, *, everything: bool = False) -> None:
+        """Merge some generations of some regions with one marked commit."""
+        dice = self.world.dice
+        regions = self.lake.regions
+        if not everything:
+            regions = tuple(dice.sample(regions, dice.randint(1, len(regions))))
+        for _ in range(20):
+            read = self.base.open()
+            try:
+                wanted, rows = self._collect(regions, read, everything=everything)
+            except ObjectNotFoundError:
+                # Somebody merged it, and a collector took it, since the manifest was read.
+                continue
+            if not wanted:
+                return
+            try:
+                self._commit(read, wanted, rows)
+            except ConflictError as error:
+                self.world.tell(f"merge is refused: {error}")
+                continue
+            if not everything:
+                return
+
+    def _collect(
+        self, regions: tuple[UUID, ...], read: Version, *, everything: bool
+    ) -> tuple[dict[UUID, int], Rows]:
+        """Up to which generation to merge each region, and the newest row of each key."""
+        wanted: dict[UUID, int] = {}
+        rows: Rows = {}
+        for region in regions:
+            manifest = RegionManifestStore(self.store, region).read_latest()
+            merged = read.merged.get(region, 0)
+            waiting = [f for f in manifest.flushed if f.generation > merged] if manifest else []
+            if not everything:
+                waiting = waiting[: self.world.dice.randint(1, 4)]
+            for flushed in waiting:
+                rows |= pickle.loads(self.store.get(rows_key(region, flushed.path)))
+                wanted[region] = flushed.generation
+        return wanted, rows
+
+    def _commit(self, read: Version, wanted: Mapping[UUID, int], rows: Rows) -> None:
+        progress = {region: read.merged.get(region, 0) for region in wanted}
+        gone = {key for key, value in rows.items() if value == DELETED}
+        if gone:
+            self.base.commit(read, gone=gone)
+            read = self.base.open()
+            if any(read.merged.get(region, 0) != progress[region] for region in wanted):
+                raise ConflictError("somebody merged meanwhile")
+        before = [read]
+
+        def accept(version: Version) -> bool:
+            brought = set(version.rows) - set(before[-1].rows)
+            moved = version.merged != before[-1].merged
+            before.append(version)
+            same = all(version.merged.get(r, 0) == progress[r] for r in wanted)
+            return same and (moved or not brought)
+
+        upserts = {key: value for key, value in rows.items() if value != DELETED}
+        self.base.commit(read, rows=upserts, marks=wanted, accept=accept)
+        self.world.tell(f"merged { ({region.int: upto for region, upto in wanted.items()}) }")
+
+    # Index
+
+    def build_index(self) -> None:
+        """Catch the index up with what is merged."""
+        read = self.base.open()
+        if read.caught_up != read.merged:
+            self.world.sleep(self.world.dice.uniform(0, 20))
+            self.base.catch_up(read, read.merged)
+
+    # Collection
+
+    def collect(self) -> None:
+        """Collect every region."""
+        ages = Ages(now=self.world.time(), grace=GRACE, retention=RETENTION, orphan_age=ORPHAN_AGE)
+        tags = self.base.tags()
+        read = self.base.open()
+        recent = self.lake.base.latest_at(ages.now - ages.keep)
+        needs = Needs(
+            (
+                Limit(reason=Reason.NOT_MERGED, words="", generations=read.merged),
+                Limit(reason=Reason.INDEX_BEHIND, words="", generations=read.caught_up),
+                *(
+                    Limit(
+                        reason=Reason.RETENTION,
+                        words="",
+                        generations={r: version.covered(r) for r in self.lake.regions},
+                    )
+                    for version in (recent, *tags.values())
+                ),
+            )
+        )
+        for region in self.lake.regions:
+            manifests = RegionManifestStore(self.store, region)
+            collector = RegionCollector(
+                self.store, manifests, needs, ages, dry_run=False, explain=False
+            )
+            for decision in collector.run():
+                if decision.goes:
+                    self.world.tell(f"collects {decision.kind} {decision.what} of {region.int}")
+
+    # Readers
+
+    def read(self) -> None:
+        """Look at the whole table; what was flushed before must be there."""
+        since, flushed = self.world.now, self.lake.flushed()
+        while True:
+            began = self.world.now
+            try:
+                seen = read_table(self.store, self.base, self.lake.regions, {})
+                break
+            except ObjectNotFoundError:
+                late = self.world.now - began > _WITHIN_GRACE
+            except StoreError:
+                return
+            assert late, "a generation is gone that a reader found named within the grace period"
+        self.lake.truth.check(seen, since=since, what="a reader", flushed=flushed)
+
+    # Others
+
+    def tag(self) -> None:
+        """Tag the newest version, or delete a tag."""
+        dice = self.world.dice
+        tags = self.base.tags()
+        if tags and dice.random() < 0.6:
+            self.base.untag(dice.choice(sorted(tags)))
+        else:
+            self.base.tag_newest(f"tag-{dice.getrandbits(16)}")
+
+    def write_directly(self) -> None:
+        """Upsert a row past the log, under a key that no region has."""
+        lake = self.lake
+        rows = {1_000 + self.world.dice.randrange(3): lake.new_value()}
+        writes = lake.truth.begin(DIRECT, rows, self.world.now)
+        for _ in range(20):
+            try:
+                self.base.commit(self.base.open(), rows=rows, alone=True)
+            except ConflictError:
+                continue
+            lake.truth.acknowledge(writes, None, self.world.now)
+            return

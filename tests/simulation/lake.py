@@ -1,0 +1,182 @@
+"""The table of a simulated world: its store, its base table, and what somebody all-knowing sees."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from uuid import UUID
+
+import pyarrow as pa
+from simulation.base import BaseTable
+from simulation.store import Objects
+from simulation.truth import DELETED, Truth
+from simulation.world import World
+
+from memwal.format.names import (
+    generation_dir,
+    manifest_dir,
+    parse_manifest_name,
+    parse_wal_name,
+    wal_dir,
+)
+from memwal.format.region_manifest import RegionManifest
+from memwal.format.wal_entry import decode_entry
+from memwal.writer.rows import RowShape
+
+_SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False, metadata={"lance:field_id": "0"}),
+        pa.field("v", pa.int64(), metadata={"lance:field_id": "1"}),
+    ]
+)
+SHAPE = RowShape(_SCHEMA, ["id"])
+
+Rows = dict[int, int]
+
+
+def stored(rows: Mapping[int, int]) -> list[pa.RecordBatch]:
+    """Rows as they go into the log."""
+    keys, values = list(rows), list(rows.values())
+    columns = [
+        pa.array(keys, pa.int64()),
+        pa.array([None if value == DELETED else value for value in values], pa.int64()),
+        pa.array([value == DELETED for value in values]),
+    ]
+    return [pa.record_batch(columns, schema=SHAPE.schema)]
+
+
+def shown(batches: Iterable[pa.RecordBatch]) -> Rows:
+    """The newest row of each key in stored batches."""
+    rows: Rows = {}
+    for batch in batches:
+        keys, values, deleted = (column.to_pylist() for column in batch.columns)
+        rows |= {k: DELETED if d else v for k, v, d in zip(keys, values, deleted, strict=True)}
+    return rows
+
+
+def rows_key(region: UUID, path: str) -> str:
+    """Where the rows of a generation stand, instead of the files of a Lance table."""
+    return f"{generation_dir(region, path)}/rows"
+
+
+class Lake:
+    """Everything that the processes share.
+
+    Attributes
+    ----------
+    objects : dict
+    base : BaseTable
+    truth : Truth
+    regions : tuple of UUID
+    retention : timedelta
+        For how long a version may be read after it was replaced.
+    """
+
+    def __init__(self, world: World, regions: int, retention: timedelta) -> None:
+        self.world = world
+        self.retention = retention
+        self.objects: Objects = {}
+        self.base = BaseTable(world)
+        self.truth = Truth()
+        self.regions = tuple(UUID(int=number + 1) for number in range(regions))
+        self._values = 0
+        self._paths: dict[tuple[UUID, int], str] = {}
+        self._seen: dict[UUID, RegionManifest] = {}
+
+    def new_value(self) -> int:
+        """A value that nobody wrote yet."""
+        self._values += 1
+        return self._values
+
+    def keys(self, region: UUID) -> range:
+        """The keys of a region."""
+        return range(region.int * 10, region.int * 10 + 5)
+
+    # All-knowing
+
+    def manifest(self, region: UUID) -> RegionManifest | None:
+        """The newest manifest of a region, whoever may have seen it."""
+        inside = f"{manifest_dir(region)}/"
+        versions = {
+            number: key
+            for key in self.objects
+            if key.startswith(inside)
+            and (number := parse_manifest_name(key.removeprefix(inside))) is not None
+        }
+        # One that stands behind a gap was put there by somebody who slept through a trim.
+        newest = max(versions, default=None)
+        if newest is None:
+            return None
+        return RegionManifest.decode(self.objects[versions[newest]][0], name=versions[newest])
+
+    def flushed(self) -> dict[UUID, int]:
+        """Up to which position the log of each region is in generations."""
+        found = {region: self.manifest(region) for region in self.regions}
+        return {region: m.replay_after for region, m in found.items() if m is not None}
+
+    def look(self) -> None:
+        """Raise AssertionError when a promise is broken now."""
+        rows = dict(self.base.newest.rows)
+        assert len(rows) == len(self.base.newest.rows), "a key is in the base table twice"
+        for region in self.regions:
+            manifest = self.manifest(region)
+            if manifest is None:
+                continue
+            self._look_at_history(region, manifest)
+            merged = self.base.newest.merged.get(region, 0)
+            for flushed in manifest.flushed:
+                if flushed.generation > merged:
+                    key = rows_key(region, flushed.path)
+                    assert key in self.objects, f"generation {flushed} is named and gone"
+                    rows |= self.generation(key)
+            rows |= self._logged(region, manifest)
+        self._look_at_what_is_kept()
+        seen = {key: value for key, value in rows.items() if value != DELETED}
+        self.truth.check(seen, since=self.world.now, what="all that is stored")
+
+    def generation(self, key: str) -> Rows:
+        """Rows of a generation."""
+        rows: Rows = pickle.loads(self.objects[key][0])
+        return rows
+
+    def _logged(self, region: UUID, manifest: RegionManifest) -> Rows:
+        inside = f"{wal_dir(region)}/"
+        entries = {}
+        for key, (data, _) in self.objects.items():
+            if key.startswith(inside):
+                position = parse_wal_name(key.removeprefix(inside))
+                if position is not None and position > manifest.replay_after:
+                    entries[position] = decode_entry(data, name=key)
+        rows: Rows = {}
+        for number, position in enumerate(sorted(entries), manifest.replay_after + 1):
+            assert number == position, f"entry {number} of the log is gone"
+            rows |= shown(SHAPE.adopt(b)[0] for b in entries[position].batches if b.num_rows)
+        return rows
+
+    def _look_at_history(self, region: UUID, manifest: RegionManifest) -> None:
+        before = self._seen.get(region)
+        if before is not None:
+            for name in ("version", "writer_epoch", "current_generation", "replay_after"):
+                assert getattr(manifest, name) >= getattr(before, name), f"{name} fell back"
+        self._seen[region] = manifest
+        for flushed in manifest.flushed:
+            self._paths[region, flushed.generation] = flushed.path
+        numbers = [flushed.generation for flushed in manifest.flushed]
+        assert numbers == sorted(set(numbers)), f"generations out of order: {numbers}"
+
+    def _look_at_what_is_kept(self) -> None:
+        """Versions with a tag, and those that were the newest a retention ago or later."""
+        kept = dict(self.base.tags)
+        since = self.world.time() - self.retention
+        replaced = self.world.time()
+        for version in reversed(self.base.versions):
+            if replaced < since:
+                break
+            kept[f"version {version.number}"] = version
+            replaced = version.written
+        for name, version in kept.items():
+            for (region, number), path in self._paths.items():
+                if number > version.covered(region):
+                    key = rows_key(region, path)
+                    assert key in self.objects, f"{name} needs generation {number}, gone"

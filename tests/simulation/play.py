@@ -1,0 +1,201 @@
+"""A play: who is there, what may go wrong, and what must be true at every moment and in the end.
+
+``python -m simulation.play SEED [STEPS]`` plays one again and tells the end of what happened.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from random import Random
+
+from simulation.jobs import GRACE, ORPHAN_AGE, RETENTION, Client
+from simulation.lake import Lake
+from simulation.world import CALM, Odds, Process, World
+from simulation.writers import Writer
+
+from memwal.format.names import parse_generation_name
+
+STEPS = 4_000
+_STEPS_PER_LOOK = 40
+
+
+@dataclass(frozen=True)
+class Played:
+    """What a play came to.
+
+    Attributes
+    ----------
+    steps, acknowledged, reads : int
+    faults : collections.Counter
+        By kind.
+    seconds : float
+        Of the world's own time.
+    """
+
+    steps: int
+    acknowledged: int
+    reads: int
+    faults: Counter[str]
+    seconds: float
+
+
+class BrokenPromise(AssertionError):
+    """What a play found: the promise, the seed, and the last of what happened."""
+
+
+def play(seed: int, steps: int = STEPS) -> Played:
+    """Play once.
+
+    Raises
+    ------
+    BrokenPromise
+        Something was seen that must not be.
+    """
+    world = World(seed, _odds(Random(seed)))
+    lake = Lake(world, Random(seed).choice([1, 1, 2, 3]), RETENTION)
+    try:
+        _Cast(world, lake).play(steps)
+    except AssertionError as broken:
+        told = "\n".join(world.told[-80:])
+        raise BrokenPromise(
+            f"seed {seed}, after {world.steps} steps: {broken}\n{told}\n"
+            f"play it again: PYTHONPATH=tests python -m simulation.play {seed} {steps}"
+        ) from broken
+    return Played(world.steps, lake.truth.acknowledged, lake.truth.reads, world.faults, world.now)
+
+
+def _odds(dice: Random) -> Odds:
+    """Some worlds are harsh in one way, some in all, some in none."""
+    odds = Odds()
+    harsh = dice.choice(["nothing", "all", "late", "twice", "after", "pause", "kill", "cut_off"])
+    if harsh == "nothing":
+        return CALM
+    if harsh == "all":
+        return Odds(0.03, 0.03, 0.02, 0.02, 0.01, 0.006, 0.002)
+    return replace(odds, **{harsh: getattr(odds, harsh) * 8})
+
+
+class _Cast:
+    """The processes of a play."""
+
+    def __init__(self, world: World, lake: Lake) -> None:
+        self._world = world
+        self._lake = lake
+        self._failure: BaseException | None = None
+        self._processes: list[Process] = []
+
+    def play(self, steps: int) -> None:
+        """Let everybody live, then clean up, and look at what is left."""
+        dice, lake = self._world.dice, self._lake
+        for region in lake.regions:
+            for number in range(dice.choice([1, 1, 2, 3])):
+                self._enter(
+                    f"writer {region.int}.{number}",
+                    lambda process, region=region: Writer(lake, process, region).live(),
+                )
+        for name, job, seconds, most in (
+            ("merger", Client.merge, 60.0, 3),
+            ("indexer", Client.build_index, 60.0, 1),
+            ("collector", Client.collect, 300.0, 2),
+            ("reader", Client.read, 20.0, 2),
+            ("tagger", Client.tag, 600.0, 1),
+            ("direct", Client.write_directly, 60.0, 1),
+        ):
+            for number in range(dice.randint(1, most)):
+                self._enter(
+                    f"{name} {number}",
+                    lambda process, job=job, seconds=seconds: self._client(process, job, seconds),
+                )
+        self._run(lambda: self._world.steps >= steps)
+        self._end()
+
+    def _client(self, process: Process, job: Callable[[Client], None], seconds: float) -> None:
+        client = Client(self._lake, process)
+        client.again_and_again(lambda: job(client), seconds)
+
+    def _enter(self, name: str, life: Callable[[Process], None], after: float = 0.0) -> None:
+        """A process that comes back a while after it was killed."""
+        process = Process(name, slow=self._world.dice.choice([1, 1, 1, 5, 30]))
+        self._processes.append(process)
+
+        def guarded() -> None:
+            try:
+                life(process)
+            except AssertionError as error:
+                self._failure = error
+            finally:
+                self._processes.remove(process)
+                if not self._ending:
+                    self._enter(name, life, self._world.dice.choice([0.1, 5.0, 900.0]))
+
+        self._world.start(process, guarded, after=after)
+
+    _ending = False
+
+    def _run(self, until: Callable[[], bool]) -> None:
+        looked = 0
+
+        def done() -> bool:
+            nonlocal looked
+            if self._failure is not None:
+                raise self._failure
+            if self._world.steps - looked >= _STEPS_PER_LOOK:
+                looked = self._world.steps
+                self._lake.look()
+            return until()
+
+        self._world.run(done)
+
+    def _end(self) -> None:
+        """Without faults: flush, merge, index and collect everything, and compare."""
+        world, lake = self._world, self._lake
+        self._ending = True
+        for process in list(self._processes):
+            process.dead = True
+        world.odds = CALM
+        world.run(lambda: False)
+        finisher = Process("finisher")
+        failures: list[BaseException] = []
+
+        def finish() -> None:
+            try:
+                for region in lake.regions:
+                    Writer(lake, finisher, region).finish()
+                client = Client(lake, finisher)
+                lake.base.tags.clear()
+                client.merge(everything=True)
+                client.build_index()
+                for _ in range(3):
+                    world.sleep(sum(a.total_seconds() for a in (GRACE, RETENTION, ORPHAN_AGE)))
+                    client.collect()
+            except BaseException as error:
+                failures.append(error)
+
+        world.start(finisher, finish)
+        world.run(lambda: False)
+        if failures:
+            raise AssertionError(f"cleaning up failed: {failures[0]!r}") from failures[0]
+        lake.look()
+        rows = dict(lake.base.newest.rows)
+        lake.truth.check(rows, since=world.now, what="the base table in the end")
+        self._look_at_leftovers()
+
+    def _look_at_leftovers(self) -> None:
+        folders = {key.split("/")[2] for key in self._lake.objects if key.count("/") > 2}
+        left = [name for name in folders if parse_generation_name(name) is not None]
+        assert not left, f"generations are left: {left}"
+        most = 12 * len(self._lake.regions)
+        assert len(self._lake.objects) <= most, sorted(self._lake.objects)
+
+
+def main() -> None:
+    """Play one again."""
+    played = play(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else STEPS)
+    print(played)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""How every reader of a simulated table reads: manifests, then base table, then generations."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Mapping, Sequence
+from uuid import UUID
+
+from simulation.base import BaseClient
+from simulation.lake import Rows, rows_key
+from simulation.store import SimulatedStore
+from simulation.truth import DELETED
+
+from memwal.region.manifest_store import RegionManifestStore
+
+
+def read_table(
+    store: SimulatedStore,
+    base: BaseClient,
+    regions: Iterable[UUID],
+    memory: Mapping[UUID, Sequence[Rows]],
+) -> Rows:
+    """What somebody sees who puts generations over the base table, and memory over them.
+
+    Raises
+    ------
+    ObjectNotFoundError
+        A generation is gone: it was merged meanwhile, and everything is to be read again.
+    """
+    manifests = {region: RegionManifestStore(store, region).read_latest() for region in regions}
+    version = base.open()
+    seen = dict(version.rows)
+    for region, manifest in manifests.items():
+        for flushed in manifest.flushed if manifest is not None else ():
+            if flushed.generation > version.merged.get(region, 0):
+                seen |= pickle.loads(store.get(rows_key(region, flushed.path)))
+        for rows in memory.get(region, ()):
+            seen |= rows
+    return {key: value for key, value in seen.items() if value != DELETED}

@@ -1,0 +1,171 @@
+"""Random worlds keep their promises, and notice when a safeguard is taken out."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+from simulation import jobs, writers
+from simulation.play import BrokenPromise, play
+
+from memwal.maintenance.garbage import generations, log_entries, orphans
+from memwal.maintenance.garbage.decisions import Reason
+from memwal.maintenance.garbage.needs import Limit, Needs
+from memwal.storage.base import ObjectStore
+from memwal.writer import claim, log, tenure
+
+
+class _Endless(dict[UUID, int]):
+    """Every region may lose everything."""
+
+    def get(self, key: UUID, default: Any = None) -> Any:
+        return 1 << 40
+
+
+NOTHING_NEEDED = Limit(reason=Reason.NOT_MERGED, words="", generations=_Endless())
+FIXED = range(12)
+FRESH = int(os.environ.get("MEMWAL_SIMULATION_SEEDS", "3"))
+
+
+@pytest.mark.parametrize("seed", FIXED)
+def test_a_world_keeps_its_promises(seed: int) -> None:
+    played = play(seed, steps=1_500)
+
+    assert played.acknowledged > 20
+    assert played.reads > 20
+
+
+def test_fresh_worlds_keep_their_promises() -> None:
+    for _ in range(FRESH):
+        play(int.from_bytes(os.urandom(4)), steps=1_500)
+
+
+def test_a_seed_decides_everything() -> None:
+    assert play(7, steps=1_000) == play(7, steps=1_000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1_000, 1_100))
+def test_a_long_life_keeps_its_promises(seed: int) -> None:
+    play(seed, steps=10_000)
+
+
+# Safeguards, and how the world is without each of them.
+
+
+def no_sentinel(patch: pytest.MonkeyPatch) -> None:
+    def fence(store: ObjectStore, region: UUID, *, after: int, hint: int, **_: Any) -> int:
+        return log.find_tip(store, region, start=max(after, hint) + 1) - 1
+
+    patch.setattr(claim, "fence", fence)
+
+
+def no_look_after_a_pause(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(writers, "CHECK_SECONDS", math.inf)
+
+
+def no_epoch_at_a_flush(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(tenure.Tenure, "_check", lambda self, latest: None)
+
+
+def no_look_for_the_folder(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(tenure.Tenure, "_is_stored", lambda self, flushed: True)
+
+
+def no_bound_of_the_log(patch: pytest.MonkeyPatch) -> None:
+    judge = log_entries.judge_entries
+
+    def judged(entries: Any, history: Any, ages: Any) -> Any:
+        for positions, decision in judge(entries, history, ages):
+            if decision.reason.name == "GENERATION_KEPT":
+                yield positions, decision
+            else:
+                object.__setattr__(decision, "goes", decision.reason.name in ("UNNEEDED", "REPLAY"))
+                yield positions, decision
+
+    patch.setattr(log_entries, "judge_entries", judged)
+
+
+def only_tags(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(jobs, "Needs", lambda limits: Needs((NOTHING_NEEDED, *limits[3:])))
+
+
+def no_retention(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(jobs, "Needs", lambda limits: Needs(tuple(limits[:2] + limits[3:])))
+
+
+def no_tags(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(jobs, "Needs", lambda limits: Needs(tuple(limits[:3])))
+
+
+def no_grace(patch: pytest.MonkeyPatch) -> None:
+    judge = generations.judge_dropped
+
+    def judged(folder: Any, history: Any, needs: Any, ages: Any) -> Any:
+        decision = judge(folder, history, needs, ages)
+        if decision is not None:
+            object.__setattr__(decision, "goes", True)
+        return decision
+
+    patch.setattr(generations, "judge_dropped", judged)
+
+
+def no_second_look_at_orphans(patch: pytest.MonkeyPatch) -> None:
+    def delete(store: Any, manifests: Any, history: Any, folder: Any) -> bool:
+        orphans.folders.delete(store, manifests.region_id, folder.name)
+        return True
+
+    patch.setattr(orphans, "delete", delete)
+
+
+def no_pinned_deletes(patch: pytest.MonkeyPatch) -> None:
+    commit = jobs.BaseClient.commit
+
+    def unpinned(self: Any, read: Any, *, gone: Any = frozenset(), **given: Any) -> Any:
+        if gone:
+            return commit(self, self.open(), gone=gone)
+        return commit(self, read, **given)
+
+    patch.setattr(jobs.BaseClient, "commit", unpinned)
+
+
+def no_progress_at_the_commit(patch: pytest.MonkeyPatch) -> None:
+    commit = jobs.BaseClient.commit
+
+    def rebased(self: Any, read: Any, **given: Any) -> Any:
+        given.pop("accept", None)
+        return commit(self, read, **given)
+
+    patch.setattr(jobs.BaseClient, "commit", rebased)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "take_out",
+    [
+        no_sentinel,
+        no_look_after_a_pause,
+        no_epoch_at_a_flush,
+        no_look_for_the_folder,
+        no_bound_of_the_log,
+        only_tags,
+        no_retention,
+        no_tags,
+        no_grace,
+        no_second_look_at_orphans,
+        no_pinned_deletes,
+        no_progress_at_the_commit,
+    ],
+)
+def test_a_missing_safeguard_is_noticed(
+    take_out: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take_out(monkeypatch)
+
+    with pytest.raises(BrokenPromise):
+        for seed in range(200):
+            play(seed, steps=3_000)

@@ -1,0 +1,192 @@
+"""Writers of one region, by memwal's claim, replay, log and flush; only the files are modelled."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass, field
+from functools import partial
+from uuid import UUID
+
+from simulation.base import BaseClient
+from simulation.lake import SHAPE, Lake, Rows, rows_key, shown, stored
+from simulation.reads import read_table
+from simulation.store import SimulatedStore
+from simulation.truth import DELETED
+from simulation.world import Process
+
+from memwal.errors import (
+    MemWalError,
+    RegionFencedError,
+    StoreError,
+)
+from memwal.format.names import (
+    BLOOM_FILTER_NAME,
+    generation_dir,
+    generation_name,
+    table_manifest_keys,
+)
+from memwal.format.region_manifest import FlushedGeneration
+from memwal.writer.append import LogAppender
+from memwal.writer.claim import claim_region
+from memwal.writer.replay import replay
+from memwal.writer.tenure import Tenure
+
+CHECK_SECONDS = 10.0
+
+
+@dataclass(eq=False)
+class MemTable:
+    """Rows in memory that become a generation."""
+
+    generation: int
+    rows: Rows = field(default_factory=dict)
+    last_position: int = 0
+
+
+class Writer:
+    """One process that wants a region, and claims it again whenever it loses it."""
+
+    def __init__(self, lake: Lake, process: Process, region: UUID) -> None:
+        self._lake = lake
+        self._world = lake.world
+        self._process = process
+        self._region = region
+        self._store = SimulatedStore(lake.world, process, lake.objects)
+        self._base = BaseClient(lake.base, process)
+        self._ended: Exception | None = None
+
+    def live(self) -> None:
+        """Write until somebody kills it."""
+        while True:
+            try:
+                self._own()
+            except MemWalError as error:
+                self._world.tell(f"gives up: {type(error).__name__}: {str(error)[:100]}")
+            self._world.sleep(self._world.dice.uniform(0.1, 20))
+
+    def finish(self) -> None:
+        """Claim the region and flush what is in its log."""
+        self._claim()
+        self._seal()
+        while self._sealed:
+            self._flush_next()
+
+    def _own(self) -> None:
+        self._claim()
+        self._process.threads = [t for t in self._process.threads if not t.dead]
+        mine = self._tenure
+        self._world.start(self._process, partial(self._flush_while, mine))
+        dice = self._world.dice
+        for _ in range(dice.choice([3, 20, 100])):
+            self._world.sleep(dice.choice([0.001, 0.01, 0.5, 5.0]) * dice.random())
+            if self._ended is not None:
+                raise self._ended
+            event = dice.random()
+            if event < 0.7:
+                self._write()
+            elif event < 0.85:
+                self._seal()
+            else:
+                self._read()
+        self._ended = RegionFencedError("closed")
+
+    def _claim(self) -> None:
+        self._ended = None
+        claim = claim_region(self._store, self._region, clock=self._world.clock)
+        self._world.tell(f"claims {self._region.int} with epoch {claim.manifest.writer_epoch}")
+        self._lake.truth.fenced(self._region, self._world.now)
+        self._tenure = Tenure(self._store, claim.manifest)
+        self._active = MemTable(claim.manifest.current_generation)
+        self._sealed: list[MemTable] = []
+        self._log = LogAppender(
+            self._store,
+            self._region,
+            epoch=claim.manifest.writer_epoch,
+            writer_id=claim.writer_id,
+            next_position=claim.next_position,
+            schema=SHAPE.schema,
+            adopt=SHAPE.adopt,
+            verify_epoch=self._tenure.verify,
+            check_interval=CHECK_SECONDS,
+            verified_at=claim.verified_at,
+            clock=self._world.clock,
+        )
+        for found in replay(self._store, claim, shape=SHAPE, max_bytes=1 << 20):
+            if self._active.rows:
+                self._sealed.append(self._active)
+            assert found.batches is not None
+            rows = shown(found.batches)
+            self._active = MemTable(found.generation, rows, found.last_position)
+
+    def _write(self) -> None:
+        lake, dice = self._lake, self._world.dice
+        keys = dice.sample(self._lake.keys(self._region), dice.randint(1, 3))
+        rows = {key: DELETED if dice.random() < 0.25 else lake.new_value() for key in keys}
+        writes = lake.truth.begin(self._region, rows, self._world.now)
+        table = self._active
+        try:
+            appended = self._log.append(stored(rows), generation=table.generation)
+        except MemWalError as error:
+            self._ended = error
+            raise
+        table.rows |= shown(appended.batches)
+        table.last_position = appended.position
+        lake.truth.acknowledge(writes, appended.position, self._world.now)
+
+    def _seal(self) -> None:
+        if self._active.rows:
+            self._sealed.append(self._active)
+            self._active = MemTable(self._active.generation + 1)
+
+    # Flush
+
+    def _flush_while(self, mine: Tenure) -> None:
+        """What the thread does that flushes."""
+        while self._tenure is mine and self._ended is None:
+            try:
+                if self._sealed:
+                    self._flush_next()
+            except RegionFencedError as error:
+                if self._tenure is mine:
+                    self._ended = error
+                return
+            except MemWalError as error:
+                self._world.tell(f"flush fails: {error}")
+            self._world.sleep(self._world.dice.uniform(0.05, 3))
+
+    def _flush_next(self) -> None:
+        table, tenure = self._sealed[0], self._tenure
+        tenure.name_generation(table, partial(self._write_generation, table))
+        self._world.tell(f"flushed generation {table.generation} of {self._region.int}")
+        if self._tenure is tenure:
+            self._sealed.remove(table)
+
+    def _write_generation(self, table: MemTable) -> FlushedGeneration:
+        name = generation_name(table.generation, f"{self._world.dice.getrandbits(32):08x}")
+        folder = generation_dir(self._region, name)
+        self._store.put(rows_key(self._region, name), pickle.dumps(table.rows))
+        self._store.put(f"{folder}/{table_manifest_keys(1)[0]}", b"version 1")
+        self._store.put(f"{folder}/{BLOOM_FILTER_NAME}", b"keys")
+        return FlushedGeneration(
+            generation=table.generation,
+            path=name,
+            memory_bytes=1,
+            rows=len(table.rows),
+            key_bytes=1,
+        )
+
+    # Strong reads
+
+    def _read(self) -> None:
+        """Look at every key of the region; what was acknowledged must be there."""
+        since = self._world.now
+        memory = [dict(table.rows) for table in (*self._sealed, self._active)]
+        try:
+            seen = read_table(self._store, self._base, [self._region], {self._region: memory})
+            self._tenure.verify()
+        except StoreError:
+            return
+        mine = {key: value for key, value in seen.items() if key in self._lake.keys(self._region)}
+        self._lake.truth.check(
+            mine, since=since, what=f"the owner of {self._region.int}", region=self._region
+        )

@@ -1,0 +1,254 @@
+"""Streams into tables: each batch once, whatever Spark repeats."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from support.tables import SCHEMA, MakeTable, generations, rows, state
+
+import memwal
+import memwal.spark
+from memwal.errors import InvalidInputError, TableSetupError
+from memwal.spark import streaming
+from memwal.spark.batch_rows import BatchForm, as_table_types
+from memwal.spark.streaming import BatchWrite
+
+SOURCE = "query"
+CHANGES = "id bigint, n bigint, text string, op string, at bigint"
+
+
+def change(key: int, n: int, *, at: int = 0, op: str = "u") -> tuple[Any, ...]:
+    return key, n, f"{key}={n}", op, at
+
+
+def batch(*changes: tuple[Any, ...]) -> pa.Table:
+    columns = zip(*changes, strict=True)
+    return pa.table(dict(zip(("id", "n", "text", "op", "at"), map(list, columns), strict=True)))
+
+
+def sink(table: memwal.Table, **options: Any) -> streaming.BatchSink:
+    given = {"op_column": "op", "sequence_by": "at", "source": SOURCE} | options
+    return memwal.spark.foreach_batch(table.uri, **given)
+
+
+def task(table: memwal.Table, version: int, **options: Any) -> BatchWrite:
+    """What an executor does, without Spark."""
+    made = sink(table, **options)
+    return BatchWrite(
+        uri=table.uri,
+        form=made.form,
+        source=SOURCE,
+        version=version,
+        options=made.options,
+        storage_options={},
+    )
+
+
+def outcome(write: BatchWrite, rows: pa.Table) -> tuple[int, int]:
+    (told,) = list(write(rows.to_batches()))
+    return told["written"][0].as_py(), told["known"][0].as_py()
+
+
+class TestForm:
+    form = BatchForm(op_column="op", delete_ops=("d",), sequence_by="at")
+
+    def newest(self, rows: pa.Table, form: BatchForm = form) -> tuple[dict[int, Any], list[int]]:
+        upserts, deletes = form.newest(rows, SCHEMA, ["id"])
+        return state(upserts), deletes["id"].to_pylist()
+
+    def test_the_highest_sequence_counts_in_whatever_order(self) -> None:
+        rows = batch(change(1, 5, at=9), change(2, 1), change(1, 4, at=8), change(1, 3, at=2))
+        assert self.newest(rows) == ({1: 5, 2: 1}, [])
+
+    def test_deletes_are_told_apart_and_count_among_equals(self) -> None:
+        rows = batch(
+            *(change(1, 1, at=1), change(1, 1, at=2, op="d")),
+            *(change(2, 1, at=2, op="d"), change(2, 2, at=3)),
+            *(change(3, 1, at=3, op="d"), change(3, 2, at=3)),
+        )
+        assert self.newest(rows) == ({2: 2}, [1, 3])
+
+    def test_a_key_twice_needs_a_sequence(self) -> None:
+        form = BatchForm(op_column=None, delete_ops=(), sequence_by=None)
+        assert self.newest(batch(change(1, 1), change(2, 2)), form) == ({1: 1, 2: 2}, [])
+        with pytest.raises(InvalidInputError, match="sequence_by"):
+            self.newest(batch(change(1, 1), change(1, 2)), form)
+
+    @pytest.mark.parametrize("column", ["op", "at", "id"])
+    def test_nulls_where_something_must_be_told(self, column: str) -> None:
+        rows = batch(change(1, 1), change(2, 2))
+        place = rows.schema.get_field_index(column)
+        nulls = pa.nulls(2, rows.schema.field(column).type)
+        with pytest.raises(InvalidInputError, match=f"'{column}' is null in 2 rows"):
+            self.newest(rows.set_column(place, column, nulls))
+
+    def test_types_become_those_of_the_table_or_are_refused(self) -> None:
+        schema = pa.schema([("v", pa.list_(pa.float32(), 2)), ("u", pa.uint8()), ("n", pa.int16())])
+        rows = pa.table({"n": [1], "u": pa.array([255], pa.int16()), "v": [[0.5, 2.0]]})
+        assert as_table_types(rows, schema).schema.types == schema.types
+        with pytest.raises(InvalidInputError, match="'u' is int16 in the batch and uint8"):
+            as_table_types(rows.set_column(1, "u", pa.array([256], pa.int16())), schema)
+        with pytest.raises(InvalidInputError, match="no column 'v'"):
+            as_table_types(rows.drop_columns("v"), schema)
+
+
+class TestTask:
+    def test_comes_twice_and_is_written_once(self, make_table: MakeTable) -> None:
+        table = make_table(buckets=3)
+        with table.writer() as writer:
+            writer.upsert(rows({9: 9}))
+        changes = batch(*(change(key, 1) for key in range(8)), change(9, 0, op="d"))
+        assert outcome(task(table, 0), changes) == (3, 0)
+        assert state(table) == dict.fromkeys(range(8), 1)
+        with table.writer() as producer:
+            producer.upsert(rows({1: 7, 9: 7}))
+            assert outcome(task(table, 0), changes) == (0, 3)
+            producer.upsert(rows({2: 7}))  # not fenced: nothing was there to write
+        assert state(table) == {**dict.fromkeys(range(8), 1), 1: 7, 2: 7, 9: 7}
+
+    def test_an_older_batch_of_a_driver_that_was_paused(self, table: memwal.Table) -> None:
+        assert outcome(task(table, 5), batch(change(1, 5))) == (1, 0)
+        assert outcome(task(table, 4), batch(change(1, 4))) == (0, 1)
+        assert state(table) == {1: 5}
+
+    def test_what_is_written_and_not_flushed_is_flushed_when_it_comes_again(
+        self, table: memwal.Table
+    ) -> None:
+        writer = table.writer()
+        writer.apply(upserts=rows({1: 1}), source=SOURCE, version=0)
+        writer.abort()
+        assert state(table) == {}
+        assert outcome(task(table, 0), batch(change(1, 1))) == (0, 1)
+        assert state(table) == {1: 1}
+        assert len(generations(table)) == 1
+
+    def test_two_attempts_at_once(
+        self, table: memwal.Table, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The second one claims the region while the first one is about to write."""
+        real = memwal.Table.writer
+        others = []
+
+        def claimed_by_another(self: memwal.Table, **options: Any) -> Any:
+            writer = real(self, **options)
+            if not others:
+                writer.claim()
+                others.append(True)
+                others.append(outcome(task(table, 0), batch(change(1, 1))))
+            return writer
+
+        monkeypatch.setattr(memwal.Table, "writer", claimed_by_another)
+        assert outcome(task(table, 0), batch(change(1, 1))) == (0, 1)
+        assert others == [True, (1, 0)]
+        assert state(table) == {1: 1}
+
+    def test_gives_up_after_some_tries(
+        self, table: memwal.Table, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from memwal.errors import RegionFencedError
+
+        tries = []
+
+        def fenced(self: memwal.Table, **options: Any) -> Any:
+            tries.append(1)
+            raise RegionFencedError("again")
+
+        monkeypatch.setattr(memwal.Table, "writer", fenced)
+        monkeypatch.setattr(streaming, "_BACKOFF_SECONDS", 0.0)
+        with pytest.raises(RegionFencedError):
+            list(task(table, 0)(batch(change(1, 1)).to_batches()))
+        assert len(tries) == 6
+
+    def test_deletes_of_rows_of_which_only_the_key_is_given(self, make_table: MakeTable) -> None:
+        schema = pa.schema([*SCHEMA, pa.field("must", pa.string(), nullable=False)])
+        table = make_table(schema, buckets=2)
+        full = batch(change(1, 1), change(2, 2)).append_column("must", pa.array(["a", "b"]))
+        outcome(task(table, 0), full)
+        gone = batch((1, None, None, "d", 1)).append_column("must", pa.nulls(1, pa.string()))
+        outcome(task(table, 1), gone)
+        assert table.scan().to_table()["id"].to_pylist() == [2]
+
+
+def test_refuses_at_once_what_cannot_work(make_table: MakeTable, tmp_path: Path) -> None:
+    with pytest.raises(TableSetupError):
+        memwal.spark.foreach_batch(str(tmp_path / "nothing"))
+    table = make_table()
+    with pytest.raises(InvalidInputError, match="key"):
+        memwal.spark.foreach_batch(table.uri, op_column="id")
+    with pytest.raises(InvalidInputError, match="max_parallelism"):
+        memwal.spark.foreach_batch(table.uri, max_parallelism=0)
+
+
+def test_secrets_are_not_shown(table: memwal.Table) -> None:
+    made = sink(table, storage_options={"aws_secret_access_key": "hush"})
+    assert "hush" not in repr(made)
+
+
+class TestStream:
+    @pytest.mark.slow
+    def test_a_stream_with_deletes_goes_on_from_its_checkpoint(
+        self, spark: Any, make_table: MakeTable, tmp_path: Path
+    ) -> None:
+        table = make_table(buckets=4)
+        folder = tmp_path / "changes"
+
+        def run(source: str | None = None) -> None:
+            stream = spark.readStream.schema(CHANGES).json(str(folder))
+            query = (
+                stream.writeStream.foreachBatch(sink(table, source=source))
+                .option("checkpointLocation", str(tmp_path / "checkpoint"))
+                .trigger(availableNow=True)
+                .start()
+            )
+            query.awaitTermination()
+
+        def add(name: str, *changes: tuple[Any, ...]) -> None:
+            folder.mkdir(exist_ok=True)
+            names = CHANGES.replace(" bigint", "").replace(" string", "").split(", ")
+            frame = batch(*changes).select(names).to_pandas()
+            frame.to_json(folder / name, orient="records", lines=True)
+
+        add("0.json", *(change(key, key, at=key) for key in range(20)))
+        run()
+        assert state(table) == {key: key for key in range(20)}
+        add("1.json", change(1, 0, at=30, op="d"), change(2, 5, at=31), change(2, 4, at=30))
+        run()
+        expected = {key: key for key in range(20) if key != 1} | {2: 5}
+        assert state(table) == expected
+
+        # The checkpoint loses the end of the last batch, which comes again, after another producer.
+        for file in (tmp_path / "checkpoint" / "commits").glob("*1*"):
+            file.unlink()
+        with table.writer() as producer:
+            producer.upsert(rows({1: 8, 2: 8}))
+        run()
+        assert state(table) == expected | {1: 8, 2: 8}
+
+    def test_several_tasks_share_the_regions(self, spark: Any, make_table: MakeTable) -> None:
+        table = make_table(buckets=5)
+        frame = spark.createDataFrame([change(k, k) for k in range(200)], CHANGES).repartition(3)
+        sink(table, max_parallelism=3)(frame, 0)
+        assert state(table) == {key: key for key in range(200)}
+        assert {len(generations(table, region)) for region in table.region_ids()} == {1}
+        frame = spark.createDataFrame([change(k, 0) for k in range(200)], CHANGES)
+        sink(table)(frame, 0)
+        assert state(table) == {key: key for key in range(200)}
+
+    @pytest.mark.slow
+    def test_regions_that_only_the_data_tells(self, spark: Any, make_table: MakeTable) -> None:
+        table = make_table(region_spec=memwal.RegionSpec.truncate("id", 10))
+        frame = spark.createDataFrame([change(k, k) for k in range(60)], CHANGES)
+        sink(table, max_parallelism=4)(frame, 0)
+        assert state(table) == {key: key for key in range(60)}
+        assert len(table.region_ids()) == 6
+
+    def test_a_batch_that_does_not_fit(self, spark: Any, table: memwal.Table) -> None:
+        frame = spark.createDataFrame([(1, 2)], "id bigint, n bigint")
+        with pytest.raises(InvalidInputError, match="batch 0 lacks the columns text, op, at"):
+            sink(table)(frame, 0)
+        with pytest.raises(InvalidInputError, match="source"):
+            sink(table, source=None)(spark.createDataFrame([change(1, 1)], CHANGES), 0)
+        assert state(table) == {}

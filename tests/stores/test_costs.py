@@ -1,0 +1,52 @@
+"""How many requests operations make; ``docs/stores.md`` has the figures, ``-s`` prints them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from support.store_gateway import Gateway
+from support.tables import keys, rows
+
+import memwal
+from memwal.maintenance.doctor import diagnose
+
+pytestmark = pytest.mark.slow
+
+
+def test_what_operations_cost(table: memwal.Table, gateway: Gateway) -> None:
+    gateway.taken()
+
+    def cost(what: str, operation: Callable[[], object], *, most: int) -> None:
+        operation()
+        seen = Counter(gateway.methods())
+        print(f"{what:28} {sum(seen.values()):4} {dict(sorted(seen.items()))}")
+        assert sum(seen.values()) <= most, (what, seen)
+
+    at_once = timedelta(0)
+    uri, options = table.uri, table.location.storage_options
+    cost("open", lambda: memwal.open(uri, storage_options=options), most=5)
+    writer = table.writer()
+    cost("claim", writer.claim, most=18)
+    writer.upsert(rows({0: 0}))
+    gateway.taken()
+    cost("append", lambda: writer.upsert(rows({1: 1})), most=1)
+    cost("flush", writer.flush, most=36)
+    cost("close, all flushed", writer.close, most=2)
+    cost("scan, first", lambda: table.scan().to_table(), most=16)
+    cost("scan, again", lambda: table.scan().to_table(), most=9)
+    cost("lookup", lambda: table.lookup(keys(1)), most=14)
+    cost("status", table.status, most=13)
+    cost("merge, one region", table.merge, most=33)
+    cost("snapshot", table.build_snapshot, most=27)
+    cost("scan, merged", lambda: table.scan().to_table(), most=9)
+    for name in ("collection, first", "collection, second"):
+        cost(
+            name,
+            lambda: table.collect_garbage(dry_run=False, grace=at_once, retention=at_once),
+            most=36,
+        )
+    cost("verify", table.verify, most=44)
+    cost("doctor", lambda: diagnose(table.location), most=450)

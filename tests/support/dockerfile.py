@@ -1,0 +1,239 @@
+"""A Dockerfile as data, and its stages carried out in a folder, without an engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+
+INSTRUCTIONS = {
+    "ARG", "CMD", "COPY", "ENTRYPOINT", "ENV", "FROM", "LABEL", "RUN", "USER", "WORKDIR"
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Step:
+    """An instruction: ``RUN``, its flags (``--mount=...``), and the rest with lines joined."""
+
+    keyword: str
+    flags: tuple[str, ...]
+    text: str
+    line: int
+
+    def words(self) -> list[str]:
+        """The rest, as JSON if it is a list, else as a shell splits it."""
+        return json.loads(self.text) if self.text.startswith("[") else shlex.split(self.text)
+
+    def pairs(self) -> dict[str, str]:
+        """``A=b C=d`` of ``ENV``, ``LABEL`` and ``ARG``; an ``ARG`` without default is empty."""
+        return {key: value for key, _, value in (word.partition("=") for word in self.words())}
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What begins with ``FROM base AS name``."""
+
+    name: str
+    base: str
+    steps: tuple[Step, ...]
+
+    def of(self, *keywords: str) -> list[Step]:
+        return [step for step in self.steps if step.keyword in keywords]
+
+
+@dataclass(frozen=True)
+class Dockerfile:
+    """Arguments before the first stage, and the stages by name, in order."""
+
+    arguments: dict[str, str]
+    stages: dict[str, Stage]
+
+    def line(self, name: str) -> list[Stage]:
+        """A stage and those that it is built on, from the lowest."""
+        stage = self.stages[name]
+        return [*(self.line(stage.base) if stage.base in self.stages else []), stage]
+
+    def lasting(self, name: str, keyword: str) -> Step | None:
+        """The last ``USER``, ``ENTRYPOINT``, ... that counts for a stage."""
+        found = [step for stage in self.line(name) for step in stage.of(keyword)]
+        return found[-1] if found else None
+
+    def environment(self, name: str) -> dict[str, str]:
+        """``ENV`` of a stage and those below it."""
+        return {
+            key: value
+            for stage in self.line(name)
+            for step in stage.of("ENV")
+            for key, value in step.pairs().items()
+        }
+
+
+def read(path: Path) -> Dockerfile:
+    arguments: dict[str, str] = {}
+    stages: dict[str, Stage] = {}
+    for step in _steps(path.read_text()):
+        if step.keyword == "FROM":
+            base, _, name = re.fullmatch(r"(\S+)( AS (\S+))?", step.text).groups()  # type: ignore[union-attr]
+            base = re.sub(r"\$\{(\w+)\}", lambda found: arguments[found.group(1)], base)
+            stages[name or str(len(stages))] = current = Stage(name or "", base, ())
+        elif not stages:
+            arguments.update(step.pairs())
+        else:
+            current = Stage(current.name, current.base, (*current.steps, step))
+            stages[current.name] = current
+    return Dockerfile(arguments, stages)
+
+
+def _steps(text: str) -> Iterator[Step]:
+    joined, first = "", 0
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        first = first if joined else number
+        joined += line.strip().removesuffix("\\")
+        if line.endswith("\\"):
+            continue
+        keyword, _, rest = joined.partition(" ")
+        if keyword not in INSTRUCTIONS:
+            raise ValueError(f"line {first}: {keyword} is not read here")
+        flags = []
+        while found := re.match(r"(--\S+)\s+", rest):
+            flags.append(found.group(1))
+            rest = rest[found.end() :]
+        yield Step(keyword, tuple(flags), rest.strip(), first)
+        joined = ""
+
+
+def context(root: Path, ignore: Path) -> set[str]:
+    """Files that go to an engine: below ``root`` and not left out by a ``.dockerignore``."""
+    rules = [
+        line.strip() for line in ignore.read_text().splitlines() if line.strip() and line[0] != "#"
+    ]
+    found = set()
+    for folder, names, files in os.walk(root):
+        inside = Path(folder).relative_to(root)
+        # Folders that are left out whole are not gone through: Git's and environments' are large.
+        names[:] = [name for name in names if _wanted((inside / name).as_posix(), rules, True)]
+        found |= {
+            path for name in files if _wanted(path := (inside / name).as_posix(), rules, False)
+        }
+    return found
+
+
+def _wanted(path: str, rules: list[str], folder: bool) -> bool:
+    wanted = True
+    parts = path.split("/")
+    heads = ["/".join(parts[: count + 1]) for count in range(len(parts))]
+    for rule in rules:
+        pattern = rule.removeprefix("!")
+        if rule.startswith("!") and folder and pattern.startswith(f"{path}/"):
+            wanted = True
+        elif any(_matches(head, pattern) for head in heads):
+            wanted = rule.startswith("!")
+    return wanted
+
+
+def _matches(path: str, pattern: str) -> bool:
+    if pattern.startswith("**/"):
+        return fnmatch(path.rsplit("/", 1)[-1], pattern.removeprefix("**/"))
+    parts, wanted = path.split("/"), pattern.split("/")
+    return len(parts) == len(wanted) and all(map(fnmatch, parts, wanted))
+
+
+class Bench:
+    """Carries stages out in a folder that takes the place of ``/``.
+
+    ``COPY`` and ``RUN`` are done as they stand, with ``/opt``, ``/src`` and ``/dist`` below the
+    folder, ``/usr/bin/python3`` another Python, and the caches those of this user. Packages of
+    Debian are left to an engine.
+    """
+
+    def __init__(
+        self, dockerfile: Dockerfile, root: Path, source: Path, files: set[str], python: Path
+    ) -> None:
+        self._dockerfile = dockerfile
+        self._root = root
+        self._source = source
+        self._files = files
+        self._python = python
+        self._done: set[str] = set()
+
+    def place(self, text: str) -> str:
+        """Text with the paths of the image made those of the folder."""
+        moved = re.sub(r"(?<![\w./-])/(opt|src|dist)\b", rf"{self._root}/\1", text)
+        return moved.replace("/usr/bin/python3", str(self._python))
+
+    def environment_of(self, image: str, environ: Mapping[str, str]) -> Path:
+        """Make the environment of Python that an image copies, and return where it is."""
+        ((origin, place),) = (
+            (step.flags[0].removeprefix("--from="), step.words()[-1])
+            for step in self._dockerfile.stages[image].of("COPY")
+            if step.flags
+        )
+        shutil.rmtree(self.place(place), ignore_errors=True)
+        self.run(origin, environ)
+        return Path(self.place(place))
+
+    def environment(self, name: str, environ: Mapping[str, str]) -> dict[str, str]:
+        """``ENV`` of a stage, in the folder."""
+        return {
+            key: self.place(value).replace("$PATH", environ["PATH"])
+            for key, value in self._dockerfile.environment(name).items()
+        }
+
+    def run(self, name: str, environ: Mapping[str, str]) -> None:
+        """Carry out a stage, and first what it is built on and copies from; each once."""
+        if name in self._done:
+            return
+        stage = self._dockerfile.stages[name]
+        if stage.base in self._dockerfile.stages:
+            self.run(stage.base, environ)
+        variables = {**environ, **self.environment(name, environ)}
+        folder = self._root
+        for step in stage.steps:
+            if step.keyword == "WORKDIR":
+                folder = Path(self.place(step.text))
+                folder.mkdir(parents=True, exist_ok=True)
+            elif step.keyword == "COPY":
+                self._copy(step, folder, environ)
+            elif step.keyword == "RUN" and "apt-get" not in step.text:
+                self._shell(step, folder, variables)
+        self._done.add(name)
+
+    def _copy(self, step: Step, folder: Path, environ: Mapping[str, str]) -> None:
+        *sources, target = step.words()
+        (origin,) = [flag.removeprefix("--from=") for flag in step.flags] or [""]
+        if origin:
+            self.run(origin, environ)
+            # The stages share one folder: what one makes for another is in place.
+            assert sources == [target], f"line {step.line}: copied to another place"
+            return
+        place = Path(self.place(target)) if target.startswith("/") else folder / target
+        for source in sources:
+            below = sorted(name for name in self._files if name.startswith(f"{source}/"))
+            copies = {name: place / Path(name).relative_to(source) for name in below}
+            if source in self._files:
+                copies[source] = place / Path(source).name if target[-1] in "./" else place
+            assert copies, f"line {step.line}: nothing of {source} goes to the engine"
+            for name, copy in copies.items():
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(self._source / name, copy)
+
+    def _shell(self, step: Step, folder: Path, variables: Mapping[str, str]) -> None:
+        done = subprocess.run(
+            ["/bin/sh", "-euc", self.place(step.text)],
+            cwd=folder,
+            env=dict(variables),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        if done.returncode != 0:
+            raise AssertionError(f"line {step.line}: exit code {done.returncode}\n{done.stdout}")

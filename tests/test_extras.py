@@ -1,0 +1,97 @@
+"""What is said when a part of memwal is asked for that is not installed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from memwal.errors import MissingExtraError
+from memwal.extras import needs
+
+ROOT = Path(__file__).resolve().parents[1]
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+
+ABSENT = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name in ("typer", "rich", "sqlalchemy", "alembic", "pyspark", "great_expectations",
+                    "prometheus_client", "datafusion", "psycopg", "psycopg2"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Absent())
+"""
+
+ASKED = {
+    "catalog": "from memwal.catalog import Catalog",
+    "spark": "from memwal.spark.session import spark_session; spark_session('app')",
+    "quality": "from memwal.quality.great_expectations import load_gx; load_gx()",
+    "metrics": "from memwal.telemetry.endpoint import MetricsEndpoint; MetricsEndpoint(None)",
+    "expressions": (
+        "import pyarrow as pa; from memwal.region.expressions import Expression; "
+        "Expression('col0', pa.int64(), 1).value_type([pa.int64()])"
+    ),
+}
+"""Extra to code that needs it."""
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.run(
+        [sys.executable, *arguments], env=env, capture_output=True, text=True, check=False
+    )
+
+
+def test_each_part_names_its_extra() -> None:
+    code = f"""{ABSENT}
+import json
+from memwal.errors import MissingExtraError
+said = {{}}
+for extra, asked in {ASKED!r}.items():
+    try:
+        exec(asked, {{}})
+    except MissingExtraError as error:
+        said[extra] = str(error)
+print(json.dumps(said))
+"""
+    done = run("-c", code)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert list(said) == list(ASKED)
+    assert set(ASKED) <= set(EXTRAS)
+    for extra, message in said.items():
+        assert f"pip install 'memwal[{extra}]'" in message
+
+
+def test_the_program_names_its_extra() -> None:
+    done = run("-c", f"{ABSENT}\nfrom memwal.__main__ import main\nmain()")
+    assert done.returncode == 2
+    assert (done.stdout, done.stderr.count("\n")) == ("", 1)
+    assert "pip install 'memwal[cli]'" in done.stderr
+
+
+@pytest.mark.parametrize("url", ["postgresql+psycopg://u:hunter2@h/d", "postgresql://u:hunter2@h"])
+def test_a_catalog_names_the_extra_of_its_driver(url: str) -> None:
+    code = f"""
+import sys
+sys.modules["psycopg"] = sys.modules["psycopg2"] = None
+from memwal.catalog import Catalog
+Catalog({url!r})
+"""
+    done = run("-c", code)
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("memwal.errors.MissingExtraError")
+    assert "pip install 'memwal[postgres]'" in last
+    assert "hunter2" not in last
+
+
+def test_a_mistake_of_ours_is_not_told_as_an_extra() -> None:
+    with pytest.raises(ModuleNotFoundError), needs("catalog"):
+        import memwal.no_such_module  # noqa: F401
+    with pytest.raises(MissingExtraError, match="no_such_package is not installed"), needs("cli"):
+        import no_such_package  # noqa: F401
