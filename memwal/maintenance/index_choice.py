@@ -28,6 +28,8 @@ def choose_indexes(
 
     Parameters
     ----------
+    location : TableLocation
+        Where the table is: ``table.location`` of an open one.
     add, remove : collection of str
         Names of indexes of the base table.
 

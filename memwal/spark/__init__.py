@@ -19,6 +19,13 @@ def foreach_batch(uri: str, **options: Any) -> BatchSink:
     """Return what ``DataStreamWriter.foreachBatch`` calls to write a stream into a table.
 
     See :func:`memwal.spark.streaming.foreach_batch`.
+
+    Parameters
+    ----------
+    uri : str
+        Address of the table.
+    **options :
+        As of that function.
     """
     from memwal.spark import streaming
 

@@ -2,7 +2,7 @@
 
 A batch comes again when its driver dies before the checkpoint says that it is through, and so does
 a task that Spark tries twice or runs speculatively. Neither the checkpoint nor the order of tasks
-is relied upon: a batch is a step of its query (docs/design/0007), which each region takes once. The
+is relied upon: a batch is a step of its query (docs/design/0008), which each region takes once. The
 rows of a region are brought into one task, which writes them as one entry of the region's log.
 """
 

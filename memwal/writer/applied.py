@@ -1,4 +1,4 @@
-"""Which steps a region has, as its log tells (see docs/design/0007).
+"""Which steps a region has, as its log tells (see docs/design/0008).
 
 Every entry that is a step tells the newest step of each source, so that the newest such entry tells
 all. What the collector takes from the log it writes into a *book* first: a book covers the log up

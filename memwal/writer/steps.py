@@ -1,4 +1,4 @@
-"""Steps of a source, each of which a region takes once (see docs/design/0007)."""
+"""Steps of a source, each of which a region takes once (see docs/design/0008)."""
 
 from __future__ import annotations
 
