@@ -116,6 +116,3 @@ def test_the_version_stands_in_one_place() -> None:
 
 def test_a_checkout_has_its_applications_beside_the_package() -> None:
     assert (apps_folder() / "merge.py").is_file()
-    from memwal_airflow.dag_bundle import dags_folder
-
-    assert (dags_folder() / "memwal_tables.py").is_file()
