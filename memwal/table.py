@@ -288,7 +288,10 @@ class Table(Reads):
     def choose_indexes(
         self, *, add: Collection[str] = (), remove: Collection[str] = ()
     ) -> list[str]:
-        """Maintain more indexes or fewer: :func:`memwal.maintenance.index_choice.choose_indexes`."""
+        """Maintain more indexes, or fewer.
+
+        See :func:`memwal.maintenance.index_choice.choose_indexes`.
+        """
         from memwal.maintenance.index_choice import choose_indexes
 
         return choose_indexes(self.location, add=add, remove=remove)
