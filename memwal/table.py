@@ -288,7 +288,9 @@ class Table(Reads):
     def choose_indexes(
         self, *, add: Collection[str] = (), remove: Collection[str] = ()
     ) -> list[str]:
-        """Maintain more indexes, or fewer: :func:`memwal.maintenance.index_choice.choose_indexes`.
+        """Maintain more indexes, or fewer.
+
+        See :func:`memwal.maintenance.index_choice.choose_indexes`.
 
         Parameters
         ----------

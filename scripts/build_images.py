@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import argparse
 import os
+import runpy
 import shlex
 import shutil
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -68,10 +68,10 @@ def read_source(environ: Mapping[str, str] = os.environ) -> Source:
     environ : mapping, default ``os.environ``
         Where ``SOURCE_DATE_EPOCH`` is read, in seconds; else the time of the last commit, else 0.
     """
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    version = runpy.run_path(str(ROOT / "memwal" / "version.py"))["__version__"]
     epoch = environ.get("SOURCE_DATE_EPOCH") or git("log", "-1", "--format=%ct") or "0"
     revision = git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
-    return Source(project["version"], revision, int(epoch))
+    return Source(version, revision, int(epoch))
 
 
 def default_base() -> str:

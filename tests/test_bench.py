@@ -211,13 +211,19 @@ def test_the_model_of_costs_is_printed() -> None:
 
 
 def test_small_commits_end_with_the_same_rows(tmp_path: Path) -> None:
-    command = [sys.executable, str(ROOT / "bench" / "small_commits.py"), "--upserts", "4", "--json"]
+    command = [
+        sys.executable,
+        str(ROOT / "bench" / "small_commits.py"),
+        "--upserts",
+        "12",
+        "--json",
+    ]
     done = subprocess.run(
         [*command, "--folder", str(tmp_path)], check=True, stdout=subprocess.PIPE, text=True
     )
 
     found = json.loads(done.stdout)
     assert found["plain"]["rows"] == found["memwal"]["rows"]
-    assert found["plain"]["versions"] == 2 + 4
+    assert found["plain"]["versions"] == 2 + 12
     assert found["memwal"]["versions"] < found["plain"]["versions"]
     assert len(found["plain"]["windows_ms"]) == len(found["memwal"]["windows_ms"]) == 4

@@ -102,6 +102,16 @@ def diagnose(location: TableLocation) -> Diagnosis:
     About four hundred small requests, some of them at once. What they write has names that begin
     with ``_probe-``, next to the table's own folders, and is deleted in the end.
 
+    Parameters
+    ----------
+    location : TableLocation
+        Of the table; there need not be one yet.
+
+    Returns
+    -------
+    Diagnosis
+        What was found, each with what to do.
+
     Raises
     ------
     InvalidInputError

@@ -24,7 +24,7 @@ def foreach_batch(uri: str, **options: Any) -> BatchSink:
     ----------
     uri : str
         Address of the table.
-    **options :
+    **options
         As of that function.
     """
     from memwal.spark import streaming

@@ -6,16 +6,16 @@ import importlib.util
 import shlex
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 from support import dockerfile
 
+from memwal.version import __version__ as VERSION
+
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "build_images.py"
-VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import tomllib
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,9 +20,10 @@ from sqlalchemy import create_engine, make_url, text
 from support import dockerfile
 from support.postgres import PostgresServer
 
+from memwal.version import __version__ as VERSION
+
 ROOT = Path(__file__).resolve().parents[2]
 DOCKER = ROOT / "docker"
-VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 # As an engine does, which nothing is set for.
 TEXT = re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", (DOCKER / "compose.yaml").read_text())
 COMPOSE: dict[str, Any] = yaml.safe_load(TEXT)
