@@ -226,4 +226,4 @@ def test_small_commits_end_with_the_same_rows(tmp_path: Path) -> None:
     assert found["plain"]["rows"] == found["memwal"]["rows"]
     assert found["plain"]["versions"] == 2 + 12
     assert found["memwal"]["versions"] < found["plain"]["versions"]
-    assert len(found["plain"]["windows_ms"]) == len(found["memwal"]["windows_ms"]) == 4
+    assert len(found["plain"]["windows_ms"]) == len(found["memwal"]["windows_ms"]) == 12
