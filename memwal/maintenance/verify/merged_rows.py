@@ -16,8 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from memwal.errors import CorruptDataError
-from memwal.format.names import generation_dir
+from memwal.errors import CorruptDataError, ObjectNotFoundError
+from memwal.format.names import BLOOM_FILTER_NAME, generation_dir
 from memwal.format.region_manifest import RegionManifest
 from memwal.maintenance.verify.direct_writes import only_merges_since
 from memwal.maintenance.verify.findings import Finding
@@ -132,7 +132,7 @@ def _check_group(
     chosen: Mapping[UUID, Collection[int]] | None,
 ) -> Iterator[Finding]:
     try:
-        newest = _newest(base, regions)
+        newest = _newest_of_stored(base, regions)
         sound = np.zeros(len(newest.keys), np.bool_)
         for number, stored in enumerate(newest.stored):
             source = stored.source
@@ -143,6 +143,28 @@ def _check_group(
         yield Finding.of("table-file-damaged", "data", text)
         return
     yield from _check_coverage(base, newest, sound)
+
+
+def _newest_of_stored(base: BaseTable, regions: Sequence[_Region]) -> _Newest:
+    """As :func:`_newest`, without regions of which a generation is collected meanwhile."""
+    while True:
+        try:
+            return _newest(base, regions)
+        except ObjectNotFoundError:
+            # Whether it was to go is said elsewhere.
+            left = [region for region in regions if _is_stored(base, region)]
+            if len(left) == len(regions):
+                raise
+            regions = left
+
+
+def _is_stored(base: BaseTable, region: _Region) -> bool:
+    """Whether a collector has begun with none of its generations."""
+    store = base.location.store
+    return all(
+        store.exists(f"{one.folder}/{BLOOM_FILTER_NAME}")
+        for one in (*region.merged, *region.waiting)
+    )
 
 
 def _newest(base: BaseTable, regions: Sequence[_Region]) -> _Newest:

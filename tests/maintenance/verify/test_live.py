@@ -12,7 +12,9 @@ from support.tables import folder, numbered, rows, state
 
 import memwal
 from memwal.errors import ConflictError
-from memwal.maintenance.verify import Depth, repair, verify
+from memwal.maintenance.garbage import folders, generations
+from memwal.maintenance.verify import Depth, merged_rows, repair, verify
+from memwal.region.manifest_store import RegionManifestStore
 
 
 class Life:
@@ -51,6 +53,30 @@ def upkeep(table):
         return
     table.build_snapshot()
     table.collect_garbage(dry_run=False, grace=timedelta(0), retention=timedelta(seconds=2))
+
+
+def test_a_generation_that_is_collected_while_rows_are_compared(make_table, monkeypatch):
+    table = make_table(buckets=2)
+    with table.writer() as writer:
+        writer.upsert(numbered(0, 200, 1))
+    table.merge()
+    find, calls = merged_rows.find_newest, []
+
+    def collected_first(sources, *given):
+        calls.append([source.region_id for source in sources])
+        if len(calls) == 1:
+            manifests = RegionManifestStore(table.location.store, sources[0].region_id)
+            paths = [flushed.path for flushed in manifests.read_latest().flushed]
+            generations.drop(manifests, removable=1)
+            for path in paths:
+                folders.delete(table.location.store, sources[0].region_id, path)
+        return find(sources, *given)
+
+    monkeypatch.setattr(merged_rows, "find_newest", collected_first)
+
+    assert verify(table.location).findings == ()
+    # The other region was compared all the same.
+    assert calls[1] == calls[0][1:] != []
 
 
 def test_a_table_that_is_written_merged_and_collected(make_table, monkeypatch):
