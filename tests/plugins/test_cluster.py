@@ -273,6 +273,13 @@ def test_the_lease_of_a_dead_process_of_this_machine_is_given_back(
     assert task(wait=timedelta(0)).execute(context)["figures"]["generations"] == 4
 
 
+def vanish(pod: Any, uid: str) -> None:
+    """Let a pod be gone, unless another one of its name is there by then."""
+    with pod.server.lock:
+        if pod.exists and pod.body["metadata"]["uid"] == uid:
+            pod.vanish()
+
+
 @pytest.mark.parametrize("what", ["half", "failed", "without a result", "being deleted", "nothing"])
 def test_what_is_left_of_a_driver_that_comes_to_nothing_is_removed_and_it_is_done_anew(
     made: Any, context: Any, tmp_path: Path, what: str
@@ -287,7 +294,7 @@ def test_what_is_left_of_a_driver_that_comes_to_nothing_is_removed_and_it_is_don
     elif what == "being deleted":
         pod.run()
         pod.body["metadata"]["deletionTimestamp"] = "2026-11-22T01:00:00Z"
-        threading.Timer(0.3, pod.vanish).start()
+        threading.Timer(0.3, vanish, [pod, pod.body["metadata"]["uid"]]).start()
     made.server.on_pod = merge
     assert task().execute(context)["figures"]["generations"] == 4
     assert (made.server.pods, left(tmp_path)) == ([], [])
