@@ -108,10 +108,7 @@ def read_lines(folder: Path, name: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=[pytest.mark.slow] if name == "vector" else [])
-        for name in READ_LINES
-    ],
+    [pytest.param(name, marks=[] if name == "scan" else pytest.mark.slow) for name in READ_LINES],
 )
 def test_reads_have_figures_of_both_sides(tmp_path: Path, name: str) -> None:
     lines = read_lines(tmp_path, name)
@@ -129,6 +126,7 @@ def test_a_query_sends_fewer_requests_than_a_native_one(tmp_path: Path) -> None:
     assert all(line["ratio"] < 1 for line in native)
 
 
+@pytest.mark.slow
 def test_tables_of_reads_are_kept_when_asked(tmp_path: Path) -> None:
     arguments = ["--only", "scan-memory", "--keep", "--json"]
     run("reader.py", tmp_path, *arguments)

@@ -109,7 +109,7 @@ class Policy:
     tags : tuple of str, default ()
         Shown beside the table, to filter by.
     priority : int, default 1
-        1 to 100; tables with a higher one get free task slots first.
+        1 to 100; tables with a higher one get free task slots first, merges before other jobs.
     quality : QualityRules or None, default None
         What the rows of the table must be like, and what a merge does about those that are not;
         see :class:`~memwal.quality.rules.QualityRules`.

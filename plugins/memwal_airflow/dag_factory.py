@@ -122,7 +122,8 @@ def build_dag(table: ManagedTable) -> DAG:
         default_args={
             "owner": table.owner,
             "priority_weight": policy.priority,
-            "weight_rule": "absolute",
+            # The merges of all tables come before the rest of any: backlogs are what grows old.
+            "weight_rule": "downstream",
             "execution_timeout": LONGEST_JOB,
             # Here and not left to the operators: a mapped task does not see its class's defaults.
             "retries": 2,

@@ -120,6 +120,7 @@ class TestProducers:
         session.open_or_create(settings)
         return settings
 
+    @pytest.mark.slow
     def test_kills_and_sending_again_lose_and_repeat_nothing(
         self, tmp_path: Path, settings: Settings
     ) -> None:

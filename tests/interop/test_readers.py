@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from support.faulty_store import FaultyStores
 from support.lives import DIMENSION, DIVISIONS, KEYS, STEPS, Life
+from support.sampled import every
 
 import memwal
 
@@ -22,7 +23,7 @@ def _quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     FaultyStores(monkeypatch, durable=False)
 
 
-@pytest.mark.parametrize("name", DIVISIONS)
+@pytest.mark.parametrize("name", every(3, DIVISIONS))
 def test_every_query_after_every_step(tmp_path: Path, name: str) -> None:
     life = Life(tmp_path, DIVISIONS[name], f"{name}-2")
     life.play(8)

@@ -8,6 +8,7 @@ import pytest
 from support import native
 from support.faulty_store import REGION_MANIFEST, FaultyStores, Killed
 from support.native import everything
+from support.sampled import every
 from support.tables import (
     REGION,
     generations,
@@ -257,7 +258,7 @@ class TestLargeLog:
         assert generations(table)[:5] == [1, 2, 3, 4, 5]
 
     @pytest.mark.parametrize("taker", ["ours", "native"])
-    @pytest.mark.parametrize("generation", [1, 2, 3, 5])
+    @pytest.mark.parametrize("generation", every(2, [1, 2, 3, 5]))
     @pytest.mark.parametrize("step", ["before", "after"])
     def test_is_taken_over_by_the_next_when_one_dies_in_a_flush(
         self,

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from support import native
-from support.columns import STORED, Column, shown
+from support.columns import STORED, TYPICAL, Column, shown
 from support.tables import MakeTable
 
 import memwal
@@ -23,10 +23,10 @@ FORMS = [
         column,
         nullable,
         id=f"{column}{'' if nullable else '-required'}",
-        marks=[] if nullable or column.name in ("int64", "text", "list") else pytest.mark.slow,
+        marks=[] if column.name in chosen else pytest.mark.slow,
     )
+    for nullable, chosen in ((True, TYPICAL), (False, ("text", "list")))
     for column in COLUMNS
-    for nullable in (True, False)
     if nullable or column.may_be_required
 ]
 

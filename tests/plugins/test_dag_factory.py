@@ -3,9 +3,12 @@ from __future__ import annotations
 import json
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from airflow.models.taskinstance import TaskInstance
+from airflow.task.priority_strategy import validate_and_load_priority_weight_strategy
 from memwal_airflow.dag_factory import build_dag, build_dags, snapshot_path
 
 from memwal.catalog import Catalog, ManagedTable, Policy
@@ -75,6 +78,22 @@ def test_the_shape_of_a_dag(table: ManagedTable) -> None:
     }
     mapped = {task.task_id for task in dag.tasks if task.is_mapped}
     assert mapped == {"wait_for_backlog", "index"}
+
+
+def test_merges_of_all_tables_come_before_the_rest_of_any(table: ManagedTable) -> None:
+    """Else a table at the end of the line waits for the checks and compactions of all others."""
+    tasks = build_dag(table).task_dict.values()
+    weights = {
+        task.task_id: validate_and_load_priority_weight_strategy(task.weight_rule).get_weight(
+            cast(TaskInstance, SimpleNamespace(task=task))
+        )
+        for task in tasks
+    }
+    waits = ["plan", "wait_for_backlog", "merge", "index", "compact", "snapshot", "collect"]
+    found = [weights[name] for name in waits]
+    assert found == sorted(found, reverse=True)
+    assert len(set(found)) == len(found)
+    assert weights["quality"] == 7
 
 
 def test_the_policy_reaches_the_dag(table: ManagedTable) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.sampled import every
 from support.searched import ALL_INDEXES, Searched
 
 WORDS = [
@@ -39,12 +40,12 @@ TOKENIZERS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", TOKENIZERS)
+@pytest.mark.parametrize("name", every(3, TOKENIZERS))
 def test_every_tokenizer(tmp_path: Path, name: str) -> None:
     _compare(tmp_path, TOKENIZERS[name], seed=len(name))
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", every(3, range(6)))
 def test_options_together(tmp_path: Path, seed: int) -> None:
     _compare(tmp_path, _options(random.Random(seed)), seed=seed)
 

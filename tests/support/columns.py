@@ -171,6 +171,12 @@ STORED: list[Column] = [
     _column("tensor", pa.fixed_shape_tensor(pa.float32(), [2]), [1.0, 2.0]),
 ]
 """Types that Lance stores, and reads again as they were."""
+TYPICAL = (
+    *("null", "bool", "int64", "uint8", "float16", "timestamp-us", "decimal128", "text"),
+    *("text-view", "binary", "fixed-binary", "list", "list-of-structs", "vector", "struct"),
+    *("map", "dictionary", "uuid"),
+)
+"""Names of those that are tried wherever trying all takes long."""
 
 
 @dataclass(frozen=True)

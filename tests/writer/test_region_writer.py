@@ -405,7 +405,10 @@ class TestFencing:
         assert state(first) == {1: 11, 2: 2}
 
 
-@pytest.mark.parametrize("remote", [False, True], ids=["local", "remote"])
+@pytest.mark.parametrize(
+    "remote",
+    [pytest.param(False, id="local"), pytest.param(True, id="remote", marks=pytest.mark.slow)],
+)
 class TestPauseBeyondTheGracePeriod:
     """A process sleeps at any request; meanwhile everything it knows of is trimmed.
 

@@ -25,6 +25,7 @@ from support.others import (
     snapshots,
     update,
 )
+from support.sampled import every
 from support.tables import keys, rows
 
 import memwal
@@ -250,7 +251,9 @@ def test_the_collector_that_is_ahead_of_an_index_build(
 
 
 @pytest.mark.parametrize("skip", [0, 1], ids=["reservation", "commit"])
-@pytest.mark.parametrize("first", [merger, update, append, compactor, native_merger])
+@pytest.mark.parametrize(
+    "first", every(2, [merger, update, append, compactor, native_merger], lambda one: one.__name__)
+)
 def test_compaction_and_merge(
     actors: Actors, play: Play, finish: Finish, skip: int, first: Other
 ) -> None:

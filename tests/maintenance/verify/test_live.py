@@ -130,6 +130,7 @@ def test_a_writer_that_does_not_flush(make_table, rows_a_time):
             assert verify(table.location).findings == (), f"look {number}"
 
 
+@pytest.mark.slow
 def test_repairs_while_the_table_is_written_and_collected(make_table):
     table = make_table(maintained_indexes=["id_idx"])
     count = 0
