@@ -96,6 +96,18 @@ def postgres(folder: Path) -> None:
     catalog(folder, os.environ["SMOKE_POSTGRES"])
 
 
+def aws(folder: Path) -> None:
+    """The keys of a profile."""
+    from memwal.storage.credential_sources import credentials_for
+
+    file = folder / "credentials"
+    file.write_text("[lake]\naws_access_key_id = A\naws_secret_access_key = B\n")
+    os.environ["AWS_SHARED_CREDENTIALS_FILE"] = str(file)
+    found = credentials_for("s3", {"aws_profile": "lake"})
+    assert found is not None
+    assert found.current().options["aws_access_key_id"] == "A"
+
+
 def spark(folder: Path) -> None:
     """A merge by spark-submit of the application that came with memwal, and a data frame."""
     table = make(folder)

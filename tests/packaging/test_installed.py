@@ -30,6 +30,7 @@ BROUGHT = {
     "cli": CLI,
     "catalog": CATALOG,
     "postgres": CATALOG | {"psycopg"},
+    "aws": {"boto3"},
     "spark": {"pyspark", "pandas"},
     "quality": CATALOG | {"great_expectations", "pandas", "yaml"},
     "metrics": {"opentelemetry.sdk", "prometheus_client"},
