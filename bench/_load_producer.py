@@ -30,7 +30,7 @@ def produce(task: dict[str, Any]) -> None:
     own = list(range(task["number"], len(ids), task["producers"]))
     options = memwal.WriterOptions(backpressure_timeout=_PATIENCE)
     with Notes(folder / "notes", f"producer-{task['number']}") as notes:
-        producer = _Producer(
+        producer = Producer(
             keys=np.flatnonzero(np.isin(regions, own)),
             beacons=np.array([np.flatnonzero(regions == region)[0] for region in own]),
             truth=Truth(folder / "truth", task["keys"]),
@@ -48,7 +48,19 @@ def produce(task: dict[str, Any]) -> None:
         producer.flushed(producer.acknowledged())
 
 
-class _Producer:
+class Producer:
+    """Writes the keys that are its own, and keeps their states.
+
+    Parameters
+    ----------
+    keys, beacons : array
+        Its keys; those among them that every upsert writes: one of each region.
+    truth, notes : Truth, Notes
+    random : numpy.random.Generator
+    batch : int
+        Rows of a call.
+    """
+
     def __init__(
         self,
         *,

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from _load_rows import ABSENT, Counts, impossible, regions_of, rows_of, seen, torn, word
+from _load_rows import ABSENT, Counts, impossible, regions_of, rows_of, seen, torn
 from _load_state import Control, Notes, Truth
 
 import memwal
@@ -31,7 +31,7 @@ def read(task: dict[str, Any]) -> None:
     folder = Path(task["folder"])
     _, regions = regions_of(table, task["keys"])
     with Notes(folder / "notes", f"reader-{task['number']}") as notes:
-        reader = _Reader(
+        reader = Reader(
             table,
             beacons=np.unique(regions, return_index=True)[1],
             truth=Truth(folder / "truth", task["keys"]),
@@ -41,7 +41,18 @@ def read(task: dict[str, Any]) -> None:
         reader.read_until_the_end(Control(folder))
 
 
-class _Reader:
+class Reader:
+    """Asks, and tells of what it must not find.
+
+    Parameters
+    ----------
+    table : Table
+    beacons : array
+        Keys that are written all the time: one of each region.
+    truth, notes : Truth, Notes
+    random : numpy.random.Generator
+    """
+
     def __init__(
         self,
         table: memwal.Table,
@@ -105,19 +116,22 @@ class _Reader:
 
     def search_vector(self) -> int:
         """Rows near to one that there may be."""
-        key = self._random.integers(0, len(self._seen), 1)
-        near = rows_of(key, self._truth.floor[key].astype(np.int64) >> 1, written=0.0)
-        vector = near["vector"].combine_chunks().flatten().to_numpy()
+        vector = self._some_row()["vector"].combine_chunks().flatten().to_numpy()
         return len(self._found(partial(self._table.search, vector, k=_FOUND, columns=_ALL)))
 
     def search_text(self) -> int:
-        """Rows with a word."""
-        wanted = word(int(self._random.integers(0, 1 << 12)))
+        """Rows with a word that there may be."""
+        wanted = str(self._random.choice(self._some_row()["text"][0].as_py().split()))
         rows = self._found(partial(self._table.search_text, wanted, k=_FOUND, columns=_ALL))
         for text in rows["text"].to_pylist():
             if wanted not in text.split():
                 self._notes.mistake("not what was searched for", f"{wanted!r} is not in {text!r}")
         return len(rows)
+
+    def _some_row(self) -> pa.Table:
+        """A row as it was flushed, if its key was not deleted."""
+        key = self._random.integers(0, len(self._seen), 1)
+        return rows_of(key, self._truth.floor[key].astype(np.int64) >> 1, written=0.0)
 
     def _held(self, keys: Counts, query: Callable[[], pa.Table], *, whole: bool = True) -> pa.Table:
         """Read these sorted keys, and hold what was found of each against what it may be.

@@ -169,6 +169,14 @@ def figures(load: Load) -> dict[str, Any]:
     found["processors busy"] = _mean(load.samples, lambda s: s["busy"])
     found["disk busy"] = _mean(load.samples, lambda s: s["disk_busy"])
     found["MiB/s written to the disk"] = _mean(load.samples, lambda s: s["wrote_mib"])
+    at, waiting = (
+        np.array([s[key] for s in load.samples if s["at"] >= load.steady])
+        for key in ("at", "backlog_rows")
+    )
+    if len(at) > 1:
+        # Nothing but flushes slows producers: without end, this is too much for the merges.
+        grows = float(np.polyfit(at - at[0], waiting, 1)[0])
+        found["rows/s more that wait for a merge, steady"] = grows
     versions = load.samples[-1]["version"] - load.samples[0]["version"]
     found["commits/s"] = versions / max(load.seconds, 1e-9)
     merged = [run for run in load.runs if run["job"] == "merge" and run["result"]]

@@ -57,11 +57,6 @@ def rows_of(keys: Counts, counts: Counts, *, written: float) -> pa.Table:
     )
 
 
-def word(number: int) -> str:
-    """One of the words that texts are made of."""
-    return str(_WORDS[number % len(_WORDS)])
-
-
 def torn(rows: pa.Table) -> Counts:
     """Keys of rows whose vector or text is not that of their key and count."""
     keys, counts = rows["id"].to_numpy(), rows["count"].to_numpy()

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -67,6 +68,8 @@ _SHORTEST_STEP, _LONGEST_STEP = 10.0, 30.0
 def main() -> None:
     """Load, report, and tell by the exit code whether all of it was right."""
     options = _arguments()
+    # The processes of the load end with this one, whoever ends it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to end"))
     scratch = Path(tempfile.mkdtemp(prefix="load-", dir=options.folder))
     try:
         report, load, checks = run(scratch, options)

@@ -14,7 +14,9 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "bench"))
 
 from _load_check import final_checks, unlike  # noqa: E402
+from _load_producer import Producer  # noqa: E402
 from _load_rate import Pace  # noqa: E402
+from _load_reader import Reader  # noqa: E402
 from _load_report import Load, lines, signs  # noqa: E402
 from _load_rows import ABSENT, impossible, regions_of, rows_of, seen, torn  # noqa: E402
 from _load_samples import FILES, stored  # noqa: E402
@@ -117,6 +119,55 @@ def test_each_key_has_the_region_that_its_rows_go_to(tmp_path: Path) -> None:
     assert sum(counted.values()) == sum(
         path.is_file() for path in (tmp_path / "load.lance").rglob("*")
     )
+
+
+def test_what_a_kill_left_open_is_settled(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "load.lance", KEYS, 2)
+    truth = Truth(tmp_path / "truth", KEYS, create=True)
+    random = np.random.default_rng(0)
+    with Notes(tmp_path, "producer-0") as notes, table.writer() as writer:
+        producer = Producer(
+            keys=np.arange(KEYS),
+            beacons=array(0),
+            truth=truth,
+            notes=notes,
+            random=random,
+            batch=40,
+        )
+        for _ in range(12):
+            producer.write(writer)
+        states = np.array(truth.acked)
+        # One write that never was, and one that nobody was told of.
+        never, untold = np.flatnonzero(states % 2 == 0)[-2:]
+        truth.attempt[[never, untold]] = states[[never, untold]] + 2
+        counts = array(states[untold] // 2 + 1)
+        writer.upsert(rows_of(array(untold), counts, written=0.0))
+        producer.settle(writer)
+        assert mistakes(tmp_path) == []
+        assert truth.acked[never] == truth.attempt[never] == states[never]
+        assert truth.acked[untold] == truth.attempt[untold] == states[untold] + 2
+        producer.flush(writer)
+        assert (truth.floor == truth.acked).all()
+
+        truth.acked[never] = truth.attempt[never] = states[never] + 2
+        producer.settle(writer)
+    assert [told["what"] for told in mistakes(tmp_path)] == ["after a claim"]
+
+
+@pytest.mark.parametrize("kind", ["look_up", "read_range", "scan", "search_vector", "search_text"])
+def test_a_reader_tells_of_what_is_lost(tmp_path: Path, kind: str) -> None:
+    table = make_table(tmp_path / "load.lance", KEYS, 2)
+    truth = Truth(tmp_path / "truth", KEYS, create=True)
+    with Notes(tmp_path, "reader-0") as notes:
+        random = np.random.default_rng(0)
+        reader = Reader(table, beacons=array(0, 1), truth=truth, notes=notes, random=random)
+        query = getattr(reader, kind)
+        assert query() > 0
+        assert mistakes(tmp_path) == []
+        for states in (truth.floor, truth.acked, truth.attempt):
+            states[:] = 4
+        query()
+    assert {told["what"] for told in mistakes(tmp_path)} == {"not what a read may find"}
 
 
 def test_notes_of_a_process_are_read_once(tmp_path: Path) -> None:
