@@ -53,7 +53,9 @@ def plot(load: Load, folder: Path) -> list[Path]:
             one.axvline((kill["at"] - load.began) / 60, color=_LINE, linewidth=0.6, alpha=0.5)
         draw(one, load)
         _dress(one, name)
-    axes[-1].set_xlabel("minutes" + (", grey lines: something is killed" if load.kills else ""))
+    axes[-1].set_xlabel(
+        "minutes" + (", grey lines: something is killed" if load.kills else ""), color=_INK
+    )
     axes[-1].set_xlim(0, load.seconds / 60)
     paths = [folder / "load.svg", folder / "load.png"]
     for path in paths:

@@ -22,7 +22,7 @@ _FOUND = 10
 _ALL = ["id", "count", "written", "vector", "text"]
 # So many queries of the other kinds go before the next one that scans the table.
 _TURNS_PER_SCAN = 100
-_PAUSE = 0.1
+_PAUSE = 0.2
 
 
 def read(task: dict[str, Any]) -> None:

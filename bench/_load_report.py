@@ -109,7 +109,7 @@ def lines(load: Load) -> Iterator[Line]:
         p99 = [float(np.percentile(1e3 * half["seconds"], 99)) for half in halves]
         first, second = map(constant, p99)
         yield _line("99th percentile of a write", second, first, "ms")
-    cost = sum(sample["cost"] for sample in load.samples) / max(load.seconds, 1.0)
+    cost = _mean(load.samples, lambda s: s["processor"]["this"])
     yield Line(
         name="load",
         what="processors that looking takes",

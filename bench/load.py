@@ -76,7 +76,8 @@ def main() -> None:
         if options.plots is not None:
             from _load_plots import plot
 
-            report["plots"] = [str(path) for path in plot(load, options.plots)]
+            plot(load, options.plots)
+            (options.plots / "load.json").write_text(json.dumps(report))
     finally:
         if not options.keep:
             shutil.rmtree(scratch)
@@ -244,7 +245,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--disk-gib", type=float, default=40, help="end when so much is stored")
     parser.add_argument("--folder", type=Path, help="on the disk to load; a temporary one")
     parser.add_argument("--keep", action="store_true", help="leave table, notes and samples there")
-    parser.add_argument("--plots", type=Path, metavar="FOLDER", help="write load.svg and load.png")
+    parser.add_argument(
+        "--plots", type=Path, metavar="FOLDER", help="write load.svg, load.png, load.json"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     return parser.parse_args()
 

@@ -253,5 +253,5 @@ def test_a_load_with_kills_loses_nothing(tmp_path: Path) -> None:
     assert report["figures"]["rows acknowledged"] > 0
     assert report["figures"]["scan, times"] > 0
     assert len(report["kills"]) == 2
-    assert sorted(path.name for path in plots.iterdir()) == ["load.png", "load.svg"]
+    assert sorted(path.name for path in plots.iterdir()) == ["load.json", "load.png", "load.svg"]
     assert list(folder.iterdir()) == []
