@@ -68,7 +68,7 @@ def plot(load: Load, folder: Path) -> list[Path]:
 
 def _throughput(axes: Axes, load: Load) -> None:
     writes = of_kind(load.events, *WRITES)
-    at, rows = _binned(load, writes, lambda events, seconds: events["rows"].sum() / seconds)
+    at, rows = _binned(load, writes, lambda events, s: events["rows"].sum() / s, empty=0)
     axes.plot(at, rows, color=_COLOURS[0], label="acknowledged")
     merged = np.zeros(len(at))
     width = load.seconds / len(at)
@@ -164,15 +164,23 @@ def _of_samples(
 
 
 def _binned(
-    load: Load, events: NDArray[Any], value: Callable[[NDArray[Any], float], float]
+    load: Load,
+    events: NDArray[Any],
+    value: Callable[[NDArray[Any], float], float],
+    *,
+    empty: float | None = None,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Minutes and a value of the events of each bin; a gap where there is none."""
+    """Minutes and a value of the events of each bin; bins without any are left out, or ``empty``."""
     count = max(min(_BINS, math.floor(load.seconds)), 1)
     edges = load.began + np.linspace(0, load.seconds, count + 1)
     width = load.seconds / count
-    cuts = np.searchsorted(events["at"], edges)
-    values = [float(value(events[a:b], width)) if b > a else math.nan for a, b in pairwise(cuts)]
-    return (edges[:-1] + edges[1:] - 2 * load.began) / 120, np.array(values)
+    middles = (edges[:-1] + edges[1:] - 2 * load.began) / 120
+    values = [
+        empty if first == end else float(value(events[first:end], width))
+        for first, end in pairwise(np.searchsorted(events["at"], edges))
+    ]
+    known = [number for number, one in enumerate(values) if one is not None]
+    return middles[known], np.array([values[number] for number in known])
 
 
 def _dress(axes: Axes, name: str) -> None:

@@ -17,6 +17,8 @@ _SHARE_OF_WAITING = 0.1
 _SHARE_OF_RATE = 0.8
 # After a step back, this many steps are given to the backlog to go.
 _REST = 4
+# Seconds after a kill that are not judged.
+_AFTER_KILL = 15.0
 
 
 @dataclass(slots=True)
@@ -45,6 +47,8 @@ class Pace:
     changes: list[dict[str, Any]] = field(default_factory=list)
     _samples: list[dict[str, Any]] = field(default_factory=list)
     _rest: int = 0
+    _kills: int = 0
+    _quiet_until: float = 0.0
 
     def __post_init__(self) -> None:
         self.searching = self.auto
@@ -58,6 +62,12 @@ class Pace:
 
     def look(self, sample: dict[str, Any]) -> None:
         """Take a sample in, and at the end of a step decide what comes next."""
+        if sample["kills"] != self._kills:
+            # What a kill costs says nothing about the rate.
+            self._kills, self._samples = sample["kills"], []
+            self._quiet_until = sample["at"] + _AFTER_KILL
+        if sample["at"] < self._quiet_until:
+            return
         self._samples.append(sample)
         first = self._samples[0]
         if sample["at"] - first["at"] < self.seconds:

@@ -97,7 +97,9 @@ class Reader:
         keys = np.union1d(self._random.integers(0, len(self._seen), _LOOKED_UP), self._beacons)
         asked = time.time()
         rows = self._held(keys, lambda: self._table.lookup(pa.array(keys)))
-        newest = rows["written"].to_numpy()[np.isin(rows["id"].to_numpy(), self._beacons)]
+        # Rows that were there before the load began are as old as it is.
+        again = np.isin(rows["id"].to_numpy(), self._beacons) & (rows["count"].to_numpy() > 1)
+        newest = rows["written"].to_numpy()[again]
         if len(newest):
             self._notes.event("stale", max(asked - float(newest.min()), 0.0))
         return len(rows)

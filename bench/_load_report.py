@@ -92,8 +92,8 @@ def lines(load: Load) -> Iterator[Line]:
 
     def line(what: str, unit: str, value: Callable[[dict[str, Any]], float]) -> Line:
         first, second = (Figure.of([value(one) for one in half]) for half in (before, behind))
-        # Where there is nothing yet, something cannot be told as a ratio.
-        least = Figure(*(max(figure, 1e-9) for figure in (first.median, first.low, first.high)))
+        # What is less than one is nothing, and no ratio can be told of it.
+        least = Figure(*(max(figure, 1.0) for figure in (first.median, first.low, first.high)))
         return _line(what, second, least, unit)
 
     for kind in KINDS:

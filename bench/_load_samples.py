@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import time
@@ -62,16 +63,16 @@ class Sampler:
     def sample(self, rate: float) -> dict[str, Any]:
         """Look at everything once."""
         started, now = time.perf_counter(), time.time()
-        before = self.samples[-1]["at"] if self.samples else now - 1
         sample = {
             "at": now,
             "rate": rate,
             **self._written(),
             **self._waiting(),
-            **self._used(max(now - before, 1e-3)),
+            **self._used(now),
             **self._stored(),
             "load": os.getloadavg()[0],
             "busy": psutil.cpu_percent() / 100,
+            "kills": len(self._crew.kills),
             "free": shutil.disk_usage(self._root).free,
         }
         sample["cost"] = time.perf_counter() - started
@@ -110,7 +111,9 @@ class Sampler:
             "snapshot_age": status.snapshot_age_seconds or 0.0,
         }
 
-    def _used(self, seconds: float) -> dict[str, Any]:
+    def _used(self, now: float) -> dict[str, Any]:
+        # Of the first sample, nothing is known but what there is.
+        seconds = now - self.samples[-1]["at"] if self.samples else math.inf
         memory: Counter[str] = Counter(dict.fromkeys((*KINDS, "this"), 0))
         processor: Counter[str] = Counter(dict.fromkeys((*KINDS, "this"), 0.0))
         for kind, pid in (*self._crew.pids(), ("this", os.getpid())):

@@ -192,7 +192,7 @@ def sample(at: float, **changed: Any) -> dict[str, Any]:
         "backlog_rows": 0, "oldest": 0.0, "index_rows": 0, "index_generations": 0,
         "memory": processes, "processor": processes, "files": kinds, "bytes": kinds,
         "read_mib": 0.0, "wrote_mib": 0.0, "disk_busy": 0.0, "busy": 0.5, "cost": 0.0,
-        "version": 1, **changed,
+        "version": 1, "kills": 0, **changed,
     }  # fmt: skip
 
 
@@ -208,6 +208,15 @@ def test_a_rate_goes_up_until_something_is_behind() -> None:
     assert pace.changes[2]["rate"] == pytest.approx(3_920 / 2)
     assert "merges" in pace.changes[2]["why"]
     assert pace.changes[-1]["rate"] < pace.changes[2]["rate"]
+
+
+def test_what_a_kill_costs_says_nothing_about_the_rate() -> None:
+    pace = Pace.of("auto", 10.0)
+    for second in range(30):
+        killed = second >= 4
+        pace.look(sample(float(second), rows=0 if 4 <= second < 18 else 2_000, kills=int(killed)))
+
+    assert [change["why"] for change in pace.changes] == ["nothing is behind"]
 
 
 def test_a_fixed_rate_stays() -> None:
