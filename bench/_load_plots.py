@@ -170,7 +170,7 @@ def _binned(
     *,
     empty: float | None = None,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Minutes and a value of the events of each bin; bins without any are left out, or ``empty``."""
+    """Minutes and a value of the events of each bin; those without are left out, or ``empty``."""
     count = max(min(_BINS, math.floor(load.seconds)), 1)
     edges = load.began + np.linspace(0, load.seconds, count + 1)
     width = load.seconds / count
