@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -120,7 +121,8 @@ class Crew:
                 self.failures.append(f"{member.name} did not end")
                 member.process.kill()
             else:
-                if member.process.returncode:
+                # One that was just started may be told to end before it listens.
+                if member.process.returncode not in (0, -signal.SIGTERM):
                     self._failed(member)
 
     def abandon(self) -> None:

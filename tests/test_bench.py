@@ -241,14 +241,14 @@ def test_a_load_with_kills_loses_nothing(tmp_path: Path) -> None:
             *(f"--{name}={value}" for name, value in (sizes | few).items()),
             *("--folder", str(folder), "--plots", str(plots)),
         ],
-        check=True,
+        check=False,
         stdout=subprocess.PIPE,
         text=True,
     )
 
     report = json.loads(done.stdout)
-    assert len(report["checks"]) == 8
-    assert all(check["held"] for check in report["checks"])
+    assert [check for check in report["checks"] if not check["held"]] == []
+    assert (len(report["checks"]), done.returncode) == (8, 0)
     assert report["ended"] == "the time was over"
     assert report["figures"]["rows acknowledged"] > 0
     assert report["figures"]["scan, times"] > 0
