@@ -251,7 +251,7 @@ def test_a_load_with_kills_loses_nothing(tmp_path: Path) -> None:
     assert (len(report["checks"]), done.returncode) == (8, 0)
     assert report["ended"] == "the time was over"
     assert report["figures"]["rows acknowledged"] > 0
-    assert report["figures"]["scan, times"] > 0
+    assert report["figures"]["lookup, times"] > 0
     assert len(report["kills"]) == 2
     assert sorted(path.name for path in plots.iterdir()) == ["load.json", "load.png", "load.svg"]
     assert list(folder.iterdir()) == []
