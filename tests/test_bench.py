@@ -225,3 +225,31 @@ def test_small_commits_end_with_the_same_rows(tmp_path: Path) -> None:
     assert found["plain"]["versions"] == 2 + 12
     assert found["memwal"]["versions"] < found["plain"]["versions"]
     assert len(found["plain"]["windows_ms"]) == len(found["memwal"]["windows_ms"]) == 12
+
+
+@pytest.mark.slow
+def test_a_load_with_kills_loses_nothing(tmp_path: Path) -> None:
+    folder, plots = tmp_path / "folder", tmp_path / "plots"
+    folder.mkdir()
+    sizes = {"keys": 3_000, "batch": 50, "rate": 500, "flush-seconds": 1, "regions": 2}
+    few = {"minutes": 0.2, "kills": 2, "producers": 1, "fleets": 1}
+    done = subprocess.run(
+        [
+            *(sys.executable, str(ROOT / "bench" / "load.py"), "--json"),
+            *(f"--{name}={value}" for name, value in (sizes | few).items()),
+            *("--folder", str(folder), "--plots", str(plots)),
+        ],
+        check=False,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+    report = json.loads(done.stdout)
+    assert [check for check in report["checks"] if not check["held"]] == []
+    assert (len(report["checks"]), done.returncode) == (8, 0)
+    assert report["ended"] == "the time was over"
+    assert report["figures"]["rows acknowledged"] > 0
+    assert report["figures"]["lookup, times"] > 0
+    assert len(report["kills"]) == 2
+    assert sorted(path.name for path in plots.iterdir()) == ["load.json", "load.png", "load.svg"]
+    assert list(folder.iterdir()) == []

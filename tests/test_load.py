@@ -1,0 +1,241 @@
+"""The load notices what it is there for: rows that are lost, come back, go back, or are torn."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "bench"))
+
+from _load_check import final_checks, unlike  # noqa: E402
+from _load_producer import Producer  # noqa: E402
+from _load_rate import Pace  # noqa: E402
+from _load_reader import Reader  # noqa: E402
+from _load_report import Load, lines, signs  # noqa: E402
+from _load_rows import ABSENT, impossible, regions_of, rows_of, seen, torn  # noqa: E402
+from _load_samples import FILES, stored  # noqa: E402
+from _load_state import Events, Notes, Truth, mistakes, of_kind  # noqa: E402
+from load import make_table  # noqa: E402
+
+KEYS = 600
+
+
+def array(*values: int) -> np.ndarray:
+    return np.array(values, dtype=np.int64)
+
+
+def test_rows_are_whole_by_themselves() -> None:
+    keys = np.arange(1_000)
+    rows = rows_of(keys, keys % 7, written=1.0)
+
+    assert len(torn(rows)) == 0
+    assert len(set(rows["text"].to_pylist())) > 900
+
+
+@pytest.mark.parametrize("column", ["count", "vector", "text"])
+def test_a_row_of_parts_of_two_is_torn(column: str) -> None:
+    rows, other = (rows_of(np.arange(9), np.full(9, count), written=1.0) for count in (1, 2))
+    at = rows.schema.get_field_index(column)
+    mixed = pa.concat_arrays(
+        [side[column].combine_chunks().slice(*part) for side, part in
+         ((rows, (0, 4)), (other, (4, 1)), (rows, (5, 4)))]
+    )  # fmt: skip
+
+    assert torn(rows.set_column(at, rows.schema.field(at), mixed)).tolist() == [4]
+
+
+@pytest.mark.parametrize(
+    ("what", "found", "low", "high"),
+    [
+        ("a flushed row is lost", ABSENT, 4, 4),
+        ("a flushed row is lost while it is written again", ABSENT, 4, 6),
+        ("a deleted row came back", 2, 5, 5),
+        ("a deleted row came back while it is written again", 2, 5, 6),
+        ("an older row is read", 1, 4, 6),
+        ("a row is read that nobody wrote", 4, 4, 6),
+    ],
+)
+def test_what_a_read_must_not_find(what: str, found: int, low: int, high: int) -> None:
+    assert impossible(array(found), array(low), array(high)).all(), what
+
+
+@pytest.mark.parametrize(
+    ("found", "low", "high"),
+    [(2, 4, 4), (2, 4, 6), (3, 4, 6), (ABSENT, 5, 5), (ABSENT, 4, 7), (ABSENT, 5, 6), (3, 5, 6)],
+)
+def test_what_a_read_may_find(found: int, low: int, high: int) -> None:
+    assert not impossible(array(found), array(low), array(high)).any()
+
+
+def test_what_was_seen_bounds_the_next_read() -> None:
+    low = seen(array(3, ABSENT, ABSENT), array(4, 4, 5))
+
+    assert low.tolist() == [6, 7, 5]
+    assert impossible(array(2, 2, 2), low, array(9, 9, 9)).all()
+
+
+def test_what_a_search_leaves_out_is_not_gone() -> None:
+    assert not impossible(array(ABSENT), array(4), array(4), absent_counts=False).any()
+    assert seen(array(ABSENT), array(4), absent_counts=False).tolist() == [4]
+
+
+def test_a_write_that_nobody_settled_may_be_there_or_not() -> None:
+    acked, attempt = array(4, 4, 4, 5), array(6, 6, 6, 5)
+
+    assert unlike(array(2, 3, 4, 2), acked, attempt).tolist() == [2, 3]
+
+
+def test_the_last_checks_find_what_is_wrong(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "load.lance", KEYS, 2)
+    truth = Truth(tmp_path / "truth", KEYS, create=True)
+    assert all(check.held for check in final_checks(table, truth))
+    truth.acked[7], truth.attempt[7] = 4, 4
+    truth.acked[8], truth.attempt[8] = 3, 3
+    lost, *others = final_checks(table, truth)
+
+    assert not lost.held
+    assert "2 of 600" in lost.found
+    assert all(check.held for check in others)
+
+
+def test_each_key_has_the_region_that_its_rows_go_to(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "load.lance", KEYS, 2)
+    ids, regions = regions_of(table, KEYS)
+    keys = np.flatnonzero(regions == 1)
+    with table.writer(region_ids=[ids[1]]) as writer:
+        writer.upsert(rows_of(keys, np.full(len(keys), 2), written=0.0))
+
+    assert [region.region_id for region in table.status().regions] == [str(ids[1])]
+    counted = stored(tmp_path / "load.lance")["files"]
+    assert counted["generations"] > 0
+    assert counted["wal"] > 0
+    assert counted["data"] == 1
+    assert sum(counted.values()) == sum(
+        path.is_file() for path in (tmp_path / "load.lance").rglob("*")
+    )
+
+
+def test_what_a_kill_left_open_is_settled(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "load.lance", KEYS, 2)
+    truth = Truth(tmp_path / "truth", KEYS, create=True)
+    random = np.random.default_rng(0)
+    with Notes(tmp_path, "producer-0") as notes, table.writer() as writer:
+        producer = Producer(
+            keys=np.arange(KEYS),
+            beacons=array(0),
+            truth=truth,
+            notes=notes,
+            random=random,
+            batch=40,
+        )
+        for _ in range(12):
+            producer.write(writer)
+        states = np.array(truth.acked)
+        # One write that never was, and one that nobody was told of.
+        never, untold = np.flatnonzero(states % 2 == 0)[-2:]
+        truth.attempt[[never, untold]] = states[[never, untold]] + 2
+        counts = array(states[untold] // 2 + 1)
+        writer.upsert(rows_of(array(untold), counts, written=0.0))
+        producer.settle(writer)
+        assert mistakes(tmp_path) == []
+        assert truth.acked[never] == truth.attempt[never] == states[never]
+        assert truth.acked[untold] == truth.attempt[untold] == states[untold] + 2
+        producer.flush(writer)
+        assert (truth.floor == truth.acked).all()
+
+        truth.acked[never] = truth.attempt[never] = states[never] + 2
+        producer.settle(writer)
+    assert [told["what"] for told in mistakes(tmp_path)] == ["after a claim"]
+
+
+@pytest.mark.parametrize("kind", ["look_up", "read_range", "scan", "search_vector", "search_text"])
+def test_a_reader_tells_of_what_is_lost(tmp_path: Path, kind: str) -> None:
+    table = make_table(tmp_path / "load.lance", KEYS, 2)
+    truth = Truth(tmp_path / "truth", KEYS, create=True)
+    with Notes(tmp_path, "reader-0") as notes:
+        random = np.random.default_rng(0)
+        reader = Reader(table, beacons=array(0, 1), truth=truth, notes=notes, random=random)
+        query = getattr(reader, kind)
+        assert query() > 0
+        assert mistakes(tmp_path) == []
+        for states in (truth.floor, truth.acked, truth.attempt):
+            states[:] = 4
+        query()
+    assert {told["what"] for told in mistakes(tmp_path)} == {"not what a read may find"}
+
+
+def test_notes_of_a_process_are_read_once(tmp_path: Path) -> None:
+    events = Events(tmp_path)
+    with Notes(tmp_path, "producer-0") as notes:
+        notes.event("upsert", 0.5, rows=10)
+        assert of_kind(events.new(), "upsert")["rows"].tolist() == [10]
+        notes.event("lookup", 0.5, rows=3)
+        notes.mistake("a torn row", "key 1")
+
+    found = events.new()
+    assert of_kind(found, "lookup")["rows"].tolist() == [3]
+    assert len(of_kind(found, "upsert")) == 0
+    assert [told["what"] for told in mistakes(tmp_path)] == ["a torn row"]
+
+
+def sample(at: float, **changed: Any) -> dict[str, Any]:
+    processes = dict.fromkeys(("producers", "fleets", "readers", "this"), 1.0)
+    kinds = dict.fromkeys(FILES, 1)
+    return {
+        "at": at, "rate": 100.0, "rows": 100, "calls": 1, "waited": 0.0, "generations": 1,
+        "backlog_rows": 0, "oldest": 0.0, "index_rows": 0, "index_generations": 0,
+        "memory": processes, "processor": processes, "files": kinds, "bytes": kinds,
+        "read_mib": 0.0, "wrote_mib": 0.0, "disk_busy": 0.0, "busy": 0.5, "cost": 0.0,
+        "version": 1, "kills": 0, **changed,
+    }  # fmt: skip
+
+
+def test_a_rate_goes_up_until_something_is_behind() -> None:
+    pace = Pace.of("auto", 10.0)
+    for second in range(22):
+        pace.look(sample(float(second), rows=int(pace.rate)))
+    assert [change["rate"] for change in pace.changes] == pytest.approx([2_800, 3_920])
+    for second in range(22, 200):
+        pace.look(sample(float(second), rows=int(pace.rate), backlog_rows=1_000_000))
+
+    assert not pace.searching
+    assert pace.changes[2]["rate"] == pytest.approx(3_920 / 2)
+    assert "merges" in pace.changes[2]["why"]
+    assert pace.changes[-1]["rate"] < pace.changes[2]["rate"]
+
+
+def test_what_a_kill_costs_says_nothing_about_the_rate() -> None:
+    pace = Pace.of("auto", 10.0)
+    for second in range(30):
+        killed = second >= 4
+        pace.look(sample(float(second), rows=0 if 4 <= second < 18 else 2_000, kills=int(killed)))
+
+    assert [change["why"] for change in pace.changes] == ["nothing is behind"]
+
+
+def test_a_fixed_rate_stays() -> None:
+    pace = Pace.of("500", 10.0)
+    for second in range(100):
+        pace.look(sample(float(second), backlog_rows=1_000_000))
+
+    assert (pace.rate, pace.changes) == (500.0, [])
+
+
+def test_what_grows_misses_its_target(tmp_path: Path) -> None:
+    samples = [
+        sample(float(second), files={"data": 100 + 10 * second}, backlog_rows=1_000 * second)
+        for second in range(100)
+    ]
+    load = Load.of(samples, Events(tmp_path).new(), [], [], [])
+    met = {line.what: line.is_met for line in lines(load)}
+    gave = {sign["what"]: sign["first"] for sign in signs(load)}
+
+    assert (met["files"], met["stored"], met["memory of all fleets"]) == (False, True, True)
+    assert next(iter(gave)) == "merges are behind (30 s of writing wait)"
+    assert gave["the disk is busy (90 %)"] is None
