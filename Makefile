@@ -6,7 +6,7 @@ ROWS ?=
 ENGINE ?=
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup ui demo test test-slow test-all soak lint types format protos lock dist canary golden images images-test docs docs-serve clean
+.PHONY: help setup ui demo test test-slow test-all soak lint types format protos lock dist canary golden audit images images-test docs docs-serve clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -53,6 +53,9 @@ canary: setup ## Try the facts we lean on, and the golden tables, elsewhere (PYL
 
 golden: setup ## Keep small tables as this version writes them; once for each release
 	LANCE_LOG=error,lance::index=off $(BIN)/python tests/golden/make.py
+
+audit: setup ## Ask for known vulnerabilities of all that is locked (ADVISORIES=all.zip of OSV, else the index)
+	$(BIN)/python scripts/audit.py $(if $(ADVISORIES),--advisories $(ADVISORIES))
 
 images: ## Build the container images (ENGINE=docker, podman or buildah)
 	$(PYTHON) scripts/build_images.py $(if $(ENGINE),--engine $(ENGINE))

@@ -219,6 +219,7 @@ class Index:
                     raise LookupError("the index answers with pages, not with JSON")
                 return json.load(answer)
         except urllib.error.HTTPError as error:
+            error.close()
             raise LookupError(f"the index says {error.code}") from None
         except (OSError, ValueError) as error:
             raise LookupError(f"the index does not answer: {type(error).__name__}") from None

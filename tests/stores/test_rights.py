@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -38,6 +39,7 @@ from memwal.rights import RIGHTS, Act, Role, s3_policy
 from memwal.table_index.read_tags import ReadTag, place, renew, withdraw
 
 AT_ONCE = timedelta(0)
+TOKEN = "token-marker-b1e6d0c7"
 COLLECT = {"dry_run": False, "grace": AT_ONCE, "retention": AT_ONCE}
 
 
@@ -79,7 +81,7 @@ def lake(emulator: S3Emulator, gateway: Gateway) -> Lake:
     guard = Guard({role.value: s3_policy(uri, [role]) for role in Role})
     gateway.rule = guard.rule
     options = {**emulator.storage_options, "aws_endpoint": gateway.endpoint}
-    return Lake(uri, {**options, "client_max_retries": "0"}, guard)
+    return Lake(uri, {**options, "aws_session_token": TOKEN, "client_max_retries": "0"}, guard)
 
 
 def test_the_roles_of_every_day(lake: Lake) -> None:
@@ -145,6 +147,7 @@ def test_what_is_denied_says_which_right_lacks(lake: Lake) -> None:
             act(lake.as_role(role))
         assert lacking in str(caught.value), (role, act.__name__, str(caught.value))
         assert "memwal rights" in str(caught.value)
+        assert TOKEN not in "".join(traceback.format_exception(caught.value))
         assert {who for who, _ in lake.guard.denied[before:]} == {role}, (role, act.__name__)
     assert state(lake.as_role(Role.READER)) == {1: 1, 2: 2}
     assert log_of(lake) == log

@@ -134,7 +134,9 @@ class Guard:
             return forward()
         if request.method == "POST" and acts[0].action == "s3:DeleteObject":
             return _none_deleted(acts)
-        return refusal(403, "AccessDenied", "Access Denied")
+        # Servers like to repeat what they were asked, and with what.
+        asked = " ".join(f"{name}: {value}" for name, value in request.headers.items())
+        return refusal(403, "AccessDenied", f"Access Denied: {asked}")
 
     def acts(self, who: str) -> Iterator[Act]:
         """What somebody did."""
