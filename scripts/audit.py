@@ -15,15 +15,9 @@ Ends with 1 when there are findings, and with 2 when something could not be look
 from __future__ import annotations
 
 import argparse
-import base64
 import json
-import re
-import ssl
-import subprocess
 import sys
 import tomllib
-import urllib.error
-import urllib.request
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -31,38 +25,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import quote, urlsplit, urlunsplit
 
+from package_index import REQUIREMENTS, Index, Package, read_lock
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-ROOT = Path(__file__).resolve().parent.parent
-REQUIREMENTS = ROOT / "requirements"
 ACCEPTED = REQUIREMENTS / "accepted.toml"
-DEFAULT_INDEX = "https://pypi.org/simple"
 
-_PINNED = re.compile(r"^([A-Za-z0-9][\w.-]*)(?:\[[^\]]*\])?==([^\s;\\]+)")
-_HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
-_SIMPLE = "application/vnd.pypi.simple.v1+json"
-_SECONDS = 60
 _AT_ONCE = 8
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Package:
-    """A package as a lock has it.
-
-    Attributes
-    ----------
-    name, version : str
-        The name as indexes spell it.
-    hashes : frozenset of str
-        SHA-256 of the files that may be installed.
-    """
-
-    name: str
-    version: str
-    hashes: frozenset[str] = field(default=frozenset(), compare=False)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -118,14 +88,6 @@ class Source(Protocol):
         """What is known of a package. Raises LookupError when it cannot be said."""
 
 
-def read_lock(text: str) -> Iterator[Package]:
-    """The packages of a lock, as ``uv pip compile --generate-hashes`` writes it."""
-    for block in re.split(r"\n(?=\S)", text):
-        found = _PINNED.match(block)
-        if found is not None:
-            yield Package(canonicalize_name(found[1]), found[2], frozenset(_HASH.findall(block)))
-
-
 def read_accepted(path: Path) -> list[Accepted]:
     """What was accepted; each entry must have all that it needs.
 
@@ -146,41 +108,26 @@ def read_accepted(path: Path) -> list[Accepted]:
     return accepted
 
 
-class Index:
-    """A package index, by the simple interface that pip uses and PyPI's JSON beside it.
+@dataclass(frozen=True, slots=True)
+class AskedIndex:
+    """What an index tells.
 
-    Parameters
+    Attributes
     ----------
-    url : str
-        Address of the simple interface; a user and a password in it are sent and never shown.
-    certificates : str or None
-        File of the authorities that are trusted; those of the system by default.
-    vulnerabilities : bool, default True
+    index : Index
+    vulnerabilities : bool
         Whether to ask for known vulnerabilities too.
     """
 
-    def __init__(
-        self, url: str, certificates: str | None = None, *, vulnerabilities: bool = True
-    ) -> None:
-        parts = urlsplit(url.rstrip("/"))
-        host = parts.netloc.rpartition("@")[2]
-        self.url = urlunsplit((parts.scheme, host, parts.path, "", ""))
-        user = f"{parts.username or ''}:{parts.password or ''}"
-        self._headers = {}
-        if parts.username:
-            self._headers["Authorization"] = f"Basic {base64.b64encode(user.encode()).decode()}"
-        if parts.scheme not in ("http", "https"):
-            raise ValueError("the index of pip's configuration is neither http:// nor https://")
-        self._tls = ssl.create_default_context(cafile=certificates)
-        self._vulnerabilities = vulnerabilities
+    index: Index
+    vulnerabilities: bool = True
 
     def findings(self, package: Package) -> list[Finding]:
         """Whether a release is yanked or changed, and its vulnerabilities."""
         return [*self._of_files(package), *self._of_advisories(package)]
 
     def _of_files(self, package: Package) -> Iterator[Finding]:
-        listed = self._get(f"{self.url}/{quote(package.name)}/", _SIMPLE)
-        files = {one["hashes"].get("sha256"): one for one in listed["files"]}
+        files = {one["hashes"].get("sha256"): one for one in self.index.files(package)}
         gone = [one for one in package.hashes if one not in files]
         if gone:
             text = f"the index has {len(gone)} of {len(package.hashes)} locked files no more"
@@ -193,11 +140,9 @@ class Index:
             yield Finding(package.name, package.version, "yanked", f"the release was yanked: {why}")
 
     def _of_advisories(self, package: Package) -> Iterator[Finding]:
-        if not self._vulnerabilities:
+        if not self.vulnerabilities:
             return
-        base = self.url.removesuffix("/simple")
-        address = f"{base}/pypi/{quote(package.name)}/{quote(package.version)}/json"
-        for known in self._get(address, "application/json").get("vulnerabilities", []):
+        for known in self.index.vulnerabilities(package):
             if known.get("withdrawn") is None:
                 yield Finding(
                     package.name,
@@ -207,22 +152,6 @@ class Index:
                     tuple(known.get("fixed_in", ())),
                     tuple(known.get("aliases", ())),
                 )
-
-    def _get(self, address: str, accept: str) -> Any:
-        headers = {**self._headers, "Accept": accept}
-        request = urllib.request.Request(address, headers=headers)  # noqa: S310 - see __init__
-        try:
-            with urllib.request.urlopen(  # noqa: S310
-                request, timeout=_SECONDS, context=self._tls
-            ) as answer:
-                if "json" not in answer.headers.get_content_type():
-                    raise LookupError("the index answers with pages, not with JSON")
-                return json.load(answer)
-        except urllib.error.HTTPError as error:
-            error.close()
-            raise LookupError(f"the index says {error.code}") from None
-        except (OSError, ValueError) as error:
-            raise LookupError(f"the index does not answer: {type(error).__name__}") from None
 
 
 class Advisories:
@@ -359,18 +288,6 @@ def audit(
     return result
 
 
-def pip_settings(python: str = sys.executable) -> dict[str, str]:
-    """How pip is configured, by files and environment: ``index-url``, ``cert`` and so on."""
-    command = [python, "-m", "pip", "config", "list"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    settings = {}
-    for line in done.stdout.splitlines():
-        key, _, value = line.partition("=")
-        # Files come first and the environment, which wins, last.
-        settings[key.rpartition(".")[2]] = value.strip("'\"")
-    return settings
-
-
 def report(result: Audit, packages: int) -> Iterator[str]:
     """What the audit came to, line by line."""
     for one in result.findings:
@@ -400,10 +317,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.advisories is not None:
         sources.append(Advisories(given.advisories))
     if not given.offline:
-        settings = pip_settings()
-        index = settings.get("index-url", DEFAULT_INDEX)
-        ask = given.advisories is None
-        sources.append(Index(index, settings.get("cert"), vulnerabilities=ask))
+        sources.append(AskedIndex(Index.of_pip(), given.advisories is None))
     locks = given.locks or sorted(REQUIREMENTS.glob("*.lock"))
     packages = {one for lock in locks for one in read_lock(lock.read_text())}
     today = datetime.now(UTC).date()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import runpy
 import tomllib
 import zipfile
 from collections.abc import Iterator
@@ -12,13 +11,13 @@ from datetime import date
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from support.pages import ROOT
+from support.scripts import script
 
-AUDIT = SimpleNamespace(**runpy.run_path(str(ROOT / "scripts" / "audit.py")))
+AUDIT = script("audit")
 GOOD, YANKED, GONE = ("a" * 64, "b" * 64, "c" * 64)
 TODAY = date(2026, 6, 1)
 LOCK = f"""\
@@ -99,7 +98,7 @@ def lock(tmp_path: Path) -> Path:
 
 def audited(index: FakeIndex, lock: Path, *accepted: Any) -> Any:
     packages = AUDIT.read_lock(lock.read_text())
-    return AUDIT.audit(packages, [AUDIT.Index(index.url)], accepted, today=TODAY)
+    return AUDIT.audit(packages, [AUDIT.AskedIndex(AUDIT.Index(index.url))], accepted, today=TODAY)
 
 
 def accepting(until: date, id: str = "CVE-2026-1") -> Any:
@@ -151,7 +150,7 @@ def test_what_cannot_be_looked_up_is_no_good_news(index: FakeIndex, lock: Path) 
     assert (found.findings, found.idle, found.exit_code) == ([], [], 2)
     assert [one.name for one in found.unknown["the index says 404"]] == ["a-good-one", "holed"]
     assert "the index says 404: 2 packages, a-good-one 1.0 for one" in list(AUDIT.report(found, 2))
-    gone = AUDIT.Index("http://127.0.0.1:9/simple")
+    gone = AUDIT.AskedIndex(AUDIT.Index("http://127.0.0.1:9/simple"))
     packages = AUDIT.read_lock(lock.read_text())
     (why,) = AUDIT.audit(packages, [gone], (), today=TODAY).unknown
     assert why == "the index does not answer: URLError"
@@ -159,8 +158,8 @@ def test_what_cannot_be_looked_up_is_no_good_news(index: FakeIndex, lock: Path) 
 
 def test_a_password_is_sent_and_not_shown(index: FakeIndex, lock: Path) -> None:
     url = index.url.replace("http://", "http://me:hush@")
-    source = AUDIT.Index(url)
-    assert "hush" not in source.url
+    source = AUDIT.AskedIndex(AUDIT.Index(url))
+    assert "hush" not in source.index.url
 
     AUDIT.audit(AUDIT.read_lock(lock.read_text()), [source], (), today=TODAY)
 
