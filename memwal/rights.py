@@ -141,7 +141,17 @@ _SPECIAL: Final = re.compile(r"[*?$]")
 
 
 def rights_of(roles: Iterable[Role]) -> tuple[Right, ...]:
-    """What several roles together need: one right for each act, in the order of the acts."""
+    """What several roles together need: one right for each act.
+
+    Parameters
+    ----------
+    roles : iterable of Role
+
+    Returns
+    -------
+    tuple of Right
+        In the order of the acts.
+    """
     found: dict[Act, dict[str, None]] = {act: {} for act in Act}
     for role in roles:
         for right in RIGHTS[role]:
@@ -196,7 +206,10 @@ def s3_policy(uri: str, roles: Iterable[Role], *, conditions: bool = True) -> di
         if right.act is Act.LIST:
             statement["Resource"] = [bucket]
             if below:
-                statement["Condition"] = {"StringLike": {"s3:prefix": [address.path, below + "*"]}}
+                # "If exists": who asks for an absent object names no prefix, and is told that it is
+                # absent only when he may list.
+                prefixes = {"s3:prefix": [address.path, below + "*"]}
+                statement["Condition"] = {"StringLikeIfExists": prefixes}
         else:
             statement["Resource"] = [f"{bucket}/{below}{key}" for key in right.keys]
         if right.act is Act.CREATE and conditions:

@@ -91,9 +91,9 @@ def _grants(statement: Mapping[str, Any], act: Act) -> bool:
 
 def _holds(operator: str, wanted: Mapping[str, Any], context: Mapping[str, str]) -> bool:
     match operator:
-        case "StringLike":
+        case "StringLikeIfExists":
             return all(
-                key in context and any(_like(pattern, context[key]) for pattern in patterns)
+                key not in context or any(_like(pattern, context[key]) for pattern in patterns)
                 for key, patterns in wanted.items()
             )
         case "Null":
@@ -131,7 +131,14 @@ class Guard:
         self.denied += [(who, act) for act in refused]
         if not refused:
             self.done += [(who, act) for act in acts]
-            return forward()
+            answer = forward()
+            if answer.status == 404 and policy is not None and acts[0].action == "s3:GetObject":
+                # That something is absent is told to those who may list.
+                look = Act("s3:ListBucket", acts[0].resource.partition("/")[0])
+                if not allows(policy, look):
+                    self.denied.append((who, look))
+                    return refusal(403, "AccessDenied", "Access Denied")
+            return answer
         if request.method == "POST" and acts[0].action == "s3:DeleteObject":
             return _none_deleted(acts)
         # Servers like to repeat what they were asked, and with what.
