@@ -81,6 +81,7 @@ _GENERATION_VERSIONS: Final = ("_mem_wal/*_gen_*/_versions/*",)
 _VERSIONS: Final = ("_versions/*.manifest",)
 # Lance puts a manifest there before memwal gives it its name.
 _STAGED: Final = ("_versions/*.manifest-*",)
+_SNAPSHOTS: Final = ("_indices/*/index.lance",)
 _COMMIT: Final = (Right(Act.CREATE, _VERSIONS), Right(Act.DELETE, _STAGED))
 
 _COLLECTION: Final = (
@@ -112,7 +113,7 @@ RIGHTS: Final[Mapping[Role, tuple[Right, ...]]] = {
         *_COMMIT,
         # It tells a region that has not been flushed for long where its log is.
         Right(Act.CREATE, _MANIFESTS),
-        Right(Act.PUT, ("_indices/*", "_transactions/*", *_STAGED, *_HINTS)),
+        Right(Act.PUT, (*_SNAPSHOTS, "_transactions/*", *_STAGED, *_HINTS)),
     ),
     Role.COLLECTOR: _COLLECTION,
     Role.CLEANER: (
@@ -123,7 +124,7 @@ RIGHTS: Final[Mapping[Role, tuple[Right, ...]]] = {
         *_LOOK,
         *_COMMIT,
         Right(Act.CREATE, _MANIFESTS),
-        Right(Act.PUT, ("_indices/*", "_transactions/*", *_STAGED, *_HINTS, *_BLOOM, *_KEY_INDEX)),
+        Right(Act.PUT, (*_SNAPSHOTS, "_transactions/*", *_STAGED, *_HINTS, *_BLOOM, *_KEY_INDEX)),
     ),
     Role.ADMINISTRATOR: (*_LOOK, Right(Act.PUT, _EVERYTHING), Right(Act.DELETE, _EVERYTHING)),
 }

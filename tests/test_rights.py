@@ -33,6 +33,7 @@ KEYS = {
     "data": "data/0.lance",
     "deletion": "_deletions/0-1-2.arrow",
     "index": index_file_key(UUID(int=1), "page_data.lance"),
+    "snapshot": index_file_key(UUID(int=2), "index.lance"),
     "transaction": "_transactions/0-1.txn",
     "version": table_manifest_keys(3)[0],
     "staged": f"{table_manifest_keys(3)[0]}-{UUID(int=5)}",
@@ -52,15 +53,15 @@ KEYS = {
     "anything": "x",
 }
 GENERATIONS = {"generation", "bloom filter", "key index", "generation's version"}
-COMMIT = {"index", "transaction", "staged"}
-COLLECTED = {"manifest", "log", "book", "index", "staged", "read tag", *GENERATIONS}
+COMMIT = {"snapshot", "transaction", "staged"}
+COLLECTED = {"manifest", "log", "book", "index", "snapshot", "staged", "read tag", *GENERATIONS}
 
 # What each role may create when the name is free, store in any case, and delete.
 MAY: dict[Role, tuple[set[str], set[str], set[str]]] = {
     Role.READER: (set(), set(), set()),
     Role.PINNER: (set(), {"read tag"}, {"read tag"}),
     Role.WRITER: ({"manifest", "log", "book"}, {"hint", "abandoned", *GENERATIONS}, set()),
-    Role.MERGER: ({"version"}, {"data", "deletion", *COMMIT}, {"staged"}),
+    Role.MERGER: ({"version"}, {"data", "deletion", "index", *COMMIT}, {"staged"}),
     Role.PUBLISHER: ({"version", "manifest"}, {"hint", *COMMIT}, {"staged"}),
     Role.COLLECTOR: (
         {"manifest", "book"},

@@ -294,7 +294,7 @@ RARELY = {
     (Role.REPAIRER, Act.CREATE, "_mem_wal/*/manifest/*.binpb"),
     (Role.REPAIRER, Act.CREATE, "_versions/*.manifest"),
     (Role.REPAIRER, Act.DELETE, "_versions/*.manifest-*"),
-    (Role.REPAIRER, Act.PUT, "_indices/*"),
+    (Role.REPAIRER, Act.PUT, "_indices/*/index.lance"),
     (Role.REPAIRER, Act.PUT, "_transactions/*"),
     (Role.REPAIRER, Act.PUT, "_versions/*.manifest-*"),
 }
