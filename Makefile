@@ -6,7 +6,7 @@ ROWS ?=
 ENGINE ?=
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup ui demo test test-slow test-all soak lint types format protos lock dist canary golden images images-test docs docs-serve clean
+.PHONY: help setup ui demo test test-slow test-all soak lint types format protos lock dist canary golden audit licences images images-test docs docs-serve clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -54,6 +54,12 @@ canary: setup ## Try the facts we lean on, and the golden tables, elsewhere (PYL
 golden: setup ## Keep small tables as this version writes them; once for each release
 	LANCE_LOG=error,lance::index=off $(BIN)/python tests/golden/make.py
 
+audit: setup ## Ask for known vulnerabilities of all that is locked (ADVISORIES=all.zip of OSV, else the index)
+	$(BIN)/python scripts/audit.py $(if $(ADVISORIES),--advisories $(ADVISORIES))
+
+licences: setup ## Write the page of licences from the locks
+	$(BIN)/python scripts/licences.py
+
 images: ## Build the container images (ENGINE=docker, podman or buildah)
 	$(PYTHON) scripts/build_images.py $(if $(ENGINE),--engine $(ENGINE))
 
@@ -85,7 +91,7 @@ docs-serve: setup ## Show the documentation on 127.0.0.1:8000 while it is writte
 LOCK := uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --quiet
 # The images have the versions that the tests have.
 LOCK_AS_TESTED := $(LOCK) --constraints requirements/dev.lock
-lock: setup ## Resolve the dependencies again
+lock: setup ## Resolve the dependencies again; then make setup audit licences
 	$(BIN)/$(LOCK) --all-extras --overrides requirements/overrides.txt pyproject.toml -o requirements/dev.lock
 	$(BIN)/$(LOCK) pyproject.toml -o requirements/producer.lock
 	$(BIN)/$(LOCK) requirements/tools.in -o requirements/tools.lock

@@ -31,7 +31,7 @@ FLOORS = (
         "memwal.telemetry.spans",
         "memwal.telemetry.tracing",
     ),
-    ("memwal.aio", "memwal.region_change", "memwal.setup", "memwal.table"),
+    ("memwal.aio", "memwal.region_change", "memwal.rights", "memwal.setup", "memwal.table"),
     ("memwal", "memwal.catalog"),
     ("memwal.fleet", "memwal.spark"),
     ("memwal.telemetry",),

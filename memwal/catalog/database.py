@@ -28,6 +28,7 @@ from memwal.catalog.models import HEAD_REVISION
 from memwal.errors import (
     InvalidInputError,
     MissingExtraError,
+    StoreAccessError,
     StoreUnavailableError,
     TableSetupError,
 )
@@ -39,6 +40,9 @@ BUSY_SECONDS = 30.0
 WRITES = "memwal_writes"
 # Any number, as long as all that migrate a catalog agree on it.
 _MIGRATION_LOCK = 5_275_803_947_121
+
+# SQLSTATE: a right lacks; nothing can be written here.
+_REFUSALS = frozenset({"42501", "25006"})
 
 
 def default_url() -> str:
@@ -115,8 +119,8 @@ class Database:
 
     @property
     def shown_url(self) -> str:
-        """The URL without its password, for messages."""
-        return self._url.render_as_string(hide_password=True)
+        """The URL for messages: without its password, and without options, which can be secrets."""
+        return self._url.set(query={}).render_as_string(hide_password=True)
 
     @property
     def _is_sqlite(self) -> bool:
@@ -208,7 +212,14 @@ class Database:
     def _translated(self) -> Iterator[None]:
         try:
             yield
-        except (OperationalError, InterfaceError) as error:
+        except DBAPIError as error:
+            if _is_refusal(error):
+                raise StoreAccessError(
+                    f"The catalog {self.shown_url} refused: {_cause(error)}. Take a database user "
+                    "with that right; the guide to security has the grants of each."
+                ) from None
+            if not isinstance(error, (OperationalError, InterfaceError)):
+                raise
             raise StoreUnavailableError(
                 f"The catalog {self.shown_url} did not answer: {_cause(error)}. Check that it is "
                 f"reachable and not locked by another process for longer than {BUSY_SECONDS:g} s."
@@ -231,6 +242,12 @@ def database_time(session: Session) -> datetime:
     if not isinstance(now, datetime):
         raise StoreUnavailableError(f"The catalog's database does not tell the time, but {now!r}.")
     return now.replace(tzinfo=UTC) if now.tzinfo is None else now.astimezone(UTC)
+
+
+def _is_refusal(error: DBAPIError) -> bool:
+    """Whether the user of the database lacks a right, or the database only lets read."""
+    refused = getattr(error.orig, "sqlstate", None) in _REFUSALS
+    return refused or "readonly database" in str(error.orig)
 
 
 def _cause(error: DBAPIError) -> str:

@@ -20,6 +20,7 @@ from memwal.cli import (
     jobs,
     metrics,
     quality,
+    rights,
     runs,
     setup,
     status,
@@ -80,6 +81,7 @@ app.command()(gc.gc)
 app.command()(jobs.checkpoint)
 app.command()(verify.verify)
 app.command()(doctor.doctor)
+app.command()(rights.rights)
 app.add_typer(inspection.app, name="inspect")
 app.add_typer(catalog.app, name="catalog")
 app.add_typer(runs.app, name="jobs")

@@ -50,6 +50,7 @@ _ACCESS = frozenset(
         "TokenRefreshRequired",
     }
 )
+_DENIED = frozenset({"AccessDenied", "AuthorizationPermissionMismatch", "forbidden"})
 _SKEWED = "RequestTimeTooSkewed"
 _ENDED = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"})
 _FULL = frozenset({"QuotaExceeded", "ServiceQuotaExceeded", "XMinioStorageFull"})
@@ -98,7 +99,20 @@ _THROTTLED = frozenset({"429", "503"})
 # Answers that the client does not send a request again for.
 _REFUSED = (StoreAccessError, TableSetupError, ObjectNotFoundError, InvalidInputError)
 _DUMP = "\n\nDebug source"
-_LONGEST = 400
+_LONGEST = 300
+
+
+# What has to be allowed for what is tried; see memwal.rights.
+_ACTS = {
+    "create": "put objects",
+    "store": "put objects",
+    "replace": "get and put objects",
+    "read": "get objects",
+    "look at": "get objects",
+    "list": "list the bucket",
+    "delete": "delete objects",
+    "delete objects below": "delete objects",
+}
 
 
 def was_retried(error: Exception) -> bool:
@@ -147,8 +161,9 @@ def from_obstore_error(
     else:
         cause = _first(_CAUSE, dump)
         said = text.rpartition(" - ")[2] + (f" ({cause})" if cause else "")
-    kind, advice = _meaning(error, text + dump, status, code, message)
-    return kind(_clean(f"cannot {action} {what}: {said}; {advice}", secrets))
+    kind, advice = _meaning(error, text + dump, status, code, message, action)
+    # What to do is never cut off; what a store said may be a page of a proxy.
+    return kind(f"{_clean(f'cannot {action} {what}: {said}', secrets)}; {advice}")
 
 
 def bad_options(error: Exception, what: str, *, secrets: Iterable[str]) -> InvalidInputError:
@@ -159,7 +174,7 @@ def bad_options(error: Exception, what: str, *, secrets: Iterable[str]) -> Inval
 
 
 def _meaning(
-    error: Exception, text: str, status: str, code: str, message: str
+    error: Exception, text: str, status: str, code: str, message: str, action: str
 ) -> tuple[type[MemWalError], str]:
     if code in _FULL or status == "507":
         return StoreFullError, "free space or raise the quota, then try again"
@@ -171,7 +186,7 @@ def _meaning(
         or (status == "400" and not code)
         or _NO_CREDENTIALS.search(text)
     ):
-        return StoreAccessError, _access_advice(code)
+        return StoreAccessError, _access_advice(code, action)
     if code in _NO_BUCKET or "bucket does not exist" in message:
         return TableSetupError, "create the bucket or container, or correct the address"
     if code in _ELSEWHERE or "configured region" in text:
@@ -198,7 +213,8 @@ def _meaning(
     return StoreUnavailableError, next((a for cause, a in _NO_ANSWER if cause.search(text)), again)
 
 
-def _access_advice(code: str) -> str:
+def _access_advice(code: str, action: str) -> str:
+    act = _ACTS.get(action, "do that")
     if code == _SKEWED:
         return "set the clock of this machine, which differs too much from that of the store"
     if code in _ENDED:
@@ -206,9 +222,14 @@ def _access_advice(code: str) -> str:
             "check the credentials in storage_options or the environment: these have ended; "
             "memwal_credentials_from names a source that is asked for new ones"
         )
+    if code in _DENIED:
+        return (
+            f"check the credentials: they lack the right to {act} there; memwal rights tells what "
+            "each role needs"
+        )
     return (
-        "check the credentials in storage_options or the environment, and that they allow "
-        "reading, writing, listing and deleting below the table"
+        "check the credentials in storage_options or the environment, and that they may "
+        f"{act} there; memwal rights tells what each role needs"
     )
 
 

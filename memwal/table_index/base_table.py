@@ -42,6 +42,9 @@ _ELSEWHERE = re.compile(
     r"authorizationheadermalformed|permanentredirect|illegallocationconstraint"
     r"|redirect without location"
 )
+# What Lance asked for when a store refused, and how that is called.
+_REFUSED_REQUEST = re.compile(r"performing (GET|HEAD|PUT|POST|DELETE|LIST)(?: request)?\b")
+_ACTS = {"PUT": "put", "POST": "put", "DELETE": "delete"}
 # Where in Lance's sources an error was made.
 _SOURCE = re.compile(r",?\s*/\S+\.rs:\d+(:\d+)?")
 _LONGEST = 400
@@ -159,11 +162,22 @@ def translate_lance_error(error: Exception, doing: str) -> MemWalError:
     if "not found" in lowered or "no such file" in lowered or "notfound" in lowered:
         return ObjectNotFoundError(f"{doing}: not found")
     if _NO_ACCESS.search(lowered):
-        return StoreAccessError(f"{doing}: access denied; check the credentials of the table")
+        return StoreAccessError(
+            f"{doing}: access denied; check the credentials of the table, {_lacking(text)}; memwal "
+            "rights tells what each role needs"
+        )
     if "corrupt" in lowered:
         return CorruptDataError(f"{doing}: {text.splitlines()[0]}; nothing was changed")
     said = _SOURCE.sub("", text.splitlines()[0])[:_LONGEST] if text else type(error).__name__
     return StoreUnavailableError(f"{doing}: {said}")
+
+
+def _lacking(text: str) -> str:
+    """Which right an error of Lance says is lacking, as far as it does."""
+    request = _REFUSED_REQUEST.search(text)
+    if request is None:
+        return "and what they allow"
+    return f"which lack the right to {_ACTS.get(request[1], 'get or list')} objects there"
 
 
 def open_base(location: TableLocation, *, version: int | None = None) -> BaseTable:

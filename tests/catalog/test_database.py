@@ -11,12 +11,18 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from sqlalchemy import event, text
 
 import memwal.catalog.database as database_module
 from memwal.catalog import Catalog
 from memwal.catalog.database import MIGRATE_COMMAND, Database, default_url
 from memwal.catalog.models import HEAD_REVISION, Base
-from memwal.errors import InvalidInputError, StoreUnavailableError, TableSetupError
+from memwal.errors import (
+    InvalidInputError,
+    StoreAccessError,
+    StoreUnavailableError,
+    TableSetupError,
+)
 
 
 def migrations() -> str:
@@ -172,3 +178,25 @@ def test_migrating_the_default_makes_its_folder(tmp_path: Path) -> None:
     assert catalog.list() == []
     assert (tmp_path / "data" / "memwal" / "catalog.db").exists()
     catalog.close()
+
+
+def test_a_database_that_only_lets_read_says_so(url: str) -> None:
+    database = Database(url)
+    database.migrate()
+    database.engine.dispose()
+    event.listen(
+        database.engine,
+        "connect",
+        lambda connection, _: connection.execute("PRAGMA query_only = 1"),
+    )
+    with database.reading() as session:
+        session.execute(text("SELECT 1"))
+    with (
+        pytest.raises(StoreAccessError, match="readonly database") as caught,
+        database.writing() as session,
+    ):
+        session.execute(text("DELETE FROM leases WHERE holder = 'a value'"))
+    assert "guide to security" in str(caught.value)
+    assert caught.value.__suppress_context__
+    assert "a value" not in str(caught.value)
+    database.engine.dispose()

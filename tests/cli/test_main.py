@@ -53,7 +53,8 @@ def test_every_command_takes_json_and_storage_options(cli, command):
 def test_every_command_is_tested_here():
     group = get_command(app)
     groups = ["catalog", "fleet", "inspect", "jobs", "metrics", "quality"]
-    assert sorted(group.commands) == sorted([*COMMANDS, *groups])
+    # It asks no table; tests/test_rights.py.
+    assert sorted(group.commands) == sorted([*COMMANDS, *groups, "rights"])
     assert [["inspect", name] for name in group.commands["inspect"].commands] == INSPECTIONS
 
 

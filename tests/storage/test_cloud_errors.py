@@ -84,10 +84,32 @@ def test_signatures_in_addresses_are_cut_off() -> None:
     assert "https://a.blob.core.windows.net/c/t" in shown
 
 
-def test_a_long_page_of_a_proxy_is_cut() -> None:
+def test_a_long_page_of_a_proxy_is_cut_and_the_advice_is_not() -> None:
     text = "status code: 503 Unavailable: <Error><Message>" + "long " * 400 + "</Message></Error>"
 
-    assert len(str(from_obstore_error(GenericError(text), "read", "s3://b/t"))) <= 400
+    shown = str(from_obstore_error(GenericError(text), "read", "s3://b/t"))
+
+    assert len(shown) <= 500
+    assert shown.endswith("after a write, look first")
+
+
+@pytest.mark.parametrize(
+    ("action", "right"),
+    [
+        ("create", "put objects"),
+        ("replace", "get and put objects"),
+        ("look at", "get objects"),
+        ("list", "list the bucket"),
+        ("delete objects below", "delete objects"),
+    ],
+)
+def test_a_refusal_names_the_right_that_lacks(action: str, right: str) -> None:
+    text = "status code: 403 Forbidden: <Error><Code>AccessDenied</Code></Error>"
+
+    shown = str(from_obstore_error(PermissionDeniedError(text), action, "s3://b/t"))
+
+    assert f"lack the right to {right} there" in shown
+    assert "memwal rights" in shown
 
 
 def test_options_that_make_no_client() -> None:

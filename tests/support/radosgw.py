@@ -17,9 +17,10 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 ACCESS_KEY = "radosgw-key"
@@ -115,17 +116,48 @@ class RadosGateway:
 
     def create_bucket(self) -> str:
         """Make a bucket of a new random name, and return that."""
+        name = f"bucket-{uuid4().hex[:12]}"
+        self._client().create_bucket(Bucket=name)
+        return name
+
+    def create_user(self, name: str) -> dict[str, str]:
+        """Make a user without rights, and return what reaches the gateway as that user."""
+        environment = {**os.environ, "CEPH_CONF": str(self.folder / "ceph.conf")}
+        user = ("user", "create", "--uid", name, "--display-name", name)
+        keys = ("--access-key", f"key-of-{name}", "--secret-key", f"secret-of-{name}")
+        _run(environment, "radosgw-admin", *user, *keys)
+        return {
+            **self.storage_options,
+            "aws_access_key_id": f"key-of-{name}",
+            "aws_secret_access_key": f"secret-of-{name}",
+        }
+
+    def put_policy(
+        self, bucket: str, statements: Mapping[str, Sequence[Mapping[str, Any]]]
+    ) -> None:
+        """Let users do what statements say, by a policy of the bucket."""
+        allowed = [
+            {
+                **one,
+                "Sid": f"{user} {one['Sid']}",
+                "Principal": {"AWS": f"arn:aws:iam:::user/{user}"},
+            }
+            for user, of in statements.items()
+            for one in of
+        ]
+        policy = json.dumps({"Version": "2012-10-17", "Statement": allowed})
+        self._client().put_bucket_policy(Bucket=bucket, Policy=policy)
+
+    def _client(self) -> Any:
         import boto3
 
-        name = f"bucket-{uuid4().hex[:12]}"
-        boto3.client(
+        return boto3.client(
             "s3",
             endpoint_url=self.endpoint,
             aws_access_key_id=ACCESS_KEY,
             aws_secret_access_key=SECRET_KEY,
             region_name="default",
-        ).create_bucket(Bucket=name)
-        return name
+        )
 
 
 def missing_programs() -> list[str]:

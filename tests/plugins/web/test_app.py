@@ -14,14 +14,41 @@ AsUser = Callable[..., Any]
 WRITES = {"X-Requested-With": "memwal", "Sec-Fetch-Site": "same-origin"}
 
 
-def every_route(served: Any) -> Iterator[tuple[str, str]]:
-    """Methods and paths of the app, and some that it does not have."""
+# Who may use which route: those who may read a table's DAG, or those who may start its runs.
+RULES = {
+    ("GET", "/api/me"): "viewer",
+    ("GET", "/api/fleet"): "viewer",
+    ("GET", "/api/tables/{name}"): "viewer",
+    ("GET", "/api/tables/{name}/history"): "viewer",
+    ("GET", "/api/tables/{name}/runs"): "viewer",
+    ("GET", "/api/tables/{name}/collection"): "viewer",
+    ("POST", "/api/tables/{name}/runs"): "user",
+    ("POST", "/api/tables/{name}/retry"): "user",
+    ("GET", "/"): "viewer",
+    ("GET", "/dags/{dag_id}"): "viewer",
+    ("GET", "/{path:path}"): "viewer",
+}
+NOTHING_THERE = {"/api/{path:path}", "/{path:path}"}
+
+
+def own_routes(served: Any) -> Iterator[tuple[str, str]]:
+    """Methods and paths of the app, as they are declared."""
     (mount,) = (route for route in served.routes if getattr(route, "path", "") == "/memwal")
     for route in mount.app.routes:
-        path = route.path.replace("{name}", "flights").replace("{dag_id}", "memwal__flights")
-        path = path.replace("{path:path}", "assets/index.js")
         for method in route.methods:
-            yield method, f"/memwal{path}"
+            yield method, route.path
+
+
+def filled(path: str) -> str:
+    """A path of the app for one table."""
+    path = path.replace("{name}", "flights").replace("{dag_id}", "memwal__flights")
+    return "/memwal" + path.replace("{path:path}", "assets/index.js")
+
+
+def every_route(served: Any) -> Iterator[tuple[str, str]]:
+    """Methods and paths of the app, and some that it does not have."""
+    for method, path in own_routes(served):
+        yield method, filled(path)
     for path in ("docs", "redoc", "openapi.json", "static/index.html", "api/", "%2e%2e/app.py"):
         yield "GET", f"/memwal/{path}"
 
@@ -40,6 +67,30 @@ def test_nobody_gets_anything(served: Any, as_user: AsUser, catalog: Catalog) ->
     assert answer.status_code == 401
     forged = client.get("/memwal/api/fleet", headers={"Authorization": "Bearer x.y.z"})
     assert forged.status_code in (401, 403)
+
+
+def test_every_route_has_a_rule(served: Any) -> None:
+    assert {one for one in own_routes(served) if one[1] not in NOTHING_THERE} == {
+        one for one in RULES if one[1] not in NOTHING_THERE
+    }
+
+
+@pytest.mark.parametrize("user", ["viewer", "user", "admin"])
+def test_who_may_use_which_route(
+    served: Any, as_user: AsUser, catalog: Catalog, tmp_path: Path, user: str
+) -> None:
+    catalog.register("flights", uri=str(tmp_path / "flights.lance"))
+    client = as_user(user)
+    for (method, path), needed in RULES.items():
+        headers, body = (WRITES, {}) if method == "POST" else ({}, None)
+        answer = client.request(method, filled(path), headers=headers, json=body)
+        denied = needed == "user" and user == "viewer"
+        assert (answer.status_code == 403) == denied, (method, path, answer.status_code)
+        assert answer.status_code != 401
+    for method, path in own_routes(served):
+        if path in NOTHING_THERE and (method, path) not in RULES:
+            answer = client.request(method, filled(path), headers=WRITES)
+            assert (method, answer.status_code) == (method, 404)
 
 
 def test_what_every_answer_carries(as_user: AsUser, catalog: Catalog) -> None:

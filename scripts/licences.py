@@ -1,0 +1,119 @@
+"""Write docs/licences.md: which packages the images hold, and under which licences.
+
+Usage: ``python scripts/licences.py``, after ``make lock``. What a package says of itself is read
+where it is installed, else from the index that pip is configured for.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from email.message import Message
+from email.parser import HeaderParser
+from importlib import metadata
+
+from package_index import REQUIREMENTS, ROOT, Index, Package, read_lock
+
+PAGE = ROOT / "docs" / "licences.md"
+IMAGES = {"memwal": "cli.lock", "memwal-spark": "spark.lock", "memwal-airflow": "airflow.lock"}
+UNKNOWN = "unknown"
+
+# As packages spelt it before there were SPDX expressions.
+_SPELT = {
+    "3-Clause BSD License": "BSD-3-Clause",
+    "Apache 2.0": "Apache-2.0",
+    "Apache License, Version 2.0": "Apache-2.0",
+    "Apache Software License": "Apache-2.0",
+    "BSD": "BSD",
+    "BSD License": "BSD",
+    "GNU General Public License (GPL)": "GPL",
+    "GNU General Public License v2 or later (GPLv2+)": "GPL-2.0-or-later",
+    "Artistic License": "Artistic",
+    "GNU Lesser General Public License v3 (LGPLv3)": "LGPL-3.0-only",
+    "GNU Library or Lesser General Public License (LGPL)": "LGPL",
+    "ISC License (ISCL)": "ISC",
+    "MIT License": "MIT",
+    "Mozilla Public License 2.0 (MPL 2.0)": "MPL-2.0",
+    "Python Software Foundation License": "PSF-2.0",
+    "The Unlicense (Unlicense)": "Unlicense",
+}
+
+_HEAD = """\
+# Licences
+
+memwal is under the Apache License 2.0. The [images](images.md) hold these packages of PyPI besides,
+as `requirements/` locks them; what they say of their licences stands here, as SPDX expressions
+where they do. Wheels hold libraries in other languages, whose licences are in the wheels. From
+Debian come Python, tini, the certificates and, with Spark, OpenJDK 17: their licences are in
+`/usr/share/doc` of an image.
+
+This page is written by `python scripts/licences.py`.
+
+| package | licence | images |
+|---|---|---|
+"""
+
+
+def licence_of(told: Message) -> str:
+    """The licence of a package, from its metadata."""
+    expression = told.get("License-Expression")
+    if expression:
+        return str(expression)
+    classifiers = [
+        one.rpartition(" :: ")[2]
+        for one in told.get_all("Classifier") or []
+        if one.startswith("License :: OSI Approved :: ")
+    ]
+    if classifiers:
+        return " OR ".join(sorted({_SPELT.get(one, one) for one in classifiers}))
+    # Some put the whole text here, which may begin with its name.
+    first, _, rest = (told.get("License") or "").strip().partition("\n")
+    if first in _SPELT:
+        return _SPELT[first]
+    return first if not rest and re.fullmatch(r"[\w .,()+-]{2,60}", first) else UNKNOWN
+
+
+def page(licences: Mapping[str, str], images: Mapping[str, Iterable[str]]) -> str:
+    """The page: packages by name, each with its licence and the images that hold it."""
+    held: dict[str, list[str]] = {}
+    for image, names in images.items():
+        for name in names:
+            held.setdefault(name, []).append(image)
+    lines = [
+        f"| {name} | {licences[name]} | {'all' if len(of) == len(images) else ', '.join(of)} |"
+        for name, of in sorted(held.items())
+    ]
+    return _HEAD + "\n".join(lines) + "\n"
+
+
+def told_by(index: Index) -> Callable[[Package], Message]:
+    """A function that reads the metadata of a package here, or from an index."""
+
+    def told(package: Package) -> Message:
+        try:
+            return metadata.distribution(package.name).metadata  # type: ignore[return-value]
+        except metadata.PackageNotFoundError:
+            return HeaderParser().parsestr(index.metadata(package))
+
+    return told
+
+
+def main() -> int:
+    """Write the page."""
+    told = told_by(Index.of_pip())
+    locked = {
+        image: {one.name: one for one in read_lock((REQUIREMENTS / lock).read_text())}
+        for image, lock in IMAGES.items()
+    }
+    packages = {name: one for of in locked.values() for name, one in of.items()}
+    licences = {name: licence_of(told(one)) for name, one in packages.items()}
+    PAGE.write_text(page(licences, locked))
+    unknown = sorted(name for name, licence in licences.items() if licence == UNKNOWN)
+    for name in unknown:
+        print(f"{name} does not say: look into it")
+    return 1 if unknown else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,179 @@
+"""What users of a PostgreSQL database can do with the grants of the guide to security."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import make_url, text
+from support.pages import ROOT
+from support.postgres import PostgresServer
+
+from memwal.catalog import Catalog, Policy
+from memwal.catalog.database import Database
+from memwal.catalog.leases import job_resource
+from memwal.catalog.models import Base
+from memwal.errors import StoreAccessError
+from memwal.maintenance.results import HeldRegion, JobResult
+from memwal.maintenance.status import TableStatus
+
+pytestmark = pytest.mark.slow
+
+PAGE = ROOT / "docs" / "guides" / "security.md"
+GRANTS = "\n".join(re.findall(r"^```sql\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE))
+REGION = "00000000-0000-0000-0000-000000000001"
+
+AsUser = Callable[[str], Catalog]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    """Return a server of these tests' own: its users are of all databases."""
+    server = PostgresServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def granted(server: PostgresServer) -> str:
+    """Return the URL of a catalog of which each kind of user has a member."""
+    url = server.new_database()
+    database = Database(url)
+    database.migrate()
+    with database.engine.begin() as connection:
+        for statement in GRANTS.split(";\n"):
+            if statement.strip():
+                connection.execute(text(statement))
+        for role in ("reader", "page", "runner", "committer"):
+            connection.execute(text(f"CREATE USER one_{role} IN ROLE memwal_{role}"))
+    database.engine.dispose()
+    return url
+
+
+@pytest.fixture
+def as_user(granted: str) -> Iterator[AsUser]:
+    """Return a function that opens the catalog as a user; the owner has no name."""
+    opened = []
+
+    def open_as(role: str = "") -> Catalog:
+        url = make_url(granted)
+        url = url.set(username=f"one_{role}") if role else url
+        opened.append(Catalog(url.render_as_string(hide_password=False)))
+        return opened[-1]
+
+    owner = open_as()
+    owner.register("flights", uri="/data/flights.lance", policy=Policy(merge_at_generations=2))
+    owner.record_backlog("flights", STATUS)
+    owner.setbacks.hold("flights", [HeldRegion(region_id=REGION, generation=1, reason="torn")])
+    yield open_as
+    owner.unregister("flights")
+    for catalog in opened:
+        catalog.close()
+
+
+STATUS = TableStatus(
+    uri="/data/flights.lance",
+    version=1,
+    base_rows=0,
+    regions=(),
+    indexes=(),
+    snapshot_age_seconds=None,
+)
+
+
+def read(catalog: Catalog) -> None:
+    assert [table.name for table in catalog.list()] == ["flights"]
+    assert [one.table for one in catalog.states()] == ["flights"]
+    catalog.backlog_history("flights")
+    catalog.runs()
+    catalog.last_runs("flights")
+    catalog.setbacks.held()
+    catalog.setbacks.troubles()
+    catalog.leases.list()
+
+
+def write_rows(catalog: Catalog) -> None:
+    with catalog.leases.acquire(job_resource("flights", "merge")) as lease:
+        lease.check()
+        with catalog.record_run("flights", "merge") as run:
+            run.finish(JobResult(job="merge", table="/data/flights.lance", version=1))
+    catalog.record_backlog("flights", STATUS)
+    catalog.setbacks.failed("flights", "gc", "no")
+    catalog.setbacks.recovered("flights", "gc")
+    catalog.setbacks.hold("flights", [HeldRegion(region_id=REGION, generation=1, reason="x")])
+    catalog.prune()
+
+
+def retry(catalog: Catalog) -> None:
+    catalog.setbacks.retry("flights", [REGION])
+
+
+def redirect(catalog: Catalog) -> None:
+    catalog.update("flights", uri="/data/elsewhere.lance")
+
+
+def lend(catalog: Catalog) -> None:
+    catalog.update("flights", storage_options_ref="airflow:other")
+
+
+def add(catalog: Catalog) -> None:
+    catalog.register("more", uri="/data/more.lance")
+
+
+def hold_up(catalog: Catalog) -> None:
+    catalog.leases.acquire(job_resource("flights", "gc"))
+
+
+def forge_run(catalog: Catalog) -> None:
+    catalog.start_run("flights", "merge")
+
+
+ACTS: dict[Callable[[Catalog], None], set[str]] = {
+    read: {"reader", "page", "runner"},
+    retry: {"page", "runner"},
+    write_rows: {"runner"},
+    forge_run: {"runner"},
+    hold_up: {"runner"},
+    redirect: set(),
+    lend: set(),
+    add: set(),
+}
+
+
+@pytest.mark.parametrize("role", ["reader", "page", "runner", "committer"])
+@pytest.mark.parametrize("act", ACTS, ids=lambda act: act.__name__)
+def test_who_may_do_what(as_user: AsUser, act: Callable[[Catalog], None], role: str) -> None:
+    catalog = as_user(role)
+    if role in ACTS[act]:
+        act(catalog)
+        return
+    with pytest.raises(StoreAccessError, match="permission denied") as caught:
+        act(catalog)
+    # SQLAlchemy's own message would repeat the statement and its values.
+    shown = "".join(map(str, (caught.value, caught.value.__cause__)))
+    assert "SELECT" not in shown
+    assert "INSERT" not in shown
+
+
+def test_who_decides_commits_sees_nothing_else(granted: str, as_user: AsUser) -> None:
+    catalog = as_user("committer")
+    with catalog.database.engine.begin() as connection:
+        allowed: dict[str, Any] = {
+            table: connection.scalar(text(f"SELECT has_table_privilege('{table}', 'SELECT')"))
+            for table in Base.metadata.tables
+        }
+    assert [table for table, may in allowed.items() if may] == ["external_objects"]
+
+
+@pytest.mark.parametrize("role", ["reader", "page", "runner", "committer"])
+def test_nobody_but_the_owner_changes_the_schema(as_user: AsUser, role: str) -> None:
+    catalog = as_user(role)
+    for statement in (
+        "CREATE TABLE x (n int)",
+        "DROP TABLE leases",
+        "UPDATE alembic_version SET version_num = '1'",
+    ):
+        with pytest.raises(StoreAccessError), catalog.database.writing() as session:
+            session.execute(text(statement))
