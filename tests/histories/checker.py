@@ -1,10 +1,10 @@
 """What is wrong with a history, as little of it as shows it.
 
-Each key is looked at by itself. A read has an order with what was before it as far as it sees: a strong
-one with everything that had ended; one of what is flushed with what had ended before a flush that was
-over when it began, and with other reads of what is flushed; one of the base table with what was flushed
-before a checkpoint, and with other reads of it. So a key that never goes back, and is never older than
-its bound, is one whose reads and writes have an order: see :mod:`histories.register`.
+Each key is looked at by itself. A read comes after what was before it as far as it sees: a strong
+one after everything that had ended; one of what is flushed after what had ended before a flush
+that was over when it began, and after other such reads; one of the base table after what was
+flushed before a checkpoint, and after other reads of the base table. So if a key never goes back
+and is never older than its bound, its reads and writes have an order: :mod:`histories.register`.
 """
 
 from __future__ import annotations
@@ -79,9 +79,7 @@ def _check_key(
     def step(event: Read | Write) -> Step:
         if isinstance(event, Write):
             after = (event.begin,) * 3
-            return Step(
-                False, event.value, event.begin, event.end, Level.STRONG, after, event.sure
-            )
+            return Step(False, event.value, event.begin, event.end, Level.STRONG, after, event.sure)
         after = _seen_by(event, flushed, merged)
         return Step(True, event.value, event.begin, event.end, event.farthest, after)
 
@@ -158,15 +156,19 @@ _LEVELS = {
 def _verdict(key: Key, what: str, events: Sequence[Read | Write]) -> Verdict:
     start = min(event.begin for event in events)
     lines = [f"key {key}: {what}. These cannot all have happened:"]
-    for event in sorted(events, key=lambda event: event.begin):
-        lines.append(f"  {_time(event.begin - start)} .. {_time(event.end - start)}  {_told(event)}")
+    lines += [
+        f"  {_time(event.begin - start)} .. {_time(event.end - start)}  {_told(event)}"
+        for event in sorted(events, key=lambda event: event.begin)
+    ]
     return Verdict(key, what, tuple(events), "\n".join(lines))
 
 
 def _told(event: Read | Write) -> str:
     if isinstance(event, Write):
         done = "deletes the row" if event.value is None else f"writes {event.value}"
-        return f"{event.who} {done}" + ("" if event.sure else ", nobody knows whether that happened")
+        return f"{event.who} {done}" + (
+            "" if event.sure else ", nobody knows whether that happened"
+        )
     seen = "no row" if event.value is None else str(event.value)
     stale = f", up to {event.stale / 1e9:g} s ago" if event.stale else ""
     return f"{event.who} sees {seen} {_LEVELS[event.level]}{stale}"

@@ -1,10 +1,10 @@
 """What happened to the keys of a table, as processes wrote it down, on one clock for all of them.
 
-Moments are nanoseconds of ``CLOCK_MONOTONIC``, which the processes of a machine share and which does
-not jump, whatever happens to the time of day.
+Moments are nanoseconds of ``CLOCK_MONOTONIC``, which the processes of a machine share and which
+does not jump, whatever happens to the time of day.
 
-A process writes a line for each thing that it did; what it may have done though nobody was told has a
-line from before, too. Lines are written whole or not at all, so that a kill leaves no half of one.
+A process writes a line for each thing that it did, and for a write one from before, since it may
+happen though nobody is told. Lines are written whole or not at all: a kill leaves no half of one.
 """
 
 from __future__ import annotations

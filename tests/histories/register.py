@@ -1,10 +1,10 @@
 """Whether what was done to one key can have happened one after the other.
 
 Written values are unique, deletes are not. A value that is over never comes again, so that in any
-order a write stands right before the reads that saw it. Of such a group that could come next, trying
-it later is never better: it only stands in the way of others. So there is nothing to choose, and no
-search, but for deletes: which of them a read saw that found no row, nobody knows. These are tried,
-one after another, and what was tried is remembered.
+order a write stands right before the reads that saw it. Where such a group can come next, to place
+it later is never better: it only stands in the way of others. So there is nothing to choose, but
+for deletes: which of them a read saw that found no row, nobody knows. These are tried, one after
+another, and what was tried is remembered.
 
 A write of unknown outcome that nobody saw need not have happened. One that somebody saw has. Of a
 delete of unknown outcome both are tried, as soon as something is placed that it had to come before.
@@ -65,8 +65,8 @@ class _State(NamedTuple):
     is_absent : bool
         Whether there is no row now.
     decided, wanted : int
-        Bits of deletes of unknown outcome: those that are placed or never took place, and those that
-        took place and are not placed yet.
+        Bits of deletes of unknown outcome: those that are placed or never took place, and those
+        that took place and are not placed yet.
     """
 
     placed: tuple[int, int, int]

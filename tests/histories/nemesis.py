@@ -1,0 +1,196 @@
+"""Processes of a play, and what happens to them: kills, pauses, and jumps of the time of day."""
+
+from __future__ import annotations
+
+import glob
+import heapq
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+from histories import child
+from histories.process import Told
+
+import memwal
+
+TESTS = Path(__file__).resolve().parents[1]
+REPOSITORY = Path(memwal.__file__).resolve().parents[1]
+
+VALUES_OF_A_LIFE = 10_000_000
+
+
+def faketime() -> str:
+    """The library that gives a process another time of day, which ``make test-slow`` brings."""
+    found = sorted(glob.glob("/usr/lib/*/faketime/libfaketimeMT.so.1"))
+    assert found, "There is no libfaketime; scripts/slow_tools.py brings it"
+    return found[0]
+
+
+class Child:
+    """A process with a role. What is killed comes back, as another life of the same.
+
+    Parameters
+    ----------
+    told : Told
+        What its lives are told, but for their names and values.
+    lives : iterator of int
+        Numbers of lives, of which no two of a play have the same.
+    clocks : bool
+        Whether its time of day may jump.
+    """
+
+    def __init__(self, role: str, told: Told, *, lives: itertools.count[int], clocks: bool) -> None:
+        self.role = role
+        self._told = told
+        self._lives = lives
+        self._folder = Path(told.folder)
+        self._clock = self._folder / f"{told.name}.clock" if clocks else None
+        self._process: subprocess.Popen[bytes] | None = None
+        self.clock_jumps("+0")
+
+    @property
+    def has_own_clock(self) -> bool:
+        """Whether its time of day may jump."""
+        return self._clock is not None
+
+    def start(self) -> None:
+        """Begin a life."""
+        life = next(self._lives)
+        told = replace(
+            self._told,
+            name=f"{self._told.name}.{life}",
+            seed=self._told.seed + life,
+            first_value=life * VALUES_OF_A_LIFE,
+        )
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(TESTS)]),
+            "LANCE_LOG": "error,lance::index=off",
+        }
+        if self._clock is not None:
+            environment |= {
+                "LD_PRELOAD": faketime(),
+                "FAKETIME_TIMESTAMP_FILE": str(self._clock),
+                "FAKETIME_NO_CACHE": "1",
+                # Only the time of day: not how time passes, and not what files tell.
+                "DONT_FAKE_MONOTONIC": "1",
+                "NO_FAKE_STAT": "1",
+            }
+        with (self._folder / f"{told.name}.err").open("wb") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, child.__file__, self.role, told.to_json()],
+                env=environment,
+                stderr=errors,
+                stdin=subprocess.DEVNULL,
+            )
+
+    def kill(self) -> None:
+        """End its life, at once and whatever it is at."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def stop(self) -> None:
+        """Have it stand still."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Have it go on."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
+
+    def clock_jumps(self, offset: str) -> None:
+        """Put its time of day so much ahead, or back, of the machine's."""
+        if self._clock is not None:
+            staged = self._clock.with_suffix(".new")
+            staged.write_text(offset)
+            staged.replace(self._clock)
+
+    def ended_by_itself(self) -> bool:
+        """Whether nobody ended it, which must not happen."""
+        return self._process is not None and self._process.poll() is not None
+
+
+class Nemesis:
+    """Lets children live, and does things to them at moments that a seed decides.
+
+    Attributes
+    ----------
+    done : collections.Counter
+        How often each thing was done.
+    """
+
+    def __init__(self, children: list[Child], dice: Random, *, grace: float) -> None:
+        self.done: Counter[str] = Counter()
+        self._children = children
+        self._dice = dice
+        self._grace = grace
+        self._later: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = itertools.count()
+
+    def run(self, seconds: float, *, pause: float) -> list[Child]:
+        """Go on for so long, with ``pause`` seconds between things on average.
+
+        Returns
+        -------
+        list of Child
+            Those that ended by themselves, at once when there are any.
+        """
+        for one in self._children:
+            one.start()
+        ended = time.monotonic() + seconds
+        self._at(time.monotonic() + self._dice.expovariate(1 / pause), lambda: self._act(pause))
+        try:
+            while time.monotonic() < ended:
+                lost = [one for one in self._children if one.ended_by_itself()]
+                if lost:
+                    return lost
+                while self._later and self._later[0][0] <= time.monotonic():
+                    heapq.heappop(self._later)[2]()
+                time.sleep(0.02)
+            return []
+        finally:
+            for one in self._children:
+                one.kill()
+
+    def _at(self, moment: float, act: Callable[[], None]) -> None:
+        heapq.heappush(self._later, (moment, next(self._numbers), act))
+
+    def _act(self, pause: float) -> None:
+        one = self._dice.choice(self._children)
+        acts = [self._kill, self._stop, self._stop]
+        if one.has_own_clock:
+            acts.append(self._jump)
+        self._dice.choice(acts)(one)
+        self._at(time.monotonic() + self._dice.expovariate(1 / pause), lambda: self._act(pause))
+
+    def _kill(self, one: Child) -> None:
+        one.kill()
+        self.done["kills"] += 1
+        self._at(time.monotonic() + self._dice.choice([0.0, 0.5]), one.start)
+
+    def _stop(self, one: Child) -> None:
+        # Lance's writer does not look at the manifest again: it must not oversleep the grace.
+        lengths = [0.1] if one.role == "lance" else [0.1, 0.5, 1.5 * self._grace, 3 * self._grace]
+        one.stop()
+        length = self._dice.choice(lengths)
+        self.done["pauses past the grace" if length > self._grace else "short pauses"] += 1
+        self._at(time.monotonic() + length, one.go_on)
+
+    def _jump(self, one: Child) -> None:
+        days = 86_400
+        offsets = ["+0", "-5", f"-{self._dice.randint(1, 400) * days}", f"-{3_600}"]
+        # A collector's clock agrees with the store's to well within the grace, or is behind.
+        ahead = [self._grace / 4] if one.role == "collector" else [5, 3_600, 400 * days]
+        one.clock_jumps(self._dice.choice([*offsets, *(f"+{seconds}" for seconds in ahead)]))
+        self.done["clock jumps"] += 1
