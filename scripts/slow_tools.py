@@ -1,14 +1,15 @@
-"""Bring what the slow tests run beside Python: Chromium, and Prometheus's promtool.
+"""Bring what the slow tests run beside Python: Chromium, libfaketime, and Prometheus's promtool.
 
 Usage: ``python scripts/slow_tools.py [--images]``. What is there already stays as it is. Chromium
-is installed with Debian's packages, which takes root; promtool is taken out of Debian's package
-``prometheus`` into the folder of the running interpreter, without installing the server. With
-``--images`` it is buildah and debootstrap instead, which the tests of the images run. Where that
-cannot be done, it says what to install by hand.
+and libfaketime are installed with Debian's packages, which takes root; promtool is taken out of
+Debian's package ``prometheus`` into the folder of the running interpreter, without installing the
+server. With ``--images`` it is buildah and debootstrap instead, which the tests of the images run.
+Where that cannot be done, it says what to install by hand.
 """
 
 from __future__ import annotations
 
+import glob
 import os
 import shutil
 import subprocess
@@ -30,6 +31,8 @@ def main() -> None:
         return
     if shutil.which("chromium") is None:
         bring("chromium", partial(install, "chromium"))
+    if not glob.glob("/usr/lib/*/faketime/libfaketimeMT.so.1"):
+        bring("libfaketime", partial(install, "libfaketime"))
     if shutil.which("promtool") is None and not (BIN / "promtool").exists():
         bring("promtool (Debian's package prometheus)", unpack_promtool)
 

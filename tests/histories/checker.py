@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from histories.events import NEVER, UNKNOWN, Bound, History, Key, Level, Read, Value, Write
+from histories.events import NEVER, UNKNOWN, Bound, History, Key, Level, Read, Write
 from histories.register import Step, can_be_ordered
 from histories.smallest import smallest
 
@@ -97,7 +97,8 @@ def _check_key(
         )
 
     events = sorted(smallest(steps, is_wrong, written), key=lambda event: event.begin)
-    return _verdict(key, _name(events, steps), events)
+    bounds = dict.fromkeys(_between(events, flushed, merged))
+    return _verdict(key, _name(events, steps), events, [*bounds])
 
 
 class _Bounds:
@@ -106,11 +107,17 @@ class _Bounds:
     def __init__(self, bounds: Iterable[Bound]) -> None:
         ordered = sorted(bounds, key=lambda bound: bound.end)
         self._ends = [bound.end for bound in ordered]
-        self._begins = [NEVER, *accumulate((bound.begin for bound in ordered), max)]
+        self._latest = list(accumulate(ordered, lambda a, b: b if b.begin > a.begin else a))
+
+    def last(self, moment: float) -> Bound | None:
+        """The one that counts for what begins at a moment: of those that had ended, the latest."""
+        ended = bisect_left(self._ends, moment)
+        return self._latest[ended - 1] if ended else None
 
     def before(self, moment: float) -> float:
         """What had ended before this is on the level for all that begin at a moment."""
-        return self._begins[bisect_left(self._ends, moment)]
+        last = self.last(moment)
+        return NEVER if last is None else last.begin
 
 
 def _seen_by(read: Read, flushed: _Bounds, merged: _Bounds) -> tuple[float, float, float]:
@@ -122,6 +129,18 @@ def _seen_by(read: Read, flushed: _Bounds, merged: _Bounds) -> tuple[float, floa
     if read.level == Level.MERGED:
         return flushed.before(in_base), in_base, now
     return max(flushed.before(then), flushed.before(in_base)), max(then, in_base), now
+
+
+def _between(events: Sequence[Read | Write], flushed: _Bounds, merged: _Bounds) -> Iterator[Bound]:
+    """Why others come before what was read from afar."""
+    for read in events:
+        if isinstance(read, Read) and read.level != Level.STRONG:
+            checkpoint = merged.last(read.begin)
+            moments = [read.begin - read.stale] if read.level == Level.FLUSHED else []
+            moments += [] if checkpoint is None else [checkpoint.begin]
+            for bound in (checkpoint, *map(flushed.last, moments)):
+                if bound is not None and any(event.end < bound.begin for event in events):
+                    yield bound
 
 
 def _name(events: Sequence[Read | Write], steps: dict[Read | Write, Step]) -> str:
@@ -153,17 +172,22 @@ _LEVELS = {
 }
 
 
-def _verdict(key: Key, what: str, events: Sequence[Read | Write]) -> Verdict:
+def _verdict(
+    key: Key, what: str, events: Sequence[Read | Write], bounds: Sequence[Bound] = ()
+) -> Verdict:
     start = min(event.begin for event in events)
     lines = [f"key {key}: {what}. These cannot all have happened:"]
     lines += [
         f"  {_time(event.begin - start)} .. {_time(event.end - start)}  {_told(event)}"
-        for event in sorted(events, key=lambda event: event.begin)
+        for event in sorted([*events, *bounds], key=lambda event: event.begin)
     ]
     return Verdict(key, what, tuple(events), "\n".join(lines))
 
 
-def _told(event: Read | Write) -> str:
+def _told(event: Read | Write | Bound) -> str:
+    if isinstance(event, Bound):
+        done = "flushes" if event.level == Level.FLUSHED else "merges"
+        return f"{event.who} {done} what was there before"
     if isinstance(event, Write):
         done = "deletes the row" if event.value is None else f"writes {event.value}"
         return f"{event.who} {done}" + (
@@ -176,6 +200,3 @@ def _told(event: Read | Write) -> str:
 
 def _time(nanoseconds: float) -> str:
     return "        ?" if nanoseconds == UNKNOWN else f"{nanoseconds / 1e9:8.3f}s"
-
-
-__all__ = ["Value", "Verdict", "check"]

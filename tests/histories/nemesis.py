@@ -116,13 +116,33 @@ class Child:
             staged.write_text(offset)
             staged.replace(self._clock)
 
-    def ended_by_itself(self) -> bool:
-        """Whether nobody ended it, which must not happen."""
-        return self._process is not None and self._process.poll() is not None
+    def wait_until_there(self) -> None:
+        """Wait until it has begun."""
+        while not any(self._folder.glob(f"{self._told.name}.*.jsonl")):
+            self.check()
+            time.sleep(0.02)
+
+    def acknowledged(self, who: str = "") -> int:
+        """How many writes were, in all its lives or those of somebody else in the play."""
+        files = self._folder.glob(f"{who or self._told.name}.*jsonl")
+        return sum(path.read_text().count('"kind": "written"') for path in files)
+
+    def check(self) -> None:
+        """Raise AssertionError if it ended by itself."""
+        if self._process is not None and self._process.poll() is not None:
+            told = "\n".join(path.read_text() for path in sorted(self._folder.glob("*.err")))
+            raise AssertionError(f"{self._told.name} ended by itself: {told[-2000:]}")
 
 
 class Nemesis:
-    """Lets children live, and does things to them at moments that a seed decides.
+    """Does things to children at moments that a seed decides.
+
+    Parameters
+    ----------
+    grace : float
+        Of the collectors, in seconds.
+    pause : float
+        Seconds between two things that are done, on average.
 
     Attributes
     ----------
@@ -130,49 +150,43 @@ class Nemesis:
         How often each thing was done.
     """
 
-    def __init__(self, children: list[Child], dice: Random, *, grace: float) -> None:
+    def __init__(self, dice: Random, *, grace: float, pause: float) -> None:
         self.done: Counter[str] = Counter()
-        self._children = children
         self._dice = dice
         self._grace = grace
+        self._pause = pause
         self._later: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
 
-    def run(self, seconds: float, *, pause: float) -> list[Child]:
-        """Go on for so long, with ``pause`` seconds between things on average.
-
-        Returns
-        -------
-        list of Child
-            Those that ended by themselves, at once when there are any.
-        """
-        for one in self._children:
+    def run(self, children: list[Child], seconds: float) -> None:
+        """Start children, and go on for so long when all are there."""
+        for one in children:
             one.start()
+        for one in children:
+            one.wait_until_there()
         ended = time.monotonic() + seconds
-        self._at(time.monotonic() + self._dice.expovariate(1 / pause), lambda: self._act(pause))
-        try:
-            while time.monotonic() < ended:
-                lost = [one for one in self._children if one.ended_by_itself()]
-                if lost:
-                    return lost
-                while self._later and self._later[0][0] <= time.monotonic():
-                    heapq.heappop(self._later)[2]()
-                time.sleep(0.02)
-            return []
-        finally:
-            for one in self._children:
-                one.kill()
+        self._act_later(children)
+        while time.monotonic() < ended:
+            for one in children:
+                one.check()
+            while self._later and self._later[0][0] <= time.monotonic():
+                heapq.heappop(self._later)[2]()
+            time.sleep(0.02)
 
     def _at(self, moment: float, act: Callable[[], None]) -> None:
         heapq.heappush(self._later, (moment, next(self._numbers), act))
 
-    def _act(self, pause: float) -> None:
-        one = self._dice.choice(self._children)
+    def _act_later(self, children: list[Child]) -> None:
+        moment = time.monotonic() + self._dice.expovariate(1 / self._pause)
+        self._at(moment, lambda: self._act(children))
+
+    def _act(self, children: list[Child]) -> None:
+        one = self._dice.choice(children)
         acts = [self._kill, self._stop, self._stop]
         if one.has_own_clock:
             acts.append(self._jump)
         self._dice.choice(acts)(one)
-        self._at(time.monotonic() + self._dice.expovariate(1 / pause), lambda: self._act(pause))
+        self._act_later(children)
 
     def _kill(self, one: Child) -> None:
         one.kill()

@@ -13,7 +13,7 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 
@@ -50,6 +50,8 @@ class Cast:
         Seconds between two things that are done to processes, on average.
     clocks : bool
         Whether the time of day jumps.
+    rest : float
+        How much longer than usual everybody rests between two things.
     without : str
         A safeguard that the processes do without.
     """
@@ -60,6 +62,7 @@ class Cast:
     grace: float = 2.0
     pause: float = 0.8
     clocks: bool = False
+    rest: float = 1.0
     without: str = ""
 
 
@@ -69,20 +72,22 @@ class Played:
 
     Attributes
     ----------
-    done : collections.Counter
-        What was done to the processes.
     acknowledged, unknown, reads : int
         Writes and reads of single keys.
+    bounds : int
+        Flushes and checkpoints.
     failures : collections.Counter
         Calls that failed, as they may, by what they were and the error.
+    done : collections.Counter
+        What was done to the processes.
     """
 
-    done: Counter[str]
     acknowledged: int
     unknown: int
     reads: int
     bounds: int
     failures: Counter[str] = field(repr=False)
+    done: Counter[str] = field(default_factory=Counter)
 
 
 class BrokenPromise(AssertionError):
@@ -101,7 +106,7 @@ def cast_of(seed: int) -> Cast:
 
 
 def play(seed: int, seconds: float, cast: Cast | None = None) -> Played:
-    """Play once.
+    """Play once, with a nemesis that a seed directs.
 
     Raises
     ------
@@ -109,23 +114,44 @@ def play(seed: int, seconds: float, cast: Cast | None = None) -> Played:
         Something was seen that must not be. The histories stay where the message says.
     """
     cast = cast_of(seed) if cast is None else cast
+    nemesis = Nemesis(Random(seed), grace=cast.grace, pause=cast.pause)
+    try:
+        played = perform(cast, lambda children: nemesis.run(children, seconds), seed=seed)
+    except BrokenPromise as broken:
+        raise BrokenPromise(
+            f"seed {seed}: {broken}\nAgain, if it happens again: "
+            f"PYTHONPATH=tests python -m histories.play {seed} {seconds:g}"
+        ) from None
+    return replace(played, done=nemesis.done)
+
+
+def perform(cast: Cast, direct: Callable[[list[Child]], None], *, seed: int) -> Played:
+    """Play once.
+
+    Parameters
+    ----------
+    direct : callable
+        Is given the children, starts them, and does to them whatever is to be done.
+
+    Raises
+    ------
+    BrokenPromise
+        Something was seen that must not be.
+    """
     root = Path(tempfile.mkdtemp(prefix="memwal-histories-"))
     told = _prepare(root, seed, cast)
-    nemesis, lost = _live(told, seed, seconds, cast)
+    _live(told, cast, direct)
     _end(told)
     records = read_records(Path(told.folder))
-    broken = [f"{one.role} ended by itself" for one in lost]
-    broken += records.wrong
-    broken += map(str, check(records.history))
+    broken = [*records.wrong, *map(str, check(records.history))]
     if broken:
         raise BrokenPromise(
-            f"seed {seed}, {cast}, {len(broken)} things are wrong:\n"
+            f"{cast}, {len(broken)} things are wrong:\n"
             + "\n".join(broken[:5])
-            + f"\nWhat the processes wrote down is in {root}. Again, if it happens again: "
-            f"PYTHONPATH=tests python -m histories.play {seed} {seconds:g}"
+            + f"\nWhat the processes wrote down is in {root}"
         )
     shutil.rmtree(root)
-    return _played(nemesis, records)
+    return _played(records)
 
 
 def _prepare(root: Path, seed: int, cast: Cast) -> Told:
@@ -146,11 +172,12 @@ def _prepare(root: Path, seed: int, cast: Cast) -> Told:
         keys=KEYS,
         grace=cast.grace,
         clocks=cast.clocks,
+        rest=cast.rest,
         without=cast.without,
     )
 
 
-def _live(told: Told, seed: int, seconds: float, cast: Cast) -> tuple[Nemesis, list[Child]]:
+def _live(told: Told, cast: Cast, direct: Callable[[list[Child]], None]) -> None:
     lives = itertools.count(1)
     children = [
         Child(role, told.named(f"{role}-{number}"), lives=lives, clocks=cast.clocks)
@@ -164,17 +191,17 @@ def _live(told: Told, seed: int, seconds: float, cast: Cast) -> tuple[Nemesis, l
         threading.Thread(target=_HERE[role], args=(process,))
         for role, process in zip(cast.here, here, strict=True)
     ]
-    nemesis = Nemesis(children, Random(seed), grace=cast.grace)
     for thread in threads:
         thread.start()
     try:
-        lost = nemesis.run(seconds, pause=cast.pause)
+        direct(children)
     finally:
+        for one in children:
+            one.kill()
         for process in here:
             process.ended.set()
         for thread in threads:
             thread.join()
-    return nemesis, lost
 
 
 _HERE: dict[str, Callable[[Process], None]] = {
@@ -220,10 +247,9 @@ def _look(process: Process) -> None:
     process.record_read(begin, now(), seen_of(found, process.keys), level=BASE)
 
 
-def _played(nemesis: Nemesis, records: Records) -> Played:
+def _played(records: Records) -> Played:
     history = records.history
     return Played(
-        done=nemesis.done,
         acknowledged=sum(write.sure for write in history.writes),
         unknown=sum(not write.sure for write in history.writes),
         reads=len(history.reads),

@@ -54,6 +54,8 @@ class Told:
         Of the collectors, in seconds.
     clocks : bool
         Whether the time of day jumps, by processes: nothing that goes by it is promised.
+    rest : float
+        How much longer than usual everybody rests between two things.
     without : str
         The safeguard that is taken out; see :mod:`histories.safeguards`.
     """
@@ -66,6 +68,7 @@ class Told:
     keys: int
     grace: float
     clocks: bool = False
+    rest: float = 1.0
     without: str = ""
 
     def named(self, name: str, *, value: int = 0) -> Told:
@@ -154,7 +157,7 @@ class Process:
 
     def forever(self, act: Callable[[], None], pause: float) -> None:
         """Act again and again, with some rest in between, until somebody ends it."""
-        while not self.ended.wait(self.dice.uniform(0, pause)):
+        while not self.ended.wait(self.dice.uniform(0, pause * self.told.rest)):
             act()
 
 

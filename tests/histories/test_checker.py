@@ -218,3 +218,14 @@ def test_the_words_tell_who_did_what_and_when() -> None:
         "     3.000s ..    4.000s  writer writes 6",
         "     5.000s ..    6.000s  owner sees 5 in its own process",
     ]
+
+
+def test_the_words_tell_what_lies_between() -> None:
+    (verdict,) = check(history(*BAD["lost in a merge"][1]))
+
+    assert [line.split("  ")[-1] for line in str(verdict).splitlines()[1:]] == [
+        "writer writes 5",
+        "writer flushes what was there before",
+        "job merges what was there before",
+        "lance sees no row in the base table",
+    ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from uuid import UUID
 
 import pyarrow as pa
@@ -74,10 +74,12 @@ class Tenure:
         if self._process.dice.random() < 0.5:
             self._close()
 
-    def _repeat(self, act: object, dice: random.Random) -> None:
-        assert callable(act)
+    def _repeat(self, act: Callable[[random.Random], None], dice: random.Random) -> None:
         while not self._ended.is_set():
             act(dice)
+
+    def _rest(self, dice: random.Random, least: float, most: float) -> None:
+        self._ended.wait(dice.uniform(least, most) * self._process.told.rest)
 
     def _write(self, dice: random.Random) -> None:
         process = self._process
@@ -99,7 +101,7 @@ class Tenure:
             self._ended.set()
         else:
             process.recorder.end_write(call, done=written)
-        self._ended.wait(dice.uniform(0, 0.02))
+        self._rest(dice, 0.0, 0.02)
 
     def _put(self, written: Mapping[Key, Value], *, wait: bool) -> None:
         upserted = {key: value for key, value in written.items() if value is not None}
@@ -137,10 +139,10 @@ class Tenure:
             held = self._still_held()
             levels = {key: OWN if process.region_of[key] in held else LOST for key in mine}
             process.record_read(begin, end, seen_of(found, wanted), levels=levels)
-        self._ended.wait(dice.uniform(0, 0.1))
+        self._rest(dice, 0.0, 0.1)
 
     def _flush(self, dice: random.Random) -> None:
-        self._ended.wait(dice.uniform(0.1, 1.0))
+        self._rest(dice, 0.1, 1.0)
         with self._process.may_fail("flushing"):
             begin = now()
             self._writer.flush()
