@@ -129,6 +129,7 @@ def _collect(process: Process) -> None:
         retention=timedelta(0),
         orphan_age=2 * grace,
         index_age=20 * grace,
+        base_versions=process.dice.random() < 0.2,
     )
     _told(process, result.problems)
 
