@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import heapq
 import itertools
 import os
@@ -17,6 +16,7 @@ from pathlib import Path
 from random import Random
 
 from histories import child
+from histories.clock import Clock
 from histories.process import Told
 
 import memwal
@@ -25,13 +25,6 @@ TESTS = Path(__file__).resolve().parents[1]
 REPOSITORY = Path(memwal.__file__).resolve().parents[1]
 
 VALUES_OF_A_LIFE = 10_000_000
-
-
-def faketime() -> str:
-    """The library that gives a process another time of day, which ``make test-slow`` brings."""
-    found = sorted(glob.glob("/usr/lib/*/faketime/libfaketimeMT.so.1"))
-    assert found, "There is no libfaketime; scripts/slow_tools.py brings it"
-    return found[0]
 
 
 class Child:
@@ -52,9 +45,8 @@ class Child:
         self._told = told
         self._lives = lives
         self._folder = Path(told.folder)
-        self._clock = self._folder / f"{told.name}.clock" if clocks else None
+        self._clock = Clock(self._folder / f"{told.name}.clock") if clocks else None
         self._process: subprocess.Popen[bytes] | None = None
-        self.clock_jumps("+0")
 
     @property
     def has_own_clock(self) -> bool:
@@ -76,14 +68,7 @@ class Child:
             "LANCE_LOG": "error,lance::index=off",
         }
         if self._clock is not None:
-            environment |= {
-                "LD_PRELOAD": faketime(),
-                "FAKETIME_TIMESTAMP_FILE": str(self._clock),
-                "FAKETIME_NO_CACHE": "1",
-                # Only the time of day: not how time passes, and not what files tell.
-                "DONT_FAKE_MONOTONIC": "1",
-                "NO_FAKE_STAT": "1",
-            }
+            environment |= self._clock.environment()
         with (self._folder / f"{told.name}.err").open("wb") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, child.__file__, self.role, told.to_json()],
@@ -109,12 +94,10 @@ class Child:
         if self._process is not None:
             self._process.send_signal(signal.SIGCONT)
 
-    def clock_jumps(self, offset: str) -> None:
-        """Put its time of day so much ahead, or back, of the machine's."""
+    def clock_jumps(self, ahead: float) -> None:
+        """Put its time of day so many seconds ahead of the machine's, or back."""
         if self._clock is not None:
-            staged = self._clock.with_suffix(".new")
-            staged.write_text(offset)
-            staged.replace(self._clock)
+            self._clock.jump(ahead)
 
     def wait_until_there(self) -> None:
         """Wait until it has begun."""
@@ -202,9 +185,9 @@ class Nemesis:
         self._at(time.monotonic() + length, one.go_on)
 
     def _jump(self, one: Child) -> None:
-        days = 86_400
-        offsets = ["+0", "-5", f"-{self._dice.randint(1, 400) * days}", f"-{3_600}"]
+        days = 86_400.0
+        offsets = [0.0, -5.0, -3_600.0, -self._dice.randint(1, 400) * days]
         # A collector's clock agrees with the store's to well within the grace, or is behind.
-        ahead = [self._grace / 4] if one.role == "collector" else [5, 3_600, 400 * days]
-        one.clock_jumps(self._dice.choice([*offsets, *(f"+{seconds}" for seconds in ahead)]))
+        ahead = [self._grace / 4] if one.role == "collector" else [5.0, 3_600.0, 400 * days]
+        one.clock_jumps(self._dice.choice([*offsets, *ahead]))
         self.done["clock jumps"] += 1
