@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+import signal
 import sys
 from collections.abc import Callable
 
@@ -11,6 +13,8 @@ from histories.others import collector, jobs, reader
 from histories.process import Process, Told
 from histories.safeguards import SAFEGUARDS
 from histories.writers import lances, ours
+
+_PR_SET_PDEATHSIG = 1
 
 ROLES: dict[str, Callable[[Process], None]] = {
     "writer": ours,
@@ -23,6 +27,8 @@ ROLES: dict[str, Callable[[Process], None]] = {
 
 def main() -> None:
     """Live until somebody ends the process."""
+    # Whatever becomes of the play, nobody stays behind, not even who stands still.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     pa.set_cpu_count(1)
     told = Told(**json.loads(sys.argv[2]))
     if told.without:

@@ -54,7 +54,9 @@ class Child:
         return self._clock is not None
 
     def start(self) -> None:
-        """Begin a life."""
+        """Begin a life, unless it has one."""
+        if self._process is not None:
+            return
         life = next(self._lives)
         told = replace(
             self._told,

@@ -60,7 +60,7 @@ class Cast:
     here: tuple[str, ...] = ()
     regions: int = 2
     grace: float = 2.0
-    pause: float = 0.8
+    pause: float = 1.5
     clocks: bool = False
     rest: float = 1.0
     without: str = ""
