@@ -49,6 +49,11 @@ class Child:
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
+    def uri(self) -> str:
+        """Of the table."""
+        return self._told.uri
+
+    @property
     def has_own_clock(self) -> bool:
         """Whether its time of day may jump."""
         return self._clock is not None
@@ -107,9 +112,9 @@ class Child:
             self.check()
             time.sleep(0.02)
 
-    def acknowledged(self, who: str = "") -> int:
-        """How many writes were, in all its lives or those of somebody else in the play."""
-        files = self._folder.glob(f"{who or self._told.name}.*jsonl")
+    def acknowledged(self) -> int:
+        """How many of its writes were, in all its lives."""
+        files = self._folder.glob(f"{self._told.name}.*.jsonl")
         return sum(path.read_text().count('"kind": "written"') for path in files)
 
     def check(self) -> None:

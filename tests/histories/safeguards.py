@@ -79,7 +79,8 @@ def base_table_first() -> None:
 
     def moment(location: TableLocation, **_: Any) -> Moment:
         base = open_base(location)
-        time.sleep(_NAP)
+        # Longer than versions are kept: else the newest one has all that the manifests stop naming.
+        time.sleep(8 * _NAP)
         return Moment(base, read_manifests(location.store))
 
     sources.moment = moment
