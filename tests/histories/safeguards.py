@@ -9,11 +9,7 @@ from uuid import UUID
 
 from memwal.maintenance import merge_commit
 from memwal.maintenance.garbage import log_entries
-from memwal.reader import sources
-from memwal.reader.moment import Moment
-from memwal.region.discovery import read_manifests
 from memwal.storage.base import ObjectStore
-from memwal.storage.location import TableLocation
 from memwal.table_index.base_table import BaseTable, open_base
 from memwal.writer import append, claim, log, region_writer, tenure
 
@@ -74,18 +70,6 @@ def no_pinned_deletes() -> None:
     merge_commit._delete = unpinned
 
 
-def base_table_first() -> None:
-    """A reader opens the base table before it asks the regions what that does not have."""
-
-    def moment(location: TableLocation, **_: Any) -> Moment:
-        base = open_base(location)
-        # Longer than versions are kept: else the newest one has all that the manifests stop naming.
-        time.sleep(8 * _NAP)
-        return Moment(base, read_manifests(location.store))
-
-    sources.moment = moment
-
-
 SAFEGUARDS: dict[str, Callable[[], None]] = {
     take_out.__name__: take_out
     for take_out in (
@@ -95,6 +79,5 @@ SAFEGUARDS: dict[str, Callable[[], None]] = {
         no_replay,
         no_bound_of_the_log,
         no_pinned_deletes,
-        base_table_first,
     )
 }

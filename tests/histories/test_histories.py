@@ -98,7 +98,6 @@ def test_fresh_plays_keep_their_promises() -> None:
 def test_a_missing_safeguard_is_noticed(without: str) -> None:
     roles = {
         "no_pinned_deletes": ("writer", "jobs", "jobs"),
-        "base_table_first": ("writer", "reader", "jobs", "collector"),
         "no_bound_of_the_log": ("writer", "writer", "jobs", "collector"),
     }.get(without, ("writer", "writer"))
     cast = Cast(roles, regions=1, grace=1.0, pause=2.0, without=without)
