@@ -1,10 +1,10 @@
-"""Bring what the slow tests run beside Python: Chromium, and Prometheus's promtool.
+"""Bring what the slow tests run beside Python: Chromium, a C compiler, Prometheus's promtool.
 
 Usage: ``python scripts/slow_tools.py [--images]``. What is there already stays as it is. Chromium
-is installed with Debian's packages, which takes root; promtool is taken out of Debian's package
-``prometheus`` into the folder of the running interpreter, without installing the server. With
-``--images`` it is buildah and debootstrap instead, which the tests of the images run. Where that
-cannot be done, it says what to install by hand.
+and the compiler are installed with Debian's packages, which takes root; promtool is taken out of
+Debian's package ``prometheus`` into the folder of the running interpreter, without installing the
+server. With ``--images`` it is buildah and debootstrap instead, which the tests of the images run.
+Where that cannot be done, it says what to install by hand.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ def main() -> None:
         return
     if shutil.which("chromium") is None:
         bring("chromium", partial(install, "chromium"))
+    if shutil.which("cc") is None:
+        bring("a C compiler", partial(install, "build-essential"))
     if shutil.which("promtool") is None and not (BIN / "promtool").exists():
         bring("promtool (Debian's package prometheus)", unpack_promtool)
 

@@ -17,7 +17,7 @@ from memwal.reader.recent import Recent
 from memwal.region.discovery import parallel_reads, read_manifests
 from memwal.storage.location import TableLocation
 from memwal.table_index.base_table import BaseTable, open_base
-from memwal.table_index.region_snapshot import read_snapshot
+from memwal.table_index.region_snapshot import read_snapshot, snapshot_age
 from memwal.writer.log import find_tip
 
 _KNOWN_GENERATIONS = 100_000
@@ -58,7 +58,6 @@ def read_status(
         backlogs = list(
             pool.map(lambda manifest: _region(location, base, manifest, now), manifests.values())
         )
-    taken_at = base.details.snapshot_ts_millis
     names = maintained_index_names(base)
     indexed = _rows_indexed(base) if names else {}
     return TableStatus(
@@ -66,7 +65,7 @@ def read_status(
         version=base.version,
         regions=tuple(backlogs),
         indexes=tuple(_lag(base, name, indexed) for name in names),
-        snapshot_age_seconds=max(0.0, now - taken_at / 1000) if taken_at else None,
+        snapshot_age_seconds=snapshot_age(base.details, now),
         changed_regions=None if regions is not None else _changed(known, manifests),
         small_fragments=small_fragments(base),
         base_rows=base.dataset.count_rows(),

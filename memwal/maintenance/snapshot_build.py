@@ -33,6 +33,7 @@ from memwal.table_index.region_snapshot import (
     INLINE_REGIONS,
     encode_snapshot,
     pointer_to,
+    snapshot_age,
     snapshot_key,
     snapshot_rows,
 )
@@ -100,7 +101,8 @@ def build_snapshot(
     run : callable
         Runs the tasks.
     clock : callable
-        Seconds since the epoch.
+        Seconds since the epoch. A snapshot that was taken later stays, unless it is from so far
+        ahead that the clock must have been wrong.
 
     Returns
     -------
@@ -123,9 +125,10 @@ def build_snapshot(
         inline = pointer_to(key, rows.schema)
 
     def change(base: BaseTable) -> IndexDetails:
-        if base.details.snapshot_ts_millis > taken_at:
+        known = base.details
+        if known.snapshot_ts_millis > taken_at and snapshot_age(known, clock()) is not None:
             # A newer snapshot landed while this one was read.
-            return base.details
+            return known
         if guard is not None:
             guard()
         return replace(

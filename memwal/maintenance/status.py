@@ -86,7 +86,7 @@ class TableStatus:
     indexes : tuple of IndexLag
         The maintained ones.
     snapshot_age_seconds : float or None
-        Age of the region snapshot; None when there is none.
+        Age of the region snapshot; None when there is none, or it is of a clock that was wrong.
     changed_regions : int or None
         Regions whose manifest is not the one of the snapshot, all of them when there is none. None
         when only some regions were looked at.

@@ -17,7 +17,7 @@ from memwal.region.discovery import read_manifests
 from memwal.storage.location import TableLocation
 from memwal.table_index.base_table import BaseTable, open_base
 from memwal.table_index.read_tags import shown_tags
-from memwal.table_index.region_snapshot import read_snapshot
+from memwal.table_index.region_snapshot import read_snapshot, snapshot_age
 
 _OPEN_BASES: Final = 4
 _SNAPSHOTS: Final = 8
@@ -78,16 +78,16 @@ def moment(
     if max_staleness is not None:
         base = kept(open_base(location))
         base.require_mem_wal()
-        taken = base.details.snapshot_ts_millis / 1000
+        age = snapshot_age(base.details, clock())
         found = None
-        if clock() - taken <= max_staleness.total_seconds():
+        if age is not None and age <= max_staleness.total_seconds():
             found = _published(base)
         if found is not None:
             chosen = found.keys() if regions is None else found.keys() & set(regions)
             return Moment(
                 base,
                 {region_id: found[region_id] for region_id in chosen},
-                datetime.fromtimestamp(taken, UTC),
+                datetime.fromtimestamp(base.details.snapshot_ts_millis / 1000, UTC),
             )
     seen = _seen.peek(_name(location)) if keys is not None and regions is None else None
     needed = needed_regions(location, seen, keys) if seen is not None and keys else regions

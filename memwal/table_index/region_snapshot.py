@@ -28,6 +28,9 @@ from memwal.storage.base import ObjectStore
 INLINE_REGIONS: Final = 100
 """So many regions are kept in the details at most."""
 
+CLOCKS_DIFFER: Final = 60.0
+"""By so many seconds the clocks of machines may differ that share a table, at most."""
+
 _FLUSHED_TYPE: Final = pa.list_(
     pa.struct([pa.field("generation", pa.uint64()), pa.field("path", pa.string())])
 )
@@ -120,6 +123,28 @@ def read_snapshot(store: ObjectStore, details: IndexDetails) -> dict[UUID, Regio
         return None
     found = _manifests(rows)
     return {manifest.region_id: manifest for manifest in found}
+
+
+def snapshot_age(details: IndexDetails, now: float) -> float | None:
+    """How old the snapshot is; None if there is none, or nobody can tell.
+
+    One that was taken in the future is of a clock that was wrong. It would stand, and count as new,
+    until all clocks are there.
+
+    Parameters
+    ----------
+    now : float
+        Seconds since the epoch.
+
+    Returns
+    -------
+    float or None
+        Seconds, not below 0.
+    """
+    if not details.snapshot_ts_millis:
+        return None
+    age = now - details.snapshot_ts_millis / 1000
+    return max(age, 0.0) if age >= -CLOCKS_DIFFER else None
 
 
 def external_key(details: IndexDetails) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import timedelta
 from pathlib import Path
 from uuid import uuid4
@@ -16,6 +15,7 @@ from memwal.errors import CorruptDataError, TableSetupError
 from memwal.format.names import manifest_key
 from memwal.maintenance.backlog import read_status
 from memwal.maintenance.garbage import collect_garbage
+from memwal.maintenance.snapshot_build import build_snapshot
 from memwal.region import discovery
 from memwal.storage.location import TableLocation
 
@@ -90,7 +90,7 @@ def test_the_age_is_never_below_zero(table: memwal.Table) -> None:
     with table.writer() as writer:
         writer.upsert(rows({1: 1}))
     table.build_snapshot()
-    found = read_status(table.location, clock=lambda: time.time() - 1000)
+    found = read_status(table.location, clock=later(-30))
     assert found.regions[0].oldest_backlog_seconds == 0
     assert found.snapshot_age_seconds == 0
 
@@ -100,6 +100,12 @@ def test_the_age_of_the_snapshot(table: memwal.Table) -> None:
     found = read_status(table.location, clock=later(500))
     assert found.snapshot_age_seconds is not None
     assert 499 < found.snapshot_age_seconds < 800
+
+
+def test_a_snapshot_of_a_clock_that_was_far_ahead_is_none(table: memwal.Table) -> None:
+    """Else none would be due until all clocks are there."""
+    build_snapshot(table.location, clock=later(86_400))
+    assert table.status().snapshot_age_seconds is None
 
 
 def test_regions_that_changed_since_the_snapshot(make_table: MakeTable) -> None:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from lance.file import LanceFileReader
 from support.faulty_store import REGION_MANIFEST, TABLE_MANIFEST, FaultyStores, Killed
-from support.tables import MakeTable, keys, merged, numbered, rows, state
+from support.tables import MakeTable, keys, later, merged, numbered, rows, state
 
 import memwal
 from memwal.errors import CorruptDataError, MemWalError, OutcomeUnknownError
@@ -113,15 +113,28 @@ def test_replaces_nothing_but_the_snapshot(make_table: MakeTable) -> None:
 def test_an_older_one_does_not_replace_a_newer_one(make_table: MakeTable) -> None:
     table = make_table(buckets=2)
     flush(table, 0)
-    build_snapshot(table.location, clock=lambda: 2000.0)
+    build_snapshot(table.location, clock=lambda: 1010.0)
     newer = published(table)
     flush(table, 1)
 
     result = build_snapshot(table.location, clock=lambda: 1000.0)
 
     assert published(table) == newer
-    assert table.base().details.snapshot_ts_millis == 2_000_000
+    assert table.base().details.snapshot_ts_millis == 1_010_000
     assert result.commits == 0
+
+
+def test_one_of_a_clock_that_was_far_ahead_is_replaced(make_table: MakeTable) -> None:
+    """It would stand until all clocks are where that one was."""
+    table = make_table(buckets=2)
+    flush(table, 0)
+    build_snapshot(table.location, clock=later(86_400))
+    flush(table, 1)
+
+    result = table.build_snapshot()
+
+    assert published(table) == stored(table)
+    assert result.commits == 1
 
 
 def test_a_slow_one_does_not_replace_one_that_was_taken_later(

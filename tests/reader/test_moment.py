@@ -14,6 +14,7 @@ from support.tables import MakeTable, keys, later, rows, state
 
 import memwal
 from memwal.errors import InvalidInputError, TableSetupError
+from memwal.maintenance.snapshot_build import build_snapshot
 from memwal.reader.lookup import look_up
 from memwal.reader.moment import moment
 from memwal.reader.scan import Scan
@@ -71,6 +72,17 @@ class TestEventual:
         assert old.snapshot_time is None
         (manifest,) = old.manifests.values()
         assert len(manifest.flushed) == 2
+
+    def test_reads_the_manifests_when_the_snapshot_is_of_a_clock_that_was_far_ahead(
+        self, table: memwal.Table
+    ) -> None:
+        """Nobody knows how old it is."""
+        with table.writer() as writer:
+            writer.upsert(rows({1: 1}))
+            writer.flush()
+            build_snapshot(table.location, clock=later(86_400))
+            writer.upsert(rows({2: 2}))
+        assert stale(table) == {1: 1, 2: 2}
 
     def test_without_a_snapshot_is_fresh(self, table: memwal.Table) -> None:
         with table.writer() as writer:

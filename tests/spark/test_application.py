@@ -121,8 +121,9 @@ def test_a_result_in_an_object_store(start, table, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out) == read_result(address)
     # The same once more is what it is; the name is taken for anything else.
     assert start(answer, "--table", table.uri, *more) == 0
-    write_result(f"file://{tmp_path}/results/run-2.json", "{}")
-    assert start(answer, "--table", table.uri, "--result", address.replace("-1", "-2")) == 1
+    taken = f"file://{tmp_path}/results/run-2.json"
+    write_result(taken, "{}")
+    assert start(answer, "--table", table.uri, "--result", taken) == 1
     assert "another result is at" in capsys.readouterr().err
 
 

@@ -45,30 +45,39 @@ def put(shard: ShardWriter, table: memwal.Table, rows: pa.Table) -> None:
 
 def snapshots(table: memwal.Table) -> list[ShardSnapshot]:
     """Every region as its newest manifest tells, without what the base table has already."""
-    merged = table.base().details.merged
+    return _moment(table)[1]
+
+
+def _moment(table: memwal.Table) -> tuple[lance.LanceDataset, list[ShardSnapshot]]:
+    """The base table and what it does not have yet; the manifests are read first, as in all reads.
+
+    What is merged in between is then in the base table, and left out of the rest.
+    """
+    manifests = read_manifests(table.location.store)
+    base = table.base()
     found = []
-    for region_id, manifest in read_manifests(table.location.store).items():
+    for region_id, manifest in manifests.items():
         snapshot = (
             ShardSnapshot(str(region_id))
             .with_spec_id(manifest.spec_id)
             .with_current_generation(manifest.current_generation)
         )
         for flushed in manifest.flushed:
-            if flushed.generation > merged.get(region_id, 0):
+            if flushed.generation > base.details.merged.get(region_id, 0):
                 snapshot = snapshot.with_sstable(flushed.generation, flushed.path)
         found.append(snapshot)
-    return found
+    return base.dataset, found
 
 
 def scan(table: memwal.Table, *, filter: str | None = None) -> pa.Table:
     """What Lance's own scanner shows."""
-    scanner = LsmScanner.from_snapshots(dataset(table), snapshots(table))
+    scanner = LsmScanner.from_snapshots(*_moment(table))
     return (scanner.filter(filter) if filter else scanner).to_table()
 
 
 def lookup(table: memwal.Table, keys: pa.Table) -> Rows:
     """What Lance's own point lookup shows, key by key."""
-    planner = LsmPointLookupPlanner(dataset(table), snapshots(table))
+    planner = LsmPointLookupPlanner(*_moment(table))
     found: Rows = []
     for batch in keys.to_batches(max_chunksize=1):
         struct = pa.StructArray.from_arrays(

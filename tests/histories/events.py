@@ -1,0 +1,265 @@
+"""What happened to the keys of a table, as processes wrote it down, on one clock for all of them.
+
+Moments are nanoseconds of ``CLOCK_MONOTONIC``, which the processes of a machine share and which
+does not jump, whatever happens to the time of day.
+
+A process writes a line for each thing that it did, and for a write one from before, since it may
+happen though nobody is told. Lines are written whole or not at all: a kill leaves no half of one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+Key = int
+Value = int | None
+"""Of a key; None: there is no row."""
+
+NEVER = -math.inf
+UNKNOWN = math.inf
+"""When something ended of whose end nobody knows."""
+
+
+class Level(IntEnum):
+    """How far a read sees: all that is acknowledged, all that is flushed, all that is merged."""
+
+    STRONG = 0
+    FLUSHED = 1
+    MERGED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A row was written, or deleted, or nobody knows.
+
+    Attributes
+    ----------
+    who : str
+    key : int
+    value : int or None
+        Unique among all writes of the key; None for a delete.
+    begin, end : float
+    sure : bool
+        Whether it was acknowledged. If not, it may take place until ``end``, or never.
+    """
+
+    who: str
+    key: Key
+    value: Value
+    begin: float
+    end: float = UNKNOWN
+    sure: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A row was seen, or seen not to be there.
+
+    Attributes
+    ----------
+    level : Level
+        What it must see: everything that was on this level when it began.
+    farthest : Level
+        What it may have seen. The own process sees what it has not flushed, also when another one
+        has the region by now.
+    stale : float
+        It must see only what was on its level so long before it began, and all that is merged.
+    """
+
+    who: str
+    key: Key
+    value: Value
+    begin: float
+    end: float
+    level: Level
+    farthest: Level
+    stale: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Everything of the level above that ended before ``begin`` is on this level from ``end`` on.
+
+    Attributes
+    ----------
+    keys : frozenset of int or None
+        Of which keys; None for all.
+    """
+
+    who: str
+    level: Level
+    begin: float
+    end: float
+    keys: frozenset[Key] | None = None
+
+
+@dataclass(slots=True)
+class History:
+    """What happened to a table."""
+
+    writes: list[Write] = field(default_factory=list)
+    reads: list[Read] = field(default_factory=list)
+    bounds: list[Bound] = field(default_factory=list)
+
+
+class Recorder:
+    """Writes down what one process does. Safe to use from several threads."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._lock = threading.Lock()
+        self._calls = 0
+
+    def begin_write(self, rows: Mapping[Key, Value], epochs: Mapping[Key, int]) -> int:
+        """Rows are about to be written, under these claims of their regions."""
+        with self._lock:
+            self._calls += 1
+            call = self._calls
+        self._put("write", call=call, rows=list(rows.items()), epochs=list(epochs.items()))
+        return call
+
+    def end_write(self, call: int, *, done: Iterable[Key], refused: Iterable[Key] = ()) -> None:
+        """These of its rows are acknowledged, and these certainly not written."""
+        self._put("written", call=call, done=list(done), refused=list(refused))
+
+    def read(
+        self,
+        begin: int,
+        end: int,
+        seen: Mapping[Key, Value],
+        *,
+        levels: Mapping[Key, tuple[Level, Level]],
+        stale: float = 0.0,
+    ) -> None:
+        """All these keys were looked at; ``levels`` has what each read must and may have seen."""
+        rows = [(key, value, *levels[key]) for key, value in seen.items()]
+        self._put("read", begin=begin, end=end, rows=rows, stale=stale)
+
+    def claimed(self, epochs: Mapping[Key, int]) -> None:
+        """Regions are ours: of what others have under way there, nothing comes any more."""
+        self._put("claimed", epochs=list(epochs.items()))
+
+    def bound(self, level: Level, begin: int, keys: Iterable[Key] | None) -> None:
+        """A flush or a checkpoint that began then has ended."""
+        self._put("bound", level=level, begin=begin, keys=None if keys is None else list(keys))
+
+    def failed(self, what: str, error: BaseException) -> None:
+        """Something failed, which may be right."""
+        self._put("failed", what=what, error=type(error).__name__, words=str(error)[:500])
+
+    def wrong(self, what: str) -> None:
+        """Something happened that must never happen."""
+        self._put("wrong", words=what)
+
+    def _put(self, kind: str, **content: Any) -> None:
+        line = json.dumps({"kind": kind, "at": time.monotonic_ns(), **content}) + "\n"
+        os.write(self._file, line.encode())
+
+
+@dataclass(slots=True)
+class Records:
+    """What all processes of a play wrote down.
+
+    Attributes
+    ----------
+    failures : list of (str, str, str, str)
+        Who, at what, the kind of error, and its words.
+    wrong : list of str
+    """
+
+    history: History = field(default_factory=History)
+    failures: list[tuple[str, str, str, str]] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+
+
+def read_records(folder: Path) -> Records:
+    """Read what the processes wrote, a file each, whose name is theirs."""
+    found = Records()
+    claims: list[tuple[Key, int, float]] = []
+    open_writes: list[tuple[Write, int]] = []
+    for path in sorted(folder.glob("*.jsonl")):
+        _read_process(path.stem, _lines(path), found, claims, open_writes)
+    found.history.writes += _ended_by_claims(open_writes, claims)
+    return found
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    with path.open() as file:
+        for line in file:
+            yield json.loads(line)
+
+
+def _read_process(
+    who: str,
+    lines: Iterable[dict[str, Any]],
+    found: Records,
+    claims: list[tuple[Key, int, float]],
+    open_writes: list[tuple[Write, int]],
+) -> None:
+    history = found.history
+    calls: dict[int, dict[str, Any]] = {}
+    for line in lines:
+        match line["kind"]:
+            case "write":
+                calls[line["call"]] = line
+            case "written":
+                call = calls[line["call"]]
+                rows = dict(call["rows"])
+                for key in line["done"]:
+                    history.writes.append(Write(who, key, rows[key], call["at"], line["at"]))
+                for key in (*line["done"], *line["refused"]):
+                    del rows[key]
+                call["rows"] = list(rows.items())
+            case "read":
+                history.reads += [
+                    Read(
+                        who,
+                        key,
+                        value,
+                        line["begin"],
+                        line["end"],
+                        Level(level),
+                        Level(farthest),
+                        line["stale"] * 1e9,
+                    )
+                    for key, value, level, farthest in line["rows"]
+                ]
+            case "claimed":
+                claims += [(key, epoch, line["at"]) for key, epoch in line["epochs"]]
+            case "bound":
+                keys = None if line["keys"] is None else frozenset(line["keys"])
+                bound = Bound(who, Level(line["level"]), line["begin"], line["at"], keys)
+                history.bounds.append(bound)
+            case "failed":
+                found.failures.append((who, line["what"], line["error"], line["words"]))
+            case "wrong":
+                found.wrong.append(f"{who}: {line['words']}")
+    for call in calls.values():
+        epochs = dict(call["epochs"])
+        open_writes += [
+            (Write(who, key, value, call["at"], sure=False), epochs[key])
+            for key, value in call["rows"]
+        ]
+
+
+def _ended_by_claims(
+    writes: Iterable[tuple[Write, int]], claims: Iterable[tuple[Key, int, float]]
+) -> Iterator[Write]:
+    """Writes of unknown outcome, each until the first claim of its region by somebody else."""
+    by_key: dict[Key, list[tuple[int, float]]] = {}
+    for key, epoch, at in claims:
+        by_key.setdefault(key, []).append((epoch, at))
+    for write, epoch in writes:
+        later = (at for other, at in by_key.get(write.key, ()) if other > epoch)
+        yield Write(
+            write.who, write.key, write.value, write.begin, min(later, default=UNKNOWN), sure=False
+        )

@@ -1,0 +1,148 @@
+"""Processes that read from afar, and those that look after the table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import lance
+import pyarrow as pa
+from histories.events import Level
+from histories.process import BASE, Process, now, seen_of
+from support import native
+from support.tables import keys
+
+import memwal
+from memwal.maintenance.compaction import compact
+
+STALENESS = 1.0
+"""Seconds that some reads allow."""
+
+
+def reader(process: Process) -> None:
+    """Read in every way, as somebody who has no region."""
+
+    def read() -> None:
+        way = process.dice.choice(ways)
+        # Lance's own readers do not begin anew when something was collected under them.
+        others = (OSError, ValueError) if way in (_natively, _base) else ()
+        with process.may_fail(f"reading: {way.__name__[1:]}", *others):
+            way(process)
+
+    ways = [_scan, _scan, _opened_anew, _look_up, _stale, _natively, _base]
+    process.forever(read, 0.1)
+
+
+def _scan(process: Process) -> None:
+    begin = now()
+    found = process.table.scan().to_table()
+    process.record_read(begin, now(), seen_of(found, process.keys))
+
+
+def _opened_anew(process: Process) -> None:
+    begin = now()
+    found = memwal.open(process.told.uri).scan(filter="n > -1").to_table()
+    process.record_read(begin, now(), seen_of(found, process.keys))
+
+
+def _look_up(process: Process) -> None:
+    wanted = process.dice.sample(process.keys, 5)
+    begin = now()
+    found = process.table.lookup(keys(*wanted))
+    process.record_read(begin, now(), seen_of(found, wanted))
+
+
+def _stale(process: Process) -> None:
+    begin = now()
+    found = process.table.scan(max_staleness=timedelta(seconds=STALENESS)).to_table()
+    if process.told.clocks:
+        # Then nobody knows how long ago that is; what is merged is seen all the same.
+        level = (Level.MERGED, Level.FLUSHED)
+        process.record_read(begin, now(), seen_of(found, process.keys), level=level)
+    else:
+        process.record_read(begin, now(), seen_of(found, process.keys), stale=STALENESS)
+
+
+def _natively(process: Process) -> None:
+    """Lance's scanner over what memwal's manifests tell."""
+    begin = now()
+    found = native.scan(process.table)
+    process.record_read(begin, now(), seen_of(found, process.keys))
+
+
+def _base(process: Process) -> None:
+    begin = now()
+    found: pa.Table = lance.dataset(process.told.uri).to_table()
+    process.record_read(begin, now(), seen_of(found, process.keys), level=BASE)
+
+
+def jobs(process: Process) -> None:
+    """Do every job of the maintenance but one, in any order."""
+
+    def work() -> None:
+        what = dice.choice(list(JOBS))
+        with process.may_fail(what):
+            JOBS[what](process)
+
+    dice = process.dice
+    process.forever(work, 0.2)
+
+
+def collector(process: Process) -> None:
+    """Collect whatever may go, with a grace of seconds."""
+
+    def collect() -> None:
+        with process.may_fail("collecting"):
+            _collect(process)
+
+    process.forever(collect, 0.5)
+
+
+def _merge(process: Process) -> None:
+    run_bytes = process.dice.choice([None, None, 1])
+    _told(process, process.table.merge(run_bytes=run_bytes).problems)
+
+
+def _checkpoint(process: Process) -> None:
+    begin = now()
+    _told(process, process.table.checkpoint(flush=False).problems)
+    process.recorder.bound(Level.MERGED, begin, None)
+
+
+def _index(process: Process) -> None:
+    process.table.build_indexes()
+
+
+def _snapshot(process: Process) -> None:
+    process.table.build_snapshot()
+
+
+def _compact(process: Process) -> None:
+    compact(process.table.location, min_fragments=4)
+
+
+def _collect(process: Process) -> None:
+    grace = timedelta(seconds=process.told.grace)
+    result = process.table.collect_garbage(
+        dry_run=False,
+        grace=grace,
+        retention=timedelta(0),
+        orphan_age=2 * grace,
+        index_age=20 * grace,
+        base_versions=process.dice.random() < 0.2,
+    )
+    _told(process, result.problems)
+
+
+def _told(process: Process, problems: tuple[str, ...]) -> None:
+    for problem in problems:
+        process.recorder.failed("a job told", RuntimeError(problem))
+
+
+JOBS: dict[str, Callable[[Process], None]] = {
+    "merging": _merge,
+    "a checkpoint": _checkpoint,
+    "indexing": _index,
+    "a snapshot": _snapshot,
+    "compacting": _compact,
+}

@@ -1,0 +1,270 @@
+"""A play with real processes: who is there, what happens to them, and what must be true of it.
+
+``PYTHONPATH=tests python -m histories.play SEED [SECONDS]`` plays one. The seed decides who is
+there and what is done to them when; the machine decides the rest.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import sys
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import Random
+
+import lance
+from histories.checker import check
+from histories.events import Level, Records, read_records
+from histories.nemesis import Child, Nemesis
+from histories.others import collector, jobs, reader
+from histories.process import BASE, OWN, Process, Told, now, seen_of
+from histories.writers import ours
+from support import native
+from support.tables import SCHEMA
+
+import memwal
+from memwal.maintenance.verify import verify
+
+KEYS = 24
+
+
+@dataclass(frozen=True)
+class Cast:
+    """Who is there.
+
+    Attributes
+    ----------
+    roles : tuple of str
+        A process each.
+    here : tuple of str
+        More of them, in this process, to which nothing happens.
+    regions : int
+    grace : float
+        Of the collectors, in seconds.
+    pause : float
+        Seconds between two things that are done to processes, on average.
+    clocks : bool
+        Whether the time of day jumps.
+    rest : float
+        How much longer than usual everybody rests between two things.
+    without : str
+        A safeguard that the processes do without.
+    """
+
+    roles: tuple[str, ...]
+    here: tuple[str, ...] = ()
+    regions: int = 2
+    grace: float = 2.0
+    pause: float = 1.5
+    clocks: bool = False
+    rest: float = 1.0
+    without: str = ""
+
+
+@dataclass
+class Played:
+    """What a play came to.
+
+    Attributes
+    ----------
+    acknowledged, unknown, reads : int
+        Writes and reads of single keys.
+    bounds : int
+        Flushes and checkpoints.
+    failures : collections.Counter
+        Calls that failed, as they may, by what they were and the error.
+    done : collections.Counter
+        What was done to the processes.
+    """
+
+    acknowledged: int
+    unknown: int
+    reads: int
+    bounds: int
+    failures: Counter[str] = field(repr=False)
+    done: Counter[str] = field(default_factory=Counter)
+
+
+class BrokenPromise(AssertionError):
+    """What a play found: the promise, the seed, and where the histories are."""
+
+
+def cast_of(seed: int) -> Cast:
+    """Who is there in the play of a seed: our writers alone, or with Lance's in between."""
+    dice = Random(seed)
+    regions = dice.choice([1, 2, 4])
+    if dice.random() < 0.25:
+        return Cast(("writer", "lance", "reader", "jobs", "collector"), regions=regions, grace=20.0)
+    roles = ("writer", "writer", "reader", "jobs", "collector")
+    more = dice.choice([(), ("jobs",), ("writer",)])
+    return Cast((*roles, *more), regions=regions, clocks=dice.random() < 0.6)
+
+
+def play(seed: int, seconds: float, cast: Cast | None = None) -> Played:
+    """Play once, with a nemesis that a seed directs.
+
+    Raises
+    ------
+    BrokenPromise
+        Something was seen that must not be. The histories stay where the message says.
+    """
+    cast = cast_of(seed) if cast is None else cast
+    nemesis = Nemesis(Random(seed), grace=cast.grace, pause=cast.pause)
+    try:
+        played = perform(cast, lambda children: nemesis.run(children, seconds), seed=seed)
+    except BrokenPromise as broken:
+        raise BrokenPromise(
+            f"seed {seed}: {broken}\nAgain, if it happens again: "
+            f"PYTHONPATH=tests python -m histories.play {seed} {seconds:g}"
+        ) from None
+    return replace(played, done=nemesis.done)
+
+
+def perform(cast: Cast, direct: Callable[[list[Child]], None], *, seed: int) -> Played:
+    """Play once.
+
+    Parameters
+    ----------
+    direct : callable
+        Is given the children, starts them, and does to them whatever is to be done.
+
+    Raises
+    ------
+    BrokenPromise
+        Something was seen that must not be.
+    """
+    root = Path(tempfile.mkdtemp(prefix="memwal-histories-"))
+    told = _prepare(root, seed, cast)
+    _live(told, cast, direct)
+    _end(told)
+    records = read_records(Path(told.folder))
+    broken = [*records.wrong, *map(str, check(records.history))]
+    if broken:
+        raise BrokenPromise(
+            f"{cast}, {len(broken)} things are wrong:\n"
+            + "\n".join(broken[:5])
+            + f"\nWhat the processes wrote down is in {root}"
+        )
+    shutil.rmtree(root)
+    return _played(records)
+
+
+def _prepare(root: Path, seed: int, cast: Cast) -> Told:
+    folder = root / "processes"
+    folder.mkdir()
+    uri = str(root / "table.lance")
+    spec = memwal.RegionSpec.bucket("id", cast.regions)
+    table = memwal.create(
+        uri, SCHEMA, primary_key=["id"], region_spec=spec, maintained_indexes=["id_idx"]
+    )
+    assert len(table.region_ids()) == cast.regions
+    return Told(
+        uri=uri,
+        folder=str(folder),
+        name="",
+        seed=seed,
+        first_value=0,
+        keys=KEYS,
+        grace=cast.grace,
+        clocks=cast.clocks,
+        rest=cast.rest,
+        without=cast.without,
+    )
+
+
+def _live(told: Told, cast: Cast, direct: Callable[[list[Child]], None]) -> None:
+    lives = itertools.count(1)
+    children = [
+        Child(role, told.named(f"{role}-{number}"), lives=lives, clocks=cast.clocks)
+        for number, role in enumerate(cast.roles)
+    ]
+    here = [
+        Process(told.named(f"{role}-here", value=(1_000 + number) * 10_000_000))
+        for number, role in enumerate(cast.here)
+    ]
+    threads = [
+        threading.Thread(target=_HERE[role], args=(process,))
+        for role, process in zip(cast.here, here, strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        direct(children)
+    finally:
+        for one in children:
+            one.kill()
+        for process in here:
+            process.ended.set()
+        for thread in threads:
+            thread.join()
+
+
+_HERE: dict[str, Callable[[Process], None]] = {
+    "writer": ours,
+    "reader": reader,
+    "jobs": jobs,
+    "collector": collector,
+}
+
+
+def _end(told: Told) -> None:
+    """When nobody else is there any more: flush, merge and index everything, and look."""
+    process = Process(told.named("end"))
+    table, keys = process.table, process.keys
+    with process.may_fail("the end"):
+        writer = table.writer()
+        writer.claim()
+        process.recorder.claimed(
+            process.by_key({region.region_id: region.epoch for region in writer.stats().regions})
+        )
+        begin = now()
+        found = writer.scan().to_table()
+        process.record_read(begin, now(), seen_of(found, keys), level=OWN)
+        begin = now()
+        writer.close()
+        process.recorder.bound(Level.FLUSHED, begin, None)
+        _look(process)
+        begin = now()
+        table.checkpoint()
+        process.recorder.bound(Level.MERGED, begin, None)
+        _look(process)
+        report = verify(table.location)
+        for finding in report.findings if not report.clean else ():
+            process.recorder.wrong(f"verify found: {finding}")
+
+
+def _look(process: Process) -> None:
+    begin = now()
+    for found in (process.table.scan().to_table(), native.scan(process.table)):
+        process.record_read(begin, now(), seen_of(found, process.keys))
+    begin = now()
+    found = lance.dataset(process.told.uri).to_table()
+    process.record_read(begin, now(), seen_of(found, process.keys), level=BASE)
+
+
+def _played(records: Records) -> Played:
+    history = records.history
+    return Played(
+        acknowledged=sum(write.sure for write in history.writes),
+        unknown=sum(not write.sure for write in history.writes),
+        reads=len(history.reads),
+        bounds=len(history.bounds),
+        failures=Counter(f"{what}: {error}" for _, what, error, _ in records.failures),
+    )
+
+
+def main() -> None:
+    """Play one, and tell what it came to."""
+    played = play(int(sys.argv[1]), float(sys.argv[2]) if len(sys.argv) > 2 else 30.0)
+    print(played)
+    for what, count in played.failures.most_common():
+        print(f"{count:6} times failed {what}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""Safeguards of memwal, and how a process is without one of them: whoever watches must notice."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+from memwal.maintenance import merge_commit
+from memwal.maintenance.garbage import log_entries
+from memwal.storage.base import ObjectStore
+from memwal.table_index.base_table import BaseTable, open_base
+from memwal.writer import append, claim, log, region_writer, tenure
+
+_NAP = 0.3
+"""Seconds between two steps that are mostly milliseconds apart; the safeguard is there for them."""
+
+
+def no_sentinel() -> None:
+    """A claim puts nothing into the log that would stop its predecessor."""
+
+    def fence(store: ObjectStore, region: UUID, *, after: int, hint: int, **_: Any) -> int:
+        return log.find_tip(store, region, start=max(after, hint) + 1) - 1
+
+    claim.fence = fence
+
+
+def no_look_after_a_pause() -> None:
+    """A writer never looks whether the region is still its own."""
+    append.LogAppender._check_epoch = lambda self: None  # type: ignore[method-assign]
+
+
+def no_epoch_at_a_flush() -> None:
+    """A writer that was fenced goes on to name its generations."""
+    tenure.Tenure._check = lambda self, latest: None  # type: ignore[method-assign]
+
+
+def no_replay() -> None:
+    """A claim leaves behind what its predecessor had not flushed."""
+    region_writer.replay = lambda *given, **named: iter(())
+
+
+def no_bound_of_the_log() -> None:
+    """A collector takes all of the log but the newest entry."""
+    judge = log_entries.judge_entries
+
+    def judged(entries: Any, history: Any, ages: Any) -> Any:
+        for positions, decision in judge(entries, history, ages):
+            if decision.reason.name != "NEWEST_ENTRY":
+                object.__setattr__(decision, "goes", True)
+            yield positions, decision
+
+    log_entries.judge_entries = judged
+
+
+def no_pinned_deletes() -> None:
+    """A merge deletes from whatever version is the newest by then."""
+    delete = merge_commit._delete
+
+    def unpinned(base: BaseTable, keys: Any) -> int:
+        time.sleep(_NAP)
+        for _ in range(100):
+            try:
+                return delete(open_base(base.location), keys)
+            except merge_commit._Conflict:
+                continue
+        return 0
+
+    merge_commit._delete = unpinned
+
+
+SAFEGUARDS: dict[str, Callable[[], None]] = {
+    take_out.__name__: take_out
+    for take_out in (
+        no_sentinel,
+        no_look_after_a_pause,
+        no_epoch_at_a_flush,
+        no_replay,
+        no_bound_of_the_log,
+        no_pinned_deletes,
+    )
+}

@@ -1,0 +1,107 @@
+"""Real processes keep their promises, and it is noticed when they do without a safeguard."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+import pytest
+from histories.nemesis import Child
+from histories.play import BrokenPromise, Cast, perform, play
+from histories.safeguards import SAFEGUARDS
+
+import memwal
+from memwal.format.names import parse_wal_name, wal_dir
+from memwal.region.discovery import discover_regions
+
+SECONDS = float(os.environ.get("MEMWAL_HISTORIES_SECONDS", "20"))
+
+
+def _wait(until: Callable[[], bool], child: Child) -> None:
+    while not until():
+        child.check()
+        time.sleep(0.01)
+
+
+def _writes_more(child: Child) -> None:
+    """Wait until a child has written more."""
+    before = child.acknowledged()
+    _wait(lambda: child.acknowledged() >= before + 4, child)
+
+
+def _positions(uri: str) -> list[int]:
+    """Of all that is in the log of a table's one region."""
+    store = memwal.open(uri).location.store
+    (region,) = discover_regions(store)
+    found = (parse_wal_name(info.key.rpartition("/")[2]) for info in store.list(wal_dir(region)))
+    return [position for position in found if position is not None]
+
+
+def _sleeps_through_everything(child: Child) -> None:
+    """Have a writer stand still until others have its region, and nothing is left of its log."""
+    _writes_more(child)
+    child.stop()
+    newest = max(_positions(child.uri))
+    _wait(lambda: min(_positions(child.uri)) > newest + 1, child)
+    child.go_on()
+    _writes_more(child)
+
+
+def _with_everybody(*, without: str = "") -> Cast:
+    """One process to which things are done; the others go on meanwhile, in this process."""
+    here = ("writer", "reader", "jobs", "collector")
+    return Cast(("writer",), here=here, regions=1, grace=0.3, rest=2.0, without=without)
+
+
+def test_a_writer_that_sleeps_through_everything_and_is_killed_harms_nobody() -> None:
+    def direct(children: list[Child]) -> None:
+        (writer,) = children
+        writer.start()
+        _sleeps_through_everything(writer)
+        writer.kill()
+
+    played = perform(_with_everybody(), direct, seed=1)
+
+    assert played.acknowledged >= 8
+    assert played.reads > 0
+
+
+@pytest.mark.slow
+def test_a_writer_that_does_not_look_after_a_pause_is_noticed() -> None:
+    def direct(children: list[Child]) -> None:
+        (writer,) = children
+        writer.start()
+        for _ in range(10):
+            _sleeps_through_everything(writer)
+
+    with pytest.raises(BrokenPromise):
+        perform(_with_everybody(without="no_look_after_a_pause"), direct, seed=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 7))
+def test_a_play_keeps_its_promises(seed: int) -> None:
+    print(play(seed, SECONDS))
+
+
+@pytest.mark.slow
+def test_fresh_plays_keep_their_promises() -> None:
+    for _ in range(2):
+        seed = int.from_bytes(os.urandom(4))
+        print(seed, play(seed, SECONDS))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("without", sorted(SAFEGUARDS.keys() - {"no_look_after_a_pause"}))
+def test_a_missing_safeguard_is_noticed(without: str) -> None:
+    roles = {
+        "no_pinned_deletes": ("writer", "jobs", "jobs"),
+        "no_bound_of_the_log": ("writer", "writer", "jobs", "collector"),
+    }.get(without, ("writer", "writer"))
+    cast = Cast(roles, regions=1, grace=1.0, pause=2.0, without=without)
+
+    with pytest.raises(BrokenPromise):
+        for seed in range(20):
+            play(seed, SECONDS, cast)
