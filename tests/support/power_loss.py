@@ -1,32 +1,35 @@
-"""A local disk that loses its power: what was fsynced is there afterwards, the rest perhaps.
+"""A local disk that loses its power: what was synced is there afterwards, the rest perhaps.
 
-The recorder watches the calls that make things durable and, at each of them, keeps what the disk
-would hold if the power went at that moment. What Lance writes past Python is seen too: the folder
-is read as it is, and only fsync and syncfs make any of it safe.
+A recorder keeps every call that changed a folder or made some of it durable, whoever made it, see
+:mod:`support.syscalls`. From that record come the disks that a crash at any of its moments may leave.
+Between two syncs of a file its content may be there, torn, zeroed or absent; between two syncs of a
+folder each name in it may be as it was at any time between them, whatever became of other names.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
-import stat
-import threading
-from collections.abc import Callable, Mapping
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
-import pytest
+from support.syscalls import SYNCS, Call, watch
 
-from memwal.storage import durability, folders, local
+from memwal.errors import MemWalError
 
 Known = TypeVar("Known")
 
 Disk = Mapping[str, bytes | None]
 """Path below the root to content; None for a folder."""
 
-# A file that is overwritten or whose number is used again has another time of change.
-_FileId = tuple[int, int]
+END = "the end"
+
+_Moment = int
 
 
 @dataclass(frozen=True)
@@ -36,9 +39,9 @@ class Crash(Generic[Known]):
     Attributes
     ----------
     when : str
-        The call before which it went.
+        The sync before which it went, or the note.
     how : str
-        What became of that which was not fsynced.
+        What became of that which was not synced.
     disk : mapping
         The disk.
     known : object
@@ -52,7 +55,7 @@ class Crash(Generic[Known]):
 
     def restore(self, folder: Path) -> None:
         """Write the disk into an empty folder."""
-        folder.mkdir()
+        folder.mkdir(parents=True)
         for path, content in sorted(self.disk.items()):
             if content is None:
                 (folder / path).mkdir()
@@ -60,21 +63,218 @@ class Crash(Generic[Known]):
                 (folder / path).write_bytes(content)
 
 
-@dataclass
-class _Durable:
-    """What is safe: the content of files, and the names in folders."""
+@dataclass(eq=False, slots=True)
+class _File:
+    """Content that is safe, and what was written since, oldest first."""
 
-    content: dict[_FileId, bytes] = field(default_factory=dict)
-    # Folder (path below the root) to its names; None names a folder.
-    names: dict[str, dict[str, _FileId | None]] = field(default_factory=dict)
+    safe: bytes = b""
+    since: list[tuple[_Moment, bytes]] = field(default_factory=list)
+    position: int = 0
+
+    @property
+    def content(self) -> bytes:
+        return self.since[-1][1] if self.since else self.safe
+
+    def write(self, moment: _Moment, data: bytes, offset: int | None) -> None:
+        start = self.position if offset is None else offset
+        old = self.content
+        self.since.append((moment, old[:start].ljust(start, b"\0") + data + old[start + len(data) :]))
+        if offset is None:
+            self.position = start + len(data)
+
+    def sync(self, began: _Moment) -> None:
+        for moment, content in self.since:
+            if moment < began:
+                self.safe = content
+        self.since = [(moment, content) for moment, content in self.since if moment >= began]
 
 
-# What may become of a file whose name is there and whose content was not fsynced.
-CONTENTS: dict[str, Callable[[bytes], bytes]] = {
-    "empty": lambda data: b"",
-    "torn": lambda data: data[: len(data) // 2],
-    "zeros": lambda data: bytes(len(data)),
+@dataclass(eq=False, slots=True)
+class _Folder:
+    """Names that are safe, and what was done to names since, oldest first; None removes one."""
+
+    safe: dict[str, _Node] = field(default_factory=dict)
+    since: list[tuple[_Moment, str, _Node | None]] = field(default_factory=list)
+    names: dict[str, _Node] = field(default_factory=dict)
+
+    def name(self, moment: _Moment, name: str, node: _Node | None) -> None:
+        self.since.append((moment, name, node))
+        _set(self.names, name, node)
+
+    def sync(self, began: _Moment) -> None:
+        for moment, name, node in self.since:
+            if moment < began:
+                _set(self.safe, name, node)
+        self.since = [change for change in self.since if change[0] >= began]
+
+    def possible(self) -> dict[str, list[_Node | None]]:
+        """What each name may stand for, from what is safe to what was done last."""
+        found: dict[str, list[_Node | None]] = {name: [node] for name, node in self.safe.items()}
+        for _, name, node in self.since:
+            found.setdefault(name, [None]).append(node)
+        return found
+
+
+_Node = _File | _Folder
+
+
+def _set(names: dict[str, _Node], name: str, node: _Node | None) -> None:
+    if node is None:
+        names.pop(name, None)
+    else:
+        names[name] = node
+
+
+class _Disk:
+    """A folder, as those see it who use it, and as much of it as is safe."""
+
+    def __init__(self, content: Disk) -> None:
+        self.root = _Folder()
+        self._nameless: dict[str, _File] = {}
+        for path, data in sorted(content.items()):
+            self._name(-1, path, _Folder() if data is None else _File(data))
+        self.sync_all(0)
+
+    def do(self, call: Call) -> None:
+        """Do what a call did, apart from syncs."""
+        at, path = call.ended, call.path
+        if call.name in ("open", "creat"):
+            self._open(call)
+        elif call.name in ("write", "writev", "pwrite64"):
+            file = self._nameless.get(path) or self.find(path)
+            # Of a file that lost its name nothing will be seen.
+            if isinstance(file, _File):
+                file.write(at, call.data, call.offset)
+        elif call.name == "mkdir":
+            self._name(at, path, _Folder())
+        elif call.name in ("unlink", "rmdir"):
+            self._name(at, path, None)
+        elif call.name == "link":
+            self._name(at, call.target, self._nameless.get(path) or self.find(path))
+        elif call.name == "rename":
+            node = self.find(path)
+            self._name(at, call.target, node)
+            self._name(at, path, None)
+        else:
+            raise AssertionError(f"what does {call.name} do?")
+
+    def sync(self, call: Call) -> None:
+        """Make safe what a sync found when it began."""
+        if call.name == "syncfs":
+            self.sync_all(call.began)
+            return
+        node = self._nameless.get(call.path) or self.find(call.path)
+        if node is not None:
+            node.sync(call.began)
+
+    def sync_all(self, began: _Moment) -> None:
+        for node in self._all(self.root):
+            node.sync(began)
+
+    def find(self, path: str) -> _Node | None:
+        node: _Node | None = self.root
+        for name in path.split(os.sep) if path else ():
+            node = node.names.get(name) if isinstance(node, _Folder) else None
+        return node
+
+    def _open(self, call: Call) -> None:
+        file = self.find(call.path)
+        if file is None:
+            file = _File()
+            if call.path.endswith(" (deleted)"):
+                self._nameless[call.path] = file
+            else:
+                self._name(call.ended, call.path, file)
+        elif isinstance(file, _File):
+            file.position = 0
+            if call.fresh:
+                file.since.append((call.ended, b""))
+
+    def _name(self, moment: _Moment, path: str, node: _Node | None) -> None:
+        folder = self.find(os.path.dirname(path))
+        assert isinstance(folder, _Folder), path
+        folder.name(moment, os.path.basename(path), node)
+
+    def _all(self, folder: _Folder) -> Iterator[_Node]:
+        """Everything that a sync of all makes safe: also what lost its name since the last."""
+        yield folder
+        for node in {id(n): n for n in (*folder.names.values(), *folder.safe.values())}.values():
+            if isinstance(node, _Folder):
+                yield from self._all(node)
+            else:
+                yield node
+
+
+# What may become of content that was not synced: from what is safe and what was written.
+CONTENTS: dict[str, Callable[[bytes, bytes], bytes]] = {
+    "empty": lambda safe, written: safe,
+    "torn": lambda safe, written: safe + written[len(safe) : (len(safe) + len(written)) // 2],
+    "zeros": lambda safe, written: safe + bytes(max(0, len(written) - len(safe))),
+    "whole": lambda safe, written: written,
 }
+
+_Choice = Callable[[Sequence[_Node | None]], _Node | None]
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What becomes of that which was not synced."""
+
+    how: str
+    name: _Choice
+    content: Callable[[bytes, bytes], bytes]
+
+    def disk(self, disk: _Disk) -> dict[str, bytes | None]:
+        found: dict[str, bytes | None] = {}
+        files: dict[_File, bytes] = {}
+
+        def walk(folder: _Folder, above: str) -> None:
+            for name, states in sorted(folder.possible().items()):
+                node = self.name(states) if len(states) > 1 else states[0]
+                path = os.path.join(above, name)
+                if isinstance(node, _Folder):
+                    found[path] = None
+                    walk(node, path)
+                elif node is not None:
+                    if node not in files:
+                        new = node.content if node.since else node.safe
+                        files[node] = self.content(node.safe, new) if node.since else new
+                    found[path] = files[node]
+
+        walk(disk.root, "")
+        return found
+
+
+def _outcomes(dice: random.Random, count: int) -> Iterator[_Outcome]:
+    """The worst ones, and some by chance."""
+
+    def first(states: Sequence[_Node | None]) -> _Node | None:
+        return states[0]
+
+    def last(states: Sequence[_Node | None]) -> _Node | None:
+        return states[-1]
+
+    def removed(states: Sequence[_Node | None]) -> _Node | None:
+        return states[-1] if states[-1] is None else states[0]
+
+    yield _Outcome("only what was synced", first, CONTENTS["empty"])
+    yield _Outcome("removals alone", removed, CONTENTS["empty"])
+    for how, content in CONTENTS.items():
+        yield _Outcome(f"all names, {how} files", last, content)
+    for _ in range(count):
+        share = dice.choice((0.2, 0.5, 0.8))
+
+        def thrown(states: Sequence[_Node | None], share: float = share) -> _Node | None:
+            return dice.choice(states[1:]) if dice.random() < share else states[0]
+
+        def any_content(safe: bytes, written: bytes) -> bytes:
+            return dice.choice(list(CONTENTS.values()))(safe, written)
+
+        yield _Outcome("some of it", thrown, any_content)
+
+
+def _nothing(path: str) -> bool:
+    return False
 
 
 class Recorder(Generic[Known]):
@@ -85,200 +285,128 @@ class Recorder(Generic[Known]):
     root : Path
         The folder. What is in it when recording starts is durable.
     known : callable
-        What the test knows at the moment; kept with each crash.
-    names : callable
-        Whether a name that was not fsynced may be there after the crash, by its path. One that
-        may not is there only once it was fsynced.
+        What the test knows at the moment; asked at each note.
     """
 
-    def __init__(
-        self,
-        root: Path,
-        known: Callable[[], Known],
-        *,
-        names: Callable[[str], bool] = lambda path: True,
-    ) -> None:
-        self._root = str(root)
+    def __init__(self, root: Path, known: Callable[[], Known]) -> None:
+        self._root = root
         self._known = known
-        self._names = names
-        self._durable = _Durable()
-        self._lock = threading.RLock()
-        self._dice = random.Random(17)
-        self._seen: set[int] = set()
-        self.crashes: list[Crash[Known]] = []
+        self._notes: list[tuple[str, Known]] = []
+        self._before: Disk = {}
+        self._note: Callable[[int], None] = lambda number: None
+        self.calls: list[Call] = []
 
-    def watch(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Record from now on, until the patches are undone."""
-        for name in ("fsync", "fdatasync", "link", "rename", "replace", "unlink"):
-            monkeypatch.setattr(os, name, self._watched(name, getattr(os, name)))
-        whole = self._watched("syncfs", durability.sync_file_system)
-        for module in (durability, folders, local):
-            monkeypatch.setattr(module, "sync_file_system", whole)
+    @contextmanager
+    def watch(self) -> Iterator[None]:
+        """Record while the block runs."""
+        self._before = read_disk(self._root)
+        self._notes = []
+        with watch(self._root, self._root.with_name(f"{self._root.name}.record")) as found:
+            self._note = found.note
+            self.note("the beginning")
+            yield
+            self.note(END)
+        self.calls = found.calls
+        self._compare()
 
-    def sync(self) -> None:
-        """Everything that is there is durable."""
-        with self._lock:
-            tree = self._tree()
-            contents = self._contents(tree)
-            self._durable = _Durable(
-                {file: contents[path] for path, file in tree.items() if file is not None},
-                {
-                    folder: self._entries(tree, folder)
-                    for folder in ("", *(path for path, file in tree.items() if file is None))
-                },
-            )
+    def note(self, what: str) -> None:
+        """Say that something happened, and keep what is known; a crash may come right now."""
+        self._notes.append((what, self._known()))
+        self._note(len(self._notes) - 1)
 
-    def lose_power(self, when: str) -> None:
-        """Keep what a crash at this moment would leave."""
-        with self._lock:
-            known, tree = self._known(), self._tree()
-            contents = self._contents(tree)
-            self._keep(when, "only what was fsynced", self._least(), known)
-            for how, change in CONTENTS.items():
-                self._keep(when, f"{how} files", self._most(tree, contents, change), known)
-            self._keep(when, "some of it", self._some(tree, contents), known)
+    def syncs(self) -> list[str]:
+        """Every sync: the call and its path."""
+        return [_told(call) for call in self.calls if call.name in SYNCS]
 
-    # Watching
-
-    def _watched(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        def watched(*args: Any, **kwargs: Any) -> Any:
-            # Of a link the new name counts: the old one may be that of an open file.
-            path = self._path_of(args[1] if name == "link" else args[0])
-            if path is None:
-                return call(*args, **kwargs)
-            with self._lock:
-                self.lose_power(f"{name} {path}")
-                result = call(*args, **kwargs)
-                if name in ("fsync", "fdatasync"):
-                    self._fsynced(path, args[0])
-                elif name == "syncfs":
-                    self.sync()
-                return result
-
-        return watched
-
-    def _path_of(self, target: int | str | os.PathLike[str]) -> str | None:
-        """Path below the root, or None for anything else."""
-        full = os.readlink(f"/proc/self/fd/{target}") if isinstance(target, int) else str(target)
-        if full == self._root:
-            return ""
-        if not full.startswith(self._root + os.sep):
-            return None
-        return os.path.relpath(full, self._root)
-
-    def _fsynced(self, path: str, descriptor: int) -> None:
-        status = os.fstat(descriptor)
-        if stat.S_ISDIR(status.st_mode):
-            self._durable.names[path] = self._entries(self._tree(), path)
-        else:
-            # By the descriptor, since the file may have no name yet.
-            content = Path(f"/proc/self/fd/{descriptor}").read_bytes()
-            self._durable.content[(status.st_ino, status.st_mtime_ns)] = content
-
-    # The disk as it is
-
-    def _tree(self) -> dict[str, _FileId | None]:
-        found: dict[str, _FileId | None] = {}
-        pending = [self._root]
-        while pending:
-            with os.scandir(pending.pop()) as entries:
-                for entry in entries:
-                    path = os.path.relpath(entry.path, self._root)
-                    if entry.is_dir(follow_symlinks=False):
-                        pending.append(entry.path)
-                        found[path] = None
-                    else:
-                        status = entry.stat(follow_symlinks=False)
-                        found[path] = (status.st_ino, status.st_mtime_ns)
-        return found
-
-    def _entries(
-        self, tree: Mapping[str, _FileId | None], folder: str
-    ) -> dict[str, _FileId | None]:
-        return {
-            os.path.basename(path): file
-            for path, file in tree.items()
-            if os.path.dirname(path) == folder
-        }
-
-    def _contents(self, tree: dict[str, _FileId | None]) -> dict[str, bytes]:
-        """Contents of all files; one that is gone by now is taken out of the tree."""
-        found: dict[str, bytes] = {}
-        for path in [path for path, file in tree.items() if file is not None]:
-            try:
-                found[path] = Path(self._root, path).read_bytes()
-            except FileNotFoundError:
-                del tree[path]
-        return found
-
-    # The disk as it may be
-
-    def _least(self) -> Disk:
-        """Names and contents that were fsynced, deletes undone."""
-        found: dict[str, bytes | None] = {}
-
-        def walk(folder: str) -> None:
-            for name, file in self._durable.names.get(folder, {}).items():
-                path = os.path.join(folder, name)
-                if file is None:
-                    found[path] = None
-                    walk(path)
-                else:
-                    found[path] = self._durable.content.get(file, b"")
-
-        walk("")
-        return found
-
-    def _most(
+    def crashes(
         self,
-        tree: Mapping[str, _FileId | None],
-        contents: Mapping[str, bytes],
-        change: Callable[[bytes], bytes],
-    ) -> Disk:
-        """Every name as it is, but contents only where they were fsynced."""
-        found: dict[str, bytes | None] = dict(self._least())
-        for path, file in tree.items():
-            if path in found or self._names(path):
-                safe = file is None or file in self._durable.content
-                found[path] = (
-                    None if file is None else contents[path] if safe else change(contents[path])
-                )
-        for path in set(found) - set(tree):
-            if self._names(path):
-                self._remove(found, path)
+        *,
+        without: Callable[[str], bool] = _nothing,
+        chances: int = 2,
+        seed: int = 17,
+    ) -> list[Crash[Known]]:
+        """What crashes leave: before each sync, and at each note.
+
+        Parameters
+        ----------
+        without : callable
+            Syncs that count as if nobody had made them, by call and path: to see that somebody
+            notices.
+        chances : int
+            How many disks that chance decides about, for each moment.
+        """
+        dice = random.Random(seed)
+        seen: set[int] = set()
+        found: list[Crash[Known]] = []
+        disk = _Disk(self._before)
+        known = 0
+        for call in self.calls:
+            if call.name == "note":
+                known = int(call.path)
+            elif call.name not in SYNCS:
+                disk.do(call)
+                continue
+            elif without(_told(call)):
+                continue
+            when = self._notes[known][0] if call.name == "note" else _told(call)
+            for outcome in _outcomes(dice, chances):
+                left = outcome.disk(disk)
+                mark = hash((frozenset(left.items()), known))
+                if mark not in seen:
+                    seen.add(mark)
+                    found.append(Crash(when, outcome.how, left, self._notes[known][1]))
+            if call.name != "note":
+                disk.sync(call)
         return found
 
-    def _some(self, tree: Mapping[str, _FileId | None], contents: Mapping[str, bytes]) -> Disk:
-        """Any of the names that were not fsynced, with any contents."""
-        least = self._least()
-        found: dict[str, bytes | None] = dict(least)
-        for path, file in sorted(tree.items()):
-            parent = os.path.dirname(path)
-            if parent and parent not in found:
-                continue
-            if path not in least and not (self._names(path) and self._dice.random() < 0.5):
-                continue
-            if path in least and self._dice.random() < 0.5:
-                # As it was before it was overwritten, if it was.
-                continue
-            if file is None:
-                found[path] = None
-            elif file in self._durable.content:
-                found[path] = contents[path]
-            else:
-                changes = [*CONTENTS.values(), bytes]
-                found[path] = self._dice.choice(changes)(contents[path])
-        for path in sorted(set(least) - set(tree)):
-            if self._names(path) and self._dice.random() < 0.5:
-                self._remove(found, path)
-        return found
+    def _compare(self) -> None:
+        """The record tells everything: what it leads to is what is there."""
+        disk = _Disk(self._before)
+        for call in self.calls:
+            if call.name not in (*SYNCS, "note"):
+                disk.do(call)
+        disk.sync_all(len(self.calls) + (1 << 62))
+        (outcome, *_) = _outcomes(random.Random(0), 0)
+        told, there = outcome.disk(disk), read_disk(self._root)
+        different = sorted({*told.items()} ^ {*there.items()})
+        assert told == there, f"the record does not tell of {[path for path, _ in different]}"
 
-    def _remove(self, disk: dict[str, bytes | None], path: str) -> None:
-        for inner in [p for p in disk if p == path or p.startswith(path + os.sep)]:
-            del disk[inner]
 
-    def _keep(self, when: str, how: str, disk: Disk, known: Known) -> None:
-        mark = hash((frozenset(disk.items()), repr(known)))
-        if mark not in self._seen:
-            self._seen.add(mark)
-            self.crashes.append(Crash(when, how, disk, known))
+def _told(call: Call) -> str:
+    return f"{call.name} {call.path}"
+
+
+def read_disk(root: Path) -> Disk:
+    """What a folder holds."""
+    return {
+        str(path.relative_to(root)): path.read_bytes() if path.is_file() else None
+        for path in root.rglob("*")
+    }
+
+
+def problems(
+    found: Iterable[Crash[Known]], folder: Path, check: Callable[[Path, Crash[Known]], None]
+) -> Iterator[str]:
+    """Restore one disk after the other, and tell of each on which a check fails."""
+    for number, crash in enumerate(found):
+        path = folder / f"crash-{number}"
+        crash.restore(path)
+        try:
+            check(path, crash)
+        except (AssertionError, MemWalError, OSError, RuntimeError, ValueError) as error:
+            yield f"before {crash.when}, {crash.how}: {error!r}"[:1000]
+        shutil.rmtree(path)
+
+
+def spread(found: Sequence[Crash[Known]], count: int) -> list[Crash[Known]]:
+    """So many of the crashes, from all over."""
+    if len(found) <= count:
+        return list(found)
+    return [found[round(number * (len(found) - 1) / (count - 1))] for number in range(count)]
+
+
+def since(found: Iterable[Crash[Known]], what: str) -> list[Crash[Known]]:
+    """The crashes from a note on."""
+    left = list(itertools.dropwhile(lambda crash: crash.when != what, found))
+    assert left, f"nobody noted {what}"
+    return left

@@ -1,13 +1,8 @@
-"""The power goes at any moment of a writer's life: what was acknowledged is there afterwards.
-
-The disk is what :mod:`support.power_loss` makes of the calls that were made: what was not fsynced
-is absent, empty, torn, zeroed or whole.
-"""
+"""The power goes at any moment of a writer's life: what was acknowledged is there afterwards."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -16,7 +11,7 @@ import pytest
 from support import native
 from support.faulty_store import FaultyStores
 from support.model import Change, Model
-from support.power_loss import Crash, Recorder
+from support.power_loss import Crash, Recorder, since, spread
 from support.tables import SCHEMA, base_state, keys, rows, state
 
 import memwal
@@ -48,19 +43,16 @@ class Life:
             maintained_indexes=["id_idx"],
         )
 
-    def watch(self, patches: pytest.MonkeyPatch) -> None:
-        self.recorder.sync()
-        self.recorder.watch(patches)
-
     def write(self, writer: Writer, change: Change[int]) -> None:
         upserts = {key: n for key, n in change.items() if n is not None}
         self.model.begin(change)
+        self.recorder.note("before a write")
         if upserts:
             writer.upsert(rows(upserts))
         else:
             writer.delete(keys(*change))
         self.model.acknowledge()
-        self.recorder.lose_power("after a write")
+        self.recorder.note("after a write")
 
 
 @pytest.fixture(
@@ -70,20 +62,16 @@ def life(request: pytest.FixtureRequest, tmp_path: Path) -> Life:
     return Life(tmp_path, every=request.param)
 
 
-def looked_at(life: Life, found: Sequence[Crash[Numbers]]) -> list[tuple[int, Crash[Numbers]]]:
-    """Which of the disks a test looks at, and their numbers: all, or some 20 from all over."""
-    # Never a multiple of three: every third disk is opened by Lance.
-    step = 1 if life.every else 1 + 3 * round(len(found) / 60)
-    return list(enumerate(found))[::step]
-
-
-def crashes(life: Life, live: Callable[[], object]) -> Iterator[Crash[Numbers]]:
-    """Live, watched, and then go through every disk that the power could have left."""
-    with pytest.MonkeyPatch.context() as patches:
-        life.watch(patches)
+def crashes(life: Life, live: Callable[[], object]) -> list[Crash[Numbers]]:
+    """Live, watched: every disk that the power could have left."""
+    with life.recorder.watch():
         live()
-        life.recorder.lose_power("at the end")
-    yield from life.recorder.crashes
+    return life.recorder.crashes()
+
+
+def looked_at(life: Life, found: list[Crash[Numbers]]) -> list[Crash[Numbers]]:
+    """Which of the disks a test looks at: all, or some from all over."""
+    return found if life.every else spread(found, 10)
 
 
 def restored(life: Life, crash: Crash[Numbers], number: int) -> str:
@@ -104,7 +92,7 @@ def check_recovery(uri: str, crash: Crash[Numbers], *, by_lance: bool) -> None:
             assert state(writer)[99] == 99
     found = state(table)
     assert found.pop(99) == 99
-    crash.known.settle(found)
+    crash.known.copy().settle(found)
     # Nothing that was lost comes back over what is written now.
     found |= write_on(table, found)
     native.everything(table)
@@ -123,7 +111,7 @@ def write_on(table: memwal.Table, found: dict[int, int | None]) -> dict[int, int
 
 
 def check_all(life: Life, live: Callable[[], object]) -> int:
-    found = list(crashes(life, live))
+    found = crashes(life, live)
     check_each(life, found)
     return len(found)
 
@@ -133,7 +121,7 @@ def check_each(life: Life, found: list[Crash[Numbers]]) -> None:
     with pytest.MonkeyPatch.context() as patches:
         # What is restored need not survive another crash.
         FaultyStores(patches, durable=False)
-        for number, crash in looked_at(life, found):
+        for number, crash in enumerate(looked_at(life, found)):
             try:
                 uri = restored(life, crash, number)
                 check_recovery(uri, crash, by_lance=number % 3 == 2)
@@ -190,7 +178,7 @@ def test_a_new_table(life: Life) -> None:
 
     def live() -> None:
         table = life.create()
-        life.recorder.lose_power("after the creation")
+        life.recorder.note("after the creation")
         writer = table.writer()
         life.write(writer, {1: 1})
         writer.abort()
@@ -206,7 +194,7 @@ def test_a_new_column(life: Life) -> None:
         native.dataset(table).add_columns(pa.field("new", pa.int64()))
         writer = table.writer()
         writer.upsert(rows({1: 1}).append_column("new", pa.array([1000])))
-        life.recorder.lose_power("after a write")
+        life.recorder.note("after a write")
         writer.abort()
 
     problems = []
@@ -218,10 +206,6 @@ def test_a_new_column(life: Life) -> None:
         except (AssertionError, KeyError, MemWalError) as error:
             problems.append(f"{crash.how}: {error!r}"[:300])
     assert not problems, "\n".join(problems)
-
-
-def since(found: Iterable[Crash[Numbers]], when: str) -> list[Crash[Numbers]]:
-    return list(itertools.dropwhile(lambda crash: crash.when != when, found))
 
 
 @pytest.mark.parametrize("durable", [True, False], ids=["one-by-one", "buffered"])
@@ -240,10 +224,10 @@ def test_without_fsync(life: Life, durable: bool) -> None:
 
     lost = 0
     damaged = 0
-    found = list(crashes(life, live))
+    found = crashes(life, live)
     with pytest.MonkeyPatch.context() as patches:
         FaultyStores(patches, durable=False)
-        for number, crash in looked_at(life, found):
+        for number, crash in enumerate(looked_at(life, found)):
             table = memwal.open(restored(life, crash, number))
             try:
                 with table.writer() as writer:
@@ -279,15 +263,6 @@ def test_merges(life: Life, deletes: bool) -> None:
     check_all(life, table.merge)
 
 
-@pytest.mark.parametrize("deletes", [False, True], ids=["upserts", "deletes"])
-def test_merges_on_a_disk_that_keeps_only_what_was_synced(life: Life, deletes: bool) -> None:
-    """Names that nobody synced are gone, so that what Lance commits is whole or absent."""
-    life.recorder = Recorder(life.disk, life.model.copy, names=lambda path: False)
-    table = generations_of(life, {1: 1, 2: 2}, {2: None} if deletes else {2: 20})
-
-    check_all(life, table.merge)
-
-
 def test_collections(life: Life) -> None:
     """Nothing is deleted before what replaced it is safe, though Lance does not sync a merge."""
     table = generations_of(life, {1: 1, 2: 2}, {2: None})
@@ -296,11 +271,11 @@ def test_collections(life: Life) -> None:
         native.merge(table)
         for _ in range(2):
             table.collect_garbage(dry_run=False, grace=timedelta(0), retention=timedelta(0))
-            life.recorder.lose_power("after a collection")
+            life.recorder.note("after a collection")
         with table.writer() as writer:
             life.write(writer, {3: 3})
 
-    found = list(crashes(life, live))
+    found = crashes(life, live)
     barrier = next(n for n, crash in enumerate(found) if crash.when.startswith("syncfs"))
     check_each(life, [crash for crash in found[barrier:] if not crash.when.startswith("syncfs")])
 
@@ -312,5 +287,4 @@ def generations_of(life: Life, *changes: Change[int]) -> memwal.Table:
         for change in changes:
             life.write(writer, change)
             writer.flush()
-    life.recorder.crashes.clear()
     return table
