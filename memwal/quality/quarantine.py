@@ -33,7 +33,7 @@ from memwal.table_index.base_table import (
     translate_lance_error,
 )
 from memwal.table_index.commit_conflicts import is_conflict
-from memwal.table_index.strict_commit import commit_durably
+from memwal.table_index.strict_commit import commit_durably, create_durably
 
 PREFIX = "quarantine_"
 FOLDER = f"{PREFIX}folder"
@@ -371,12 +371,7 @@ class Quarantine:
 
     def _create(self, schema: pa.Schema) -> None:
         try:
-            lance.write_dataset(
-                schema.empty_table(),
-                self.location.uri,
-                mode="create",
-                storage_options=self.location.lance_options(),
-            )
+            create_durably(self.location, schema.empty_table())
         except (OSError, ValueError) as error:
             if "already exists" not in str(error).lower() and not is_conflict(error):
                 raise translate_lance_error(error, f"creating {self.location}") from error

@@ -173,6 +173,23 @@ def test_takeovers(life: Life) -> None:
     assert check_all(life, live) > 30
 
 
+def test_a_takeover_from_lance(life: Life) -> None:
+    """Lance syncs no entry of a log; ours behind them are safe all the same."""
+    table = life.create()
+
+    def live() -> None:
+        writer = table.writer()
+        shard = native.writer(table)
+        life.model.begin({1: 1})
+        life.recorder.note("before a write by Lance")
+        native.put(shard, table, rows({1: 1}))
+        life.write(writer, {2: 2})
+        writer.abort()
+
+    # Before that the region is as Lance left it.
+    check_each(life, since(crashes(life, live), "after a write"))
+
+
 def test_a_new_table(life: Life) -> None:
     """A table that was created is there."""
 
