@@ -1,7 +1,7 @@
 """A local disk that loses its power: what was synced is there afterwards, the rest perhaps.
 
 A recorder keeps every call that changed a folder or made some of it durable, whoever made it, see
-:mod:`support.syscalls`. From that record come the disks that a crash at any of its moments may leave.
+:mod:`support.syscalls`. From that record come the disks that a crash at any moment may leave.
 Between two syncs of a file its content may be there, torn, zeroed or absent; between two syncs of a
 folder each name in it may be as it was at any time between them, whatever became of other names.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,16 +19,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, TypeVar
 
+import pytest
+from support.faulty_store import FaultyStores
 from support.syscalls import SYNCS, Call, watch
-
-from memwal.errors import MemWalError
 
 Known = TypeVar("Known")
 
 Disk = Mapping[str, bytes | None]
 """Path below the root to content; None for a folder."""
 
-END = "the end"
+BEGINNING, END = "the beginning", "the end"
 
 _Moment = int
 
@@ -78,7 +79,9 @@ class _File:
     def write(self, moment: _Moment, data: bytes, offset: int | None) -> None:
         start = self.position if offset is None else offset
         old = self.content
-        self.since.append((moment, old[:start].ljust(start, b"\0") + data + old[start + len(data) :]))
+        self.since.append(
+            (moment, old[:start].ljust(start, b"\0") + data + old[start + len(data) :])
+        )
         if offset is None:
             self.position = start + len(data)
 
@@ -303,7 +306,7 @@ class Recorder(Generic[Known]):
         self._notes = []
         with watch(self._root, self._root.with_name(f"{self._root.name}.record")) as found:
             self._note = found.note
-            self.note("the beginning")
+            self.note(BEGINNING)
             yield
             self.note(END)
         self.calls = found.calls
@@ -384,25 +387,70 @@ def read_disk(root: Path) -> Disk:
     }
 
 
+def survive(
+    found: Sequence[Crash[Known]],
+    folder: Path,
+    check: Callable[[Path, Crash[Known]], None],
+    *,
+    most: int | None = None,
+) -> None:
+    """Check the disks that crashes leave: all, or so many from all over."""
+    assert found
+    wrong = list(problems(_spread(found, most or len(found)), folder, check))
+    assert not wrong, f"{len(wrong)} of {len(found)}:\n" + "\n".join(wrong)
+
+
 def problems(
     found: Iterable[Crash[Known]], folder: Path, check: Callable[[Path, Crash[Known]], None]
 ) -> Iterator[str]:
     """Restore one disk after the other, and tell of each on which a check fails."""
+    with pytest.MonkeyPatch.context() as patch:
+        # What is restored need not survive another crash.
+        FaultyStores(patch, durable=False)
+        yield from _problems(found, folder, check)
+
+
+def _problems(
+    found: Iterable[Crash[Known]], folder: Path, check: Callable[[Path, Crash[Known]], None]
+) -> Iterator[str]:
     for number, crash in enumerate(found):
         path = folder / f"crash-{number}"
         crash.restore(path)
         try:
             check(path, crash)
-        except (AssertionError, MemWalError, OSError, RuntimeError, ValueError) as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            # Whatever it is: where a disk is torn, Lance panics, which is no Exception.
             yield f"before {crash.when}, {crash.how}: {error!r}"[:1000]
         shutil.rmtree(path)
 
 
-def spread(found: Sequence[Crash[Known]], count: int) -> list[Crash[Known]]:
-    """So many of the crashes, from all over."""
-    if len(found) <= count:
-        return list(found)
-    return [found[round(number * (len(found) - 1) / (count - 1))] for number in range(count)]
+def _spread(found: Sequence[Crash[Known]], count: int) -> list[Crash[Known]]:
+    return [found[(2 * number + 1) * len(found) // (2 * count)] for number in range(count)]
+
+
+def survive_not(
+    recorder: Recorder[Known],
+    missing: str,
+    folder: Path,
+    check: Callable[[Path, Crash[Known]], None],
+    *,
+    after: str = BEGINNING,
+) -> None:
+    """See that a check fails when nobody had made the syncs that match a pattern.
+
+    Parameters
+    ----------
+    after : str
+        The note from which on something is promised.
+    """
+    assert any(re.search(missing, sync) for sync in recorder.syncs()), recorder.syncs()
+    found = recorder.crashes(without=lambda sync: re.search(missing, sync) is not None)
+    tried = since(found, after)
+    random.Random(17).shuffle(tried)
+    noticed = next(problems(tried, folder, check), None)
+    assert noticed is not None, f"nobody needs {missing}"
 
 
 def since(found: Iterable[Crash[Known]], what: str) -> list[Crash[Known]]:

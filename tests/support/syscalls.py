@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+
 from memwal.storage import durability
 
 SYNCS = ("fsync", "fdatasync", "syncfs")
@@ -172,7 +173,9 @@ def _call(call: re.Match[str], began: int, ended: int, root: str) -> Call | None
     if name in _WRITES:
         data = b"".join(_bytes(text) for text in _TEXT.finditer(arguments))[:result]
         offset = arguments.rsplit(", ", 1)[1] if name == "pwrite64" else None
-        return of(next(_files(arguments)), data=data, offset=None if offset is None else int(offset))
+        return of(
+            next(_files(arguments)), data=data, offset=None if offset is None else int(offset)
+        )
     if name in SYNCS:
         return of(next(_files(arguments)))
     if name in _OPENS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -9,34 +10,37 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from support import native
-from support.faulty_store import FaultyStores
 from support.model import Change, Model
-from support.power_loss import Crash, Recorder, since, spread
+from support.power_loss import Crash, Recorder, since, survive, survive_not
 from support.tables import SCHEMA, base_state, keys, rows, state
 
 import memwal
-from memwal.errors import CorruptDataError, MemWalError
+from memwal.errors import CorruptDataError
+from memwal.maintenance.verify import verify
 from memwal.table import Writer
 
 Numbers = Model[int]
 
 TABLE = "table"
+HARMLESS = {"log-tip-torn", "hint-missing", "hint-late"}
+"""What verify finds that the next claim puts right."""
 
 
 class Life:
     """A table on a disk that is watched, and what was acknowledged so far."""
 
-    def __init__(self, folder: Path, *, every: bool) -> None:
+    def __init__(self, folder: Path, *, most: int | None) -> None:
         self.folder = folder
-        self.every = every
+        self.most = most
         self.disk = folder / "disk"
         self.disk.mkdir()
+        self.uri = str(self.disk / TABLE)
         self.model: Numbers = Model()
         self.recorder: Recorder[Numbers] = Recorder(self.disk, lambda: self.model.copy())
 
     def create(self) -> memwal.Table:
         return memwal.create(
-            str(self.disk / TABLE),
+            self.uri,
             SCHEMA,
             primary_key=["id"],
             region_spec=memwal.RegionSpec.unsharded(),
@@ -55,11 +59,9 @@ class Life:
         self.recorder.note("after a write")
 
 
-@pytest.fixture(
-    params=[pytest.param(False, id="some"), pytest.param(True, id="every", marks=pytest.mark.slow)]
-)
-def life(request: pytest.FixtureRequest, tmp_path: Path) -> Life:
-    return Life(tmp_path, every=request.param)
+@pytest.fixture
+def life(most_disks: int | None, tmp_path: Path) -> Life:
+    return Life(tmp_path, most=most_disks)
 
 
 def crashes(life: Life, live: Callable[[], object]) -> list[Crash[Numbers]]:
@@ -69,20 +71,11 @@ def crashes(life: Life, live: Callable[[], object]) -> list[Crash[Numbers]]:
     return life.recorder.crashes()
 
 
-def looked_at(life: Life, found: list[Crash[Numbers]]) -> list[Crash[Numbers]]:
-    """Which of the disks a test looks at: all, or some from all over."""
-    return found if life.every else spread(found, 10)
-
-
-def restored(life: Life, crash: Crash[Numbers], number: int) -> str:
-    folder = life.folder / f"crash-{number}"
-    crash.restore(folder)
-    return str(folder / TABLE)
-
-
 def check_recovery(uri: str, crash: Crash[Numbers], *, by_lance: bool) -> None:
     """The next writer has everything, goes on, and everybody sees the same."""
     table = memwal.open(uri)
+    unexpected = {finding.code for finding in verify(table.location).findings} - HARMLESS
+    assert not unexpected, f"verify found {unexpected}"
     if by_lance:
         with native.writer(table) as shard:
             native.put(shard, table, rows({99: 99}))
@@ -96,6 +89,7 @@ def check_recovery(uri: str, crash: Crash[Numbers], *, by_lance: bool) -> None:
     # Nothing that was lost comes back over what is written now.
     found |= write_on(table, found)
     native.everything(table)
+    assert state(table.lookup(keys(*found))) == found
     table.merge()
     assert base_state(table) == {**found, 99: 99}
 
@@ -117,44 +111,98 @@ def check_all(life: Life, live: Callable[[], object]) -> int:
 
 
 def check_each(life: Life, found: list[Crash[Numbers]]) -> None:
-    problems = []
-    with pytest.MonkeyPatch.context() as patches:
-        # What is restored need not survive another crash.
-        FaultyStores(patches, durable=False)
-        for number, crash in enumerate(looked_at(life, found)):
-            try:
-                uri = restored(life, crash, number)
-                check_recovery(uri, crash, by_lance=number % 3 == 2)
-            except (AssertionError, MemWalError, OSError, ValueError) as error:
-                problems.append(f"before {crash.when}, {crash.how}: {error!r}"[:400])
-    assert not problems, f"{len(problems)} of {len(found)}:\n" + "\n".join(problems)
+    survive(found, life.folder, checking(), most=life.most)
+
+
+def checking() -> Callable[[Path, Crash[Numbers]], None]:
+    """Whether the next writer recovers: by turns Lance's and ours."""
+    numbers = itertools.count()
+
+    def check(path: Path, crash: Crash[Numbers]) -> None:
+        check_recovery(str(path / TABLE), crash, by_lance=next(numbers) % 3 == 2)
+
+    return check
+
+
+def writes(life: Life) -> None:
+    writer = memwal.open(life.uri).writer()
+    life.write(writer, {1: 1, 2: 2})
+    life.write(writer, {2: 20})
+    life.write(writer, {1: None})
+    writer.abort()
+
+
+def flushes(life: Life) -> None:
+    table = memwal.open(life.uri)
+    with table.writer() as writer:
+        life.write(writer, {1: 1, 2: 2})
+        writer.flush()
+        life.write(writer, {2: 20})
+    with table.writer() as writer:
+        life.write(writer, {1: None})
+
+
+def takes_over_from_lance(life: Life) -> None:
+    table = memwal.open(life.uri)
+    writer = table.writer()
+    shard = native.writer(table)
+    life.model.begin({1: 1})
+    life.recorder.note("before a write by Lance")
+    native.put(shard, table, rows({1: 1}))
+    life.write(writer, {2: 2})
+    writer.abort()
 
 
 def test_writes(life: Life) -> None:
-    table = life.create()
+    life.create()
 
-    def live() -> None:
-        writer = table.writer()
-        life.write(writer, {1: 1, 2: 2})
-        life.write(writer, {2: 20})
-        life.write(writer, {1: None})
-        writer.abort()
-
-    assert check_all(life, live) > 10
+    assert check_all(life, lambda: writes(life)) > 10
 
 
 def test_flushes_and_closes(life: Life) -> None:
-    table = life.create()
+    life.create()
 
-    def live() -> None:
-        with table.writer() as writer:
-            life.write(writer, {1: 1, 2: 2})
-            writer.flush()
-            life.write(writer, {2: 20})
-        with table.writer() as writer:
-            life.write(writer, {1: None})
+    assert check_all(life, lambda: flushes(life)) > 50
 
-    assert check_all(life, live) > 50
+
+def test_a_takeover_from_lance(life: Life) -> None:
+    """Lance syncs no entry of a log; ours behind them are safe all the same."""
+    life.create()
+
+    # Before that the region is as Lance left it.
+    found = since(crashes(life, lambda: takes_over_from_lance(life)), "after a write")
+    check_each(life, found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("live", "missing"),
+    [
+        (writes, r"/wal/[.#]"),
+        (writes, r"/wal$"),
+        (writes, r"_mem_wal$"),
+        (writes, r"table$"),
+        (flushes, r"/manifest/[.#]"),
+        (flushes, r"/manifest$"),
+        (flushes, r"_gen_1/data/.*lance$"),
+        (flushes, r"_gen_1/data$"),
+        (flushes, r"_gen_1/_versions/"),
+        (flushes, r"_gen_1/_versions$"),
+        (flushes, r"_gen_1/_pk_index/"),
+        (flushes, r"_gen_1/_pk_index$"),
+        (flushes, r"_gen_1/(bloom|\.[0-9a-f]+\.tmp)"),
+        (flushes, r"_gen_1$"),
+        (takes_over_from_lance, r"^syncfs"),
+    ],
+)
+def test_a_missing_sync_is_noticed(
+    tmp_path: Path, live: Callable[[Life], None], missing: str
+) -> None:
+    life = Life(tmp_path, most=None)
+    life.create()
+    with life.recorder.watch():
+        live(life)
+    survive_not(life.recorder, missing, tmp_path, checking(), after="after a write")
 
 
 def test_takeovers(life: Life) -> None:
@@ -171,23 +219,6 @@ def test_takeovers(life: Life) -> None:
         table.writer().claim()
 
     assert check_all(life, live) > 30
-
-
-def test_a_takeover_from_lance(life: Life) -> None:
-    """Lance syncs no entry of a log; ours behind them are safe all the same."""
-    table = life.create()
-
-    def live() -> None:
-        writer = table.writer()
-        shard = native.writer(table)
-        life.model.begin({1: 1})
-        life.recorder.note("before a write by Lance")
-        native.put(shard, table, rows({1: 1}))
-        life.write(writer, {2: 2})
-        writer.abort()
-
-    # Before that the region is as Lance left it.
-    check_each(life, since(crashes(life, live), "after a write"))
 
 
 def test_a_new_table(life: Life) -> None:
@@ -214,15 +245,12 @@ def test_a_new_column(life: Life) -> None:
         life.recorder.note("after a write")
         writer.abort()
 
-    problems = []
-    for number, crash in enumerate(since(crashes(life, live), "after a write")):
-        try:
-            with memwal.open(restored(life, crash, number)).writer() as writer:
-                writer.claim()
-                assert writer.scan().to_table().column("new").to_pylist() == [1000]
-        except (AssertionError, KeyError, MemWalError) as error:
-            problems.append(f"{crash.how}: {error!r}"[:300])
-    assert not problems, "\n".join(problems)
+    def check(path: Path, crash: Crash[Numbers]) -> None:
+        with memwal.open(str(path / TABLE)).writer() as writer:
+            writer.claim()
+            assert writer.scan().to_table().column("new").to_pylist() == [1000]
+
+    survive(since(crashes(life, live), "after a write"), life.folder, check, most=life.most)
 
 
 @pytest.mark.parametrize("durable", [True, False], ids=["one-by-one", "buffered"])
@@ -239,26 +267,27 @@ def test_without_fsync(life: Life, durable: bool) -> None:
             for n in range(10, 14):
                 life.write(writer, {1: n, 2: n})
 
-    lost = 0
-    damaged = 0
-    found = crashes(life, live)
-    with pytest.MonkeyPatch.context() as patches:
-        FaultyStores(patches, durable=False)
-        for number, crash in enumerate(looked_at(life, found)):
-            table = memwal.open(restored(life, crash, number))
-            try:
-                with table.writer() as writer:
-                    writer.claim()
-            except CorruptDataError:
-                damaged += 1
-                continue
-            recovered = state(table)
-            lost += recovered != crash.known.values
-            check_plausible(recovered)
+    lost = damaged = 0
+
+    def check(path: Path, crash: Crash[Numbers]) -> None:
+        nonlocal lost, damaged
+        table = memwal.open(str(path / TABLE))
+        try:
             with table.writer() as writer:
-                writer.upsert(rows({99: 99}))
-            write_on(table, recovered)
-            native.everything(table)
+                writer.claim()
+        except CorruptDataError:
+            damaged += 1
+            return
+        recovered = state(table)
+        lost += recovered != crash.known.values
+        check_plausible(recovered)
+        with table.writer() as writer:
+            writer.upsert(rows({99: 99}))
+        write_on(table, recovered)
+        native.everything(table)
+
+    found = crashes(life, live)
+    survive(found, life.folder, check, most=life.most)
     assert lost, "no acknowledged write was ever lost: then why fsync?"
     assert damaged < len(found)
 

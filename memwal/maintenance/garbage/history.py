@@ -109,4 +109,3 @@ def _settled(
         return read(then)
     found = bisect_right(range(first, then), kept, key=lambda v: read(v).current_generation)
     return read(first + found - 1) if found else None
-

@@ -27,6 +27,7 @@ from memwal.maintenance.results import TaskRunner, run_in_process
 from memwal.region.discovery import discover_regions
 from memwal.storage.location import TableLocation
 from memwal.table_index.base_table import open_base
+from memwal.table_index.read_tags import withdraw_torn
 from memwal.telemetry.spans import span
 
 
@@ -108,6 +109,8 @@ def collect_garbage(
     started = time.monotonic()
     base = open_base(location)
     base.require_mem_wal()
+    if not dry_run:
+        withdraw_torn(location)
     with span("memwal.collect.needs", location):
         needs = read_needs(location, ages, base=base)
         regions = discover_regions(location.store)
