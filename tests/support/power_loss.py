@@ -148,6 +148,12 @@ class _Disk:
             # Of a file that lost its name nothing will be seen.
             if isinstance(file, _File):
                 file.write(at, call.data, call.offset)
+        elif call.name == "copy_file_range":
+            source, copy = self.find(path), self.find(call.target)
+            assert isinstance(source, _File)
+            assert isinstance(copy, _File)
+            # From its beginning, in one go or several.
+            copy.write(at, source.content[copy.position :][: call.size], None)
         elif call.name == "mkdir":
             self._name(at, path, _Folder())
         elif call.name in ("unlink", "rmdir"):

@@ -28,12 +28,13 @@ _WRITES = ("write", "writev", "pwrite64")
 _NAMES = ("rename", "renameat", "renameat2", "link", "linkat", "unlink", "unlinkat")
 _FOLDERS = ("mkdir", "mkdirat", "rmdir")
 _OPENS = ("open", "openat", "creat")
+_COPY = "copy_file_range"
 # Nobody makes these, and nothing here could tell what they do.
 _STRANGE = (
-    *("copy_file_range", "sendfile", "splice", "fallocate", "truncate", "ftruncate"),
+    *("sendfile", "splice", "fallocate", "truncate", "ftruncate"),
     *("symlink", "symlinkat", "openat2", "pwritev", "pwritev2", "io_uring_setup"),
 )
-_TRACED = (*SYNCS, *_WRITES, *_NAMES, *_FOLDERS, *_OPENS, *_STRANGE, "sync")
+_TRACED = (*SYNCS, *_WRITES, *_NAMES, *_FOLDERS, *_OPENS, _COPY, *_STRANGE, "sync")
 
 # As the system has them: tests that wait for no disk put others in their place.
 _FSYNC, _SYNCFS = os.fsync, durability._syncfs
@@ -63,11 +64,13 @@ class Call:
     path : str
         Below the folder; of a file without a name, the folder and a number. Of a note, its number.
     target : str
-        The new name of a link or rename.
+        The new name of a link or rename; the file that a copy goes to.
     data : bytes
         What was written.
     offset : int or None
         Where, if not behind what was written last.
+    size : int
+        How much was copied.
     fresh : bool
         Whether what an opened file held is gone.
     """
@@ -79,6 +82,7 @@ class Call:
     target: str = ""
     data: bytes = b""
     offset: int | None = None
+    size: int = 0
     fresh: bool = False
 
 
@@ -172,12 +176,13 @@ def _call(call: re.Match[str], began: int, ended: int, root: str) -> Call | None
 
     if name in _WRITES:
         data = b"".join(_bytes(text) for text in _TEXT.finditer(arguments))[:result]
-        offset = arguments.rsplit(", ", 1)[1] if name == "pwrite64" else None
-        return of(
-            next(_files(arguments)), data=data, offset=None if offset is None else int(offset)
-        )
+        offset = int(arguments.rsplit(", ", 1)[1]) if name == "pwrite64" else None
+        return of(next(_files(arguments)), data=data, offset=offset)
     if name in SYNCS:
         return of(next(_files(arguments)))
+    if name == _COPY:
+        assert arguments.count("NULL") == 2, call[0]
+        return of(*_files(arguments), size=result)
     if name in _OPENS:
         if not re.search(r"O_WRONLY|O_RDWR|O_CREAT", arguments):
             return None

@@ -309,21 +309,32 @@ def test_merges(life: Life, deletes: bool) -> None:
     check_all(life, table.merge)
 
 
+def merges_by_lance_and_collects(life: Life) -> None:
+    table = memwal.open(life.uri)
+    native.merge(table)
+    for _ in range(2):
+        table.collect_garbage(dry_run=False, grace=timedelta(0), retention=timedelta(0))
+        life.recorder.note("after a collection")
+    with table.writer() as writer:
+        life.write(writer, {3: 3})
+
+
 def test_collections(life: Life) -> None:
     """Nothing is deleted before what replaced it is safe, though Lance does not sync a merge."""
-    table = generations_of(life, {1: 1, 2: 2}, {2: None})
+    generations_of(life, {1: 1, 2: 2}, {2: None})
 
-    def live() -> None:
-        native.merge(table)
-        for _ in range(2):
-            table.collect_garbage(dry_run=False, grace=timedelta(0), retention=timedelta(0))
-            life.recorder.note("after a collection")
-        with table.writer() as writer:
-            life.write(writer, {3: 3})
-
-    found = crashes(life, live)
+    found = crashes(life, lambda: merges_by_lance_and_collects(life))
     barrier = next(n for n, crash in enumerate(found) if crash.when.startswith("syncfs"))
     check_each(life, [crash for crash in found[barrier:] if not crash.when.startswith("syncfs")])
+
+
+@pytest.mark.slow
+def test_a_missing_sync_of_a_collection_is_noticed(tmp_path: Path) -> None:
+    life = Life(tmp_path, most=None)
+    generations_of(life, {1: 1, 2: 2}, {2: None})
+    with life.recorder.watch():
+        merges_by_lance_and_collects(life)
+    survive_not(life.recorder, "^syncfs", tmp_path, checking(), after="after a collection")
 
 
 def generations_of(life: Life, *changes: Change[int]) -> memwal.Table:

@@ -12,7 +12,7 @@ import pytest
 from support.auditor import Auditor
 from support.fault_schedule import Finish, Job
 from support.jobs import JOBS
-from support.power_loss import Crash, Recorder, survive
+from support.power_loss import Crash, Recorder, survive, survive_not
 from support.tables import folder
 
 import memwal
@@ -71,6 +71,25 @@ def checked(prepared: Prepared, job: Job, finish: Finish) -> Callable[[Path, Cra
 def test_every_sync(prepared: Prepared, finish: Finish, tmp_path: Path, job: str) -> None:
     recorder = recorded(prepared, tmp_path, CUT[job])
     survive(recorder.crashes(), tmp_path, checked(prepared, CUT[job], finish))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("job", "missing"),
+    [
+        ("merge", "^syncfs"),
+        ("merge", "_versions/"),
+        ("index build", "^syncfs"),
+        ("index build", "_versions/"),
+        ("compaction", "^syncfs"),
+        ("new region spec", "^syncfs"),
+    ],
+)
+def test_a_missing_sync_is_noticed(
+    prepared: Prepared, finish: Finish, tmp_path: Path, job: str, missing: str
+) -> None:
+    recorder = recorded(prepared, tmp_path, CUT[job])
+    survive_not(recorder, missing, tmp_path, checked(prepared, CUT[job], finish))
 
 
 @pytest.mark.parametrize("job", ["merge", "collection"])
