@@ -1,10 +1,10 @@
-"""Bring what the slow tests run beside Python: Chromium, and Prometheus's promtool.
+"""Bring what the slow tests run beside Python: Chromium, strace, and Prometheus's promtool.
 
 Usage: ``python scripts/slow_tools.py [--images]``. What is there already stays as it is. Chromium
-is installed with Debian's packages, which takes root; promtool is taken out of Debian's package
-``prometheus`` into the folder of the running interpreter, without installing the server. With
-``--images`` it is buildah and debootstrap instead, which the tests of the images run. Where that
-cannot be done, it says what to install by hand.
+and strace are installed with Debian's packages, which takes root; promtool is taken out of Debian's
+package ``prometheus`` into the folder of the running interpreter, without installing the server.
+With ``--images`` it is buildah and debootstrap instead, which the tests of the images run. Where
+that cannot be done, it says what to install by hand.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ def main() -> None:
             if shutil.which(name) is None:
                 bring(name, partial(install, name))
         return
-    if shutil.which("chromium") is None:
-        bring("chromium", partial(install, "chromium"))
+    for name in ("chromium", "strace"):
+        if shutil.which(name) is None:
+            bring(name, partial(install, name))
     if shutil.which("promtool") is None and not (BIN / "promtool").exists():
         bring("promtool (Debian's package prometheus)", unpack_promtool)
 
