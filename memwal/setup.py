@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import lance
@@ -78,18 +77,9 @@ def create(
     columns = {name: _index_column(name, schema) for name in maintained_indexes}
     _rehearse(marked, columns, data_storage_version)
     check_put_if_absent(location.store)
-    try:
-        create_durably(location, marked.empty_table(), data_storage_version=data_storage_version)
-        for name, column in columns.items():
-            index = partial(lance.LanceDataset.create_scalar_index, column=column, name=name)
-            commit_durably(open_base(location), partial(index, index_type="BTREE"))
-    except OSError as error:
-        if "already exists" in str(error).lower():
-            raise TableSetupError(
-                f"there is a table at {location} already; "
-                "open it, or enable MemWAL on it with memwal.enable(uri, region_spec=...)"
-            ) from error
-        raise translate_lance_error(error, f"creating {location}") from error
+    create_durably(location, marked.empty_table(), data_storage_version=data_storage_version)
+    for name, column in columns.items():
+        _create_index(open_base(location), name, column)
     return _initialize(open_base(location), region_spec, maintained_indexes)
 
 
@@ -216,6 +206,15 @@ def _initialize(
         # Until this commit the table is one whose regions are made by hand, and has none.
         update_details(base.location, lambda now: replace(now.details, region_specs=(stored,)))
     return Table(base.location)
+
+
+def _create_index(base: BaseTable, name: str, column: str) -> None:
+    try:
+        commit_durably(
+            base, lambda dataset: dataset.create_scalar_index(column, "BTREE", name=name)
+        )
+    except OSError as error:
+        raise translate_lance_error(error, f"creating {base.location}") from error
 
 
 def _lance_options(stored: StoredRegionSpec, base: BaseTable) -> dict[str, Any]:

@@ -170,11 +170,17 @@ def torn_tags(location: TableLocation) -> list[str]:
     return [info.key for info in location.store.list(_TAGS_DIR) if _is_torn(location, info.key)]
 
 
-def withdraw_torn(location: TableLocation) -> None:
-    """Take away the tags of reads that are torn: whoever placed them went with the machine."""
-    for key in torn_tags(location):
-        if parse_read_tag_key(key) is not None:
-            location.store.delete(key)
+def withdraw_torn(location: TableLocation) -> bool:
+    """Take away the tags of reads that are torn: whoever placed them went with the machine.
+
+    Returns
+    -------
+    bool
+        Whether there was one.
+    """
+    torn = [key for key in torn_tags(location) if parse_read_tag_key(key) is not None]
+    location.store.delete_many(torn)
+    return bool(torn)
 
 
 def _is_torn(location: TableLocation, key: str) -> bool:

@@ -19,12 +19,13 @@ import lance
 import pyarrow as pa
 from lance.dataset import Index, LanceOperation
 
-from memwal.errors import ConflictError, OutcomeUnknownError, TableSetupError
+from memwal.errors import ConflictError, MemWalError, OutcomeUnknownError, TableSetupError
 from memwal.format.index_details import DETAILS_TYPE_URL, IndexDetails
 from memwal.format.names import MEM_WAL_INDEX_NAME
 from memwal.storage.location import TableLocation
 from memwal.storage.redaction import hide_answer
-from memwal.table_index.base_table import BaseTable
+from memwal.table_index.base_table import BaseTable, translate_lance_error
+from memwal.table_index.commit_conflicts import is_conflict
 
 if TYPE_CHECKING:
     from memwal.table_index.pinned_namespace import DurableNamespace, PinnedNamespace
@@ -117,20 +118,31 @@ def create_durably(location: TableLocation, rows: pa.Table, **options: Any) -> N
 
     Raises
     ------
+    TableSetupError
+        There is a table already, perhaps since a moment ago.
     OutcomeUnknownError, StoreError
         The store failed, or did not say whether the table exists.
-    OSError, ValueError, RuntimeError
-        Whatever Lance raises, also when there is a table already.
     """
-    if location.store.lance_commits:
-        options |= {"storage_options": location.lance_options()}
-        lance.write_dataset(rows, location.uri, mode="create", **options)
-        return
-    from memwal.table_index.pinned_namespace import NewTableNamespace
+    try:
+        if location.store.lance_commits:
+            options |= {"storage_options": location.lance_options()}
+            lance.write_dataset(rows, location.uri, mode="create", **options)
+            return
+        from memwal.table_index.pinned_namespace import NewTableNamespace
 
-    namespace = NewTableNamespace(location)
-    options |= {"namespace_client": namespace, "table_id": ["table"]}
-    _through(namespace, lambda: lance.write_dataset(rows, mode="create", **options))
+        namespace = NewTableNamespace(location)
+        options |= {"namespace_client": namespace, "table_id": ["table"]}
+        _through(namespace, lambda: lance.write_dataset(rows, mode="create", **options))
+    except (ConflictError, OSError, RuntimeError, ValueError) as error:
+        taken = isinstance(error, ConflictError) or "already exists" in str(error).lower()
+        if taken or is_conflict(error):
+            raise TableSetupError(
+                f"there is a table at {location} already; "
+                "open it, or enable MemWAL on it with memwal.enable(uri, region_spec=...)"
+            ) from error
+        if isinstance(error, MemWalError):
+            raise
+        raise translate_lance_error(error, f"creating {location}") from error
 
 
 def _commit_through(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-from memwal.errors import MemWalError
+from memwal.errors import CorruptDataError, MemWalError
 from memwal.maintenance.garbage import index_files, read_protections, staging
 from memwal.maintenance.garbage.ages import (
     DEFAULT_GRACE,
@@ -109,10 +109,13 @@ def collect_garbage(
     started = time.monotonic()
     base = open_base(location)
     base.require_mem_wal()
-    if not dry_run:
-        withdraw_torn(location)
     with span("memwal.collect.needs", location):
-        needs = read_needs(location, ages, base=base)
+        try:
+            needs = read_needs(location, ages, base=base)
+        except CorruptDataError:
+            if dry_run or not withdraw_torn(location):
+                raise
+            needs = read_needs(location, ages, base=base)
         regions = discover_regions(location.store)
     if not dry_run:
         # A commit of Lance is not synced to disk; what replaces the garbage must be, first.
