@@ -302,23 +302,24 @@ def flush_and_index(stage: Stage) -> None:
 
 
 def finds_by_index(kind: str, path: Path, crash: Crash[int]) -> None:
-    """What was acknowledged is found through the index, by two readers, and catches up."""
+    """What was acknowledged is found through the index, which then catches up."""
     table = memwal.open(str(path / "table" / "indexed"))
     with table.writer() as writer:
         writer.claim()
     native.everything(table)
-    new = indexed.rows(2_000, 4)
+    query = indexed.rows(2_000, 4).column("vector")[2].as_py()
     for _ in range(2 if crash.known else 0):
         if kind == "INVERTED":
             found = table.search_text("word17", column="text", k=1_000)
             assert 2_001 in found.column("id").to_pylist()
         else:
-            query = new.column("vector")[2].as_py()
             found = table.search(query, column="vector", k=1)
             assert found.column("id").to_pylist() == [2_002]
-            assert 2_002 in native.nearest(table, "vector", query)
         assert table.lookup(keys(1_000)).num_rows == 0
         table.checkpoint()
+    if crash.known and kind == "IVF_PQ":
+        # Lance looks for what is merged in the index alone.
+        assert 2_002 in native.nearest(table, "vector", query)
     assert verify(table.location).clean
 
 

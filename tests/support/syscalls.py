@@ -177,7 +177,7 @@ def _call(call: re.Match[str], began: int, ended: int, root: str) -> Call | None
         assert (inside is None) == (other is None) or target is None, f"in or out: {call[0][:500]}"
         if inside is None:
             return None
-        short = re.sub(r"at2?$", "", name)
+        short = "open" if name in _OPENS else re.sub(r"at2?$", "", name)
         return Call(short, began, ended, inside, other or "", **more)  # type: ignore[arg-type]
 
     if name in _WRITES:

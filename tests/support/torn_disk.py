@@ -97,7 +97,7 @@ class Disk:
     def do(self, call: Call) -> None:
         """Do what a call did, apart from syncs."""
         at, path = call.ended, call.path
-        if call.name in ("open", "creat"):
+        if call.name == "open":
             self._open(call)
         elif call.name in ("write", "writev", "pwrite64"):
             file = self._nameless.get(path) or self.find(path)
