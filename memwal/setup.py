@@ -21,6 +21,7 @@ from memwal.storage.open import check_put_if_absent, check_reachable
 from memwal.table import Table
 from memwal.table_index.base_table import BaseTable, open_base, translate_lance_error
 from memwal.table_index.details import update_details
+from memwal.table_index.strict_commit import commit_durably, create_durably
 
 _KEY = b"lance-schema:unenforced-primary-key"
 _KEY_POSITION = b"lance-schema:unenforced-primary-key:position"
@@ -76,23 +77,9 @@ def create(
     columns = {name: _index_column(name, schema) for name in maintained_indexes}
     _rehearse(marked, columns, data_storage_version)
     check_put_if_absent(location.store)
-    try:
-        dataset = lance.write_dataset(
-            marked.empty_table(),
-            location.uri,
-            mode="create",
-            storage_options=location.lance_options(),
-            data_storage_version=data_storage_version,
-        )
-        for name, column in columns.items():
-            dataset.create_scalar_index(column, "BTREE", name=name)
-    except OSError as error:
-        if "already exists" in str(error).lower():
-            raise TableSetupError(
-                f"there is a table at {location} already; "
-                "open it, or enable MemWAL on it with memwal.enable(uri, region_spec=...)"
-            ) from error
-        raise translate_lance_error(error, f"creating {location}") from error
+    create_durably(location, marked.empty_table(), data_storage_version=data_storage_version)
+    for name, column in columns.items():
+        _create_index(open_base(location), name, column)
     return _initialize(open_base(location), region_spec, maintained_indexes)
 
 
@@ -159,12 +146,11 @@ def enable(
         )
     check_put_if_absent(location.store)
     if not base.primary_key:
-        base.dataset.update_field_metadata(
-            {
-                name: {k.decode(): v.decode() for k, v in marked.field(name).metadata.items()}
-                for name in key
-            }
-        )
+        marks = {
+            name: {k.decode(): v.decode() for k, v in marked.field(name).metadata.items()}
+            for name in key
+        }
+        commit_durably(base, lambda dataset: dataset.update_field_metadata(marks))
         base = open_base(location)
     return _initialize(base, region_spec, maintained_indexes)
 
@@ -213,13 +199,22 @@ def _initialize(
     indexes = None if maintained_indexes is None else list(maintained_indexes)
     stored = None if region_spec is None else region_spec.bind(base.field_ids(), base.schema)
     options = {} if stored is None else _lance_options(stored, base)
-    base.dataset.initialize_mem_wal(maintained_indexes=indexes, **options)
+    commit_durably(
+        base, lambda dataset: dataset.initialize_mem_wal(maintained_indexes=indexes, **options)
+    )
     if stored is not None and not options:
         # Until this commit the table is one whose regions are made by hand, and has none.
         update_details(base.location, lambda now: replace(now.details, region_specs=(stored,)))
-    # What is acknowledged later needs the table that it belongs to, and Lance syncs nothing.
-    base.location.store.barrier()
     return Table(base.location)
+
+
+def _create_index(base: BaseTable, name: str, column: str) -> None:
+    try:
+        commit_durably(
+            base, lambda dataset: dataset.create_scalar_index(column, "BTREE", name=name)
+        )
+    except OSError as error:
+        raise translate_lance_error(error, f"creating {base.location}") from error
 
 
 def _lance_options(stored: StoredRegionSpec, base: BaseTable) -> dict[str, Any]:

@@ -1,10 +1,10 @@
-"""Bring what the slow tests run beside Python: Chromium, a C compiler, Prometheus's promtool.
+"""Bring what the slow tests run beside Python: Chromium, strace, a C compiler, and promtool.
 
-Usage: ``python scripts/slow_tools.py [--images]``. What is there already stays as it is. Chromium
-and the compiler are installed with Debian's packages, which takes root; promtool is taken out of
-Debian's package ``prometheus`` into the folder of the running interpreter, without installing the
-server. With ``--images`` it is buildah and debootstrap instead, which the tests of the images run.
-Where that cannot be done, it says what to install by hand.
+Usage: ``python scripts/slow_tools.py [--images]``. What is there already stays as it is. The first
+three are installed with Debian's packages, which takes root; promtool is taken out of Debian's
+package ``prometheus`` into the folder of the running interpreter, without installing the server.
+With ``--images`` it is buildah and debootstrap instead, which the tests of the images run. Where
+that cannot be done, it says what to install by hand.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def main() -> None:
             if shutil.which(name) is None:
                 bring(name, partial(install, name))
         return
-    if shutil.which("chromium") is None:
-        bring("chromium", partial(install, "chromium"))
-    if shutil.which("cc") is None:
-        bring("a C compiler", partial(install, "build-essential"))
+    packages = {"chromium": "chromium", "strace": "strace", "cc": "build-essential"}
+    for name, package in packages.items():
+        if shutil.which(name) is None:
+            bring(package, partial(install, package))
     if shutil.which("promtool") is None and not (BIN / "promtool").exists():
         bring("promtool (Debian's package prometheus)", unpack_promtool)
 

@@ -73,6 +73,15 @@ def _quick_disk(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(
+    params=[pytest.param(4, id="some"), pytest.param(None, id="every", marks=pytest.mark.slow)]
+)
+def most_disks(request: pytest.FixtureRequest) -> int | None:
+    """How many of the disks that power cuts leave a test looks at; None for all."""
+    most: int | None = request.param
+    return most
+
+
 @pytest.fixture(autouse=True)
 def _no_catalog_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))

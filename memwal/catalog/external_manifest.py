@@ -273,9 +273,9 @@ class ExternalManifestStore(ObjectStore):
         """Tell whether the store keeps what is overwritten and deleted."""
         return self._inner.keeps_versions(key)
 
-    def barrier(self) -> None:
+    def barrier(self, *, up_to: str | None = None) -> None:
         """Make everything durable that was written to the file system."""
-        self._inner.barrier()
+        self._inner.barrier(up_to=up_to)
 
     def _stage_and_commit(self, key: str, content: bytes) -> str:
         """Steps 1 and 2; the staging name."""

@@ -85,6 +85,11 @@ class RegionManifest:
     status: RegionStatus | int = RegionStatus.ACTIVE
     raw: bytes = field(default=b"", repr=False, compare=False)
 
+    @property
+    def oldest_kept(self) -> int:
+        """Oldest generation that is kept; the next one to be flushed when none is."""
+        return min((entry.generation for entry in self.flushed), default=self.current_generation)
+
     def encode(self) -> bytes:
         """Return the bytes of the manifest object.
 

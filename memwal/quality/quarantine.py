@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -33,7 +34,7 @@ from memwal.table_index.base_table import (
     translate_lance_error,
 )
 from memwal.table_index.commit_conflicts import is_conflict
-from memwal.table_index.strict_commit import commit_durably
+from memwal.table_index.strict_commit import commit_durably, create_durably
 
 PREFIX = "quarantine_"
 FOLDER = f"{PREFIX}folder"
@@ -370,16 +371,9 @@ class Quarantine:
         )
 
     def _create(self, schema: pa.Schema) -> None:
-        try:
-            lance.write_dataset(
-                schema.empty_table(),
-                self.location.uri,
-                mode="create",
-                storage_options=self.location.lance_options(),
-            )
-        except (OSError, ValueError) as error:
-            if "already exists" not in str(error).lower() and not is_conflict(error):
-                raise translate_lance_error(error, f"creating {self.location}") from error
+        # Where somebody else was faster, it is there as well.
+        with suppress(TableSetupError):
+            create_durably(self.location, schema.empty_table())
 
     def _commit(self, base: BaseTable, change: Callable[[lance.LanceDataset], Any]) -> None:
         """Commit right behind the version that was read: two never insert the same row."""

@@ -206,12 +206,18 @@ class ObjectStore(ABC):
         """
 
     @abstractmethod
-    def barrier(self) -> None:
+    def barrier(self, *, up_to: str | None = None) -> None:
         """Make everything durable that was written to the file system the table is on.
 
         Needed once before something is deleted that an unsynced commit of Lance replaced. It
         costs as much as there is unwritten data of anybody on that file system. Object stores
         are durable as they are.
+
+        Parameters
+        ----------
+        up_to : str, optional
+            Key of an object. What was written until it was is enough: nothing is done where this
+            store has made all of that durable already.
         """
 
     def keeps_versions(self, key: str) -> bool | None:

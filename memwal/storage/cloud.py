@@ -199,7 +199,7 @@ class CloudStore(ObjectStore):
     def sync(self, prefix: str) -> None:
         base.check_prefix(prefix)
 
-    def barrier(self) -> None:
+    def barrier(self, *, up_to: str | None = None) -> None:
         return
 
     def _walk(self, prefix: str) -> Iterator[ObjectMeta]:

@@ -11,6 +11,7 @@ import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -35,6 +36,28 @@ _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV,
 # A folder that vanishes under a write is made again this often: nobody deletes one that many
 # times within the milliseconds that this takes.
 _ATTEMPTS = 64
+
+
+# The time of a file is behind the clock by some milliseconds.
+_COARSE_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """A time by the clock, and by one that nobody sets."""
+
+    clock: float
+    steady: float
+
+    @classmethod
+    def now(cls) -> _Moment:
+        return cls(time.time(), time.monotonic())
+
+    def is_after(self, changed: float) -> bool:
+        """Whether a file was changed before; no, where the clock was set since and nobody knows."""
+        now = _Moment.now()
+        passed, set_by = now.steady - self.steady, now.clock - self.clock
+        return changed + _COARSE_SECONDS < self.clock and abs(passed - set_by) < _COARSE_SECONDS / 2
 
 
 class LocalStore(ObjectStore):
@@ -65,6 +88,8 @@ class LocalStore(ObjectStore):
         self._root_prefix = os.path.join(self._root, "")
         self._durable = durable
         self._folders = FolderCache(self._root, durable=durable)
+        # When everything was made durable last.
+        self._barrier: _Moment | None = None
         # By folder whether its file system keeps files that have no name yet.
         self._unnamed: dict[str, bool] = {}
         self.uri = self._root
@@ -75,9 +100,9 @@ class LocalStore(ObjectStore):
             try:
                 self._write(path, data, self._create_once)
             except FileExistsError:
-                # It may be our own, of a call whose last step failed, or be a moment old: who
-                # reads it back relies on it.
-                self._settle(path)
+                # It may be our own, of a call whose last step failed, or be a moment old, or of
+                # somebody who syncs nothing: who reads it back relies on it.
+                self._settle(path, content=True)
                 raise
         except OSError as error:
             raise from_os_error(error, "create", path) from error
@@ -207,10 +232,22 @@ class LocalStore(ObjectStore):
     def keeps_versions(self, key: str) -> bool | None:
         return False
 
-    def barrier(self) -> None:
-        if self._durable:
-            with _translated("sync the file system of", self._root):
-                sync_file_system(self._root)
+    def barrier(self, *, up_to: str | None = None) -> None:
+        if not self._durable or (up_to is not None and self._is_behind(self._path(up_to))):
+            return
+        began = _Moment.now()
+        with _translated("sync the file system of", self._root):
+            sync_file_system(self._root)
+        self._barrier = began
+
+    def _is_behind(self, path: str) -> bool:
+        """Whether an object was written, and got its name, before the last barrier; or is gone."""
+        try:
+            changed = os.stat(path).st_ctime
+        except (FileNotFoundError, NotADirectoryError):
+            return True
+        barrier = self._barrier
+        return barrier is not None and barrier.is_after(changed)
 
     def _path(self, key: str) -> str:
         return self._root_prefix + base.check_key(key)
@@ -277,10 +314,12 @@ class LocalStore(ObjectStore):
                 f"{error.strerror}; read it back before relying on it"
             ) from error
 
-    def _settle(self, path: str) -> None:
+    def _settle(self, path: str, *, content: bool = False) -> None:
         """Make the name of an object durable, unless it was deleted with its folder meanwhile."""
         if self._durable:
             try:
+                if content:
+                    fsync_file(path)
                 fsync_folder(_folder_of(path))
             except FileNotFoundError:
                 return

@@ -52,7 +52,7 @@ class DurableNamespace(lance_namespace.LanceNamespace):  # type: ignore[misc]
         self._store: ObjectStore = location.store
         self._version = version
         self._accept = accept
-        self._inverted = table_manifest_key(location, version) == table_manifest_keys(version)[0]
+        self._inverted = self._counts_down()
         self._root = _object_path(location)
         self.outcome = Outcome()
 
@@ -67,8 +67,9 @@ class DurableNamespace(lance_namespace.LanceNamespace):  # type: ignore[misc]
         )
 
     def list_table_versions(self, request: Any) -> lance_namespace.ListTableVersionsResponse:
-        latest = self._table_version(self._latest())
-        return lance_namespace.ListTableVersionsResponse(versions=[latest])
+        latest = self._latest()
+        versions = [self._table_version(latest)] if latest else []
+        return lance_namespace.ListTableVersionsResponse(versions=versions)
 
     def describe_table_version(self, request: Any) -> lance_namespace.DescribeTableVersionResponse:
         version = _value(request, "version")
@@ -93,6 +94,11 @@ class DurableNamespace(lance_namespace.LanceNamespace):  # type: ignore[misc]
         finally:
             self._store.delete(staging)
         return lance_namespace.CreateTableVersionResponse(version=self._table_version(version))
+
+    def _counts_down(self) -> bool:
+        """Whether manifests are named so that the newest comes first in a listing."""
+        found = table_manifest_key(self._location, self._version)
+        return found == table_manifest_keys(self._version)[0]
 
     def _latest(self) -> int:
         return int(open_dataset(self._location).version)
@@ -144,6 +150,23 @@ class PinnedNamespace(DurableNamespace):
         raise lance_namespace.ConcurrentModificationError(
             f"version {self._version} is no longer the latest"
         )
+
+
+class NewTableNamespace(PinnedNamespace):
+    """A namespace of a table that comes into being with its first version."""
+
+    def __init__(self, location: TableLocation) -> None:
+        super().__init__(location, 0)
+
+    def declare_table(self, request: Any) -> lance_namespace.DeclareTableResponse:
+        return lance_namespace.DeclareTableResponse(
+            location=self._location.uri,
+            managed_versioning=True,
+            storage_options=self._location.lance_options(),
+        )
+
+    def _counts_down(self) -> bool:
+        return True
 
 
 def _object_path(location: TableLocation) -> str:

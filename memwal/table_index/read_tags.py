@@ -9,6 +9,7 @@ the same object written once more.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -156,3 +157,37 @@ def read_tags(location: TableLocation) -> dict[ReadTag, datetime]:
         if tag is not None:
             found[tag] = info.modified
     return found
+
+
+def torn_tags(location: TableLocation) -> list[str]:
+    """Keys of the tags, of reads or others, that the machine's crash left torn.
+
+    Lance syncs no tag on a local disk, and lists none while one of them cannot be read. Each gets
+    its name when it is written, so that nobody is at work on one that is torn.
+    """
+    if not location.store.is_local:
+        return []
+    return [info.key for info in location.store.list(_TAGS_DIR) if _is_torn(location, info.key)]
+
+
+def withdraw_torn(location: TableLocation) -> bool:
+    """Take away the tags of reads that are torn: whoever placed them went with the machine.
+
+    Returns
+    -------
+    bool
+        Whether there was one.
+    """
+    torn = [key for key in torn_tags(location) if parse_read_tag_key(key) is not None]
+    location.store.delete_many(torn)
+    return bool(torn)
+
+
+def _is_torn(location: TableLocation, key: str) -> bool:
+    try:
+        json.loads(location.store.get(key))
+    except ObjectNotFoundError:
+        return False
+    except ValueError:
+        return True
+    return False

@@ -13,16 +13,19 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import lance
+import pyarrow as pa
 from lance.dataset import Index, LanceOperation
 
-from memwal.errors import ConflictError, OutcomeUnknownError, TableSetupError
+from memwal.errors import ConflictError, MemWalError, OutcomeUnknownError, TableSetupError
 from memwal.format.index_details import DETAILS_TYPE_URL, IndexDetails
 from memwal.format.names import MEM_WAL_INDEX_NAME
+from memwal.storage.location import TableLocation
 from memwal.storage.redaction import hide_answer
-from memwal.table_index.base_table import BaseTable
+from memwal.table_index.base_table import BaseTable, translate_lance_error
+from memwal.table_index.commit_conflicts import is_conflict
 
 if TYPE_CHECKING:
     from memwal.table_index.pinned_namespace import DurableNamespace, PinnedNamespace
@@ -100,6 +103,48 @@ def commit_durably(
     return _commit_through(namespace, base, commit, once=once)
 
 
+def create_durably(location: TableLocation, rows: pa.Table, **options: Any) -> None:
+    """Write a new Lance table.
+
+    On a local disk its first version appears when all that it consists of is synced, so that a
+    machine that crashes meanwhile leaves a table or none.
+
+    Parameters
+    ----------
+    rows : pyarrow.Table
+        With the schema of the table.
+    options
+        As for ``lance.write_dataset``.
+
+    Raises
+    ------
+    TableSetupError
+        There is a table already, perhaps since a moment ago.
+    OutcomeUnknownError, StoreError
+        The store failed, or did not say whether the table exists.
+    """
+    try:
+        if location.store.lance_commits:
+            options |= {"storage_options": location.lance_options()}
+            lance.write_dataset(rows, location.uri, mode="create", **options)
+            return
+        from memwal.table_index.pinned_namespace import NewTableNamespace
+
+        namespace = NewTableNamespace(location)
+        options |= {"namespace_client": namespace, "table_id": ["table"]}
+        _through(namespace, lambda: lance.write_dataset(rows, mode="create", **options))
+    except (ConflictError, OSError, RuntimeError, ValueError) as error:
+        taken = isinstance(error, ConflictError) or "already exists" in str(error).lower()
+        if taken or is_conflict(error):
+            raise TableSetupError(
+                f"there is a table at {location} already; "
+                "open it, or enable MemWAL on it with memwal.enable(uri, region_spec=...)"
+            ) from error
+        if isinstance(error, MemWalError):
+            raise
+        raise translate_lance_error(error, f"creating {location}") from error
+
+
 def _commit_through(
     namespace: DurableNamespace,
     base: BaseTable,
@@ -115,8 +160,14 @@ def _commit_through(
         table_id=["table"],
         namespace_client_managed_versioning=True,
     )
+    return _through(namespace, lambda: commit(dataset), once=once)
+
+
+def _through(
+    namespace: DurableNamespace, commit: Callable[[], Result], *, once: bool = True
+) -> Result | None:
     try:
-        return commit(dataset)
+        return commit()
     except (OSError, ValueError, RuntimeError) as error:
         hide_answer(error)
         if once and namespace.outcome.created:

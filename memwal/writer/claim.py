@@ -31,7 +31,7 @@ from memwal.errors import (
     RegionSealedError,
     StoreUnavailableError,
 )
-from memwal.format.names import manifest_dir
+from memwal.format.names import manifest_dir, manifest_key
 from memwal.format.region_manifest import RegionManifest, RegionStatus
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.base import ObjectStore
@@ -171,6 +171,9 @@ def _raise_epoch(
         if latest is None
         else replace(latest, version=latest.version + 1, writer_epoch=latest.writer_epoch + 1)
     )
+    if latest is not None:
+        # The manifest before may be by somebody who syncs nothing.
+        store.barrier(up_to=manifest_key(latest.region_id, latest.version))
     moment = clock()
     manifests.commit_exclusively(claimed)
     return Claim(claimed, "", survey.tip, survey, moment)

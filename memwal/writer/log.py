@@ -225,6 +225,9 @@ def fence(
     while position - 1 > after and _is_torn(store, wal_key(region_id, position - 1)):
         position -= 1
     while True:
+        # What stands before the sentinel may be by somebody who syncs nothing. If it went when the
+        # machine crashes, and the sentinel stayed, the log would have a gap.
+        store.barrier(up_to=wal_key(region_id, position - 1))
         if take(store, region_id, position, data, epoch) is not None:
             # The older writer may be faster than one attempt here: look for the tip again rather
             # than walk behind it.

@@ -445,7 +445,9 @@ def test_a_version_of_the_base_table_whose_committer_died_is_found_by_the_next(
     # As if its committer had died after the row.
     with database.writing() as session:
         rows = session.scalars(select(ExternalObjectRow)).all()
-        (row,) = (row for row in rows if row.key.startswith("_versions/"))
+        versions = (row for row in rows if row.key.startswith("_versions/"))
+        # The newest comes first.
+        row = min(versions, key=lambda row: row.key)
         inner.inner.put(row.staged, inner.inner.get(row.key))
         inner.inner.delete(row.key)
         row.final = False

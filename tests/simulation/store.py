@@ -80,7 +80,7 @@ class SimulatedStore(ObjectStore):
     def sync(self, prefix: str) -> None:
         pass
 
-    def barrier(self) -> None:
+    def barrier(self, *, up_to: str | None = None) -> None:
         pass
 
     def _ask(self, name: str, effect: Any) -> Any:

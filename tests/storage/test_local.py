@@ -216,7 +216,8 @@ def test_a_name_that_is_taken_is_durable_when_create_says_so(root: Path, calls: 
     with pytest.raises(ObjectExistsError):
         store.create("a/1", b"y")
 
-    assert calls[-1] == ("fsync", "table/a")
+    # Also what is in it: whoever put it there may sync nothing.
+    assert calls[-2:] == [("fsync", "table/a/1"), ("fsync", "table/a")]
 
 
 def test_sync_covers_files_folders_and_the_way_up(root: Path, calls: list[Call]) -> None:
@@ -330,6 +331,33 @@ def test_barrier_syncs_the_file_system_of_the_table(
     store.barrier()
 
     assert synced == [str(root.resolve())]
+
+
+def test_a_barrier_up_to_an_object_is_left_out_where_a_later_one_was(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(durability, "_syncfs", lambda: lambda fd: synced.append(fd) or 0)
+    store = LocalStore(root)
+    store.create("a", b"x")
+
+    changed = os.stat(root / "a").st_ctime
+
+    def barriers(*, after: float, set_by: float = 0.0, up_to: str = "a") -> int:
+        """How many are made so many seconds after the object was, on a clock that was set."""
+        synced.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(local.time, "time", lambda: changed + after + set_by)
+            patch.setattr(local.time, "monotonic", lambda: after)
+            store.barrier(up_to=up_to)
+        return len(synced)
+
+    assert barriers(after=0.1) == 1
+    assert barriers(after=0.2) == 1, "so soon, the times of files do not tell"
+    assert barriers(after=60) == 1
+    assert barriers(after=61) == 0
+    assert barriers(after=62, set_by=3_600) == 1, "the clock was set since: who knows"
+    assert barriers(after=63, set_by=3_600, up_to="gone") == 0
 
 
 def test_a_barrier_that_fails_is_not_silent(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

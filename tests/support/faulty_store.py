@@ -300,8 +300,8 @@ class FaultyStore(ObjectStore):
     def sync(self, prefix: str) -> None:
         self._call("sync", prefix, lambda: self.inner.sync(prefix))
 
-    def barrier(self) -> None:
-        self._call("barrier", "", self.inner.barrier)
+    def barrier(self, *, up_to: str | None = None) -> None:
+        self._call("barrier", up_to or "", lambda: self.inner.barrier(up_to=up_to))
 
 
 def _nothing() -> None:

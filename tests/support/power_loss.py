@@ -1,32 +1,30 @@
-"""A local disk that loses its power: what was fsynced is there afterwards, the rest perhaps.
+"""A local disk that loses its power: what was synced is there afterwards, the rest perhaps.
 
-The recorder watches the calls that make things durable and, at each of them, keeps what the disk
-would hold if the power went at that moment. What Lance writes past Python is seen too: the folder
-is read as it is, and only fsync and syncfs make any of it safe.
+A recorder keeps every call that changed a folder or made some of it durable, whoever made it, see
+:mod:`support.syscalls`. From that record come the disks that a crash at any moment may leave, see
+:mod:`support.torn_disk`.
 """
 
 from __future__ import annotations
 
-import os
+import itertools
 import random
-import stat
-import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import re
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import pytest
-
-from memwal.storage import durability, folders, local
+from support.faulty_store import FaultyStores
+from support.syscalls import SYNCS, Call, watch
+from support.torn_disk import Content, Disk, outcomes, read_disk
 
 Known = TypeVar("Known")
 
-Disk = Mapping[str, bytes | None]
-"""Path below the root to content; None for a folder."""
-
-# A file that is overwritten or whose number is used again has another time of change.
-_FileId = tuple[int, int]
+BEGINNING, END = "the beginning", "the end"
 
 
 @dataclass(frozen=True)
@@ -36,9 +34,9 @@ class Crash(Generic[Known]):
     Attributes
     ----------
     when : str
-        The call before which it went.
+        The sync before which it went, or the note.
     how : str
-        What became of that which was not fsynced.
+        What became of that which was not synced.
     disk : mapping
         The disk.
     known : object
@@ -47,12 +45,12 @@ class Crash(Generic[Known]):
 
     when: str
     how: str
-    disk: Disk
+    disk: Content
     known: Known
 
     def restore(self, folder: Path) -> None:
         """Write the disk into an empty folder."""
-        folder.mkdir()
+        folder.mkdir(parents=True)
         for path, content in sorted(self.disk.items()):
             if content is None:
                 (folder / path).mkdir()
@@ -60,21 +58,8 @@ class Crash(Generic[Known]):
                 (folder / path).write_bytes(content)
 
 
-@dataclass
-class _Durable:
-    """What is safe: the content of files, and the names in folders."""
-
-    content: dict[_FileId, bytes] = field(default_factory=dict)
-    # Folder (path below the root) to its names; None names a folder.
-    names: dict[str, dict[str, _FileId | None]] = field(default_factory=dict)
-
-
-# What may become of a file whose name is there and whose content was not fsynced.
-CONTENTS: dict[str, Callable[[bytes], bytes]] = {
-    "empty": lambda data: b"",
-    "torn": lambda data: data[: len(data) // 2],
-    "zeros": lambda data: bytes(len(data)),
-}
+def _nothing(path: str) -> bool:
+    return False
 
 
 class Recorder(Generic[Known]):
@@ -85,200 +70,165 @@ class Recorder(Generic[Known]):
     root : Path
         The folder. What is in it when recording starts is durable.
     known : callable
-        What the test knows at the moment; kept with each crash.
-    names : callable
-        Whether a name that was not fsynced may be there after the crash, by its path. One that
-        may not is there only once it was fsynced.
+        What the test knows at the moment; asked at each note.
     """
 
-    def __init__(
-        self,
-        root: Path,
-        known: Callable[[], Known],
-        *,
-        names: Callable[[str], bool] = lambda path: True,
-    ) -> None:
-        self._root = str(root)
+    def __init__(self, root: Path, known: Callable[[], Known]) -> None:
+        self._root = root
         self._known = known
-        self._names = names
-        self._durable = _Durable()
-        self._lock = threading.RLock()
-        self._dice = random.Random(17)
-        self._seen: set[int] = set()
-        self.crashes: list[Crash[Known]] = []
+        self._notes: list[tuple[str, Known]] = []
+        self._before: Content = {}
+        self._note: Callable[[int], None] = lambda number: None
+        self.calls: list[Call] = []
 
-    def watch(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Record from now on, until the patches are undone."""
-        for name in ("fsync", "fdatasync", "link", "rename", "replace", "unlink"):
-            monkeypatch.setattr(os, name, self._watched(name, getattr(os, name)))
-        whole = self._watched("syncfs", durability.sync_file_system)
-        for module in (durability, folders, local):
-            monkeypatch.setattr(module, "sync_file_system", whole)
+    @contextmanager
+    def watch(self) -> Iterator[None]:
+        """Record while the block runs."""
+        self._before = read_disk(self._root)
+        self._notes = []
+        with watch(self._root, self._root.with_name(f"{self._root.name}.record")) as found:
+            self._note = found.note
+            self.note(BEGINNING)
+            yield
+            self.note(END)
+        self.calls = found.calls
+        self._compare()
 
-    def sync(self) -> None:
-        """Everything that is there is durable."""
-        with self._lock:
-            tree = self._tree()
-            contents = self._contents(tree)
-            self._durable = _Durable(
-                {file: contents[path] for path, file in tree.items() if file is not None},
-                {
-                    folder: self._entries(tree, folder)
-                    for folder in ("", *(path for path, file in tree.items() if file is None))
-                },
-            )
+    def note(self, what: str) -> None:
+        """Say that something happened, and keep what is known; a crash may come right now."""
+        self._notes.append((what, self._known()))
+        self._note(len(self._notes) - 1)
 
-    def lose_power(self, when: str) -> None:
-        """Keep what a crash at this moment would leave."""
-        with self._lock:
-            known, tree = self._known(), self._tree()
-            contents = self._contents(tree)
-            self._keep(when, "only what was fsynced", self._least(), known)
-            for how, change in CONTENTS.items():
-                self._keep(when, f"{how} files", self._most(tree, contents, change), known)
-            self._keep(when, "some of it", self._some(tree, contents), known)
+    def syncs(self) -> list[str]:
+        """Every sync: the call and its path."""
+        return [_told(call) for call in self.calls if call.name in SYNCS]
 
-    # Watching
-
-    def _watched(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        def watched(*args: Any, **kwargs: Any) -> Any:
-            # Of a link the new name counts: the old one may be that of an open file.
-            path = self._path_of(args[1] if name == "link" else args[0])
-            if path is None:
-                return call(*args, **kwargs)
-            with self._lock:
-                self.lose_power(f"{name} {path}")
-                result = call(*args, **kwargs)
-                if name in ("fsync", "fdatasync"):
-                    self._fsynced(path, args[0])
-                elif name == "syncfs":
-                    self.sync()
-                return result
-
-        return watched
-
-    def _path_of(self, target: int | str | os.PathLike[str]) -> str | None:
-        """Path below the root, or None for anything else."""
-        full = os.readlink(f"/proc/self/fd/{target}") if isinstance(target, int) else str(target)
-        if full == self._root:
-            return ""
-        if not full.startswith(self._root + os.sep):
-            return None
-        return os.path.relpath(full, self._root)
-
-    def _fsynced(self, path: str, descriptor: int) -> None:
-        status = os.fstat(descriptor)
-        if stat.S_ISDIR(status.st_mode):
-            self._durable.names[path] = self._entries(self._tree(), path)
-        else:
-            # By the descriptor, since the file may have no name yet.
-            content = Path(f"/proc/self/fd/{descriptor}").read_bytes()
-            self._durable.content[(status.st_ino, status.st_mtime_ns)] = content
-
-    # The disk as it is
-
-    def _tree(self) -> dict[str, _FileId | None]:
-        found: dict[str, _FileId | None] = {}
-        pending = [self._root]
-        while pending:
-            with os.scandir(pending.pop()) as entries:
-                for entry in entries:
-                    path = os.path.relpath(entry.path, self._root)
-                    if entry.is_dir(follow_symlinks=False):
-                        pending.append(entry.path)
-                        found[path] = None
-                    else:
-                        status = entry.stat(follow_symlinks=False)
-                        found[path] = (status.st_ino, status.st_mtime_ns)
-        return found
-
-    def _entries(
-        self, tree: Mapping[str, _FileId | None], folder: str
-    ) -> dict[str, _FileId | None]:
-        return {
-            os.path.basename(path): file
-            for path, file in tree.items()
-            if os.path.dirname(path) == folder
-        }
-
-    def _contents(self, tree: dict[str, _FileId | None]) -> dict[str, bytes]:
-        """Contents of all files; one that is gone by now is taken out of the tree."""
-        found: dict[str, bytes] = {}
-        for path in [path for path, file in tree.items() if file is not None]:
-            try:
-                found[path] = Path(self._root, path).read_bytes()
-            except FileNotFoundError:
-                del tree[path]
-        return found
-
-    # The disk as it may be
-
-    def _least(self) -> Disk:
-        """Names and contents that were fsynced, deletes undone."""
-        found: dict[str, bytes | None] = {}
-
-        def walk(folder: str) -> None:
-            for name, file in self._durable.names.get(folder, {}).items():
-                path = os.path.join(folder, name)
-                if file is None:
-                    found[path] = None
-                    walk(path)
-                else:
-                    found[path] = self._durable.content.get(file, b"")
-
-        walk("")
-        return found
-
-    def _most(
+    def crashes(
         self,
-        tree: Mapping[str, _FileId | None],
-        contents: Mapping[str, bytes],
-        change: Callable[[bytes], bytes],
-    ) -> Disk:
-        """Every name as it is, but contents only where they were fsynced."""
-        found: dict[str, bytes | None] = dict(self._least())
-        for path, file in tree.items():
-            if path in found or self._names(path):
-                safe = file is None or file in self._durable.content
-                found[path] = (
-                    None if file is None else contents[path] if safe else change(contents[path])
-                )
-        for path in set(found) - set(tree):
-            if self._names(path):
-                self._remove(found, path)
+        *,
+        without: Callable[[str], bool] = _nothing,
+        chances: int = 2,
+        seed: int = 17,
+    ) -> list[Crash[Known]]:
+        """What crashes leave: before each sync, and at each note.
+
+        Parameters
+        ----------
+        without : callable
+            Syncs that count as if nobody had made them, by call and path: to see that somebody
+            notices.
+        chances : int
+            How many disks that chance decides about, for each moment.
+        """
+        dice = random.Random(seed)
+        seen: set[int] = set()
+        found: list[Crash[Known]] = []
+        disk = Disk(self._before)
+        known = 0
+        for call in self.calls:
+            if call.name == "note":
+                known = int(call.path)
+            elif call.name not in SYNCS:
+                disk.do(call)
+                continue
+            elif without(_told(call)):
+                continue
+            when = self._notes[known][0] if call.name == "note" else _told(call)
+            for outcome in outcomes(dice, chances):
+                left = outcome.disk(disk)
+                mark = hash((frozenset(left.items()), known))
+                if mark not in seen:
+                    seen.add(mark)
+                    found.append(Crash(when, outcome.how, left, self._notes[known][1]))
+            if call.name != "note":
+                disk.sync(call)
         return found
 
-    def _some(self, tree: Mapping[str, _FileId | None], contents: Mapping[str, bytes]) -> Disk:
-        """Any of the names that were not fsynced, with any contents."""
-        least = self._least()
-        found: dict[str, bytes | None] = dict(least)
-        for path, file in sorted(tree.items()):
-            parent = os.path.dirname(path)
-            if parent and parent not in found:
-                continue
-            if path not in least and not (self._names(path) and self._dice.random() < 0.5):
-                continue
-            if path in least and self._dice.random() < 0.5:
-                # As it was before it was overwritten, if it was.
-                continue
-            if file is None:
-                found[path] = None
-            elif file in self._durable.content:
-                found[path] = contents[path]
-            else:
-                changes = [*CONTENTS.values(), bytes]
-                found[path] = self._dice.choice(changes)(contents[path])
-        for path in sorted(set(least) - set(tree)):
-            if self._names(path) and self._dice.random() < 0.5:
-                self._remove(found, path)
-        return found
+    def _compare(self) -> None:
+        """The record tells everything: what it leads to is what is there."""
+        disk = Disk(self._before)
+        for call in self.calls:
+            if call.name not in (*SYNCS, "note"):
+                disk.do(call)
+        disk.sync_all(len(self.calls) + (1 << 62))
+        (outcome, *_) = outcomes(random.Random(0), 0)
+        told, there = outcome.disk(disk), read_disk(self._root)
+        different = sorted({*told.items()} ^ {*there.items()})
+        assert told == there, f"the record does not tell of {[path for path, _ in different]}"
 
-    def _remove(self, disk: dict[str, bytes | None], path: str) -> None:
-        for inner in [p for p in disk if p == path or p.startswith(path + os.sep)]:
-            del disk[inner]
 
-    def _keep(self, when: str, how: str, disk: Disk, known: Known) -> None:
-        mark = hash((frozenset(disk.items()), repr(known)))
-        if mark not in self._seen:
-            self._seen.add(mark)
-            self.crashes.append(Crash(when, how, disk, known))
+def _told(call: Call) -> str:
+    return f"{call.name} {call.path}"
+
+
+def survive(
+    found: Sequence[Crash[Known]],
+    folder: Path,
+    check: Callable[[Path, Crash[Known]], None],
+    *,
+    most: int | None = None,
+) -> None:
+    """Check the disks that crashes leave: all, or so many from all over."""
+    assert found
+    wrong = list(problems(_spread(found, most or len(found)), folder, check))
+    assert not wrong, f"{len(wrong)} of {len(found)}:\n" + "\n".join(wrong)
+
+
+def problems(
+    found: Iterable[Crash[Known]], folder: Path, check: Callable[[Path, Crash[Known]], None]
+) -> Iterator[str]:
+    """Restore one disk after the other, and tell of each on which a check fails."""
+    with pytest.MonkeyPatch.context() as patch:
+        # What is restored need not survive another crash.
+        FaultyStores(patch, durable=False)
+        yield from _problems(found, folder, check)
+
+
+def _problems(
+    found: Iterable[Crash[Known]], folder: Path, check: Callable[[Path, Crash[Known]], None]
+) -> Iterator[str]:
+    for number, crash in enumerate(found):
+        path = folder / f"crash-{number}"
+        crash.restore(path)
+        try:
+            check(path, crash)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            # Whatever it is: where a disk is torn, Lance panics, which is no Exception.
+            yield f"before {crash.when}, {crash.how}: {error!r}"[:1000]
+        shutil.rmtree(path)
+
+
+def _spread(found: Sequence[Crash[Known]], count: int) -> list[Crash[Known]]:
+    return [found[(2 * number + 1) * len(found) // (2 * count)] for number in range(count)]
+
+
+def survive_not(
+    recorder: Recorder[Known],
+    missing: str,
+    folder: Path,
+    check: Callable[[Path, Crash[Known]], None],
+    *,
+    after: str = BEGINNING,
+) -> None:
+    """See that a check fails when nobody had made the syncs that match a pattern.
+
+    Parameters
+    ----------
+    after : str
+        The note from which on something is promised.
+    """
+    assert any(re.search(missing, sync) for sync in recorder.syncs()), recorder.syncs()
+    found = recorder.crashes(without=lambda sync: re.search(missing, sync) is not None)
+    tried = since(found, after)
+    random.Random(17).shuffle(tried)
+    noticed = next(problems(tried, folder, check), None)
+    assert noticed is not None, f"nobody needs {missing}"
+
+
+def since(found: Iterable[Crash[Known]], what: str) -> list[Crash[Known]]:
+    """The crashes from a note on."""
+    left = list(itertools.dropwhile(lambda crash: crash.when != what, found))
+    assert left, f"nobody noted {what}"
+    return left

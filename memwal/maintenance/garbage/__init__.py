@@ -13,6 +13,7 @@ manifests. What a run that dies leaves:
 | log entries | covered by generations of which none is named, since a grace period; the newest entry stays | gaps in front of where a replay begins |
 | manifests, oldest first, one by one | those that bound the log stay; the hint names a later one first | a history that begins later |
 | drop generations from the manifest | epoch and everything else stay as they are, by compare-and-swap | folders that the next run takes |
+| old versions of the base table | the version that is kept is synced again: somebody may have committed it since | Lance's clean-up begins anew |
 | index files, staged files | their age; all stored versions were read after they were listed | a part of an index that nothing names |
 | tags of reads that have ended | looked at again before each goes; they held nothing in this run | a tag that the next run takes |
 

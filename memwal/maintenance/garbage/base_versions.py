@@ -19,6 +19,9 @@ def clean_base_versions(
 ) -> Decision | None:
     """Have Lance clean old versions up, or tell what it would; None when there are none."""
     dataset = open_base(location).dataset
+    if not dry_run:
+        # Lance keeps the version that is open, and somebody may have committed it just now.
+        location.store.barrier()
     options: dict[str, Any] = {"older_than": older_than, "error_if_tagged_old_versions": False}
     try:
         stats = (

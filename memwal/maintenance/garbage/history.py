@@ -52,7 +52,7 @@ class History:
     @property
     def oldest_kept(self) -> int:
         """Oldest generation that is named; the next one to be flushed when none is."""
-        return _oldest_kept(self.latest)
+        return self.latest.oldest_kept
 
     def written(self, version: int) -> datetime:
         """When a version was written."""
@@ -97,7 +97,7 @@ def _read(
         objects=objects,
         latest=latest,
         then=None if then is None else read(then),
-        settled=None if then is None else _settled(read, first, then, _oldest_kept(latest)),
+        settled=None if then is None else _settled(read, first, then, latest.oldest_kept),
     )
 
 
@@ -109,9 +109,3 @@ def _settled(
         return read(then)
     found = bisect_right(range(first, then), kept, key=lambda v: read(v).current_generation)
     return read(first + found - 1) if found else None
-
-
-def _oldest_kept(manifest: RegionManifest) -> int:
-    return min(
-        (flushed.generation for flushed in manifest.flushed), default=manifest.current_generation
-    )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-from memwal.errors import MemWalError
+from memwal.errors import CorruptDataError, MemWalError
 from memwal.maintenance.garbage import index_files, read_protections, staging
 from memwal.maintenance.garbage.ages import (
     DEFAULT_GRACE,
@@ -27,6 +27,7 @@ from memwal.maintenance.results import TaskRunner, run_in_process
 from memwal.region.discovery import discover_regions
 from memwal.storage.location import TableLocation
 from memwal.table_index.base_table import open_base
+from memwal.table_index.read_tags import withdraw_torn
 from memwal.telemetry.spans import span
 
 
@@ -109,7 +110,12 @@ def collect_garbage(
     base = open_base(location)
     base.require_mem_wal()
     with span("memwal.collect.needs", location):
-        needs = read_needs(location, ages, base=base)
+        try:
+            needs = read_needs(location, ages, base=base)
+        except CorruptDataError:
+            if dry_run or not withdraw_torn(location):
+                raise
+            needs = read_needs(location, ages, base=base)
         regions = discover_regions(location.store)
     if not dry_run:
         # A commit of Lance is not synced to disk; what replaces the garbage must be, first.

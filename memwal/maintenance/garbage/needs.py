@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from memwal.errors import ObjectNotFoundError, TableSetupError
+from memwal.errors import CorruptDataError, ObjectNotFoundError, TableSetupError
 from memwal.maintenance.garbage.ages import Ages, moment
 from memwal.maintenance.garbage.decisions import Reason
 from memwal.maintenance.garbage.read_protections import names_told, protected_until
@@ -25,7 +25,7 @@ from memwal.maintenance.garbage.versions import StoredVersions, progress_of
 from memwal.maintenance.index_build import caught_up, maintained_index_names
 from memwal.storage.location import TableLocation
 from memwal.table_index.base_table import BaseTable, open_base, translate_lance_error
-from memwal.table_index.read_tags import parse_read_tag
+from memwal.table_index.read_tags import parse_read_tag, torn_tags
 
 _PARALLEL_READS = 16
 # Tags of reads come and go while tags are listed, of which Lance reads one after another.
@@ -214,6 +214,12 @@ def _listed(base: BaseTable) -> tuple[dict[str, Any], dict[str, Any]]:
         try:
             return base.dataset.tags.list(), base.dataset.branches.list()
         except (OSError, ValueError, RuntimeError) as error:
+            if torn := torn_tags(base.location):
+                raise CorruptDataError(
+                    f"the machine crashed while a tag of {base.location} was placed, and nobody "
+                    f"can tell what it keeps: {', '.join(torn)}. Nothing was deleted: delete that "
+                    "object, and place the tag again if it is still wanted"
+                ) from error
             translated = translate_lance_error(error, f"listing what {base.location} keeps")
             if not isinstance(translated, ObjectNotFoundError) or attempt == _ATTEMPTS - 1:
                 raise translated from error

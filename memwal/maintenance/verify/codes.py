@@ -149,7 +149,8 @@ CODES: Final[dict[str, Code]] = {
     "manifest-gap": Code(_E, "versions of a region's manifest are missing", _BACKUP),
     "manifest-stray": Code(
         _I,
-        "a manifest stands alone before the others: a process woke late",
+        "a manifest stands before others that are gone: a process woke late, or the machine "
+        "crashed during a collection",
         "the collector takes it",
     ),
     "hint-missing": Code(
@@ -182,7 +183,10 @@ CODES: Final[dict[str, Code]] = {
         _W, "an entry is missing whose rows are flushed", "nothing needs it; find out who took it"
     ),
     "log-stray": Code(
-        _I, "an entry stands alone before the others: a process woke late", "the collector takes it"
+        _I,
+        "an entry stands before others that are gone: a process woke late, or the machine crashed "
+        "during a collection",
+        "the collector takes it",
     ),
     "abandoned-unreadable": Code(
         _W, "a record of rows that were given up is none", "keep it and look"

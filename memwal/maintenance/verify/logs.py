@@ -21,13 +21,18 @@ from memwal.writer.read_ahead import read_ahead
 _OF_FLUSHED = frozenset({"log-hole", "log-entry-spoiled"})
 
 
-def check_log(store: ObjectStore, manifest: RegionManifest, *, rows: bool) -> Iterator[Finding]:
+def check_log(
+    store: ObjectStore, manifest: RegionManifest, *, collected: int, rows: bool
+) -> Iterator[Finding]:
     """Check the log of a region.
 
     Parameters
     ----------
     manifest : RegionManifest
         What the region said before: entries that come or go since do no harm.
+    collected : int
+        Up to which position the collector takes entries. A crash of the machine may bring any of
+        them back.
     rows : bool
         Whether to read the entries, too.
     """
@@ -43,7 +48,7 @@ def check_log(store: ObjectStore, manifest: RegionManifest, *, rows: bool) -> It
             region=region_id,
         )
     objects = _listed(store, region_id)
-    found = list(_check_positions(store, manifest, objects))
+    found = list(_check_positions(store, manifest, objects, collected))
     if rows:
         found += _check_entries(store, manifest, objects)
     for finding in found:
@@ -70,7 +75,10 @@ def _listed(store: ObjectStore, region_id: UUID) -> dict[int, ObjectInfo]:
 
 
 def _check_positions(
-    store: ObjectStore, manifest: RegionManifest, objects: Mapping[int, ObjectInfo]
+    store: ObjectStore,
+    manifest: RegionManifest,
+    objects: Mapping[int, ObjectInfo],
+    collected: int,
 ) -> Iterator[Finding]:
     region_id, positions = manifest.region_id, sorted(objects)
     seen = max(manifest.replay_after, manifest.wal_last_seen)
@@ -104,7 +112,7 @@ def _check_positions(
         ):
             late = before == positions[0] and objects[before].modified > objects[after].modified
             yield Finding.of(
-                "log-stray" if late else "log-hole",
+                "log-stray" if late or after - 1 <= collected else "log-hole",
                 wal_key(region_id, before + 1),
                 f"positions {before + 1} to {after - 1} have no entries; their rows are flushed",
                 region=region_id,

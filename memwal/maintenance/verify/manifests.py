@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 from uuid import UUID
@@ -22,7 +22,7 @@ from memwal.format.names import (
 from memwal.format.region_manifest import RegionManifest
 from memwal.maintenance.verify.findings import Finding
 from memwal.region.manifest_store import RegionManifestStore
-from memwal.storage.base import ObjectStore
+from memwal.storage.base import ObjectInfo, ObjectStore
 
 _PARALLEL_READS = 8
 _ON_ITS_WAY = timedelta(seconds=5)
@@ -51,6 +51,13 @@ class History:
         return self.manifests[-1] if self.manifests else None
 
     @property
+    def settled(self) -> RegionManifest | None:
+        """The newest one of whose generations none is kept: the collector takes what is older."""
+        kept = None if self.newest is None else self.newest.oldest_kept
+        older = (m for m in reversed(self.manifests) if kept and m.current_generation <= kept)
+        return next(older, None)
+
+    @property
     def is_empty(self) -> bool:
         """Whether the region has neither manifests nor rows."""
         return not self.manifests and all(f.code == "region-empty" for f in self.findings)
@@ -66,25 +73,41 @@ def read_history(store: ObjectStore, region_id: UUID) -> History:
     while store.exists(manifest_key(region_id, versions[-1] + 1)):
         # Committed since the listing.
         versions.append(versions[-1] + 1)
-    findings = []
+    with ThreadPoolExecutor(_PARALLEL_READS) as pool:
+        read = list(pool.map(lambda version: _read(store, region_id, version), versions))
+    found = tuple(manifest for manifest in read if isinstance(manifest, RegionManifest))
+    damaged = tuple(finding for finding in read if isinstance(finding, Finding))
+    history = History(region_id, found, damaged)
+    return replace(history, findings=(*_gaps(store, history, objects, versions), *damaged))
+
+
+def _gaps(
+    store: ObjectStore,
+    history: History,
+    objects: Mapping[int, ObjectInfo],
+    versions: Sequence[int],
+) -> Iterator[Finding]:
+    """Versions that are missing between others.
+
+    Where the collector takes all of them it is no loss: a process woke late and put one in front,
+    or the machine crashed, and some of what the collector had deleted is back. It must only not be
+    found by those who follow the hint.
+    """
+    region_id, settled = history.region_id, history.settled
     for before, after in pairwise(versions):
         if after == before + 1 or not _is_gap(store, region_id, before, after):
             continue
         alone = before == versions[0] and before in objects and after in objects
         late = alone and objects[before].modified > objects[after].modified
-        findings.append(
-            Finding.of(
-                "manifest-stray" if late else "manifest-gap",
-                manifest_key(region_id, before),
-                f"after version {before} the next one is {after}",
-                region=region_id,
-            )
+        hint = _hint(store, version_hint_key(region_id))
+        taken = settled is not None and after <= settled.version
+        stray = (late or taken) and (hint is None or hint > before)
+        yield Finding.of(
+            "manifest-stray" if stray else "manifest-gap",
+            manifest_key(region_id, before),
+            f"after version {before} the next one is {after}",
+            region=region_id,
         )
-    with ThreadPoolExecutor(_PARALLEL_READS) as pool:
-        read = list(pool.map(lambda version: _read(store, region_id, version), versions))
-    findings += [found for found in read if isinstance(found, Finding)]
-    found = tuple(manifest for manifest in read if isinstance(manifest, RegionManifest))
-    return History(region_id, found, tuple(findings))
 
 
 def read_newest(store: ObjectStore, region_id: UUID) -> RegionManifest | None:

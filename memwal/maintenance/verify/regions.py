@@ -65,7 +65,9 @@ def _look_at_region(task: VerifyTask, newest: NewestBase, history: History) -> I
     manifest = history.newest
     if manifest is None:
         return
-    yield from check_log(location.store, manifest, rows=task.depth is Depth.FULL)
+    collected = 0 if history.settled is None else history.settled.replay_after
+    rows = task.depth is Depth.FULL
+    yield from check_log(location.store, manifest, collected=collected, rows=rows)
     yield from _orphans(task, history)
     if base is not None:
         yield from check_merged(base, manifest)

@@ -49,7 +49,7 @@ from memwal.format.bloom import build_bloom_filter
 from memwal.format.index_details import IndexDetails
 from memwal.format.names import BLOOM_FILTER_NAME, PK_INDEX_DIR
 from memwal.maintenance.snapshot_build import build_snapshot
-from memwal.maintenance.verify.codes import Repair
+from memwal.maintenance.verify.codes import Repair, Severity
 from memwal.maintenance.verify.findings import Finding, VerifyReport
 from memwal.maintenance.verify.generations import read_stored_keys
 from memwal.maintenance.verify.manifests import check_hint, read_history
@@ -143,7 +143,7 @@ def _repair_hint(location: TableLocation, finding: Finding, now: datetime) -> bo
     if finding.region is None or not check_hint(location.store, finding.region, now=now):
         return False
     history = read_history(location.store, finding.region)
-    if history.newest is None or history.findings:
+    if history.newest is None or any(f.severity is Severity.ERROR for f in history.findings):
         raise StoreError(
             f"the manifests of region {finding.region} have gaps or cannot be read, so that it is "
             "not certain which is the newest; repair them first"

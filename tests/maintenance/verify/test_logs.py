@@ -6,6 +6,7 @@ import os
 
 import pyarrow as pa
 import pytest
+from support import native
 from support.tables import REGION, log, manifest, rows
 
 from memwal.format.names import region_dir
@@ -92,6 +93,16 @@ def test_a_process_that_woke_late_leaves_a_stray(spoiled):
     spoiled.entry(2).unlink()
     later = spoiled.entry(3).stat().st_mtime + 60
     os.utime(spoiled.entry(1), (later, later))
+    assert spoiled.only("log-stray").severity.value == "information"
+
+
+def test_a_crash_brings_back_what_was_collected(spoiled):
+    entries = {position: spoiled.entry(position).read_bytes() for position in log(spoiled.table)}
+    native.collect_all(spoiled.table)
+    collected = sorted(entries.keys() - log(spoiled.table).keys())
+    spoiled.entry(collected[0]).write_bytes(entries[collected[0]])
+    spoiled.entry(collected[-1]).write_bytes(entries[collected[-1]])
+    assert len(collected) > 2
     assert spoiled.only("log-stray").severity.value == "information"
 
 

@@ -9,9 +9,10 @@ from dataclasses import replace
 from uuid import UUID
 
 import pytest
+from support import native
 from support.tables import REGION, folder, later, manifest
 
-from memwal.format.names import region_dir
+from memwal.format.names import region_dir, version_hint_key
 from memwal.format.region_manifest import FlushedGeneration
 
 
@@ -44,6 +45,17 @@ def test_a_process_that_woke_late_leaves_a_stray(spoiled):
     later = spoiled.manifest_path(4).stat().st_mtime + 60
     os.utime(stray, (later, later))
     assert spoiled.only("manifest-stray").object.endswith(stray.name)
+
+
+def test_a_crash_brings_back_what_was_collected(spoiled):
+    first = spoiled.manifest_path(1).read_bytes()
+    native.collect_all(spoiled.table)
+    spoiled.manifest_path(1).write_bytes(first)
+    os.utime(spoiled.manifest_path(1), (0, 0))
+    assert spoiled.only("manifest-stray").severity.value == "information"
+    # Those who follow this hint would take it for the newest.
+    spoiled.path(version_hint_key(REGION)).write_text('{"version": 1}')
+    assert "manifest-gap" in spoiled.codes()
 
 
 def test_no_manifest_at_all(spoiled):
