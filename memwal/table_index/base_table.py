@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -133,10 +135,50 @@ def open_dataset(
     import lance
 
     uri = location.child(path) if path else location.uri
-    try:
+    with lance_errors(f"opening {uri}"):
         return lance.LanceDataset(uri, version=version, **location.lance_arguments())
-    except (ValueError, OSError) as error:
-        raise translate_lance_error(error, f"opening {uri}") from error
+
+
+@contextmanager
+def lance_errors(doing: str, *, gone: str | None = None) -> Iterator[None]:
+    """Tell what pylance raises as errors of memwal; see :func:`translate_lance_error`.
+
+    At some damaged bytes Lance panics, which is no ``Exception`` in Python.
+
+    Parameters
+    ----------
+    doing : str
+        What messages begin with.
+    gone : str, optional
+        The whole message where a file is not found.
+    """
+    try:
+        yield
+    except MemWalError:
+        raise
+    except (OSError, ValueError, RuntimeError) as error:
+        translated = translate_lance_error(error, doing)
+        if gone is not None and isinstance(translated, ObjectNotFoundError):
+            translated = ObjectNotFoundError(gone)
+        raise translated from error
+    except BaseException as error:
+        if not is_panic(error):
+            raise
+        raise CorruptDataError(
+            f"{doing}: Lance cannot make sense of what is stored ({first_line(error)}); nothing "
+            "was changed; run memwal verify, which names the damaged object"
+        ) from error
+
+
+def is_panic(error: BaseException) -> bool:
+    """Whether Lance gave up in the middle, whose type no module of Python has."""
+    return type(error).__name__ == "PanicException"
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says, else its type."""
+    lines = str(error).splitlines()
+    return lines[0] if lines else type(error).__name__
 
 
 def translate_lance_error(error: Exception, doing: str) -> MemWalError:

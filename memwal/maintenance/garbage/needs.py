@@ -24,7 +24,7 @@ from memwal.maintenance.garbage.refs import Refs, read_refs
 from memwal.maintenance.garbage.versions import StoredVersions, progress_of
 from memwal.maintenance.index_build import caught_up, maintained_index_names
 from memwal.storage.location import TableLocation
-from memwal.table_index.base_table import BaseTable, open_base, translate_lance_error
+from memwal.table_index.base_table import BaseTable, lance_errors, open_base
 from memwal.table_index.read_tags import parse_read_tag
 
 _PARALLEL_READS = 16
@@ -212,9 +212,9 @@ def _listed(base: BaseTable) -> tuple[dict[str, Any], dict[str, Any]]:
     """Tags and branches as Lance tells them."""
     for attempt in range(_ATTEMPTS):
         try:
-            return base.dataset.tags.list(), base.dataset.branches.list()
-        except (OSError, ValueError, RuntimeError) as error:
-            translated = translate_lance_error(error, f"listing what {base.location} keeps")
-            if not isinstance(translated, ObjectNotFoundError) or attempt == _ATTEMPTS - 1:
-                raise translated from error
+            with lance_errors(f"listing what {base.location} keeps"):
+                return base.dataset.tags.list(), base.dataset.branches.list()
+        except ObjectNotFoundError:
+            if attempt == _ATTEMPTS - 1:
+                raise
     raise TableSetupError(f"the tags of {base.location} cannot be listed; try again")
