@@ -8,6 +8,7 @@ are kept for a while.
 from __future__ import annotations
 
 import functools
+import logging
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,8 @@ from memwal.format.names import BLOOM_FILTER_NAME, PK_INDEX_DIR
 from memwal.reader.recent import Recent
 from memwal.storage.location import TableLocation
 from memwal.table_index.base_table import lance_errors
+
+logger = logging.getLogger(__name__)
 
 # Of a filter with more of its bits set, eight that are set by chance are too likely.
 _SATURATED = 0.9
@@ -126,7 +129,11 @@ def _read_filter(location: TableLocation, folder: str) -> BloomFilter | bool:
         data = location.store.get(f"{folder}/{BLOOM_FILTER_NAME}")
     except ObjectNotFoundError:
         return True
-    found = BloomFilter.from_bytes(data)
+    try:
+        found = BloomFilter.from_bytes(data)
+    except CorruptDataError as error:
+        logger.warning("%s: %s; every key counts as possible", folder, error)
+        return True
     return True if found.bits.mean() > _SATURATED else found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,8 @@ from memwal.table_index.base_table import BaseTable, lance_errors
 
 if TYPE_CHECKING:
     import lance
+
+logger = logging.getLogger(__name__)
 
 Positions = npt.NDArray[np.int64]
 
@@ -203,7 +206,7 @@ def _addresses(
             return at, np.empty(0, np.uint64)
         fragments = source.dataset.get_fragments()
         if not any(fragment.metadata.deletion_file for fragment in fragments):
-            places = key_positions(base.location, source.folder, asked.of(at).encoded)
+            places = _places(base, source.folder, asked.of(at))
             if places is not None:
                 here = places >= 0
                 if places.max(initial=-1) >= sum(part.physical_rows for part in fragments):
@@ -214,6 +217,15 @@ def _addresses(
     position = pc.index_in(asked.of(at).encoded, value_set=known.keys)
     here = position.is_valid().to_numpy(zero_copy_only=False)
     return at[here], known.addresses[position.drop_null().to_numpy()]
+
+
+def _places(base: BaseTable, folder: str, asked: _Asked) -> Positions | None:
+    """What the sidecar tells; None when there is none, or none that can be read."""
+    try:
+        return key_positions(base.location, folder, asked.encoded)
+    except CorruptDataError as error:
+        logger.warning("the rows of %s are read without its key index: %s", folder, error)
+        return None
 
 
 def _as_addresses(fragments: Sequence[lance.LanceFragment], rows: Positions) -> RowIds:

@@ -47,8 +47,11 @@ def describe(path: str, key: str) -> ObjectInfo | None:
     """Tell what a listing tells of a file, or ``None`` when it is not there or is a folder."""
     try:
         status = os.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
+    except OSError as error:
+        # A link may lead nowhere, or to itself.
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            return None
+        raise
     if not stat.S_ISREG(status.st_mode):
         return None
     return ObjectInfo(key, status.st_size, datetime.fromtimestamp(status.st_mtime, UTC))

@@ -22,6 +22,7 @@ from memwal.errors import (
     TableSetupError,
 )
 from memwal.format.index_details import IndexDetails
+from memwal.format.lance_file import check_schema
 from memwal.format.names import table_manifest_keys
 from memwal.format.table_manifest import IndexEntry, branch_of, find_mem_wal_index
 from memwal.region.field_ids import with_field_ids
@@ -43,6 +44,11 @@ _NO_ACCESS = re.compile(
 _ELSEWHERE = re.compile(
     r"authorizationheadermalformed|permanentredirect|illegallocationconstraint"
     r"|redirect without location"
+)
+# What Lance says of files that are not what they must be, in several of its kinds of errors.
+_DAMAGED = re.compile(
+    r"corrupt|failed to decode protobuf|for object of size|file size is too small"
+    r"|does not appear to be a lance file|invalid magic|cannot read ranges|outside (of )?(file|metadata region)"
 )
 # Where in Lance's sources an error was made.
 _SOURCE = re.compile(r",?\s*/\S+\.rs:\d+(:\d+)?")
@@ -136,7 +142,9 @@ def open_dataset(
 
     uri = location.child(path) if path else location.uri
     with lance_errors(f"opening {uri}"):
-        return lance.LanceDataset(uri, version=version, **location.lance_arguments())
+        dataset = lance.LanceDataset(uri, version=version, **location.lance_arguments())
+    check_schema(repr(dataset.lance_schema), name=uri)
+    return dataset
 
 
 @contextmanager
@@ -192,6 +200,11 @@ def translate_lance_error(error: Exception, doing: str) -> MemWalError:
     lowered = text.lower()
     if _FULL.search(lowered):
         return StoreFullError(f"{doing}: no space left; free some, then try again")
+    if _DAMAGED.search(lowered):
+        return CorruptDataError(
+            f"{doing}: {_said(text, error)}; nothing was changed; run memwal verify, which names "
+            "what is damaged"
+        )
     if "invalid user input" in lowered:
         return InvalidInputError(f"{doing}: {text.splitlines()[0]}")
     if "nosuchbucket" in lowered or "containernotfound" in lowered:
@@ -202,10 +215,11 @@ def translate_lance_error(error: Exception, doing: str) -> MemWalError:
         return ObjectNotFoundError(f"{doing}: not found")
     if _NO_ACCESS.search(lowered):
         return StoreAccessError(f"{doing}: access denied; check the credentials of the table")
-    if "corrupt" in lowered:
-        return CorruptDataError(f"{doing}: {text.splitlines()[0]}; nothing was changed")
-    said = _SOURCE.sub("", text.splitlines()[0])[:_LONGEST] if text else type(error).__name__
-    return StoreUnavailableError(f"{doing}: {said}")
+    return StoreUnavailableError(f"{doing}: {_said(text, error)}")
+
+
+def _said(text: str, error: Exception) -> str:
+    return _SOURCE.sub("", text.splitlines()[0])[:_LONGEST] if text else type(error).__name__
 
 
 def open_base(location: TableLocation, *, version: int | None = None) -> BaseTable:

@@ -23,10 +23,11 @@ import pyarrow as pa
 from memwal.errors import (
     CorruptDataError,
     InvalidInputError,
+    MemWalError,
     ObjectNotFoundError,
-    StoreUnavailableError,
 )
 from memwal.format.index_details import IndexDetails, StoredRegionSpec
+from memwal.format.lance_file import check_file
 from memwal.format.names import index_file_key
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest
 from memwal.region.region_values import read_values, stored_values, type_named
@@ -173,10 +174,11 @@ def _decode(data: bytes) -> pa.Table:
         path = Path(folder, "snapshot.lance")
         path.write_bytes(data)
         try:
+            check_file(data, name="the region snapshot")
             with lance_errors("reading the region snapshot"):
                 return LanceFileReader(str(path)).read_all().to_table()
-        except (StoreUnavailableError, ObjectNotFoundError) as error:
-            # What was just written is there, so that these are other words for damaged.
+        except MemWalError as error:
+            # What was just written is there: whatever Lance calls it, it is damaged.
             raise _unreadable(error) from error
 
 

@@ -45,7 +45,7 @@ def splice(dice: Random, data: bytes, samples: Sequence[bytes]) -> bytes:
 
 
 def number(dice: Random, data: bytes, samples: Sequence[bytes]) -> bytes:
-    """Put an odd number somewhere, of any width and order of bytes: lengths and offsets are some."""
+    """Put an odd number somewhere, of any width and order of bytes: where lengths may be."""
     width = dice.choice((1, 2, 4, 4, 8, 8))
     if len(data) < width:
         return data

@@ -1,4 +1,4 @@
-"""Giving readers what nobody wrote: ``python -m fuzz.play READER SEED COUNT`` for as long as you like.
+"""Giving readers what nobody wrote: ``python -m fuzz.play READER SEED COUNT``, as many as you like.
 
 A seed and a number decide an input. ``python -m fuzz.play READER SEED --only NUMBER`` gives one of
 them again, without a limit on memory and steps, and shows what it does.
@@ -10,15 +10,15 @@ import argparse
 import resource
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from mmap import mmap
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
+from fuzz.children import Progress
 from fuzz.readers import READERS, Reader
 
 from memwal.errors import CorruptDataError, MemWalError
@@ -53,7 +53,14 @@ class Played:
     outcomes: Counter[str] = field(default_factory=Counter)
 
 
-def play(name: str, seed: int | str, count: int, *, start: int = 0, note: Any = None) -> Played:
+def play(
+    name: str,
+    seed: int | str,
+    count: int,
+    *,
+    start: int = 0,
+    note: Callable[[int], None] | None = None,
+) -> Played:
     """Give a reader so many inputs.
 
     Parameters
@@ -171,6 +178,7 @@ def main() -> int:
     parser.add_argument("seed")
     parser.add_argument("count", type=int, nargs="?", default=1_000)
     parser.add_argument("--only", type=int, metavar="NUMBER", help="one input, again")
+    parser.add_argument("--start", type=int, default=0, metavar="NUMBER", help="the first input")
     parser.add_argument("--progress", metavar="FILE", help="where the number of the input stands")
     given = parser.parse_args()
     if given.only is not None:
@@ -178,25 +186,12 @@ def main() -> int:
         print(f"{len(data)} bytes: {data[:2_000]!r}")
         print(examine(READERS[given.reader], data, changed=changed))
         return 0
+    progress = Progress(given.progress)
     with limited_memory():
         for name in READERS if given.reader == "all" else [given.reader]:
-            played = play(name, given.seed, given.count, note=_noted(given.progress))
+            played = play(name, given.seed, given.count, start=given.start, note=progress.note)
             print(f"{name}: {dict(played.outcomes.most_common())}", flush=True)
     return 0
-
-
-def _noted(path: str | None) -> Any:
-    """Writes the number of an input where it is found after the process has died of it."""
-    if path is None:
-        return None
-    Path(path).write_bytes(bytes(8))
-    with open(path, "r+b") as file:
-        memory = mmap(file.fileno(), 8)
-
-    def note(number: int) -> None:
-        memory[:] = number.to_bytes(8, "little")
-
-    return note
 
 
 if __name__ == "__main__":
