@@ -48,7 +48,8 @@ _ELSEWHERE = re.compile(
 # What Lance says of files that are not what they must be, in several of its kinds of errors.
 _DAMAGED = re.compile(
     r"corrupt|failed to decode protobuf|for object of size|file size is too small"
-    r"|does not appear to be a lance file|invalid magic|cannot read ranges|outside (of )?(file|metadata region)"
+    r"|does not appear to be a lance file|invalid magic|cannot read ranges"
+    r"|outside (of )?(file|metadata region)"
 )
 # Where in Lance's sources an error was made.
 _SOURCE = re.compile(r",?\s*/\S+\.rs:\d+(:\d+)?")

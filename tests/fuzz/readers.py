@@ -30,6 +30,7 @@ from memwal.format.applied_steps import decode_applied, encode_applied
 from memwal.format.bloom import BloomFilter
 from memwal.format.index_details import IndexDetails
 from memwal.format.lance_index import read_centroids, read_codebook
+from memwal.format.python_rows import python_rows
 from memwal.format.region_manifest import RegionManifest
 from memwal.format.table_manifest import branch_of, find_mem_wal_index, read_index_section
 from memwal.format.wal_entry import WalEntry, decode_entry, decode_head
@@ -116,7 +117,7 @@ def _entry(data: bytes) -> WalEntry:
         batch.validate(full=True)
         assert batch.num_rows <= 8 * len(data) or batch.nbytes < 1 << 30
         if batch.num_rows < 10_000:
-            batch.to_pylist()
+            python_rows(pa.Table.from_batches([batch]))
         with suppress(InvalidInputError):
             _shape().adopt(batch)
     return entry

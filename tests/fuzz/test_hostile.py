@@ -1,0 +1,453 @@
+"""What somebody who may write into a store could put there, one by one."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import struct
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+from fuzz.arrow_changes import parse, serialize
+from support.tables import (
+    REGION,
+    base_state,
+    folder,
+    keys,
+    listing,
+    manifest,
+    manifests,
+    region_folders,
+    rows,
+    state,
+)
+from typer.testing import CliRunner
+
+import memwal
+from memwal.cli.main import app
+from memwal.errors import CorruptDataError, ObjectNotFoundError
+from memwal.format import names, wal_claims, wal_entry
+from memwal.format.region_manifest import RegionManifest
+from memwal.format.wal_entry import TornEntryError, decode_entry, encode_entry
+from memwal.region.manifest_store import RegionManifestStore
+from memwal.storage.local import LocalStore
+from memwal.table_index.base_table import open_dataset
+from memwal.table_index.details import update_details
+from memwal.table_index.region_snapshot import read_snapshot, snapshot_rows
+from memwal.writer.log import fence
+
+NOW = timedelta(0)
+DESCRIBED = {"writer_epoch": "1", "generation": "1"}
+
+
+def stream(table: pa.Table, **options: Any) -> bytes:
+    """An entry of a client that writes no checksum."""
+    sink = io.BytesIO()
+    schema = table.schema.with_metadata(DESCRIBED)
+    written = pa.ipc.IpcWriteOptions(**options)
+    with pa.ipc.new_stream(sink, schema, options=written) as writer:
+        writer.write_table(table.cast(schema))
+    return sink.getvalue()
+
+
+# Memory
+
+
+@pytest.mark.parametrize("codec", ["lz4", "zstd"])
+def test_a_decompression_bomb_does_not_go_off(codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    bomb = stream(pa.table({"id": np.zeros(4 << 20, np.int64)}), compression=codec)
+    assert len(bomb) < 1 << 20
+    assert sum(batch.nbytes for batch in decode_entry(bomb, name="here").batches) == 32 << 20
+    monkeypatch.setattr(wal_claims, "MAX_UNPACKED_BYTES", 16 << 20)
+    before = pa.total_allocated_bytes(), pa.default_memory_pool().max_memory()
+    with pytest.raises(CorruptDataError, match="claims that compressed data become") as caught:
+        decode_entry(bomb, name="here")
+    assert before == (pa.total_allocated_bytes(), pa.default_memory_pool().max_memory())
+    # At the tip of a log nobody may put anything in its place.
+    assert not isinstance(caught.value, TornEntryError)
+
+
+@pytest.mark.parametrize("claim", [(1 << 30) + 1, 1 << 43, (1 << 63) - 1])
+def test_a_claimed_size_is_not_believed(claim: int) -> None:
+    schema, batch = parse(stream(pa.table({"id": list(range(1_000))}), compression="zstd"))
+    at = batch.body.index(struct.pack("<q", 8_000))
+    batch.body = batch.body[:at] + struct.pack("<q", claim) + batch.body[at + 8 :]
+    before = pa.default_memory_pool().max_memory()
+    with pytest.raises(CorruptDataError, match="claims that compressed"):
+        decode_entry(serialize([schema, batch]), name="here")
+    assert pa.default_memory_pool().max_memory() == before
+
+
+def test_rows_without_a_bit_each_are_refused() -> None:
+    """A batch may say that it has any number of rows where no column takes memory."""
+    schema, batch = parse(stream(pa.table({"id": pa.nulls(12_345)})))
+    few, many = struct.pack("<q", 12_345), struct.pack("<q", 1 << 40)
+    assert few in batch.metadata
+    batch.metadata = batch.metadata.replace(few, many)
+    with pytest.raises(CorruptDataError, match=f"a batch has {1 << 40} rows"):
+        decode_entry(serialize([schema, batch]), name="here")
+
+
+def test_a_machine_without_memory_does_not_make_an_entry_torn(
+    monkeypatch: pytest.MonkeyPatch, table: memwal.Table
+) -> None:
+    with table.writer() as writer:
+        writer.upsert(rows({1: 1}))
+        newest = manifest(table)
+
+        def no_memory(*_: object) -> None:
+            raise pa.ArrowMemoryError("malloc of size 64 failed")
+
+        monkeypatch.setattr(wal_entry, "_read_batches", no_memory)
+        before = listing(folder(table))
+        with pytest.raises(MemoryError):
+            # Torn entries at the tip are replaced by the fence: acknowledged rows would be gone.
+            fence(
+                table.location.store,
+                REGION,
+                epoch=newest.writer_epoch + 1,
+                writer_id="w",
+                after=newest.replay_after,
+                hint=0,
+            )
+        assert listing(folder(table)) == before
+        monkeypatch.undo()
+    assert state(table) == {1: 1}
+
+
+# Code
+
+
+class Payload:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (self._path,)
+
+
+@pytest.mark.parametrize("signed", [True, False])
+def test_no_code_comes_from_an_extension_type(signed: bool, tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    data = pickle.dumps(Payload(str(made)))
+    extension = {
+        "ARROW:extension:name": "arrow.py_extension_type",
+        "ARROW:extension:metadata": data,
+    }
+    schema = pa.schema([pa.field("id", pa.int64(), metadata=extension)])
+    table = pa.table({"id": [1]}, schema=schema)
+    entry = (
+        encode_entry(table.to_batches(), schema=schema, writer_epoch=1, generation=1, writer_id="w")
+        if signed
+        else stream(table)
+    )
+    found = decode_entry(entry, name="here")
+    assert found.batches[0].column("id").to_pylist() == [1]
+    assert not made.exists()
+
+
+class _Picky(pa.ExtensionType):
+    """One that some library registered, whose reader raises what it likes."""
+
+    def __init__(self) -> None:
+        super().__init__(pa.int64(), "tests.picky")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return b"{}"
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage: pa.DataType, data: bytes) -> _Picky:
+        return {b"{}": cls()}[data]
+
+
+@pytest.fixture
+def picky() -> Iterator[pa.ExtensionType]:
+    pa.register_extension_type(_Picky())
+    yield _Picky()
+    pa.unregister_extension_type("tests.picky")
+
+
+def test_what_an_extension_type_raises_is_told(picky: pa.ExtensionType) -> None:
+    column = pa.ExtensionArray.from_storage(picky, pa.array([1]))
+    entry = stream(pa.table({"id": column}))
+    decode_entry(entry, name="here")
+    # As long as before, so that nothing else changes.
+    with pytest.raises(TornEntryError, match="its schema cannot be read"):
+        decode_entry(entry.replace(b"{}", b"xx"), name="here")
+
+
+# Places
+
+
+@pytest.mark.parametrize(
+    "path", ["../../../outside", "/outside", "..", "0123abcd_gen_1/../../../outside", "", "a\0"]
+)
+def test_no_generation_leads_out_of_the_table(
+    table: memwal.Table, path: str, tmp_path: Path
+) -> None:
+    with table.writer() as writer:
+        writer.upsert(rows({1: 1}))
+    outside = tmp_path / "outside"
+    lance.write_dataset(table.scan().to_table(), str(outside))
+    kept = listing(outside)
+    newest = manifest(table)
+    (flushed,) = newest.flushed
+    bad = replace(
+        newest, version=newest.version + 1, flushed=(replace(flushed, path=path),), raw=b""
+    )
+    manifests(table).commit(bad)
+    for read in (
+        lambda: table.scan().to_table(),
+        lambda: table.lookup(keys(1)),
+        table.status,
+    ):
+        with pytest.raises(CorruptDataError, match="not the name of a flushed generation"):
+            read()
+    assert "not the name of a flushed generation" in table.merge().problems[0]
+    table.collect_garbage(dry_run=False, grace=NOW, retention=NOW, orphan_age=NOW, index_age=NOW)
+    assert table.verify().findings
+    assert listing(outside) == kept
+
+
+def test_a_snapshot_leads_to_no_other_file(table: memwal.Table) -> None:
+    from memwal.table_index.region_snapshot import external_key, pointer_to
+
+    with table.writer() as writer:
+        writer.upsert(rows({1: 1}))
+    schema = snapshot_rows([manifest(table)], ()).schema
+    for key in ("../secret", "/etc/passwd", "data/x", "index.lance", "_indices//index.lance"):
+        details = replace(table.base().details, inline_snapshots=pointer_to(key, schema))
+        with pytest.raises(CorruptDataError, match="memwal snapshot writes a new one"):
+            external_key(details)
+        with pytest.raises(CorruptDataError, match="memwal snapshot writes a new one"):
+            read_snapshot(table.location.store, details)
+
+
+def test_deleting_a_folder_that_is_a_link_deletes_the_link(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "kept").write_text("kept")
+    store = LocalStore(tmp_path / "table")
+    store.create("a/b", b"")
+    (tmp_path / "table" / "a" / "link").symlink_to(outside)
+    store.delete_folder("a/link")
+    assert not (tmp_path / "table" / "a" / "link").exists()
+    (tmp_path / "table" / "a" / "link").symlink_to(outside)
+    store.delete_folder("a")
+    assert [path.name for path in outside.iterdir()] == ["kept"]
+
+
+def test_what_is_no_file_is_no_object(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "nowhere").symlink_to("absent")
+    with pytest.raises(ObjectNotFoundError):
+        store.get("pipe")
+    assert list(store.list("")) == []
+
+
+def test_odd_names_beside_the_regions_are_passed_over(table: memwal.Table) -> None:
+    with table.writer() as writer:
+        writer.upsert(rows({1: 1}))
+    regions = folder(table) / "_mem_wal"
+    for name in (str(REGION).upper(), "..x", "x" * 200, "\u202e", "a\nb", os.fsdecode(b"\xff")):
+        (regions / name / "manifest").mkdir(parents=True)
+    mine = regions / str(REGION)
+    for name in ("0123abcd_gen_-1", "0123abcd_gen_18446744073709551616", "0123abcd_gen_\u0661"):
+        (mine / name).mkdir()
+    far = "0" * 63 + "1"
+    (mine / "wal" / f"{far}.arrow").write_bytes(b"")
+    (mine / "manifest" / f"{far}.binpb").write_bytes(b"")
+    (mine / "wal" / os.fsdecode(b".\xff\n\x1b[2J.tmp")).write_bytes(b"")
+    again = memwal.open(table.uri)
+    assert state(again) == {1: 1}
+    assert again.region_ids() == [REGION]
+    assert again.collect_garbage(dry_run=True, explain=True).problems == ()
+    for words in (["status"], ["verify"], ["gc", "--explain"], ["gc", "--explain", "--json"]):
+        told = CliRunner().invoke(app, [words[0], table.uri, *words[1:]])
+        assert "--debug tells where" not in told.output
+        assert told.exit_code in (0, 1)
+        assert "\x1b" not in told.output
+    with again.writer() as writer:
+        writer.upsert(rows({2: 2}))
+    assert state(again) == {1: 1, 2: 2}
+
+
+# Numbers and depth
+
+
+@pytest.mark.parametrize(
+    "hint",
+    [
+        b'{"version": 18446744073709551615}',
+        b'{"version": 9223372036854775807}',
+        b'{"version": 1e400}',
+        b'{"version": true}',
+        b'{"version": -1}',
+        b"[" * 200_000,
+        b"9" * 5_000,
+        b"\xff",
+        b"",
+    ],
+)
+def test_a_hint_is_never_needed(table: memwal.Table, hint: bytes) -> None:
+    with table.writer() as writer:
+        writer.upsert(rows({1: 1}))
+    table.location.store.put(names.version_hint_key(REGION), hint)
+    again = memwal.open(table.uri)
+    assert RegionManifestStore(again.location.store, REGION).read_latest() == manifest(table)
+    assert [found.code for found in again.verify().findings if "hint" not in found.code] == []
+    with again.writer() as writer:
+        writer.upsert(rows({2: 2}))
+    assert state(again) == {1: 1, 2: 2}
+
+
+@pytest.mark.parametrize(
+    "field", ["version", "writer_epoch", "current_generation", "replay_after", "wal_last_seen"]
+)
+def test_a_manifest_counts_no_further_than_names_go(field: str) -> None:
+    plain = RegionManifest(region_id=REGION, version=1, writer_epoch=1)
+    beyond = replace(plain, **{field: names.LARGEST + 1}).encode()
+    with pytest.raises(CorruptDataError, match=f"{field} is {names.LARGEST + 1}"):
+        RegionManifest.decode(beyond)
+
+
+def test_the_manifest_of_another_region_is_refused(table: memwal.Table) -> None:
+    with table.writer() as writer:
+        writer.upsert(rows({1: 1}))
+    newest = manifest(table)
+    other = replace(newest, version=newest.version + 1, region_id=UUID(int=7), raw=b"")
+    table.location.store.create(names.manifest_key(REGION, other.version), other.encode())
+    with pytest.raises(CorruptDataError, match=str(UUID(int=7))):
+        table.scan().to_table()
+
+
+@pytest.mark.parametrize("position", ["8", "9" * 30])
+def test_progress_that_nobody_made_takes_no_generation(table: memwal.Table, position: str) -> None:
+    """A number in the details is all that says which generations may go."""
+    with table.writer() as writer:
+        writer.upsert(rows({1: 1}))
+    kept = region_folders(table)
+    generation = min(int(position), names.LARGEST)
+    update_details(table.location, lambda base: replace(base.details, merged={REGION: generation}))
+    for _ in range(2):
+        found = table.collect_garbage(
+            dry_run=False, grace=NOW, retention=NOW, orphan_age=NOW, index_age=NOW
+        )
+        assert "are said to be merged" in found.problems[0]
+    assert region_folders(table) == kept
+    assert [flushed.path for flushed in manifest(table).flushed] == sorted(kept)
+    assert base_state(table) == {}
+
+
+# What is kept beside the rows
+
+
+def wide_table(make_table: Any) -> memwal.Table:
+    """A generation of 1,000 keys."""
+    table: memwal.Table = make_table()
+    with table.writer() as writer:
+        writer.upsert(rows({number: number for number in range(1_000)}))
+    return table
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: b"",
+        lambda data: data[:1_000],
+        lambda data: bytes(len(data)),
+        lambda data: data[:4_096] + bytes(4_096) + data[8_192:],
+    ],
+)
+def test_a_filter_that_was_not_written_whole_hides_nothing(make_table: Any, damage: Any) -> None:
+    table = wide_table(make_table)
+    (path,) = folder(table).rglob("bloom_filter.bin")
+    path.write_bytes(damage(path.read_bytes()))
+    assert table.lookup(keys(*range(1_000))).num_rows == 1_000
+
+
+@pytest.mark.parametrize("file", ["page_data.lance", "page_lookup.lance"])
+@pytest.mark.parametrize("damage", [lambda data: b"", lambda data: bytes(len(data))])
+def test_a_key_index_that_is_damaged_hides_nothing(make_table: Any, file: str, damage: Any) -> None:
+    table = wide_table(make_table)
+    (path,) = folder(table).rglob(file)
+    path.write_bytes(damage(path.read_bytes()))
+    assert table.lookup(keys(3, 999, 1_000)).num_rows == 2
+
+
+def test_a_key_index_that_leads_elsewhere_is_told(make_table: Any) -> None:
+    table = wide_table(make_table)
+    (path,) = folder(table).rglob("page_data.lance")
+    data = path.read_bytes()
+    three, four = (struct.pack("<Q", number) for number in (3, 4))
+    # The numbers of two rows, neighbours as their keys are.
+    ids = data.rindex(three + four)
+    path.write_bytes(data[:ids] + three + three + data[ids + 16 :])
+    with pytest.raises(CorruptDataError, match="rows of other keys"):
+        table.lookup(keys(4))
+    assert {found.code for found in table.verify().findings} == {"key-index-wrong"}
+
+
+def test_a_snapshot_that_cannot_be_read_is_done_without(table: memwal.Table) -> None:
+    with table.writer() as writer:
+        writer.upsert(rows({1: 1}))
+    table.build_snapshot()
+    update_details(
+        table.location, lambda base: replace(base.details, inline_snapshots=b"no Lance file")
+    )
+    again = memwal.open(table.uri)
+    assert state(again.scan(max_staleness=timedelta(days=1)).to_table()) == {1: 1}
+    assert again.status().changed_regions == 1
+    assert [found.code for found in again.verify().findings] == ["snapshot-unreadable"]
+    again.build_snapshot()
+    assert again.verify().findings == ()
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [(b"abcdef", b"abc\0ef"), (b"qwerty", b"qwe\0ty"), (b"Europe/Rome", b"Europe\0Rome")],
+)
+def test_a_zero_byte_in_a_name_does_not_end_the_process(
+    tmp_path: Path, old: bytes, new: bytes
+) -> None:
+    table = memwal.create(
+        str(tmp_path / "table"),
+        pa.schema(
+            [
+                pa.field("id", pa.int64(), nullable=False),
+                ("abcdef", pa.struct([("qwerty", pa.int64())])),
+                ("at", pa.timestamp("us", "Europe/Rome")),
+            ]
+        ),
+        primary_key=["id"],
+        region_spec=memwal.RegionSpec.unsharded(),
+    )
+    path = folder(table) / names.table_manifest_keys(table.base().version)[0]
+    path.write_bytes(path.read_bytes().replace(old, new))
+    with pytest.raises(CorruptDataError, match="zero byte"):
+        open_dataset(table.location)
+
+
+def test_storage_options_are_not_followed_into_depth(tmp_path: Path) -> None:
+    from memwal.errors import InvalidInputError
+    from memwal.storage.options_file import read_options_file
+
+    path = tmp_path / "options.json"
+    path.write_text(json.dumps({"aws_region": "x"})[:-1] + ', "secret": ' + "[" * 200_000)
+    with pytest.raises(InvalidInputError) as caught:
+        read_options_file(path)
+    assert "secret" not in str(caught.value)
