@@ -124,7 +124,7 @@ class _Table:
         """A table."""
         return _Table(self._buffer, self._pointed(field))
 
-    def buffers(self, field: int) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg]
+    def buffers(self, field: int) -> tuple[np.ndarray, np.ndarray]:
         """Offsets and lengths of a list of buffers."""
         if not self.has(field):
             none = np.empty(0, np.int64)

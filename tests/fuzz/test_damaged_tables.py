@@ -1,4 +1,4 @@
-"""A table with one damaged file is read, or refused with a next step; nothing is written or lost."""
+"""A table with one damaged file is read, or refused with a next step; nothing is lost or written."""
 
 from __future__ import annotations
 

@@ -39,6 +39,7 @@ from memwal.errors import CorruptDataError, ObjectNotFoundError
 from memwal.format import names, wal_claims, wal_entry
 from memwal.format.region_manifest import RegionManifest
 from memwal.format.wal_entry import TornEntryError, decode_entry, encode_entry
+from memwal.quality.quarantine import origins_of
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.local import LocalStore
 from memwal.table_index.base_table import open_dataset
@@ -219,6 +220,22 @@ def test_no_generation_leads_out_of_the_table(
     table.collect_garbage(dry_run=False, grace=NOW, retention=NOW, orphan_age=NOW, index_age=NOW)
     assert table.verify().findings
     assert listing(outside) == kept
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        (str(REGION), "x') OR true --", 1),
+        (str(REGION), "../0123abcd_gen_1", 1),
+        ("' OR '' = '", "0123abcd_gen_1", 1),
+        (None, None, None),
+    ],
+)
+def test_no_filter_is_made_of_what_stands_in_a_quarantine(origin: tuple[Any, ...]) -> None:
+    names_of = [f"quarantine_{name}" for name in ("region", "folder", "row")]
+    stored = pa.table({name: [value] for name, value in zip(names_of, origin, strict=True)})
+    with pytest.raises(CorruptDataError, match="no merge put there"):
+        origins_of(stored)
 
 
 def test_a_snapshot_leads_to_no_other_file(table: memwal.Table) -> None:

@@ -112,8 +112,9 @@ def test_a_bomb_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_memory_that_arrow_takes_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(play, "_ARROW_MEMORY", pa.default_memory_pool().max_memory() + (1 << 20))
-    broken(monkeypatch, lambda data: pa.allocate_buffer(16 << 20))
+    before = pa.default_memory_pool().max_memory()
+    monkeypatch.setattr(play, "_ARROW_MEMORY", before + (1 << 20))
+    broken(monkeypatch, lambda data: pa.allocate_buffer(before + (2 << 20)))
     with pytest.raises(Found, match="Arrow reserved"):
         play.play("broken", 1, 1)
 
