@@ -12,9 +12,9 @@ from uuid import UUID
 from memwal.errors import (
     ConflictError,
     CorruptDataError,
+    MemWalError,
     ObjectExistsError,
     ObjectNotFoundError,
-    StoreError,
 )
 from memwal.format.json_text import read_json
 from memwal.format.names import (
@@ -157,7 +157,7 @@ class RegionManifestStore:
             )
         try:
             self.refresh_hint(version)
-        except StoreError as error:
+        except MemWalError as error:
             # A hint that is behind costs readers a request, never the right answer.
             logger.info("version hint of region %s not written: %s", self.region_id, error)
 

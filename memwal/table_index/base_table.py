@@ -145,6 +145,12 @@ def open_dataset(
     with lance_errors(f"opening {uri}"):
         dataset = lance.LanceDataset(uri, version=version, **location.lance_arguments())
     check_schema(repr(dataset.lance_schema), name=uri)
+    if dataset.version < 1:
+        # Lance takes a manifest of zeros for an empty one.
+        raise CorruptDataError(
+            f"the newest manifest of {uri} was not written to its end; nothing was changed: "
+            "restore it from a backup, or move it away if the version before it says everything"
+        )
     return dataset
 
 

@@ -277,17 +277,15 @@ def check(case: Case) -> Iterator[tuple[str, str]]:
     folder = Path(case.uri).parent
     reads = {**READS, **SEARCHES} if case.name == "searched" else READS
     before = listing(folder)
-    for act, do in reads.items():
+    for act, do in {**reads, **WRITES}.items():
         outcome = _outcome(case, act, do)
         yield act, outcome
         if case.kind in NEVER_NEEDED and outcome != "right":
             raise Found(f"{case}: {act}: {outcome}")
-        if listing(folder) != before:
-            raise Found(f"{case}: {act} wrote or deleted {_difference(before, listing(folder))}")
-    for act, do in WRITES.items():
-        yield act, _outcome(case, act, do)
-        gone = before.keys() - listing(folder).keys()
-        if gone:
+        after = listing(folder)
+        if act in reads and after != before:
+            raise Found(f"{case}: {act} wrote or deleted {_difference(before, after)}")
+        if gone := before.keys() - after.keys():
             raise Found(f"{case}: {act} deleted {sorted(gone)}")
     others = {path.name for path in folder.iterdir()} - {case.name}
     if not others <= {f"{case.name}__quarantine.lance"}:

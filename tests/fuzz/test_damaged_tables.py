@@ -1,4 +1,4 @@
-"""A table with one damaged file is read or refused, with a next step; nothing is lost or written."""
+"""A table with a damaged file is read or refused, with a next step; nothing is lost or written."""
 
 from __future__ import annotations
 

@@ -303,6 +303,20 @@ def test_odd_names_beside_the_regions_are_passed_over(table: memwal.Table) -> No
     assert state(again) == {1: 1, 2: 2}
 
 
+def test_a_folder_in_the_place_of_a_hint_stops_nobody(table: memwal.Table) -> None:
+    (folder(table) / names.version_hint_key(REGION)).mkdir(parents=True)
+    with table.writer() as writer:
+        writer.upsert(rows({1: 1}))
+    assert state(table) == {1: 1}
+
+
+def test_a_newest_manifest_of_zeros_is_told(table: memwal.Table) -> None:
+    path = folder(table) / names.table_manifest_keys(table.base().version)[0]
+    path.write_bytes(bytes(path.stat().st_size))
+    with pytest.raises(CorruptDataError, match="not written to its end"):
+        memwal.open(table.uri)
+
+
 # Numbers and depth
 
 
@@ -367,6 +381,28 @@ def test_progress_that_nobody_made_takes_no_generation(table: memwal.Table, posi
     assert region_folders(table) == kept
     assert [flushed.path for flushed in manifest(table).flushed] == sorted(kept)
     assert base_state(table) == {}
+
+
+def test_rows_that_do_not_fit_the_table_are_told(tmp_path: Path) -> None:
+    schema = pa.schema(
+        [pa.field("id", pa.int64(), nullable=False), ("vector", pa.list_(pa.float32(), 2))]
+    )
+    table = memwal.create(
+        str(tmp_path / "table"),
+        schema,
+        primary_key=["id"],
+        region_spec=memwal.RegionSpec.unsharded(),
+    )
+    with table.writer() as writer:
+        writer.claim()
+    newest = manifest(table)
+    wider = pa.table(
+        {"id": [1], "vector": pa.array([[0.0] * 3], pa.list_(pa.float32(), 3))},
+    )
+    tip = max(newest.replay_after, newest.wal_last_seen) + 1
+    table.location.store.create(names.wal_key(REGION, tip), stream(wider))
+    with pytest.raises(CorruptDataError, match="do not fit the table"), table.writer() as writer:
+        writer.claim()
 
 
 # What is kept beside the rows
