@@ -212,8 +212,12 @@ def _no_index(uri: str, reason: object) -> CorruptDataError:
 def _read_all(reader: LanceFileReader, uri: str) -> pa.Table:
     rows = reader.read_all().to_table()
     for field in rows.schema:
-        if not field.type.equals(_TYPES.get(field.name, field.type)):
-            raise _no_index(uri, f"{field.name} is {field.type}")
+        kind = field.type
+        if pa.types.is_list(kind):
+            # Whatever its items are called.
+            kind = pa.list_(kind.value_type)
+        if kind != _TYPES.get(field.name, kind):
+            raise _no_index(uri, f"{field.name} is {kind}")
     return rows
 
 
