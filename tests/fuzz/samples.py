@@ -304,8 +304,19 @@ def _step_entry() -> bytes:
     return encoder.encode(rows.to_batches(), generation=2, applied={"query": 7}).data
 
 
+DESCRIBED: Final = {"writer_epoch": "1", "generation": "1"}
+
+
+def foreign_entry(rows: pa.Table, **options: Any) -> bytes:
+    """A log entry of a client that writes no checksum."""
+    sink = io.BytesIO()
+    schema = rows.schema.with_metadata(DESCRIBED)
+    with pa.ipc.new_stream(sink, schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
+        writer.write_table(rows.cast(schema))
+    return sink.getvalue()
+
+
 def _made_streams() -> Iterator[bytes]:
-    described = {"writer_epoch": "3", "generation": "2"}
     long = pa.table({"id": pa.array(range(2_000)), "text": ["x" * (n % 7) for n in range(2_000)]})
     views = pa.table({"id": [1, 2], "text": pa.array(["a" * 20, "b"], pa.string_view())})
     typed = pa.table(
@@ -319,19 +330,14 @@ def _made_streams() -> Iterator[bytes]:
         }
     )
     for rows, codec in ((ROWS, "lz4"), (long, "zstd"), (views, None), (typed, None)):
-        sink = io.BytesIO()
-        options = pa.ipc.IpcWriteOptions(compression=codec)
-        schema = rows.schema.with_metadata(described)
-        with pa.ipc.new_stream(sink, schema, options=options) as writer:
-            writer.write_table(rows.cast(schema))
-        yield sink.getvalue()
-    yield _deltas(described)
+        yield foreign_entry(rows, compression=codec)
+    yield _deltas()
 
 
-def _deltas(described: dict[str, str]) -> bytes:
+def _deltas() -> bytes:
     """A stream whose dictionaries grow from batch to batch."""
     sink = io.BytesIO()
-    schema = pa.schema([("id", pa.dictionary(pa.int8(), pa.string()))], metadata=described)
+    schema = pa.schema([("id", pa.dictionary(pa.int8(), pa.string()))], metadata=DESCRIBED)
     options: Any = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)
     with pa.ipc.new_stream(sink, schema, options=options) as writer:
         for values in (["a"], ["a", "b"], ["a", "b", "c"]):
