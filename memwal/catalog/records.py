@@ -19,6 +19,19 @@ CONNECTION_PREFIX = "airflow:"
 CONNECTION_REF = re.compile(r"airflow:[A-Za-z0-9_.-]{1,200}")
 
 
+# What JSON has for the fields of a managed table.
+_KINDS = {
+    "name": str,
+    "uri": str,
+    "storage_options_ref": str | None,
+    "policy": dict,
+    "owner": str,
+    "enabled": bool,
+    "created_at": str,
+    "updated_at": str,
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManagedTable:
     """One table that is maintained.
@@ -76,9 +89,15 @@ class ManagedTable:
         Raises
         ------
         InvalidInputError
-            The policy is not one (see :meth:`Policy.from_dict`), or a key is missing.
+            The policy is not one (see :meth:`Policy.from_dict`), a key is missing, or its value is
+            of another type.
         """
         try:
+            for key, kind in _KINDS.items():
+                if not isinstance(values[key], kind):
+                    raise InvalidInputError(
+                        f"The record of a managed table has {values[key]!r} as {key}."
+                    )
             return cls(
                 name=values["name"],
                 uri=values["uri"],
@@ -93,6 +112,10 @@ class ManagedTable:
             raise InvalidInputError(
                 f"The record of a managed table lacks the key {error}."
             ) from None
+        except (TypeError, ValueError) as error:
+            if isinstance(error, InvalidInputError):
+                raise
+            raise InvalidInputError(f"The record is of no managed table: {error}.") from error
 
 
 class RunState(StrEnum):

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from memwal.catalog.records import ManagedTable
 from memwal.errors import InvalidInputError, ObjectNotFoundError
+from memwal.format.json_text import read_json
 
 FORMAT = 2
 PATH_VARIABLE = "MEMWAL_CATALOG_SNAPSHOT"
@@ -37,24 +38,25 @@ def read_snapshot(path: str | Path) -> list[ManagedTable]:
         The file is not a snapshot, or was written by a newer memwal.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        data = Path(path).read_bytes()
     except FileNotFoundError:
         raise ObjectNotFoundError(
             f"There is no catalog snapshot at {path}; set {PATH_VARIABLE} where tables are "
             "registered, or call Catalog(url).export_snapshot(path)."
         ) from None
     try:
-        content = json.loads(text)
-    except json.JSONDecodeError as error:
+        content = read_json(data)
+    except ValueError as error:
         raise InvalidInputError(
             f"{path} is not a catalog snapshot ({error}); export it again."
         ) from error
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
+    tables = content.get("tables") if isinstance(content, dict) else None
+    if not isinstance(tables, list) or content.get("format") != FORMAT:
         raise InvalidInputError(
             f"{path} is not a catalog snapshot of format {FORMAT}; export it again with the "
             "memwal that reads it."
         )
-    return [ManagedTable.from_dict(values) for values in content["tables"]]
+    return [ManagedTable.from_dict(values) for values in tables]
 
 
 def write_snapshot(path: str | Path, tables: Sequence[ManagedTable]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from memwal.cli.output import printable
 from memwal.errors import (
     BackPressureError,
     ConflictError,
@@ -82,5 +83,5 @@ class ReportingGroup(TyperGroup):
 def _told(ctx: typer.Context, error: Exception, reason: str, code: ExitCode) -> typer.Exit:
     if ctx.params.get("debug"):
         traceback.print_exception(error)
-    sys.stderr.write(f"error: {' '.join(reason.split())}\n")
+    sys.stderr.write(f"error: {printable(' '.join(reason.split()))}\n")
     return typer.Exit(code)

@@ -212,10 +212,11 @@ def _newest_position(table: Table, region: UUID) -> int:
 def _first_rows(batches: Sequence[pa.RecordBatch], count: int) -> list[dict[str, Any]]:
     import pyarrow as pa
 
+    from memwal.format.python_rows import python_rows
+
     if not batches:
         return []
-    rows: list[dict[str, Any]] = pa.Table.from_batches(batches).slice(0, count).to_pylist()
-    return rows
+    return python_rows(pa.Table.from_batches(batches).slice(0, count))
 
 
 def _short(value: Any) -> Any:

@@ -25,12 +25,25 @@ def print_json(value: Any) -> None:
 
 def print_line(text: str) -> None:
     """Print a line of text."""
-    sys.stdout.write(text + "\n")
+    sys.stdout.write(printable(text) + "\n")
+
+
+def printable(text: str) -> str:
+    """A text with escapes for what a terminal would act on, or cannot show.
+
+    Names come out of listings: anything can stand in them.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        one if one.isprintable() or one == "\n" else one.encode("unicode_escape").decode()
+        for one in text
+    )
 
 
 def warn(text: str) -> None:
     """Tell something on stderr."""
-    sys.stderr.write(f"warning: {text}\n")
+    sys.stderr.write(f"warning: {printable(text)}\n")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
@@ -105,7 +118,7 @@ def _cell(value: Any) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return str(_plain(value))
+    return printable(str(_plain(value)))
 
 
 def _plain(value: Any) -> Any:

@@ -9,6 +9,7 @@ from uuid import UUID
 from google.protobuf.message import DecodeError, Message
 
 from memwal.errors import CorruptDataError
+from memwal.format.names import LARGEST
 
 if TYPE_CHECKING:
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
@@ -49,6 +50,23 @@ def parse_uuid(data: bytes, *, name: str) -> UUID:
             "its bytes"
         )
     return UUID(bytes=data)
+
+
+def check_counters(message: Message, fields: Iterable[str], *, name: str) -> None:
+    """Refuse numbers that nothing counts up to: what is computed from them would have no name.
+
+    Raises
+    ------
+    CorruptDataError
+        A field is larger than :data:`~memwal.format.names.LARGEST`.
+    """
+    for field in fields:
+        number = getattr(message, field)
+        if number > LARGEST:
+            raise CorruptDataError(
+                f"{name} says that {field} is {number}, which nothing counts up to; keep the "
+                "object and look at its bytes"
+            )
 
 
 def rewrite_entries(

@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping
 
 from memwal.errors import CorruptDataError
+from memwal.format.json_text import read_json
 from memwal.format.wal_layout import MAX_U64
 
 AppliedSteps = Mapping[str, int]
@@ -35,7 +36,7 @@ def decode_applied(data: bytes, *, name: str) -> dict[str, int]:
         It is no such text.
     """
     try:
-        found = json.loads(data)
+        found = read_json(data)
     except ValueError as error:
         raise _unreadable(name, str(error)) from error
     if not isinstance(found, dict):

@@ -20,6 +20,11 @@ from memwal.format._rows import Fixed, Piece
 
 FILTER_BYTES = 32_768
 
+# Pages of a disk, each of which holds what some of the keys set: of 200 keys that all miss one page
+# there is not one case in ten billion.
+_PAGES = 8
+_MANY_BITS = 200 * 8
+
 _BLOCKS = np.uint64(FILTER_BYTES // 32)
 _SALTS = (
     0x47B6137B,
@@ -81,14 +86,21 @@ class BloomFilter:
         Raises
         ------
         CorruptDataError
-            When there are not :data:`FILTER_BYTES` bytes.
+            When there are not :data:`FILTER_BYTES` bytes, or some of them were never written.
         """
         if len(data) != FILTER_BYTES:
             raise CorruptDataError(
-                f"a bloom filter has {len(data)} bytes instead of {FILTER_BYTES}; look at the "
-                "flushed generation it belongs to"
+                f"a bloom filter has {len(data)} bytes instead of {FILTER_BYTES}; memwal verify "
+                "--repair writes it anew"
             )
-        return cls(np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little").view(np.bool_))
+        bits = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little").view(np.bool_)
+        pages = bits.reshape(_PAGES, -1).any(axis=1)
+        if not pages.any() or (not pages.all() and bits.sum() > _MANY_BITS):
+            raise CorruptDataError(
+                "parts of a bloom filter were never written: keys would seem to be absent; memwal "
+                "verify --repair writes it anew"
+            )
+        return cls(bits)
 
     def might_contain(
         self, key_columns: Sequence[pa.Array | pa.ChunkedArray]

@@ -7,14 +7,22 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from memwal.errors import InvalidInputError
-from memwal.format._messages import parse_message, parse_uuid, rewrite_entries
+from memwal.errors import CorruptDataError, InvalidInputError
+from memwal.format._messages import (
+    check_counters,
+    parse_message,
+    parse_uuid,
+    rewrite_entries,
+)
 from memwal.format._proto import memwal_pb2
 
 if TYPE_CHECKING:
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
 
 DETAILS_TYPE_URL = "/lance.table.MemWalIndexDetails"
+
+# The end of the year 9999, after which there are no dates.
+_LAST_MOMENT = 253_402_300_799_999
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +137,12 @@ class IndexDetails:
             When the bytes are no such message.
         """
         message = parse_message(memwal_pb2.MemWalIndexDetails, data, name=name)
+        if not 0 <= message.snapshot_ts_millis <= _LAST_MOMENT:
+            raise CorruptDataError(
+                f"{name} says that the region snapshot is of millisecond "
+                f"{message.snapshot_ts_millis}, which is no date; keep the table's manifest and "
+                "look at its bytes"
+            )
         return cls(
             snapshot_ts_millis=message.snapshot_ts_millis,
             num_regions=message.num_regions,
@@ -243,4 +257,8 @@ def _spec_from(message: memwal_pb2.RegionSpec) -> StoredRegionSpec:
 def _generations_from(
     entries: Iterable[memwal_pb2.MergedGeneration], *, name: str
 ) -> dict[UUID, int]:
-    return {parse_uuid(entry.region_id.uuid, name=name): entry.generation for entry in entries}
+    found = {}
+    for entry in entries:
+        check_counters(entry, ("generation",), name=name)
+        found[parse_uuid(entry.region_id.uuid, name=name)] = entry.generation
+    return found

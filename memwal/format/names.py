@@ -24,6 +24,12 @@ _WAL_SUFFIX = ".arrow"
 _APPLIED_SUFFIX = ".json"
 _VERSION_HINT = "version_hint.json"
 _MAX_U64 = (1 << 64) - 1
+LARGEST = (1 << 63) - 1
+"""No version, position, epoch or generation comes to more, so that a successor always has a name.
+
+What stands in a table with a larger number was not written by any client.
+"""
+
 _DIGITS = re.compile(r"[01]{64}")
 _TOKEN = re.compile(r"[0-9a-f]{8}")
 _GENERATION = re.compile(r"[0-9a-f]{8}_gen_(0|[1-9][0-9]{0,19})")
@@ -148,7 +154,7 @@ def parse_generation_name(name: str) -> int | None:
     if match is None:
         return None
     generation = int(match.group(1))
-    return generation if generation <= _MAX_U64 else None
+    return generation if generation <= LARGEST else None
 
 
 def generation_dir(region_id: UUID, name: str) -> str:
@@ -199,4 +205,5 @@ def _parse_counter(name: str, suffix: str) -> int | None:
     digits = name.removesuffix(suffix)
     if digits == name or _DIGITS.fullmatch(digits) is None:
         return None
-    return from_bit_reversed(digits)
+    number = from_bit_reversed(digits)
+    return number if number <= LARGEST else None

@@ -7,8 +7,16 @@ from enum import IntEnum
 from uuid import UUID
 
 from memwal.errors import InvalidInputError
-from memwal.format._messages import parse_message, parse_uuid, rewrite_entries
+from memwal.format._messages import (
+    check_counters,
+    parse_message,
+    parse_uuid,
+    rewrite_entries,
+)
 from memwal.format._proto import memwal_pb2
+
+_COUNTERS = ("version", "writer_epoch", "replay_after", "wal_last_seen", "current_generation")
+_SIZES = ("memory_bytes", "rows", "key_bytes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +157,9 @@ class RegionManifest:
             When the bytes are no region manifest.
         """
         message = parse_message(memwal_pb2.RegionManifest, data, name=name)
+        check_counters(message, _COUNTERS, name=name)
+        for entry in message.flushed:
+            check_counters(entry, ("generation", *_SIZES), name=name)
         return cls(
             region_id=parse_uuid(message.region_id.uuid, name=name),
             version=message.version,
@@ -167,7 +178,7 @@ class RegionManifest:
 def _fill_flushed(message: memwal_pb2.FlushedGeneration, entry: FlushedGeneration) -> None:
     message.generation = entry.generation
     message.path = entry.path
-    for number in ("memory_bytes", "rows", "key_bytes"):
+    for number in _SIZES:
         value = getattr(entry, number)
         if value is None:
             message.ClearField(number)

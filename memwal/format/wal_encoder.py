@@ -10,6 +10,7 @@ import xxhash
 
 from memwal.errors import InvalidInputError
 from memwal.format.applied_steps import AppliedSteps, encode_applied
+from memwal.format.names import LARGEST
 from memwal.format.wal_layout import (
     ALIGNED,
     APPLIED,
@@ -17,7 +18,6 @@ from memwal.format.wal_layout import (
     END_OF_STREAM,
     EPOCH,
     GENERATION,
-    MAX_U64,
     OWN_KEYS,
     PLACEHOLDER,
     PREFIX,
@@ -62,7 +62,7 @@ class EntryEncoder:
     Raises
     ------
     InvalidInputError
-        The epoch is no unsigned 64-bit integer, or the schema contains a reserved word.
+        The epoch is out of range, or the schema contains a reserved word.
     """
 
     def __init__(self, schema: pa.Schema, *, writer_epoch: int, writer_id: str) -> None:
@@ -98,7 +98,7 @@ class EntryEncoder:
         Raises
         ------
         InvalidInputError
-            A batch has another schema, or the generation is no unsigned 64-bit integer.
+            A batch has another schema, or the generation is out of range.
         """
         head = self._head
         if applied:
@@ -169,7 +169,7 @@ def encode_sentinel(*, writer_epoch: int, writer_id: str | None = None) -> bytes
     Raises
     ------
     InvalidInputError
-        When the epoch is no unsigned 64-bit integer.
+        When the epoch is out of range.
     """
     empty = pa.schema([])
     described = {SENTINEL: b"true", EPOCH: _decimal("writer_epoch", writer_epoch)}
@@ -232,6 +232,6 @@ def _stream_without_schema(schema: pa.Schema, batches: Sequence[pa.RecordBatch])
 
 
 def _decimal(what: str, number: int) -> bytes:
-    if not 0 <= number <= MAX_U64:
-        raise InvalidInputError(f"{what} {number} is not an unsigned 64-bit integer")
+    if not 0 <= number <= LARGEST:
+        raise InvalidInputError(f"{what} {number} is not from 0 to {LARGEST}")
     return str(number).encode()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -12,6 +13,8 @@ import xxhash
 
 from memwal.errors import CorruptDataError
 from memwal.format.applied_steps import AppliedSteps, decode_applied
+from memwal.format.names import LARGEST
+from memwal.format.wal_claims import check_claims
 from memwal.format.wal_encoder import encode_entry, encode_sentinel
 from memwal.format.wal_layout import (
     ALIGNED,
@@ -21,7 +24,6 @@ from memwal.format.wal_layout import (
     END_OF_STREAM,
     EPOCH,
     GENERATION,
-    MAX_U64,
     OWN_KEYS,
     PLACEHOLDER,
     PREFIX,
@@ -90,28 +92,32 @@ def decode_entry(data: bytes | bytearray | memoryview | pa.Buffer, *, name: str)
     TornEntryError
         When the object is empty, cut off, unreadable, or does not match its checksum.
     CorruptDataError
-        When a whole entry does not say what it must.
+        When a whole entry does not say what it must, or claims what no machine could hold.
+    MemoryError
+        When the machine has no memory left for the rows.
     """
     buffer = pa.py_buffer(data)
     view = memoryview(buffer).cast("B")
     header = _schema_message_size(view, name)
     source = pa.BufferReader(buffer)
-    try:
+    with _reading(name, "its schema"):
         reader = pa.ipc.open_stream(source)
+        _column_names(reader.schema)
         if has_wide_values(reader.schema):
             source = pa.BufferReader(buffer)
             reader = pa.ipc.open_stream(source, options=ALIGNED)
-    except (pa.ArrowException, OSError) as error:
-        raise _torn(name, f"its schema cannot be read: {error}") from error
     metadata: dict[bytes, bytes] = reader.schema.metadata or {}
     stored = metadata.get(CHECKSUM)
     if stored is not None:
         _verify(view, header, stored, name)
     elif WRITER_ID in metadata:
         raise _torn(name, "it names its writer but has no checksum")
-    batches = _read_batches(reader, source, view, name)
-    if stored is None:
-        _validate(reader.schema, batches, name)
+    with _reading(name, "its batches"):
+        check_claims(view, start=header, name=name)
+        batches, end = _read_batches(reader, source)
+        _validate(batches)
+    if view[end:] != END_OF_STREAM:
+        raise _torn(name, f"it does not end after batch {len(batches) - 1} as it must")
     rest = {key: value for key, value in metadata.items() if key not in OWN_KEYS}
     schema = reader.schema.with_metadata(rest) if rest else reader.schema.remove_metadata()
     writer_epoch = _number(metadata, EPOCH, name)
@@ -173,10 +179,8 @@ def decode_head(data: bytes, *, name: str) -> EntryHead | int:
     size = PREFIX + int.from_bytes(data[4:PREFIX], "little")
     if size > len(data):
         return size
-    try:
+    with _reading(name, "its schema"):
         schema = pa.ipc.read_schema(pa.py_buffer(data[:size]))
-    except (pa.ArrowException, OSError) as error:
-        raise _torn(name, f"its schema cannot be read: {error}") from error
     metadata: dict[bytes, bytes] = schema.metadata or {}
     return EntryHead(
         writer_epoch=_number(metadata, EPOCH, name) or 0,
@@ -203,32 +207,39 @@ def _verify(view: memoryview, header: int, stored: bytes, name: str) -> None:
         raise _torn(name, "its bytes do not match its checksum")
 
 
+@contextmanager
+def _reading(name: str, what: str) -> Iterator[None]:
+    """Tell that bytes are not what they must be.
+
+    Arrow raises errors of its own, and whatever the readers of extension types raise, which any
+    library may have registered. That memory ran out says nothing about the bytes.
+    """
+    try:
+        yield
+    except (CorruptDataError, MemoryError):
+        raise
+    except Exception as error:
+        raise _torn(name, f"{what} cannot be read: {error}") from error
+
+
 def _read_batches(
-    reader: pa.RecordBatchStreamReader, source: pa.BufferReader, view: memoryview, name: str
-) -> list[pa.RecordBatch]:
+    reader: pa.RecordBatchStreamReader, source: pa.BufferReader
+) -> tuple[list[pa.RecordBatch], int]:
+    """All batches, and where the last one ends."""
     batches = []
     while True:
-        position = source.tell()
+        end = source.tell()
         try:
             batches.append(reader.read_next_batch())
         except StopIteration:
-            break
-        except (pa.ArrowException, OSError) as error:
-            raise _torn(name, f"batch {len(batches)} cannot be read: {error}") from error
-    if view[position:] != END_OF_STREAM:
-        raise _torn(name, f"it does not end after batch {len(batches) - 1} as it must")
-    return batches
+            return batches, end
 
 
-def _validate(schema: pa.Schema, batches: Sequence[pa.RecordBatch], name: str) -> None:
-    # Nothing vouches for the bytes of other clients: an offset beyond its buffer, or a column name
-    # that is no text, must be found here, before something follows it.
-    try:
-        _column_names(schema)
-        for batch in batches:
-            batch.validate(full=True)
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise _torn(name, f"its rows are not valid Arrow data: {error}") from error
+def _validate(batches: Sequence[pa.RecordBatch]) -> None:
+    # An offset beyond its buffer must be found here, before something follows it. A checksum shows
+    # that bytes changed, not who wrote them.
+    for batch in batches:
+        batch.validate(full=True)
 
 
 def _column_names(fields: Iterable[pa.Field]) -> list[str]:
@@ -249,10 +260,10 @@ def _number(metadata: Mapping[bytes, bytes], key: bytes, name: str) -> int | Non
     value = metadata.get(key)
     if value is None:
         return None
-    if _DECIMAL.fullmatch(value) is None or int(value) > MAX_U64:
+    if _DECIMAL.fullmatch(value) is None or int(value) > LARGEST:
         raise CorruptDataError(
-            f"WAL entry {name} says {key.decode()} is {value!r}, which is not an unsigned 64-bit "
-            "integer; keep the object and look at who wrote it"
+            f"WAL entry {name} says {key.decode()} is {value!r}, which nothing counts up "
+            "to; keep the object and look at who wrote it"
         )
     return int(value)
 

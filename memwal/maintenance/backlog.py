@@ -17,7 +17,7 @@ from memwal.reader.recent import Recent
 from memwal.region.discovery import parallel_reads, read_manifests
 from memwal.storage.location import TableLocation
 from memwal.table_index.base_table import BaseTable, open_base
-from memwal.table_index.region_snapshot import read_snapshot, snapshot_age
+from memwal.table_index.region_snapshot import snapshot_age, usable_snapshot
 from memwal.writer.log import find_tip
 
 _KNOWN_GENERATIONS = 100_000
@@ -48,7 +48,7 @@ def read_status(
     """
     before = open_base(location)
     before.require_mem_wal()
-    snapshot = read_snapshot(location.store, before.details) or {}
+    snapshot = usable_snapshot(location.store, before.details) or {}
     known = {region_id: manifest.version for region_id, manifest in snapshot.items()}
     manifests = read_manifests(location.store, regions, known=known)
     # After the manifests: what was merged in between is then no backlog.

@@ -20,7 +20,7 @@ from memwal.quality.gate import RegionRows
 from memwal.quality.ledger import Ledger
 from memwal.reader.generations import open_generation
 from memwal.region.newest import key_column, newest_rows
-from memwal.table_index.base_table import BaseTable, open_base, translate_lance_error
+from memwal.table_index.base_table import BaseTable, lance_errors, open_base
 
 # merge_insert charges its memory pool with the whole buffer that a slice belongs to: the source
 # is therefore made of batches that own their memory.
@@ -202,15 +202,13 @@ def _read_generation(
     base: BaseTable, region_id: UUID, generation: Generation
 ) -> list[pa.RecordBatch]:
     source = open_generation(base, region_id, generation.number, generation.path)
-    try:
+    with lance_errors(f"reading generation {generation.number}"):
         scanner = source.dataset.scanner(
             columns=[*base.schema.names, TOMBSTONE],
             batch_size=_SOURCE_BATCH_ROWS,
             scan_in_order=True,
         )
         return list(scanner.to_batches())
-    except (OSError, ValueError) as error:
-        raise translate_lance_error(error, f"reading generation {generation.number}") from error
 
 
 def _is_tombstone(rows: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.bool_]]:

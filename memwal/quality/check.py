@@ -17,7 +17,7 @@ from memwal.quality.kinds import Kind
 from memwal.quality.report import MOST_EXAMPLES, QualityReport, Tally, tally
 from memwal.quality.rules import QualityRules
 from memwal.storage.location import TableLocation
-from memwal.table_index.base_table import BaseTable, open_base, translate_lance_error
+from memwal.table_index.base_table import BaseTable, lance_errors, open_base
 
 _BATCH_ROWS = 64 * 1024
 _COUNTS = ("expect_table_row_count_to_be_between", "expect_table_row_count_to_equal")
@@ -60,12 +60,8 @@ def check_quality(
         raise InvalidInputError("the table has no suite; memwal quality propose makes one")
     started = time.monotonic()
     base = open_base(location)
-    try:
+    with lance_errors(f"checking {location}"):
         report = _report(base, rules.suite, sample_rows)
-    except (OSError, ValueError) as error:
-        if isinstance(error, InvalidInputError):
-            raise
-        raise translate_lance_error(error, f"checking {location}") from error
     return JobResult(
         job="quality",
         table=location.uri,

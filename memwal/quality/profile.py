@@ -15,7 +15,7 @@ from memwal.quality.columns import one_array, present
 from memwal.quality.expectation import Expectation, Severity
 from memwal.quality.vectors import is_vector
 from memwal.storage.location import TableLocation
-from memwal.table_index.base_table import open_base, translate_lance_error
+from memwal.table_index.base_table import lance_errors, open_base
 
 DEFAULT_SAMPLE_ROWS = 100_000
 _FEW_VALUES = 20
@@ -44,13 +44,11 @@ def propose_suite(
         The table is empty.
     """
     base = open_base(location)
-    try:
+    with lance_errors(f"reading {location}"):
         total = base.dataset.count_rows()
         if not total:
             raise InvalidInputError(f"the base table {location} has no rows to propose a suite by")
         rows = base.dataset.sample(sample_rows) if total > sample_rows else base.dataset.to_table()
-    except OSError as error:
-        raise translate_lance_error(error, f"reading {location}") from error
     found: list[Expectation] = []
     for field in rows.schema:
         column = one_array(rows, field.name)

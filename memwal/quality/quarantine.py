@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from memwal.errors import (
     ConflictError,
+    CorruptDataError,
     InvalidInputError,
     ObjectNotFoundError,
     TableSetupError,
@@ -411,9 +412,19 @@ def origins_of(rows: pa.Table) -> list[Origin]:
     ----------
     rows : pyarrow.Table
         As :meth:`Quarantine.read` returns them.
+
+    Raises
+    ------
+    CorruptDataError
+        Something else stands there: filters are made of origins.
     """
-    found = (rows.column(name).to_pylist() for name in _ORIGIN)
-    return [Origin(UUID(region), folder, row) for region, folder, row in zip(*found, strict=True)]
+    found = zip(*(rows.column(name).to_pylist() for name in _ORIGIN), strict=True)
+    try:
+        return [Origin.parse(f"{region}/{folder}/{row}") for region, folder, row in found]
+    except InvalidInputError as error:
+        raise CorruptDataError(
+            f"the quarantine holds what no merge put there: {error}; delete these rows with Lance"
+        ) from error
 
 
 def original_rows(rows: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from memwal.format.python_rows import python_rows
 from memwal.quality.evaluate import Finding
 from memwal.quality.expectation import Expectation
 
@@ -184,7 +185,7 @@ def together(found: Iterable[Mapping[str, Any] | None]) -> dict[str, Any] | None
 
 def shown_keys(keys: pa.Table, *, most: int | None = None) -> list[dict[str, Any]]:
     """Keys in values that JSON has, with texts of up to so many characters."""
-    return [{name: _plain(value, most) for name, value in row.items()} for row in keys.to_pylist()]
+    return [{name: _plain(value, most) for name, value in row.items()} for row in python_rows(keys)]
 
 
 def _plain(value: Any, most: int | None) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from memwal.errors import InvalidInputError
+from memwal.format.json_text import read_json
 from memwal.quality.expectation import Expectation, read_suite
 
 
@@ -129,7 +129,7 @@ def read_rules(text: str) -> QualityRules:
         except (OSError, UnicodeDecodeError) as error:
             raise InvalidInputError("the file with the quality rules cannot be read") from error
     try:
-        return QualityRules.from_dict(json.loads(text))
+        return QualityRules.from_dict(read_json(text))
     except ValueError as error:
         if isinstance(error, InvalidInputError):
             raise

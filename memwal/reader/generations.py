@@ -10,6 +10,7 @@ from uuid import UUID
 import lance
 import pyarrow as pa
 
+from memwal.errors import CorruptDataError
 from memwal.format.names import TOMBSTONE, generation_dir
 from memwal.format.region_manifest import FlushedGeneration
 from memwal.memtable.indexes import MemTableSnapshot
@@ -19,7 +20,7 @@ from memwal.reader.parallel import run_all
 from memwal.reader.recent import Recent
 from memwal.region.field_ids import aligned, same_fields, with_field_ids
 from memwal.region.row_schema import stored_schema
-from memwal.table_index.base_table import BaseTable, open_dataset
+from memwal.table_index.base_table import BaseTable, lance_errors, open_dataset
 
 _ONE_FILE = 1 << 31
 # Open ones, and megabytes of those that were copied.
@@ -104,11 +105,18 @@ def open_generation(
     copied_bytes = 0
     dataset = open_dataset(base.location, generation_dir(region_id, path))
     identity: str | None = base.location.child(generation_dir(region_id, path))
+    missing = {*base.primary_key, TOMBSTONE}.difference(dataset.schema.names)
+    if missing:
+        raise CorruptDataError(
+            f"{identity} lacks the columns {', '.join(sorted(missing))}, so that it is no "
+            "generation of this table; keep it, and run memwal verify"
+        )
     stored = with_field_ids(dataset.schema, dataset.lance_schema)
     if not same_fields(_without_tombstone_id(stored), _wanted(base)):
         # Flushed before columns were added, renamed or dropped. It is bounded by the size of a
         # MemTable, so that its rows can be brought into today's form in memory.
-        rows = dataset.to_table()
+        with lance_errors(f"reading {identity}"):
+            rows = dataset.to_table()
         rows = pa.Table.from_arrays(rows.columns, schema=_without_tombstone_id(stored))
         dataset, identity, folder = _in_memory(base, rows), None, None
         copied_bytes = rows.nbytes

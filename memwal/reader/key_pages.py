@@ -8,6 +8,8 @@ are kept for a while.
 from __future__ import annotations
 
 import functools
+import logging
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,18 +18,24 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from memwal.errors import ObjectNotFoundError
+from memwal.errors import CorruptDataError, ObjectNotFoundError
 from memwal.format.bloom import BloomFilter
 from memwal.format.names import BLOOM_FILTER_NAME, PK_INDEX_DIR
 from memwal.reader.recent import Recent
 from memwal.storage.location import TableLocation
-from memwal.table_index.base_table import translate_lance_error
+from memwal.table_index.base_table import lance_errors
+
+logger = logging.getLogger(__name__)
 
 # Of a filter with more of its bits set, eight that are set by chance are too likely.
 _SATURATED = 0.9
 _FILTERS = 256
 _DIRECTORIES = 1024
 _PAGE_BYTES = 128 << 20
+
+_LOOKUP = ["min", "max", "null_count", "page_idx"]
+_ROWS = re.compile(rb"[0-9]{1,9}")
+_MEND = "memwal verify --repair writes it anew"
 
 Positions = npt.NDArray[np.int64]
 
@@ -102,6 +110,8 @@ def key_positions(location: TableLocation, folder: str, keys: pa.Array) -> Posit
         hit = np.flatnonzero(at.is_valid().to_numpy(zero_copy_only=False))
         asked = at.drop_null().to_numpy().astype(np.int64)
         rows = page.column("ids").to_numpy()[hit].astype(np.int64)
+        if (rows < 0).any():
+            raise _damaged(f"{folder}/{PK_INDEX_DIR}/page_data.lance", "a row has no number")
         np.maximum.at(found, asked, rows)
     return found
 
@@ -119,7 +129,11 @@ def _read_filter(location: TableLocation, folder: str) -> BloomFilter | bool:
         data = location.store.get(f"{folder}/{BLOOM_FILTER_NAME}")
     except ObjectNotFoundError:
         return True
-    found = BloomFilter.from_bytes(data)
+    try:
+        found = BloomFilter.from_bytes(data)
+    except CorruptDataError as error:
+        logger.warning("%s: %s; every key counts as possible", folder, error)
+        return True
     return True if found.bits.mean() > _SATURATED else found
 
 
@@ -139,10 +153,13 @@ def _read_directory(location: TableLocation, folder: str) -> _Directory:
     reader = _open(location, f"{folder}/{PK_INDEX_DIR}/page_lookup.lance")
     if reader is None:
         return _Directory(None, 0)
-    pages = reader.read_all().to_table()
+    with lance_errors(f"reading {folder}/{PK_INDEX_DIR}/page_lookup.lance"):
+        pages = reader.read_all().to_table()
     metadata = pages.schema.metadata or {}
-    page_rows = int(metadata.get(b"batch_size", b"0"))
-    return _Directory(pages.combine_chunks() if page_rows else None, page_rows)
+    stored = metadata.get(b"batch_size", b"0")
+    if _ROWS.fullmatch(stored) is None or pages.schema.names != _LOOKUP:
+        raise _damaged(f"{folder}/{PK_INDEX_DIR}/page_lookup.lance", pages.schema.names)
+    return _Directory(pages.combine_chunks() if int(stored) else None, int(stored))
 
 
 def _read_pages(
@@ -159,10 +176,12 @@ def _read_pages(
     for run in np.split(order, np.flatnonzero(np.diff(order) != 1) + 1):
         start = int(run[0]) * page_rows
         count = min((int(run[-1]) + 1) * page_rows, rows) - start
-        try:
+        if count <= 0:
+            raise _damaged(path, f"it has {rows} rows, and page {run[-1]} is asked for")
+        with lance_errors(f"reading {path}"):
             table = reader.read_range(start, count).to_table().combine_chunks()
-        except (OSError, ValueError) as error:
-            raise translate_lance_error(error, f"reading {path}") from error
+        if table.schema.types[1:] != [pa.uint64()]:
+            raise _damaged(path, f"its columns are {table.schema.types}")
         for number in run.tolist():
             pages[number] = table.slice((number - int(run[0])) * page_rows, page_rows)
     return pages
@@ -172,9 +191,11 @@ def _open(location: TableLocation, path: str) -> Any:
     from lance.file import LanceFileReader
 
     try:
-        return LanceFileReader(location.child(path), **location.lance_arguments())
-    except (OSError, ValueError) as error:
-        translated = translate_lance_error(error, f"reading {path}")
-        if isinstance(translated, ObjectNotFoundError):
-            return None
-        raise translated from error
+        with lance_errors(f"reading {path}"):
+            return LanceFileReader(location.child(path), **location.lance_arguments())
+    except ObjectNotFoundError:
+        return None
+
+
+def _damaged(path: str, reason: object) -> CorruptDataError:
+    return CorruptDataError(f"{path} has no keys in pages: {reason}; {_MEND}")

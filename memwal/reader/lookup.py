@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from memwal.errors import MemWalError
+from memwal.errors import CorruptDataError
 from memwal.format.names import TOMBSTONE
 from memwal.reader.base_rows import key_predicate, rows_of_keys
 from memwal.reader.batches import read_rows
@@ -27,10 +28,12 @@ from memwal.reader.row_set import RowIds
 from memwal.reader.scan import output_schema
 from memwal.reader.sources import ReadSources
 from memwal.region.newest import key_column, newest_rows
-from memwal.table_index.base_table import BaseTable, translate_lance_error
+from memwal.table_index.base_table import BaseTable, lance_errors
 
 if TYPE_CHECKING:
     import lance
+
+logger = logging.getLogger(__name__)
 
 Positions = npt.NDArray[np.int64]
 
@@ -78,15 +81,11 @@ def look_up(
     distinct = pa.array(newest_rows(wanted))
     asked = _Asked(keys.take(distinct).combine_chunks(), wanted.take(distinct))
     names = _with_keys(schema, base.primary_key)
-    try:
+    with lance_errors(f"looking up rows of {base.location}"):
         parts, known = _from_regions(sources, asked, names)
         rest = asked.of(np.flatnonzero(~known))
         if len(rest.encoded):
             parts.append(_from_base(base, rest, names))
-    except (OSError, ValueError) as error:
-        if isinstance(error, MemWalError):
-            raise
-        raise translate_lance_error(error, f"looking up rows of {base.location}") from error
     if not parts:
         return schema.empty_table()
     found = pa.concat_tables([_in_base_types(part.select(names), base) for part in parts])
@@ -175,9 +174,25 @@ def _in_generation(
     else:
         at, addresses = _addresses(base, source, asked)
         rows = _read(source.dataset, addresses, wanted) if len(at) else None
+        if rows is not None:
+            _check_keys(rows, asked.of(at), base, source)
     if rows is None:
         return at, None
     return at, rows.filter(pc.invert(pc.fill_null(rows.column(TOMBSTONE), False)))
+
+
+def _check_keys(rows: pa.Table, asked: _Asked, base: BaseTable, source: GenerationSource) -> None:
+    """Make sure that the rows are those of the keys: nothing else vouches for the sidecar."""
+    found = pc.index_in(key_column(rows, base.primary_key), value_set=asked.encoded)
+    if pc.count_distinct(found).as_py() != len(asked.encoded) or len(found) != len(asked.encoded):
+        raise _misled(source)
+
+
+def _misled(source: GenerationSource) -> CorruptDataError:
+    return CorruptDataError(
+        f"the key index of {source.folder} leads to rows of other keys; memwal verify --repair "
+        "writes it anew"
+    )
 
 
 def _addresses(
@@ -191,15 +206,26 @@ def _addresses(
             return at, np.empty(0, np.uint64)
         fragments = source.dataset.get_fragments()
         if not any(fragment.metadata.deletion_file for fragment in fragments):
-            places = key_positions(base.location, source.folder, asked.of(at).encoded)
+            places = _places(base, source.folder, asked.of(at))
             if places is not None:
                 here = places >= 0
+                if places.max(initial=-1) >= sum(part.physical_rows for part in fragments):
+                    raise _misled(source)
                 return at[here], _as_addresses(fragments, places[here])
     # No sidecar tells; the keys of one generation are bounded by the size of a MemTable.
     known = find_newest([source], base.primary_key, asked.encoded.type)
     position = pc.index_in(asked.of(at).encoded, value_set=known.keys)
     here = position.is_valid().to_numpy(zero_copy_only=False)
     return at[here], known.addresses[position.drop_null().to_numpy()]
+
+
+def _places(base: BaseTable, folder: str, asked: _Asked) -> Positions | None:
+    """What the sidecar tells; None when there is none, or none that can be read."""
+    try:
+        return key_positions(base.location, folder, asked.encoded)
+    except CorruptDataError as error:
+        logger.warning("the rows of %s are read without its key index: %s", folder, error)
+        return None
 
 
 def _as_addresses(fragments: Sequence[lance.LanceFragment], rows: Positions) -> RowIds:

@@ -17,7 +17,7 @@ from memwal.region.discovery import read_manifests
 from memwal.storage.location import TableLocation
 from memwal.table_index.base_table import BaseTable, open_base
 from memwal.table_index.read_tags import shown_tags
-from memwal.table_index.region_snapshot import read_snapshot, snapshot_age
+from memwal.table_index.region_snapshot import snapshot_age, usable_snapshot
 
 _OPEN_BASES: Final = 4
 _SNAPSHOTS: Final = 8
@@ -128,7 +128,7 @@ def _published(base: BaseTable) -> dict[UUID, RegionManifest] | None:
     data = base.details.inline_snapshots
 
     def read() -> dict[UUID, RegionManifest]:
-        found = read_snapshot(base.location.store, base.details)
+        found = usable_snapshot(base.location.store, base.details)
         if found is None:
             raise ObjectNotFoundError("the file of the snapshot is gone")
         return found

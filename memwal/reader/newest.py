@@ -16,7 +16,7 @@ from memwal.memtable.indexes import MemTableSnapshot
 from memwal.reader.generations import GenerationSource
 from memwal.reader.recent import Recent
 from memwal.region.newest import key_column, newest_rows
-from memwal.table_index.base_table import translate_lance_error
+from memwal.table_index.base_table import lance_errors
 
 ROW_ADDRESS = "_rowaddr"
 
@@ -154,12 +154,10 @@ def read_keys(source: GenerationSource, primary_key: Sequence[str]) -> Generatio
 
 
 def _flushed_keys(source: GenerationSource, primary_key: Sequence[str]) -> GenerationKeys:
-    try:
+    with lance_errors(f"reading {source.identity}"):
         table = source.dataset.scanner(
             columns=[*primary_key, TOMBSTONE], with_row_address=True, scan_in_order=True
         ).to_table()
-    except (OSError, ValueError) as error:
-        raise translate_lance_error(error, f"reading {source.identity}") from error
     addresses = table.column(ROW_ADDRESS).to_numpy()
     return GenerationKeys(
         keys=key_column(table, primary_key),

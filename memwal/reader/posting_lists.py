@@ -19,10 +19,17 @@ BLOCK = 128
 _SCORE_BYTES = 4
 _LANES = 4
 _STEPS = BLOCK // _LANES
+_WIDEST = 32
+_VARINT_BYTES = 5
 
 
 def decode_postings(
-    blocks: Sequence[bytes | memoryview], length: int, *, varint_tail: bool, name: str
+    blocks: Sequence[bytes | memoryview],
+    length: int,
+    *,
+    documents: int,
+    varint_tail: bool,
+    name: str,
 ) -> tuple[Numbers, Numbers]:
     """Decode a posting list.
 
@@ -32,6 +39,8 @@ def decode_postings(
         As the index holds them, 128 documents each.
     length : int
         Documents of all blocks.
+    documents : int
+        How many there are in the index; their numbers are smaller.
     varint_tail : bool
         Whether the last block, unless it is full, has numbers of variable length.
     name : str
@@ -54,17 +63,19 @@ def decode_postings(
         raise CorruptDataError(
             f"{name} has {len(blocks)} blocks for {length} documents; build the index again"
         )
-    documents = np.empty(length, np.int64)
+    found = np.empty(length, np.int64)
     counts = np.empty(length, np.int64)
     try:
-        _decode_full(blocks[:full], documents[: full * BLOCK], counts[: full * BLOCK])
+        _decode_full(blocks[:full], found[: full * BLOCK], counts[: full * BLOCK])
         if tail:
             numbers = _tail(blocks[-1][_SCORE_BYTES:], 2 * tail, varint=varint_tail)
-            documents[-tail:] = np.cumsum(numbers[:tail]) if varint_tail else numbers[:tail]
+            found[-tail:] = np.cumsum(numbers[:tail]) if varint_tail else numbers[:tail]
             counts[-tail:] = numbers[tail:]
+        if length and not 0 <= found.min() <= found.max() < documents:
+            raise ValueError(f"it names document {found.max()} of {documents}")
     except (struct.error, ValueError, IndexError) as error:
         raise CorruptDataError(f"{name} cannot be read: {error}; build the index again") from error
-    return documents, counts
+    return found, counts
 
 
 def _decode_full(blocks: Sequence[bytes | memoryview], documents: Numbers, counts: Numbers) -> None:
@@ -101,6 +112,8 @@ def _unpack(parts: Sequence[bytes | memoryview], width: int) -> Numbers:
     """
     if not width:
         return np.zeros((len(parts), BLOCK), np.int64)
+    if width > _WIDEST:
+        raise ValueError(f"numbers of {width} bits")
     size = width * BLOCK // 8
     words = np.frombuffer(b"".join(part[:size] for part in parts), "<u4")
     lanes = words.reshape(len(parts), width, _LANES).astype(np.uint64)
@@ -120,6 +133,8 @@ def _tail(data: bytes | memoryview, count: int, *, varint: bool) -> Numbers:
         raise ValueError(f"{count} numbers were expected and {len(ends)} are there")
     used = int(ends[-1]) + 1
     starts = np.concatenate([[0], ends[:-1] + 1])
+    if (ends - starts >= _VARINT_BYTES).any():
+        raise ValueError("a number is too long")
     which = np.repeat(np.arange(count), ends - starts + 1)
     shifts = 7 * (np.arange(used) - starts[which])
     numbers: Numbers = np.bincount(

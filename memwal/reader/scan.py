@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from memwal.errors import ConflictError, InvalidInputError, MemWalError, ObjectNotFoundError
+from memwal.errors import ConflictError, InvalidInputError
 from memwal.reader.explain import ReadPlan, plan_of
 from memwal.reader.merged_rows import GENERATION, MergedRows, with_extra
 from memwal.reader.newest import ROW_ADDRESS, NewestRows, find_newest, keys_of
 from memwal.reader.predicate import whole_predicate
 from memwal.reader.retry import while_collected
 from memwal.reader.sources import ReadSources
-from memwal.table_index.base_table import BaseTable, translate_lance_error
+from memwal.table_index.base_table import BaseTable, lance_errors
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -219,18 +219,12 @@ def output_schema(base: BaseTable, columns: Sequence[str] | None) -> pa.Schema:
     return pa.schema([base.schema.field(name) for name in names])
 
 
-@contextmanager
-def _translated(base: BaseTable) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, ValueError) as error:
-        if isinstance(error, MemWalError):
-            raise
-        translated = translate_lance_error(error, f"scanning {base.location}")
-        if not isinstance(translated, ObjectNotFoundError):
-            raise translated from error
-        raise ObjectNotFoundError(
+def _translated(base: BaseTable) -> AbstractContextManager[None]:
+    return lance_errors(
+        f"scanning {base.location}",
+        gone=(
             f"files of version {base.version} of {base.location} were deleted while it was "
             "scanned; scan again, and clean up only versions that are older than the longest "
             "scan takes (older_than of Lance's cleanup_old_versions), or tag the version"
-        ) from error
+        ),
+    )

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Unpack
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from memwal.errors import InvalidInputError, MemWalError
+from memwal.errors import InvalidInputError
 from memwal.reader.hits import Hits, fetch
 from memwal.reader.newest import NewestRows
 from memwal.reader.predicate import whole_predicate
@@ -21,7 +20,7 @@ from memwal.reader.text_query import TextQuery
 from memwal.reader.text_search import best_texts
 from memwal.reader.vector_query import VectorOptions
 from memwal.reader.vector_search import nearest
-from memwal.table_index.base_table import translate_lance_error
+from memwal.table_index.base_table import lance_errors
 
 DISTANCE = "_distance"
 SCORE = "_score"
@@ -69,7 +68,7 @@ def search(
     """
     schema = output_schema(sources.base, columns)
     filter = whole_predicate(filter)
-    with _translated(sources, "searching"):
+    with lance_errors(f"searching {sources.base.location}"):
         hits = nearest(
             sources,
             newest,
@@ -102,7 +101,7 @@ def search_text(
     """
     schema = output_schema(sources.base, columns)
     filter = whole_predicate(filter)
-    with _translated(sources, "searching"):
+    with lance_errors(f"searching {sources.base.location}"):
         hits = best_texts(sources, newest, query, columns=column, k=k, filter=filter)
         return fetch(sources, hits, schema, [(SCORE, hits.values)])
 
@@ -148,7 +147,7 @@ def search_hybrid(
     depth = max(k, _CANDIDATES if candidates is None else candidates)
     schema = output_schema(sources.base, columns)
     filter = whole_predicate(filter)
-    with _translated(sources, "searching"):
+    with lance_errors(f"searching {sources.base.location}"):
         near = nearest(
             sources,
             newest,
@@ -187,13 +186,3 @@ def _fused(
         extra.append((name, values))
         relevance[at] += 2 * share / (_RANK_CONSTANT + 1 + np.arange(len(part)))
     return Hits(both.source[first], both.rows[first], relevance), extra
-
-
-@contextmanager
-def _translated(sources: ReadSources, doing: str) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, ValueError) as error:
-        if isinstance(error, MemWalError):
-            raise
-        raise translate_lance_error(error, f"{doing} {sources.base.location}") from error

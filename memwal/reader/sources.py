@@ -168,7 +168,7 @@ def collect_sources(
         )
     raise ConflictError(
         f"generations of {location} were collected before they could be read, {_ATTEMPTS} times; "
-        "give the garbage collector a longer grace period"
+        "give the garbage collector a longer grace period, or run memwal verify: they may be lost"
     )
 
 

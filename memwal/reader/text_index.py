@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 from lance.file import LanceFileReader
 
 from memwal.errors import CorruptDataError
+from memwal.format.json_text import read_json
 from memwal.reader.posting_lists import BLOCK, Numbers, decode_postings
 from memwal.reader.recent import Recent
 from memwal.reader.row_set import RowIds
 from memwal.reader.text_lists import POSTING_COLUMNS, HeldLists, PostingLists, StoredLists
 from memwal.reader.token_map import TokenMap
 from memwal.storage.location import TableLocation
-from memwal.table_index.base_table import translate_lance_error
+from memwal.table_index.base_table import lance_errors
 
 _FORMATS: Final = ("1", "2")
 _PART_BYTES = 512 << 20
@@ -25,6 +26,15 @@ _POSTING_BYTES = 256 << 20
 # So many tokens take a few MiB, and a generation has seldom more: all of them are read at once,
 # since there are many generations, and one request of each for every term would add up.
 _HELD_TOKENS = 4 << 20
+
+# Buffers of these columns are read as they are.
+_TYPES: Final = {
+    "_rowid": pa.uint64(),
+    "_num_tokens": pa.uint32(),
+    "_token_fst_bytes": pa.large_binary(),
+    "_posting": pa.list_(pa.large_binary()),
+    "_length": pa.uint32(),
+}
 
 
 class TextPart:
@@ -42,19 +52,21 @@ class TextPart:
 
     def __init__(self, location: TableLocation, uri: str, metadata: Any) -> None:
         self._uri = uri
-        documents = _open(location, f"{uri}_docs.lance").read_all().to_table()
+        documents = _read_all(_open(location, f"{uri}_docs.lance"), uri)
         self.rows: RowIds = documents.column("_rowid").to_numpy()
         self.lengths = documents.column("_num_tokens").to_numpy()
-        tokens = _open(location, f"{uri}_tokens.lance").read_all().to_table()
+        tokens = _read_all(_open(location, f"{uri}_tokens.lance"), uri)
         name = f"{uri}_tokens.lance"
         if tokens.schema.names[0] != "_token_fst_bytes" or tokens.num_rows != 1:
             raise CorruptDataError(f"{name} holds no map of tokens; build the index again")
-        self._tokens = TokenMap(tokens.column(0)[0].as_py(), name=name)
         lists = _open(location, f"{uri}_invert.lance", columns=POSTING_COLUMNS)
         self._lists: PostingLists = (
-            HeldLists(lists.read_all().to_table())
+            HeldLists(_read_all(lists, uri))
             if 0 < int(self.lengths.sum(dtype=np.int64)) <= _HELD_TOKENS
             else StoredLists(lists)
+        )
+        self._tokens = TokenMap(
+            tokens.column(0)[0].as_py() or b"", lists=self._lists.count, name=name
         )
         self._varint = metadata.get("posting_tail_codec") == "varint_delta_v1"
         self._order: Numbers | None = None
@@ -107,7 +119,11 @@ class TextPart:
             return np.empty(0, np.int64), np.empty(0, np.int64)
         blocks, length = self._lists.read(number)
         return decode_postings(
-            blocks, length, varint_tail=self._varint, name=f"the list of {term!r} in {self._uri}"
+            blocks,
+            length,
+            documents=len(self.rows),
+            varint_tail=self._varint,
+            name=f"the list of {term!r} in {self._uri}",
         )
 
 
@@ -158,25 +174,51 @@ def open_segment(location: TableLocation, root: str, segment: str) -> TextSegmen
 
 
 def _open_segment(location: TableLocation, uri: str) -> TextSegment:
-    try:
-        reader = _open(location, f"{uri}/metadata.lance")
-        raw = reader.metadata().schema.metadata or {}
-        metadata = {key.decode(): value.decode() for key, value in raw.items()}
-        parameters = json.loads(metadata["params"])
+    with lance_errors(f"reading {uri}"):
+        raw = _open(location, f"{uri}/metadata.lance").metadata().schema.metadata or {}
+        metadata, parameters, parts = _described(raw, uri)
         if (
             metadata.get("format_version") not in _FORMATS
             or metadata.get("token_set_format") != "fst"
             or parameters.get("block_size", BLOCK) != BLOCK
         ):
             return TextSegment(parameters, None)
-        parts = json.loads(metadata["partitions"])
         return TextSegment(
             parameters, tuple(TextPart(location, f"{uri}/part_{n}", metadata) for n in parts)
         )
-    except (KeyError, json.JSONDecodeError) as error:
-        raise CorruptDataError(f"{uri} is no text index: {error}; build it again") from error
-    except (OSError, ValueError) as error:
-        raise translate_lance_error(error, f"reading {uri}") from error
+
+
+def _described(
+    raw: Mapping[bytes, bytes], uri: str
+) -> tuple[Mapping[str, str], Mapping[str, Any], Sequence[int]]:
+    """What a segment says of itself: as text, how it was built, and the numbers of its parts."""
+    try:
+        metadata = {key.decode(): value.decode() for key, value in raw.items()}
+        parameters = read_json(metadata["params"])
+        parts = read_json(metadata.get("partitions", "[]"))
+    except (KeyError, ValueError) as error:
+        raise _no_index(uri, error) from error
+    if not isinstance(parameters, dict):
+        raise _no_index(uri, "its parameters are no object")
+    if not isinstance(parts, list) or any(type(n) is not int or n < 0 for n in parts):
+        raise _no_index(uri, "its parts are no numbers")
+    return metadata, parameters, parts
+
+
+def _no_index(uri: str, reason: object) -> CorruptDataError:
+    return CorruptDataError(f"{uri} is no text index: {reason}; build it again")
+
+
+def _read_all(reader: LanceFileReader, uri: str) -> pa.Table:
+    rows = reader.read_all().to_table()
+    for field in rows.schema:
+        kind = field.type
+        if pa.types.is_list(kind):
+            # Whatever its items are called.
+            kind = pa.list_(kind.value_type)
+        if kind != _TYPES.get(field.name, kind):
+            raise _no_index(uri, f"{field.name} is {kind}")
+    return rows
 
 
 def _open(

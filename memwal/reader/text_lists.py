@@ -27,6 +27,10 @@ class PostingLists(Protocol):
     def held(self) -> bool:
         """Whether a list is read without asking storage."""
 
+    @property
+    def count(self) -> int:
+        """How many there are."""
+
     def read(self, number: int) -> tuple[Blocks, int]:
         """Blocks of a list, and how many documents they hold."""
 
@@ -46,6 +50,7 @@ class StoredLists:
     def __init__(self, reader: LanceFileReader) -> None:
         self._reader = reader
         self._lock = threading.Lock()
+        self.count = int(reader.metadata().num_rows)
 
     def read(self, number: int) -> tuple[Blocks, int]:
         """Blocks of a list, and how many documents they hold."""
@@ -66,6 +71,7 @@ class HeldLists:
     held = True
 
     def __init__(self, lists: pa.Table) -> None:
+        self.count = lists.num_rows
         postings = pa.concat_arrays(lists.column("_posting").chunks)
         self._ends = postings.offsets.to_numpy()
         blocks = postings.values

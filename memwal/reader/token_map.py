@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from memwal.errors import CorruptDataError
@@ -46,23 +47,32 @@ class TokenMap:
     ----------
     data : bytes
         The map.
+    lists : int
+        How many posting lists there are; every token has one.
     name : str
         What error messages call it.
 
     Raises
     ------
     CorruptDataError
-        The bytes are no such map.
+        The bytes are no such map. Also raised by the methods, of which none reads all of it.
     """
 
-    def __init__(self, data: bytes, *, name: str) -> None:
+    def __init__(self, data: bytes, *, lists: int, name: str) -> None:
         version = struct.unpack_from("<Q", data)[0] if len(data) >= 2 * _HEADER else 0
         if version not in _VERSIONS:
             raise CorruptDataError(f"{name} is no map of tokens that is known; build it again")
         # Version 3 ends with a checksum.
         end = len(data) - (4 if version > 2 else 0)
         self._data = data
+        self._name = name
+        self._lists = lists
         self._size, self._root = struct.unpack_from("<QQ", data, end - 16)
+        if self._size > lists:
+            raise CorruptDataError(
+                f"{name} says that it has {self._size} tokens, and there are {lists} posting "
+                "lists; build the index again"
+            )
 
     def __len__(self) -> int:
         return int(self._size)
@@ -71,15 +81,16 @@ class TokenMap:
         """Number of a token, None when it is not there."""
         if not self._size:
             return None
-        total, address = 0, self._root
-        for byte in token.encode():
-            step = self._step(address, byte)
-            if step is None:
-                return None
-            total += step[0]
-            address = step[1]
-        final, output, _ = self._node(address)
-        return total + output if final else None
+        with self._following():
+            total, address = 0, self._root
+            for byte in token.encode():
+                step = self._step(address, byte)
+                if step is None:
+                    return None
+                total += step[0]
+                address = step[1]
+            final, output, _ = self._node(address)
+            return self._number_of(total + output) if final else None
 
     def tokens(self) -> Iterator[tuple[str, int]]:
         """All tokens with their numbers, in the order of their bytes."""
@@ -97,13 +108,21 @@ class TokenMap:
         """
         if not self._size:
             return
-        start = token.encode()[:prefix]
+        with self._following():
+            yield from self._near(token, distance, token.encode()[:prefix])
+
+    def _near(self, token: str, distance: int, start: bytes) -> Iterator[tuple[str, int]]:
         todo = [(self._root, b"", 0, list(range(len(token) + 1)))]
+        # Each token ends at a node, and each node before that is on the way to one.
+        left = self._size * len(self._data)
         while todo:
+            left -= 1
+            if left < 0:
+                raise IndexError("it has more ways than tokens")
             address, read, total, row = todo.pop()
             final, output, transitions = self._node(address)
             if final and (distance < 0 or row[-1] <= distance) and read.startswith(start):
-                yield read.decode(errors="replace"), total + output
+                yield read.decode(errors="replace"), self._number_of(total + output)
             for byte, more, target in reversed(transitions):
                 further = read + bytes([byte])
                 if len(further) <= len(start) and further != start[: len(further)]:
@@ -115,9 +134,24 @@ class TokenMap:
                         continue
                 todo.append((target, further, total + more, reached))
 
+    @contextmanager
+    def _following(self) -> Iterator[None]:
+        """Tell that a way leads out of the map."""
+        try:
+            yield
+        except IndexError as error:
+            raise CorruptDataError(
+                f"{self._name} is no map of tokens: {error}; build the index again"
+            ) from error
+
+    def _number_of(self, number: int) -> int:
+        if number >= self._lists:
+            raise IndexError(f"token {number} has no posting list")
+        return number
+
     def _step(self, address: int, byte: int) -> tuple[int, int] | None:
         """Output and next node of one transition, without a look at the others."""
-        state = self._data[address] if address else 0
+        state = self._state(address) if address else 0
         if address and not state >> 7:
             wide = self._wide(state, address)
             at = self._data.rfind(byte, wide.inputs - wide.fan_out, wide.inputs)
@@ -133,7 +167,7 @@ class TokenMap:
     def _node(self, address: int) -> _Node:
         if address == 0:
             return True, 0, []
-        state = self._data[address]
+        state = self._state(address)
         kind = state >> 6
         if kind == 0b11:
             byte, at = self._single_input(state, address)
@@ -145,6 +179,12 @@ class TokenMap:
             output = self._number(end, output_size)
             return False, 0, [(byte, output, self._target(at - 1 - target_size, target_size, end))]
         return self._wide_node(state, address)
+
+    def _state(self, address: int) -> int:
+        """The first byte of a node, which stands behind the rest of it."""
+        if address < _HEADER:
+            raise IndexError(f"there is no node at byte {address}")
+        return self._data[address]
 
     def _single_input(self, state: int, address: int) -> tuple[int, int]:
         """The input of a node with one transition, and where the node goes on."""
@@ -175,6 +215,8 @@ class TokenMap:
         targets = inputs - count
         outputs = targets - count * target_size
         end = outputs - (count + final) * output_size
+        if end < 0:
+            raise IndexError(f"the node at byte {address} has no room")
         return _Wide(final, count, inputs, targets, target_size, outputs, output_size, end)
 
     def _output(self, wide: _Wide, number: int) -> int:

@@ -65,7 +65,7 @@ def aligned(rows: pa.Table, wanted: pa.Schema) -> pa.Table:
         stored = rows.schema.field(index)
         try:
             chunks = [_aligned(chunk, stored, field) for chunk in rows.column(index).chunks]
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
             raise InvalidInputError(f"column {field.name}: {error}") from error
         columns.append(pa.chunked_array(chunks, field.type))
     return pa.Table.from_arrays(columns, schema=wanted)

@@ -12,11 +12,13 @@ from uuid import UUID
 from memwal.errors import (
     ConflictError,
     CorruptDataError,
+    MemWalError,
     ObjectExistsError,
     ObjectNotFoundError,
-    StoreError,
 )
+from memwal.format.json_text import read_json
 from memwal.format.names import (
+    LARGEST,
     manifest_dir,
     manifest_key,
     parse_manifest_name,
@@ -155,7 +157,7 @@ class RegionManifestStore:
             )
         try:
             self.refresh_hint(version)
-        except StoreError as error:
+        except MemWalError as error:
             # A hint that is behind costs readers a request, never the right answer.
             logger.info("version hint of region %s not written: %s", self.region_id, error)
 
@@ -211,16 +213,16 @@ class RegionManifestStore:
     def _decode(self, version: int, data: bytes) -> RegionManifest:
         key = manifest_key(self.region_id, version)
         manifest = RegionManifest.decode(data, name=key)
-        if manifest.version != version:
+        if manifest.version != version or manifest.region_id != self.region_id:
             raise CorruptDataError(
-                f"{key} says that it is version {manifest.version}; nothing was changed, "
-                "restore it from a backup"
+                f"{key} says that it is version {manifest.version} of region "
+                f"{manifest.region_id}; nothing was changed, restore it from a backup"
             )
         return manifest
 
     def _read_hint(self) -> int | None:
         try:
-            version = json.loads(self._store.get(version_hint_key(self.region_id)))["version"]
+            version = read_json(self._store.get(version_hint_key(self.region_id)))["version"]
         except (ObjectNotFoundError, ValueError, KeyError, TypeError):
             return None
-        return version if isinstance(version, int) and version > 0 else None
+        return version if isinstance(version, int) and 0 < version <= LARGEST else None

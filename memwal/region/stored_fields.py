@@ -29,6 +29,8 @@ PENDING: Final = "pending"
 """Parameter of the fields of a spec that is not in force yet."""
 
 _COLUMN: Final = "column"
+_DIGITS: Final = 20
+_SHOWN: Final = 40
 
 
 def is_pending(stored: StoredRegionSpec) -> bool:
@@ -119,9 +121,9 @@ def _columns(
 
 def _number(field: RegionFieldSpec, name: str, where: str) -> int:
     text = field.parameters.get(name, "")
-    if not (text.isascii() and text.isdecimal()):
+    if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS):
         raise CorruptDataError(
             f"{where}: the transform {field.transform!r} needs the parameter {name!r} as a "
-            f"number, but the table stores {text!r}; look at how the table was set up"
+            f"number, but the table stores {text[:_SHOWN]!r}; look at how the table was set up"
         )
     return int(text)

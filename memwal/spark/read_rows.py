@@ -12,7 +12,6 @@ import itertools
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
 from uuid import UUID
@@ -31,7 +30,7 @@ from memwal.region.routing import Router
 from memwal.spark.later_moment import find_later_moment
 from memwal.spark.protection import keep_protected
 from memwal.spark.read_plan import Moment, PlannedGeneration, ReadPlan, Share, spec_in_force
-from memwal.table_index.base_table import BaseTable, open_base, translate_lance_error
+from memwal.table_index.base_table import BaseTable, lance_errors, open_base
 
 _OPEN_MOMENTS: Final = 2
 _REGIONS_AT_ONCE: Final = 4
@@ -74,7 +73,7 @@ def read_share(plan: ReadPlan, share: Share) -> Iterator[pa.RecordBatch]:
 
 
 def _share_rows(plan: ReadPlan, share: Share) -> Iterator[pa.RecordBatch]:
-    with _translated(plan.moment):
+    with lance_errors(f"reading {plan.moment.location}"):
         opened = _opened(plan.moment)
         for position in share.generations:
             yield from _generation_rows(plan, opened, plan.moment.generations[position])
@@ -84,7 +83,7 @@ def _share_rows(plan: ReadPlan, share: Share) -> Iterator[pa.RecordBatch]:
 
 def _later_rows(plan: ReadPlan, share: Share, error: MemWalError) -> Iterator[pa.RecordBatch]:
     """The rows of a share at a later moment; other tasks may read theirs at that of the plan."""
-    with _translated(plan.moment):
+    with lance_errors(f"reading {plan.moment.location}"):
         later = find_later_moment(plan)
         if later is None:
             raise _outdated(plan.moment, error)
@@ -105,16 +104,6 @@ def _later_rows(plan: ReadPlan, share: Share, error: MemWalError) -> Iterator[pa
             yield from _base_rows(routed, opened, later.merged_fragments)
         if fragments := tuple(n for n in share.fragments if n in later.fragments):
             yield from _base_rows(moved, opened, fragments)
-
-
-@contextmanager
-def _translated(moment: Moment) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, ValueError) as error:
-        if isinstance(error, MemWalError):
-            raise
-        raise translate_lance_error(error, f"reading {moment.location}") from error
 
 
 class _Opened:

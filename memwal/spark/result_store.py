@@ -7,14 +7,14 @@ that what is read under it is what its one driver wrote, whole.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from memwal.errors import ConflictError, ObjectNotFoundError, StoreError
+from memwal.errors import ConflictError, CorruptDataError, ObjectNotFoundError, StoreError
+from memwal.format.json_text import read_json
 from memwal.storage.open import open_store
 from memwal.storage.settled import create_settled
 
@@ -65,12 +65,22 @@ def write_result(target: str, text: str, options: Mapping[str, str] | None = Non
 
 
 def read_result(address: str, options: Mapping[str, str] | None = None) -> dict[str, Any] | None:
-    """Read the result at an address, or None when there is none."""
+    """Read the result at an address, or None when there is none.
+
+    Raises
+    ------
+    CorruptDataError
+        Something else is there.
+    """
     folder, name = _divided(address)
     try:
-        found: dict[str, Any] = json.loads(open_store(folder, options).get(name))
+        found = read_json(open_store(folder, options).get(name))
     except ObjectNotFoundError:
         return None
+    except ValueError as error:
+        raise CorruptDataError(f"{address} holds no result: {error}; run the job again") from error
+    if not isinstance(found, dict):
+        raise CorruptDataError(f"{address} holds no result of a job; run the job again")
     return found
 
 

@@ -24,7 +24,8 @@ def is_staging(name: str) -> bool:
 
 def read(path: str, *, start: int = 0, length: int | None = None) -> bytes:
     """Read a file, or ``length`` bytes of it from ``start``; less where it ends earlier."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    # A pipe in the place of a file would be waited for.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
@@ -46,8 +47,11 @@ def describe(path: str, key: str) -> ObjectInfo | None:
     """Tell what a listing tells of a file, or ``None`` when it is not there or is a folder."""
     try:
         status = os.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
+    except OSError as error:
+        # A link may lead nowhere, or to itself.
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            return None
+        raise
     if not stat.S_ISREG(status.st_mode):
         return None
     return ObjectInfo(key, status.st_size, datetime.fromtimestamp(status.st_mtime, UTC))
@@ -87,11 +91,14 @@ def walk_folders(folder: str) -> Iterator[str]:
 
 
 def remove_tree(folder: str) -> None:
-    """Delete a folder with all it holds.
+    """Delete a folder with all it holds; of a link, the link.
 
     What somebody else deletes meanwhile is fine; what somebody creates meanwhile stays, as it
     does in an object store.
     """
+    if os.path.islink(folder):
+        remove(folder)
+        return
     for entry in entries(folder):
         if is_folder(entry):
             remove_tree(entry.path)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,6 +22,7 @@ from memwal.errors import (
     TableSetupError,
 )
 from memwal.format.index_details import IndexDetails
+from memwal.format.lance_file import check_schema
 from memwal.format.names import table_manifest_keys
 from memwal.format.table_manifest import IndexEntry, branch_of, find_mem_wal_index
 from memwal.region.field_ids import with_field_ids
@@ -45,6 +48,12 @@ _ELSEWHERE = re.compile(
 # What Lance asked for when a store refused, and how that is called.
 _REFUSED_REQUEST = re.compile(r"performing (GET|HEAD|PUT|POST|DELETE|LIST)(?: request)?\b")
 _ACTS = {"PUT": "put", "POST": "put", "DELETE": "delete"}
+# What Lance says of files that are not what they must be, in several of its kinds of errors.
+_DAMAGED = re.compile(
+    r"corrupt|failed to decode protobuf|for object of size|file size is too small"
+    r"|does not appear to be a lance file|invalid magic|cannot read ranges"
+    r"|outside (of )?(file|metadata region)"
+)
 # Where in Lance's sources an error was made.
 _SOURCE = re.compile(r",?\s*/\S+\.rs:\d+(:\d+)?")
 _LONGEST = 400
@@ -136,10 +145,58 @@ def open_dataset(
     import lance
 
     uri = location.child(path) if path else location.uri
+    with lance_errors(f"opening {uri}"):
+        dataset = lance.LanceDataset(uri, version=version, **location.lance_arguments())
+    check_schema(repr(dataset.lance_schema), name=uri)
+    if dataset.version < 1:
+        # Lance takes a manifest of zeros for an empty one.
+        raise CorruptDataError(
+            f"the newest manifest of {uri} was not written to its end; nothing was changed: "
+            "restore it from a backup, or move it away if the version before it says everything"
+        )
+    return dataset
+
+
+@contextmanager
+def lance_errors(doing: str, *, gone: str | None = None) -> Iterator[None]:
+    """Tell what pylance raises as errors of memwal; see :func:`translate_lance_error`.
+
+    At some damaged bytes Lance panics, which is no ``Exception`` in Python.
+
+    Parameters
+    ----------
+    doing : str
+        What messages begin with.
+    gone : str, optional
+        The whole message where a file is not found.
+    """
     try:
-        return lance.LanceDataset(uri, version=version, **location.lance_arguments())
-    except (ValueError, OSError) as error:
-        raise translate_lance_error(error, f"opening {uri}") from error
+        yield
+    except MemWalError:
+        raise
+    except (OSError, ValueError, RuntimeError) as error:
+        translated = translate_lance_error(error, doing)
+        if gone is not None and isinstance(translated, ObjectNotFoundError):
+            translated = ObjectNotFoundError(gone)
+        raise translated from error
+    except BaseException as error:
+        if not is_panic(error):
+            raise
+        raise CorruptDataError(
+            f"{doing}: Lance cannot make sense of what is stored ({first_line(error)}); nothing "
+            "was changed; run memwal verify, which names the damaged object"
+        ) from error
+
+
+def is_panic(error: BaseException) -> bool:
+    """Whether Lance gave up in the middle, whose type no module of Python has."""
+    return type(error).__name__ == "PanicException"
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says, else its type."""
+    lines = str(error).splitlines()
+    return lines[0] if lines else type(error).__name__
 
 
 def translate_lance_error(error: Exception, doing: str) -> MemWalError:
@@ -153,6 +210,11 @@ def translate_lance_error(error: Exception, doing: str) -> MemWalError:
     lowered = text.lower()
     if _FULL.search(lowered):
         return StoreFullError(f"{doing}: no space left; free some, then try again")
+    if _DAMAGED.search(lowered):
+        return CorruptDataError(
+            f"{doing}: {_said(text, error)}; nothing was changed; run memwal verify, which names "
+            "what is damaged"
+        )
     if "invalid user input" in lowered:
         return InvalidInputError(f"{doing}: {text.splitlines()[0]}")
     if "nosuchbucket" in lowered or "containernotfound" in lowered:
@@ -166,10 +228,11 @@ def translate_lance_error(error: Exception, doing: str) -> MemWalError:
             f"{doing}: access denied; check the credentials of the table, {_lacking(text)}; memwal "
             "rights tells what each role needs"
         )
-    if "corrupt" in lowered:
-        return CorruptDataError(f"{doing}: {text.splitlines()[0]}; nothing was changed")
-    said = _SOURCE.sub("", text.splitlines()[0])[:_LONGEST] if text else type(error).__name__
-    return StoreUnavailableError(f"{doing}: {said}")
+    return StoreUnavailableError(f"{doing}: {_said(text, error)}")
+
+
+def _said(text: str, error: Exception) -> str:
+    return _SOURCE.sub("", text.splitlines()[0])[:_LONGEST] if text else type(error).__name__
 
 
 def _lacking(text: str) -> str:

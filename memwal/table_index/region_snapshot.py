@@ -9,6 +9,8 @@ was written for has been cleaned up, is no snapshot: readers list the regions th
 
 from __future__ import annotations
 
+import logging
+import re
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -18,12 +20,21 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from memwal.errors import CorruptDataError, InvalidInputError, ObjectNotFoundError
+from memwal.errors import (
+    CorruptDataError,
+    InvalidInputError,
+    MemWalError,
+    ObjectNotFoundError,
+)
 from memwal.format.index_details import IndexDetails, StoredRegionSpec
+from memwal.format.lance_file import check_file
 from memwal.format.names import index_file_key
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest
 from memwal.region.region_values import read_values, stored_values, type_named
 from memwal.storage.base import ObjectStore
+from memwal.table_index.base_table import lance_errors
+
+logger = logging.getLogger(__name__)
 
 INLINE_REGIONS: Final = 100
 """So many regions are kept in the details at most."""
@@ -38,6 +49,7 @@ _FILE_VERSION: Final = "2.0"
 _FILE_NAME: Final = "index.lance"
 _PREFIX: Final = "region_field_"
 _LOCATION: Final = b"memwal.snapshot"
+_KEY: Final = re.compile(rb"_indices/[0-9a-f-]{36}/index\.lance")
 
 
 def snapshot_rows(
@@ -112,6 +124,11 @@ def read_snapshot(store: ObjectStore, details: IndexDetails) -> dict[UUID, Regio
 
     What comes back is what a manifest says, without its status and the sizes of its generations: a
     snapshot does not have them.
+
+    Raises
+    ------
+    CorruptDataError
+        It cannot be read. All that it tells, the regions' manifests tell too.
     """
     data = details.inline_snapshots
     if not data:
@@ -121,7 +138,10 @@ def read_snapshot(store: ObjectStore, details: IndexDetails) -> dict[UUID, Regio
         rows = _decode(data if key is None else store.get(key))
     except ObjectNotFoundError:
         return None
-    found = _manifests(rows)
+    try:
+        found = _manifests(rows)
+    except (KeyError, TypeError, ValueError) as error:
+        raise _unreadable(error) from error
     return {manifest.region_id: manifest for manifest in found}
 
 
@@ -147,11 +167,28 @@ def snapshot_age(details: IndexDetails, now: float) -> float | None:
     return max(age, 0.0) if age >= -CLOCKS_DIFFER else None
 
 
+def usable_snapshot(store: ObjectStore, details: IndexDetails) -> dict[UUID, RegionManifest] | None:
+    """As :func:`read_snapshot`, for who can do without: None for one that cannot be read."""
+    try:
+        return read_snapshot(store, details)
+    except CorruptDataError as error:
+        logger.warning("%s", error)
+        return None
+
+
 def external_key(details: IndexDetails) -> str | None:
-    """Key of the file that the details lead to, None when they hold the rows or none exist."""
+    """Key of the file that the details lead to, None when they hold the rows or none exist.
+
+    Raises
+    ------
+    CorruptDataError
+        They cannot be read, or lead elsewhere.
+    """
     if not details.inline_snapshots:
         return None
     named = (_decode(details.inline_snapshots).schema.metadata or {}).get(_LOCATION)
+    if named is not None and _KEY.fullmatch(named) is None:
+        raise _unreadable(f"it is said to be in {named!r}")
     return None if named is None else bytes(named).decode()
 
 
@@ -161,7 +198,20 @@ def _decode(data: bytes) -> pa.Table:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "snapshot.lance")
         path.write_bytes(data)
-        return LanceFileReader(str(path)).read_all().to_table()
+        try:
+            check_file(data, name="the region snapshot")
+            with lance_errors("reading the region snapshot"):
+                return LanceFileReader(str(path)).read_all().to_table()
+        except MemWalError as error:
+            # What was just written is there: whatever Lance calls it, it is damaged.
+            raise _unreadable(error) from error
+
+
+def _unreadable(reason: object) -> CorruptDataError:
+    return CorruptDataError(
+        f"the region snapshot of the table cannot be read: {reason}; nothing needs it, and "
+        "memwal snapshot writes a new one"
+    )
 
 
 def _manifests(rows: pa.Table) -> list[RegionManifest]:

@@ -9,16 +9,17 @@ import json
 import logging
 import os
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from itertools import chain, takewhile, tee
 from typing import Any
 from uuid import UUID
 
 from memwal.errors import CorruptDataError, OutcomeUnknownError, StoreError
-from memwal.format.names import region_dir, wal_key
+from memwal.format.json_text import read_json
+from memwal.format.names import LARGEST, region_dir, wal_key
 from memwal.format.region_manifest import RegionManifest
 from memwal.format.wal_entry import WalEntry, decode_entry
 from memwal.region.manifest_store import RegionManifestStore
@@ -99,7 +100,8 @@ class Abandoned:
             It is none.
         """
         try:
-            plain: dict[str, Any] = json.loads(data)
+            plain: dict[str, Any] = read_json(data)
+            _check_kinds(plain)
             return cls(
                 **plain
                 | {
@@ -109,10 +111,23 @@ class Abandoned:
                     "damaged": tuple(plain["damaged"]),
                 }
             )
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptDataError(
                 f"{name} is not the record of abandoned rows: {error}; keep it and look"
             ) from error
+
+
+def _check_kinds(plain: Mapping[str, Any]) -> None:
+    """Refuse values of other types than the record has, and numbers that nothing counts up to."""
+    kinds = {"int": int, "str": str, "bool": bool}
+    numbers = [*plain["damaged"], *chain.from_iterable(plain["missing"])]
+    for field in fields(Abandoned):
+        value, kind = plain[field.name], kinds.get(str(field.type))
+        if kind is not None and type(value) is not kind:
+            raise ValueError(f"{field.name} is {value!r}")
+        numbers += [value] * (kind is int)
+    if any(type(number) is not int or not 0 <= number <= LARGEST for number in numbers):
+        raise ValueError("a number in it is none, or out of range")
 
 
 def abandon_log(

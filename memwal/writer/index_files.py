@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from lance.file import LanceFileReader
 
+from memwal.errors import CorruptDataError
 from memwal.storage.location import TableLocation
-from memwal.table_index.base_table import translate_lance_error
+from memwal.table_index.base_table import lance_errors
 
 
 def open_index_file(
@@ -28,13 +29,18 @@ def open_index_file(
     ------
     ObjectNotFoundError
         The segment has no such file.
+    CorruptDataError
+        The file, or what it says of itself, cannot be read.
     StoreAccessError, StoreUnavailableError
         As for any read.
     """
     uri = location.child(f"_indices/{segment}/{file}")
-    try:
+    with lance_errors(f"reading {uri}"):
         reader = LanceFileReader(uri, **location.lance_arguments())
         metadata = reader.metadata().schema.metadata or {}
-    except (OSError, ValueError) as error:
-        raise translate_lance_error(error, f"reading {uri}") from error
-    return reader, {key.decode(): value.decode() for key, value in metadata.items()}
+    try:
+        return reader, {key.decode(): value.decode() for key, value in metadata.items()}
+    except UnicodeDecodeError as error:
+        raise CorruptDataError(
+            f"{uri} describes itself in no text; build the index again"
+        ) from error

@@ -5,7 +5,6 @@ What pylance's statistics and descriptions leave out stands in the metadata of a
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -14,6 +13,7 @@ from lance.indices import IndexConfig
 from lance.query import DocumentGranularity
 
 from memwal.errors import CorruptDataError
+from memwal.format.json_text import read_json
 from memwal.storage.location import TableLocation
 from memwal.writer.index_files import open_index_file
 
@@ -132,9 +132,16 @@ def _configured(
 ) -> tuple[str, str, dict[str, Any]]:
     name, plugin, file, names = _CONFIGURED[kind]
     _, metadata = open_index_file(location, segment, f"{file}.lance")
-    parameters = {
-        ours: json.loads(metadata[theirs]) for theirs, ours in names.items() if theirs in metadata
-    }
+    try:
+        parameters = {
+            ours: read_json(metadata[theirs])
+            for theirs, ours in names.items()
+            if theirs in metadata
+        }
+    except ValueError as error:
+        raise CorruptDataError(
+            f"segment {segment} does not describe its parameters: {error}; build the index again"
+        ) from error
     return name, plugin, parameters
 
 
@@ -143,9 +150,9 @@ def _text(
 ) -> ScalarRecipe:
     _, metadata = open_index_file(location, segment.uuid, "metadata.lance")
     try:
-        parameters = json.loads(metadata["params"])
+        parameters = read_json(metadata["params"])
         parameters["format_version"] = int(metadata["format_version"])
-    except (KeyError, json.JSONDecodeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise CorruptDataError(
             f"segment {segment.uuid} of index {description.name} has no {error}; build it again"
         ) from error

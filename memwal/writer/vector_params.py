@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from memwal.errors import CorruptDataError, InvalidInputError
-from memwal.format.lance_index import read_centroids, read_codebook
+from memwal.format.json_text import read_json
+from memwal.format.lance_index import Numbers, read_centroids, read_codebook
 from memwal.storage.location import TableLocation
+from memwal.table_index.base_table import lance_errors
 from memwal.writer.index_files import open_index_file
 
 if TYPE_CHECKING:
     from lance import LanceDataset
     from lance.dataset import Index
+    from lance.file import LanceFileReader
     from lance.lance.indices import IndexDescription
 
 VECTOR_KINDS: Final = frozenset(
@@ -104,36 +107,47 @@ def read_vector_recipe(
     index, metadata = open_index_file(location, segment, "index.idx")
     auxiliary, storage_metadata = open_index_file(location, segment, "auxiliary.idx")
     try:
-        storage = json.loads(json.loads(storage_metadata["storage_metadata"])[0])
-        inverted_file = index.read_global_buffer(int(metadata["lance:ivf"]))
-    except (KeyError, IndexError, json.JSONDecodeError) as error:
+        storage = read_json(read_json(storage_metadata["storage_metadata"])[0])
+        with lance_errors(f"reading segment {segment}"):
+            inverted_file = index.read_global_buffer(int(metadata["lance:ivf"]))
+        centroids = read_centroids(inverted_file, name=f"the inverted file of {description.name}")
+        options = {
+            "ivf_centroids": _vectors(centroids.ravel(), centroids.shape[1]),
+            "num_partitions": len(centroids),
+            **_stored_options(kind, storage, auxiliary, centroids.shape[1], description.name),
+        }
+    except (KeyError, IndexError, TypeError, ValueError, ZeroDivisionError) as error:
         raise CorruptDataError(
-            f"segment {segment} of index {description.name} has no {error}; build it again"
+            f"segment {segment} of index {description.name} does not describe a model: "
+            f"{error!r}; build it again"
         ) from error
-    centroids = read_centroids(inverted_file, name=f"the inverted file of {description.name}")
-    dimension = centroids.shape[1]
-    options: dict[str, Any] = {
-        "ivf_centroids": pa.FixedSizeListArray.from_arrays(pa.array(centroids.ravel()), dimension),
-        "num_partitions": len(centroids),
-    }
-    if kind.endswith("_PQ"):
-        parts = storage["num_sub_vectors"]
-        codebook = read_codebook(
-            auxiliary.read_global_buffer(storage["codebook_position"]),
-            name=f"the codebook of {description.name}",
-        )
-        options["num_sub_vectors"] = parts
-        options["num_bits"] = storage["nbits"]
-        options["skip_transpose"] = not storage["transposed"]
-        options["pq_codebook"] = pa.FixedSizeListArray.from_arrays(
-            pa.array(codebook), dimension // parts
-        )
-    elif kind.endswith("_SQ"):
-        options["num_bits"] = storage["num_bits"]
-    elif kind.endswith("_RQ"):
-        options["num_bits"] = storage["num_bits"]
-        if storage["rotation_type"] == "fast":
-            options["rabitq_model"] = json.dumps(storage)
     graph = details.get("hnsw") or {}
     options |= {ours: graph[theirs] for theirs, ours in _HNSW.items() if theirs in graph}
     return VectorRecipe(kind=kind, metric=metric, options=options)
+
+
+def _stored_options(
+    kind: str, storage: Mapping[str, Any], auxiliary: LanceFileReader, dimension: int, name: str
+) -> dict[str, Any]:
+    """How vectors are stored: what the auxiliary file of an index of this kind says."""
+    if kind.endswith("_PQ"):
+        parts = storage["num_sub_vectors"]
+        with lance_errors(f"reading the codebook of {name}"):
+            data = auxiliary.read_global_buffer(storage["codebook_position"])
+        codebook = read_codebook(data, name=f"the codebook of {name}")
+        return {
+            "num_sub_vectors": parts,
+            "num_bits": storage["nbits"],
+            "skip_transpose": not storage["transposed"],
+            "pq_codebook": _vectors(codebook, dimension // parts),
+        }
+    if kind.endswith("_SQ"):
+        return {"num_bits": storage["num_bits"]}
+    if kind.endswith("_RQ"):
+        model = {"rabitq_model": json.dumps(storage)} if storage["rotation_type"] == "fast" else {}
+        return {"num_bits": storage["num_bits"], **model}
+    return {}
+
+
+def _vectors(numbers: Numbers, dimension: int) -> pa.FixedSizeListArray:
+    return pa.FixedSizeListArray.from_arrays(pa.array(numbers), dimension)

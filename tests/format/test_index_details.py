@@ -20,15 +20,15 @@ from memwal.format.index_details import (
     RegionFieldSpec,
     StoredRegionSpec,
 )
-from memwal.format.names import MEM_WAL_INDEX_NAME
+from memwal.format.names import LARGEST, MEM_WAL_INDEX_NAME
 from memwal.format.table_manifest import find_mem_wal_index
 
-U64 = st.integers(0, 2**64 - 1)
+COUNTERS = st.integers(0, LARGEST)
 I32 = st.integers(-(2**31), 2**31 - 1)
 TEXT = st.text(max_size=8)
 UNKNOWN = b"\x98\x06\x07"
 
-generations = st.dictionaries(st.uuids(), U64, max_size=4)
+generations = st.dictionaries(st.uuids(), COUNTERS, max_size=4)
 field_specs = st.builds(
     RegionFieldSpec,
     TEXT,
@@ -40,7 +40,7 @@ field_specs = st.builds(
 )
 details = st.builds(
     IndexDetails,
-    snapshot_ts_millis=st.integers(-(2**63), 2**63 - 1),
+    snapshot_ts_millis=st.integers(0, 253_402_300_799_999),
     num_regions=st.integers(0, 2**32 - 1),
     inline_snapshots=st.none() | st.binary(max_size=9),
     region_specs=st.lists(

@@ -11,6 +11,7 @@ from memwal.format import names
 
 REGION = UUID("5b8e1f0c-6a34-4c1e-9d52-0f8a7b3c2d11")
 U64 = st.integers(0, 2**64 - 1)
+COUNTERS = st.integers(0, names.LARGEST)
 
 
 def test_bit_reversed_puts_the_least_significant_digit_first() -> None:
@@ -52,7 +53,7 @@ def test_keys_stand_below_the_region() -> None:
 
 
 @settings(deadline=None)
-@given(U64)
+@given(COUNTERS)
 def test_manifest_and_wal_names_parse_back(number: int) -> None:
     manifest = names.manifest_key(REGION, number).rsplit("/", 1)[1]
     wal = names.wal_key(REGION, number).rsplit("/", 1)[1]
@@ -60,6 +61,13 @@ def test_manifest_and_wal_names_parse_back(number: int) -> None:
     assert names.parse_wal_name(wal) == number
     assert names.parse_manifest_name(wal) is None
     assert names.parse_wal_name(manifest) is None
+
+
+def test_what_nothing_counts_up_to_is_no_name() -> None:
+    beyond = names.LARGEST + 1
+    assert names.parse_wal_name(names.wal_key(REGION, beyond).rpartition("/")[2]) is None
+    assert names.parse_manifest_name(names.manifest_key(REGION, beyond).rpartition("/")[2]) is None
+    assert names.parse_generation_name(f"0123abcd_gen_{beyond}") is None
 
 
 @pytest.mark.parametrize(
@@ -78,7 +86,7 @@ def test_region_names_parse_back() -> None:
 
 
 @settings(deadline=None)
-@given(U64, st.binary(min_size=4, max_size=4))
+@given(COUNTERS, st.binary(min_size=4, max_size=4))
 def test_generation_names_parse_back(generation: int, token: bytes) -> None:
     name = names.generation_name(generation, token.hex())
     assert names.parse_generation_name(name) == generation

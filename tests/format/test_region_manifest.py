@@ -10,29 +10,30 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memwal.errors import CorruptDataError, InvalidInputError, MemWalError
+from memwal.format.names import LARGEST
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest, RegionStatus
 
 REGION = UUID("5b8e1f0c-6a34-4c1e-9d52-0f8a7b3c2d11")
-U64 = st.integers(0, 2**64 - 1)
+COUNTERS = st.integers(0, LARGEST)
 # Field 99, a varint of 7: something a newer client might write.
 UNKNOWN = b"\x98\x06\x07"
 
 flushed_generations = st.builds(
     FlushedGeneration,
-    generation=U64,
+    generation=COUNTERS,
     path=st.text(max_size=20),
-    memory_bytes=st.none() | U64,
-    rows=st.none() | U64,
-    key_bytes=st.none() | U64,
+    memory_bytes=st.none() | COUNTERS,
+    rows=st.none() | COUNTERS,
+    key_bytes=st.none() | COUNTERS,
 )
 manifests = st.builds(
     RegionManifest,
     region_id=st.uuids(),
-    version=U64,
-    writer_epoch=U64,
-    current_generation=U64,
-    replay_after=U64,
-    wal_last_seen=U64,
+    version=COUNTERS,
+    writer_epoch=COUNTERS,
+    current_generation=COUNTERS,
+    replay_after=COUNTERS,
+    wal_last_seen=COUNTERS,
     flushed=st.lists(flushed_generations, max_size=4).map(tuple),
     spec_id=st.integers(0, 2**32 - 1),
     region_fields=st.lists(st.tuples(st.text(max_size=9), st.binary(max_size=9)), max_size=3).map(

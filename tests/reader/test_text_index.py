@@ -138,10 +138,10 @@ def test_what_is_no_index_is_told(tmp_path: Path) -> None:
     with pytest.raises(ObjectNotFoundError):
         open_segment(TableLocation(str(tmp_path), {}), str(tmp_path), "nowhere")
     with pytest.raises(CorruptDataError, match="no map of tokens"):
-        TokenMap(b"\x07" * 64, name="it")
+        TokenMap(b"\x07" * 64, lists=1, name="it")
     with pytest.raises(CorruptDataError, match="2 blocks for 5"):
-        decode_postings([b"", b""], 5, varint_tail=True, name="it")
+        decode_postings([b"", b""], 5, documents=500, varint_tail=True, name="it")
     with pytest.raises(CorruptDataError, match="cannot be read"):
-        decode_postings([b"\0" * 4 + b"\x81"], 5, varint_tail=True, name="it")
+        decode_postings([b"\0" * 4 + b"\x81"], 5, documents=500, varint_tail=True, name="it")
     with pytest.raises(CorruptDataError, match="cannot be read"):
-        decode_postings([b"\0" * 6], 128, varint_tail=True, name="it")
+        decode_postings([b"\0" * 6], 128, documents=500, varint_tail=True, name="it")

@@ -12,7 +12,7 @@ import pytest
 from simulation import jobs, writers
 from simulation.play import BrokenPromise, play
 
-from memwal.maintenance.garbage import generations, log_entries, orphans
+from memwal.maintenance.garbage import generations, log_entries, orphans, region
 from memwal.maintenance.garbage.decisions import Reason
 from memwal.maintenance.garbage.needs import Limit, Needs
 from memwal.storage.base import ObjectStore
@@ -92,6 +92,7 @@ def no_bound_of_the_log(patch: pytest.MonkeyPatch) -> None:
 
 def only_tags(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(jobs, "Needs", lambda limits: Needs((NOTHING_NEEDED, *limits[3:])))
+    patch.setattr(region, "check_progress", lambda history, removable: None)
 
 
 def no_retention(patch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from memwal.errors import CorruptDataError, ObjectNotFoundError, TableSetupError
+from memwal.errors import CorruptDataError, MemWalError, ObjectNotFoundError, TableSetupError
 from memwal.maintenance.garbage.ages import Ages, moment
 from memwal.maintenance.garbage.decisions import Reason
 from memwal.maintenance.garbage.read_protections import names_told, protected_until
@@ -24,7 +24,7 @@ from memwal.maintenance.garbage.refs import Refs, read_refs
 from memwal.maintenance.garbage.versions import StoredVersions, progress_of
 from memwal.maintenance.index_build import caught_up, maintained_index_names
 from memwal.storage.location import TableLocation
-from memwal.table_index.base_table import BaseTable, open_base, translate_lance_error
+from memwal.table_index.base_table import BaseTable, lance_errors, open_base
 from memwal.table_index.read_tags import parse_read_tag, torn_tags
 
 _PARALLEL_READS = 16
@@ -212,15 +212,15 @@ def _listed(base: BaseTable) -> tuple[dict[str, Any], dict[str, Any]]:
     """Tags and branches as Lance tells them."""
     for attempt in range(_ATTEMPTS):
         try:
-            return base.dataset.tags.list(), base.dataset.branches.list()
-        except (OSError, ValueError, RuntimeError) as error:
+            with lance_errors(f"listing what {base.location} keeps"):
+                return base.dataset.tags.list(), base.dataset.branches.list()
+        except MemWalError as error:
             if torn := torn_tags(base.location):
                 raise CorruptDataError(
                     f"the machine crashed while a tag of {base.location} was placed, and nobody "
                     f"can tell what it keeps: {', '.join(torn)}. Nothing was deleted: delete that "
                     "object, and place the tag again if it is still wanted"
                 ) from error
-            translated = translate_lance_error(error, f"listing what {base.location} keeps")
-            if not isinstance(translated, ObjectNotFoundError) or attempt == _ATTEMPTS - 1:
-                raise translated from error
+            if not isinstance(error, ObjectNotFoundError) or attempt == _ATTEMPTS - 1:
+                raise
     raise TableSetupError(f"the tags of {base.location} cannot be listed; try again")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from memwal.errors import CorruptDataError
 from memwal.format.names import APPLIED_DIR, region_dir
 from memwal.maintenance.garbage import (
     folders,
@@ -20,6 +21,24 @@ from memwal.maintenance.garbage.needs import Needs
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.base import ObjectStore
 from memwal.writer.applied import keep_applied
+
+
+def check_progress(history: History, removable: int) -> None:
+    """Make sure that no more counts as merged than was ever flushed.
+
+    The manifest is read after the base table, and what is merged was flushed before.
+
+    Raises
+    ------
+    CorruptDataError
+        One of the two is not what it was. Generations could go that nobody merged.
+    """
+    latest = history.latest
+    if removable >= latest.current_generation:
+        raise CorruptDataError(
+            f"generations up to {removable} are said to be merged, and the region's manifest comes "
+            f"to {latest.current_generation}; run memwal verify, and restore the one that is wrong"
+        )
 
 
 class RegionCollector:
@@ -70,6 +89,7 @@ class RegionCollector:
         if history is None:
             # A claim that died before its first manifest.
             return
+        check_progress(history, self._needs.removable(self._region))
         yield from self._folders(history, folders.of_generations(names))
         yield from self._log(history, has_books=APPLIED_DIR in names)
         yield from self._manifest_versions(history)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -11,7 +10,9 @@ from itertools import pairwise
 from uuid import UUID
 
 from memwal.errors import CorruptDataError, ObjectNotFoundError
+from memwal.format.json_text import read_json
 from memwal.format.names import (
+    LARGEST,
     manifest_dir,
     manifest_key,
     parse_generation_name,
@@ -209,10 +210,10 @@ def check_hint(store: ObjectStore, region_id: UUID, *, now: datetime) -> list[Fi
 
 def _hint(store: ObjectStore, key: str) -> int | None:
     try:
-        version = json.loads(store.get(key))["version"]
+        version = read_json(store.get(key))["version"]
     except (ObjectNotFoundError, ValueError, KeyError, TypeError):
         return None
-    return version if isinstance(version, int) and version > 0 else None
+    return version if isinstance(version, int) and 0 < version <= LARGEST else None
 
 
 def check_history(

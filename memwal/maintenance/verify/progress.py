@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from uuid import UUID
 
-from memwal.errors import MemWalError
+from memwal.errors import CorruptDataError
 from memwal.format.names import MEM_WAL_INDEX_NAME, manifest_key
 from memwal.format.region_manifest import RegionManifest
 from memwal.maintenance.index_build import index_names, maintained_index_names
@@ -68,10 +68,8 @@ def check_snapshot(base: BaseTable, manifests: Mapping[UUID, RegionManifest]) ->
     """Check the published snapshot. The manifests must have been read after the base table."""
     try:
         snapshot = read_snapshot(base.location.store, base.details)
-    except (MemWalError, OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
-        yield Finding.of(
-            "snapshot-unreadable", "snapshot", str(error).partition("\n")[0] or repr(error)
-        )
+    except CorruptDataError as error:
+        yield Finding.of("snapshot-unreadable", "snapshot", str(error).partition("\n")[0])
         return
     if snapshot is None:
         # None was published, or its file went with the version that it was written for.

@@ -61,9 +61,9 @@ from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.location import TableLocation
 from memwal.table_index.base_table import (
     BaseTable,
+    lance_errors,
     open_base,
     open_dataset,
-    translate_lance_error,
 )
 from memwal.table_index.details import update_details
 from memwal.writer.key_sidecar import NewestKeys, write_key_index
@@ -174,10 +174,8 @@ def _repair_key_index(location: TableLocation, finding: Finding, _now: datetime)
     newest = NewestKeys(
         np.arange(len(keys.rows), dtype=np.int64), keys.encoded.take(order), keys.rows[order]
     )
-    try:
+    with lance_errors(f"writing {finding.object}"):
         write_key_index(location, finding.object, newest)
-    except (OSError, ValueError) as error:
-        raise translate_lance_error(error, f"writing {finding.object}") from error
     location.store.sync(folder)
     return True
 
@@ -185,14 +183,11 @@ def _repair_key_index(location: TableLocation, finding: Finding, _now: datetime)
 def _stored_keys(location: TableLocation, folder: str) -> StoredKeys | None:
     """Keys of a generation that is still there."""
     try:
-        dataset = open_dataset(location, folder)
-        return read_stored_keys(open_base(location), dataset)
+        with lance_errors(f"reading {folder}"):
+            dataset = open_dataset(location, folder)
+            return read_stored_keys(open_base(location), dataset)
     except ObjectNotFoundError:
         return None
-    except (OSError, ValueError, RuntimeError) as error:
-        if isinstance(error, MemWalError):
-            raise
-        raise translate_lance_error(error, f"reading {folder}") from error
 
 
 def _repair_snapshot(location: TableLocation, finding: Finding, _now: datetime) -> bool:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from memwal.errors import MemWalError, ObjectNotFoundError, StoreAccessError
 from memwal.storage.base import ObjectStore
+from memwal.table_index.base_table import first_line, is_panic
 
 
 class Unreadable(Exception):
@@ -27,7 +28,7 @@ def reading(store: ObjectStore, folder: str | None) -> Iterator[None]:
         raise
     except BaseException as error:
         known = isinstance(error, (MemWalError, OSError, ValueError, RuntimeError, KeyError))
-        if not known and type(error).__name__ != "PanicException":
+        if not known and not is_panic(error):
             raise
         for info in store.list("_versions" if folder is None else folder):
             try:
@@ -35,9 +36,4 @@ def reading(store: ObjectStore, folder: str | None) -> Iterator[None]:
                     store.get(info.key)
             except ObjectNotFoundError:
                 continue
-        raise Unreadable(_first_line(error)) from error
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).splitlines()
-    return lines[0] if lines else type(error).__name__
+        raise Unreadable(first_line(error)) from error

@@ -1,0 +1,105 @@
+"""A table with a damaged file is read or refused, with a next step; nothing is lost or written."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from random import choice
+from typing import Any
+
+import pytest
+from fuzz import damage
+from fuzz.children import play_in_children
+from fuzz.damage import READS, WRITES, Case, Found, check, damaged
+from support.tables import folder
+
+import memwal
+from memwal.errors import CorruptDataError
+
+# Of what Lance does not read: that may end the process.
+KINDS = ("log entry", "bloom filter", "region manifest")
+
+
+@pytest.mark.parametrize("kinds", [("version hint",), KINDS], ids=["never needed", "others"])
+def test_a_damaged_file_is_no_disaster(kinds: tuple[str, ...]) -> None:
+    with damaged(os.urandom(4).hex(), 0, kind=choice(kinds), table="typed") as case:
+        outcomes = dict(check(case))
+    assert outcomes.keys() == READS.keys() | WRITES.keys()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(4))
+def test_damaged_files_of_every_kind_are_no_disaster(part: int) -> None:
+    play_in_children("fuzz.damage", os.urandom(4).hex(), count=60)
+
+
+# What the harness would notice.
+
+
+@pytest.fixture
+def case(table: memwal.Table, monkeypatch: pytest.MonkeyPatch) -> Case:
+    """A table that nobody damaged, and no acts."""
+    monkeypatch.setattr(damage, "READS", {})
+    monkeypatch.setattr(damage, "WRITES", {})
+    return Case(table.uri, folder(table).name, "data", "x", "nothing")
+
+
+def test_another_error_is_found(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(damage.READS, "act", lambda case: {}["x"])
+    with pytest.raises(Found, match="KeyError"):
+        list(check(case))
+
+
+def test_an_error_of_ours_is_none(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(case: Case) -> None:
+        raise CorruptDataError("the file is damaged; restore it from a backup")
+
+    monkeypatch.setitem(damage.READS, "act", refuse)
+    ((_, outcome),) = check(case)
+    assert outcome.startswith("CorruptDataError: the file")
+
+
+def test_a_panic_is_found(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    class PanicException(BaseException):
+        """What Rust's panics are in Python."""
+
+    def panic(case: Case) -> None:
+        raise PanicException("called `Option::unwrap()` on a `None` value")
+
+    monkeypatch.setitem(damage.READS, "act", panic)
+    with pytest.raises(Found, match="PanicException"):
+        list(check(case))
+
+
+def test_a_write_is_found(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(damage.READS, "act", lambda case: Path(case.uri, "new").touch())
+    with pytest.raises(Found, match="wrote or deleted"):
+        list(check(case))
+
+
+def test_a_delete_is_found(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    def delete(case: Case) -> None:
+        next(Path(case.uri).rglob("*.manifest")).unlink()
+
+    monkeypatch.setitem(damage.WRITES, "act", delete)
+    with pytest.raises(Found, match="deleted"):
+        list(check(case))
+
+
+def test_a_file_beside_the_table_is_found(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    def beside(case: Case) -> None:
+        Path(f"{case.uri}-beside").touch()
+
+    monkeypatch.setitem(damage.WRITES, "act", beside)
+    with pytest.raises(Found, match="beside the table"):
+        list(check(case))
+
+
+def test_what_needs_a_hint_is_found(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    def needs(case: Case) -> Any:
+        raise CorruptDataError("the hint is damaged; restore it from a backup")
+
+    monkeypatch.setitem(damage.READS, "act", needs)
+    hinted = Case(case.uri, case.name, "version hint", "x", "nothing")
+    with pytest.raises(Found, match="the hint is damaged"):
+        list(check(hinted))
