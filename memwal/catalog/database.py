@@ -97,11 +97,12 @@ class Database:
         try:
             self._url: URL = make_url(url)
             self.engine: Engine = create_engine(self._url, pool_pre_ping=True)
-        except ArgumentError as error:
+        except (ArgumentError, ValueError, TypeError) as error:
+            # The text of each of them may hold a part of the URL, and that the password.
             raise InvalidInputError(
                 f"The catalog URL (${URL_VARIABLE}) cannot be used: {type(error).__name__}; give "
                 "an SQLAlchemy URL such as sqlite:////var/lib/memwal/catalog.db."
-            ) from error
+            ) from None
         except ImportError as error:
             raise MissingExtraError(
                 f"The catalog URL (${URL_VARIABLE}) needs the driver {error.name}, which is not "
@@ -115,8 +116,8 @@ class Database:
 
     @property
     def shown_url(self) -> str:
-        """The URL without its password, for messages."""
-        return self._url.render_as_string(hide_password=True)
+        """The URL without what may be a secret, for messages: its password and its query."""
+        return self._url.set(query={}).render_as_string(hide_password=True)
 
     @property
     def _is_sqlite(self) -> bool:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from memwal.catalog.records import ManagedTable
 from memwal.errors import InvalidInputError, ObjectNotFoundError
+from memwal.given_data import read_json
 
 FORMAT = 2
 PATH_VARIABLE = "MEMWAL_CATALOG_SNAPSHOT"
@@ -38,14 +39,19 @@ def read_snapshot(path: str | Path) -> list[ManagedTable]:
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
-    except FileNotFoundError:
+    except (OSError, ValueError) as error:
+        if not isinstance(error, FileNotFoundError):
+            raise InvalidInputError(
+                f"The catalog snapshot {path} cannot be read ({type(error).__name__}); export it "
+                "again."
+            ) from error
         raise ObjectNotFoundError(
             f"There is no catalog snapshot at {path}; set {PATH_VARIABLE} where tables are "
             "registered, or call Catalog(url).export_snapshot(path)."
         ) from None
     try:
-        content = json.loads(text)
-    except json.JSONDecodeError as error:
+        content = read_json(text)
+    except ValueError as error:
         raise InvalidInputError(
             f"{path} is not a catalog snapshot ({error}); export it again."
         ) from error
@@ -54,7 +60,10 @@ def read_snapshot(path: str | Path) -> list[ManagedTable]:
             f"{path} is not a catalog snapshot of format {FORMAT}; export it again with the "
             "memwal that reads it."
         )
-    return [ManagedTable.from_dict(values) for values in content["tables"]]
+    tables = content.get("tables")
+    if not isinstance(tables, list):
+        raise InvalidInputError(f"{path} is a catalog snapshot without tables; export it again.")
+    return [ManagedTable.from_dict(values) for values in tables]
 
 
 def write_snapshot(path: str | Path, tables: Sequence[ManagedTable]) -> None:

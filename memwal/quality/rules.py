@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
 
+from memwal.durations import MOST_SECONDS
 from memwal.errors import InvalidInputError
+from memwal.given_data import read_json
 from memwal.quality.expectation import Expectation, read_suite
 
 
@@ -73,6 +74,8 @@ class QualityRules:
             right = isinstance(value, int if whole else int | float)
             if value is not None and (not right or isinstance(value, bool) or not value >= low):
                 raise InvalidInputError(f"quality {key} is {value!r}; give {low} or more, or None")
+            if value is not None and value > MOST_SECONDS:
+                raise InvalidInputError(f"quality {key} is {value!r}; give {MOST_SECONDS} at most")
 
     @property
     def gates(self) -> bool:
@@ -106,7 +109,7 @@ class QualityRules:
         if not isinstance(values, Mapping):
             raise InvalidInputError("quality is an object with the keys mode and suite")
         known = [field.name for field in fields(cls)]
-        unknown = sorted(set(values) - set(known))
+        unknown = sorted(str(key) for key in values if key not in known)
         if unknown:
             raise InvalidInputError(
                 f"unknown keys of quality: {', '.join(map(repr, unknown))}; known are: "
@@ -129,7 +132,7 @@ def read_rules(text: str) -> QualityRules:
         except (OSError, UnicodeDecodeError) as error:
             raise InvalidInputError("the file with the quality rules cannot be read") from error
     try:
-        return QualityRules.from_dict(json.loads(text))
+        return QualityRules.from_dict(read_json(text))
     except ValueError as error:
         if isinstance(error, InvalidInputError):
             raise

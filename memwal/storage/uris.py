@@ -102,6 +102,12 @@ def _path(uri: str, path: str) -> str:
 
 
 def _refused(uri: str, why: str) -> InvalidInputError:
-    # Neither a query nor what stands before an '@' is repeated: both can be secrets.
-    shown = re.sub(r"//[^/]*@", "//...@", re.split(r"[?#]", uri)[0])
+    # Neither a query nor what stands before an '@' or behind a ':' is repeated: they can be
+    # secrets, which may have any sign in them.
+    found = _SCHEME.fullmatch(uri)
+    _, at, rest = (found[3] if found else uri).rpartition("@")
+    authority, slash, path = re.split(r"[?#]", rest)[0].partition("/")
+    if found:
+        authority = f"{found[1]}://{'...' if at else ''}{at}{authority.partition(':')[0]}"
+    shown = f"{authority}{slash}{path}"
     return InvalidInputError(f"{shown!r} is not the address of a table: {why}. Known are {KNOWN}")

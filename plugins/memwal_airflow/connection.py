@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 from memwal.errors import InvalidInputError
+from memwal.given_data import read_json
 from memwal.storage.options_file import as_options
 from memwal_airflow.aws_credentials import AwsIdentity, temporary_options
 
@@ -224,7 +225,7 @@ def _parsed(text: Any, connection: AirflowConnection) -> Any:
     if not isinstance(text, str):
         return text
     try:
-        return json.loads(text)
+        return read_json(text)
     except ValueError:
         # The message of the parser quotes what it read; so would the cause.
         raise InvalidInputError(

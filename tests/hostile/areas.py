@@ -1,0 +1,14 @@
+"""All areas."""
+
+from __future__ import annotations
+
+from hostile import addresses, filters, policies, records, regions
+from hostile.harness import Area
+
+AREAS: tuple[Area, ...] = (
+    *regions.AREAS,
+    *filters.AREAS,
+    *policies.AREAS,
+    *addresses.AREAS,
+    *records.AREAS,
+)
