@@ -21,7 +21,14 @@ from sqlalchemy import (
     select,
     text,
 )
-from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import (
+    ArgumentError,
+    DataError,
+    DBAPIError,
+    IntegrityError,
+    InterfaceError,
+    OperationalError,
+)
 from sqlalchemy.orm import Session
 
 from memwal.catalog.models import HEAD_REVISION
@@ -31,6 +38,7 @@ from memwal.errors import (
     StoreUnavailableError,
     TableSetupError,
 )
+from memwal.storage.os_errors import from_os_error
 
 URL_VARIABLE = "MEMWAL_CATALOG_URL"
 URL_FILE_VARIABLE = "MEMWAL_CATALOG_URL_FILE"
@@ -162,7 +170,10 @@ class Database:
 
         file = self._sqlite_file
         if file is not None:
-            file.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                file.parent.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise from_os_error(error, "make the folder", str(file.parent)) from error
         config = Config()
         # Interpolation is on in this option, so a percent sign in the path is doubled.
         folder = str(Path(__file__).parent / "migrations").replace("%", "%%")
@@ -209,10 +220,23 @@ class Database:
     def _translated(self) -> Iterator[None]:
         try:
             yield
+        except (DataError, OverflowError, UnicodeEncodeError) as error:
+            raise InvalidInputError(
+                f"The catalog {self.shown_url} cannot keep, or look for, what it was given: a "
+                "number has 64 bits, and a text is Unicode without a NUL."
+            ) from error
+        except IntegrityError:
+            # Who caused it knows what it means.
+            raise
         except (OperationalError, InterfaceError) as error:
             raise StoreUnavailableError(
                 f"The catalog {self.shown_url} did not answer: {_cause(error)}. Check that it is "
                 f"reachable and not locked by another process for longer than {BUSY_SECONDS:g} s."
+            ) from error
+        except DBAPIError as error:
+            raise TableSetupError(
+                f"The catalog {self.shown_url} cannot be used: {_cause(error)}. Look at whether "
+                "it is the right database, and at what this user may do in it."
             ) from error
 
 

@@ -97,8 +97,8 @@ class ManagedTable:
         wrong = [key for key, kind in kinds.items() if not isinstance(found.get(key), kind)]
         if wrong:
             raise InvalidInputError(
-                f"The record of a managed table lacks {', '.join(map(repr, wrong))}, or has something else "
-                "there; export it again."
+                f"The record of a managed table lacks {', '.join(map(repr, wrong))}, or "
+                "has something else there; export it again."
             )
         try:
             times = {key: datetime.fromisoformat(found[key]) for key in _TIMES}

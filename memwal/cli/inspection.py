@@ -214,7 +214,8 @@ def _first_rows(batches: Sequence[pa.RecordBatch], count: int) -> list[dict[str,
 
     if not batches:
         return []
-    rows: list[dict[str, Any]] = pa.Table.from_batches(batches).slice(0, count).to_pylist()
+    table = pa.Table.from_batches(batches)
+    rows: list[dict[str, Any]] = table.slice(0, min(count, table.num_rows)).to_pylist()
     return rows
 
 

@@ -172,7 +172,7 @@ def checkpoint(
 
         result = opened.checkpoint(
             flush=flush,
-            timeout=None if timeout is None else duration(timeout, "--timeout-seconds"),
+            timeout=None if timeout is None else duration(timeout, "--timeout"),
             commit_bytes=_commit_bytes(policy),
             quality=_rules(quality, policy),
             progress=tell,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from urllib.parse import unquote
 
 from memwal.errors import InvalidInputError
+from memwal.given_data import is_unicode
 
 LOCAL = "file"
 MEMORY = "memory"
@@ -59,6 +60,11 @@ def parse_uri(uri: str | os.PathLike[str]) -> TableUri:
         The address is empty, of an unknown scheme, holds ``..``, or carries a password.
     """
     text = os.fspath(uri)
+    if not is_unicode(text):
+        raise InvalidInputError(
+            "the address of a table must be text, and this one holds bytes that are no UTF-8; "
+            f"known are {KNOWN}"
+        )
     found = _SCHEME.fullmatch(text)
     if found is None:
         return _local(text)

@@ -135,6 +135,9 @@ def open_dataset(
     uri = location.child(path) if path else location.uri
     try:
         return lance.LanceDataset(uri, version=version, **location.lance_arguments())
+    except OverflowError:
+        # Versions are counted in 64 bits.
+        raise ObjectNotFoundError(f"opening {uri}: there is no version {version}") from None
     except (ValueError, OSError) as error:
         raise translate_lance_error(error, f"opening {uri}") from error
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from hostile.harness import SECRET, Area, Broken, check_secret, safely
-from hostile.values import NASTY, NUMBERS, mutated, texts
+from hostile.values import NASTY, NUMBERS, mutated, one_of_these, texts
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
@@ -24,7 +24,7 @@ from memwal.storage.location import TableLocation, redact
 from memwal.storage.open import open_store
 from memwal.storage.options import cloud_settings
 from memwal.storage.options_file import read_options_file
-from memwal.storage.uris import LOCAL, parse_uri
+from memwal.storage.uris import LOCAL, MEMORY, parse_uri
 
 _SCHEMES = ("s3", "gs", "az", "abfss", "file", "memory", "S3", "http", "", "s3a", "\0", "1")
 _SLASHES = ("://", ":/", ":///", "//", ":\\\\", ":", "/")
@@ -62,11 +62,6 @@ _PARTS = (
 )
 
 
-def _with_secret(parts: list[str], position: int) -> str:
-    at = position % (len(parts) + 1)
-    return "".join([*parts[:at], SECRET, *parts[at:]])
-
-
 def addresses() -> SearchStrategy[str]:
     """Addresses that are nearly right."""
     rest = st.lists(st.sampled_from(_PARTS), max_size=4).map("".join)
@@ -84,6 +79,18 @@ def secret_addresses() -> SearchStrategy[str]:
         st.just(SECRET),
         odd,
     )
+
+
+def refused_addresses() -> SearchStrategy[str]:
+    """Those that no store is asked for."""
+
+    def is_refused(text: str) -> bool:
+        try:
+            return parse_uri(text).scheme in (LOCAL, MEMORY)
+        except MemWalError:
+            return True
+
+    return (addresses() | secret_addresses()).filter(is_refused)
 
 
 def _address(_: Any, text: str) -> None:
@@ -129,7 +136,7 @@ _KEYS = (
 
 
 def _options() -> SearchStrategy[tuple[str, dict[str, str]]]:
-    value = texts("true", "60s", "http://h", f"http://u:{SECRET}@h") | st.sampled_from(NUMBERS).map(
+    value = texts("true", "60s", "http://h", f"http://u:{SECRET}@h") | one_of_these(*NUMBERS).map(
         str
     )
     keys = st.sampled_from(_KEYS) | texts()

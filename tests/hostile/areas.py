@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hostile import addresses, filters, policies, records, regions
+from hostile import addresses, command_line, filters, policies, records, regions
 from hostile.harness import Area
 
 AREAS: tuple[Area, ...] = (
@@ -11,4 +11,5 @@ AREAS: tuple[Area, ...] = (
     *policies.AREAS,
     *addresses.AREAS,
     *records.AREAS,
+    *command_line.AREAS,
 )

@@ -7,6 +7,7 @@ whatever is raised must be an error of ours that shows no secret. Everything els
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -19,6 +20,8 @@ from hypothesis.strategies import SearchStrategy
 
 from memwal.errors import MemWalError
 
+# What a message repeats of an input.
+_VARYING = re.compile(r"memwal \[.*?\] |'[^']*'", re.DOTALL)
 T = TypeVar("T")
 
 SECRET = "hide-me-0a1b2c3d4e"
@@ -143,4 +146,5 @@ def _place(error: Exception) -> str:
     deepest = error.__cause__ or error
     frames = traceback.extract_tb(deepest.__traceback__)
     ours = [f"{Path(f.filename).name}:{f.lineno}" for f in frames if "/memwal" in f.filename]
-    return f"{type(deepest).__name__} at {' '.join(ours[-2:])}: {str(error)[:300]}"
+    said = _VARYING.sub("...", str(error))[:300]
+    return f"{type(deepest).__name__} at {' '.join(ours[-2:])}: {said}"

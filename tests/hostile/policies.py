@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 from hostile.harness import Area, Broken, safely
-from hostile.values import NUMBERS, mutated, nested, texts, trees, words
+from hostile.values import NUMBERS, mutated, nested, one_of_these, texts, trees, words
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
@@ -113,7 +113,7 @@ def _policy(_: Any, values: Any) -> None:
 
 def _settings() -> SearchStrategy[list[str]]:
     key = st.sampled_from([*POLICY, "tags", "quiet_hours", "quality"]) | texts()
-    value = st.sampled_from(NUMBERS).map(str) | texts(
+    value = one_of_these(*NUMBERS).map(str) | texts(
         "22:00-06:00 ../../etc", "23:59-23:58 UTC", "* * * * *", "{}", '{"mode": "hold"}', "true"
     )
     return st.lists(st.builds("{}={}".format, key, value) | texts(), max_size=3)
@@ -175,7 +175,7 @@ def _patterns() -> SearchStrategy[dict[str, Any]]:
         pattern,
     ) | st.builds(
         lambda one, key, value: {**one, "kwargs": {**one["kwargs"], key: value}},
-        st.sampled_from(SUITE),
+        one_of_these(*SUITE),
         extra | st.sampled_from(("value", "min_value", "value_set", "column", "mostly")),
         reference | trees(),
     )

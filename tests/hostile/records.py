@@ -11,7 +11,7 @@ from typing import Any
 
 from hostile.harness import Area, safely
 from hostile.policies import POLICY
-from hostile.values import NUMBERS, mutated, texts, trees
+from hostile.values import NUMBERS, mutated, one_of_these, texts, trees
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
@@ -116,7 +116,7 @@ AREAS = (
         "options of a Spark load",
         st.dictionaries(
             st.sampled_from(_OPTIONS),
-            texts("true", '["a"]', "[" * 3_000, "{}", "[1]") | st.sampled_from(NUMBERS).map(str),
+            texts("true", '["a"]', "[" * 3_000, "{}", "[1]") | one_of_these(*NUMBERS).map(str),
             max_size=4,
         ),
         _load,
@@ -128,8 +128,8 @@ AREAS = (
         | st.builds(
             "00000000-0000-8000-8000-000000000001/{}_gen_{}/{}".format,
             st.sampled_from(("0123abcd", "x", "")),
-            st.sampled_from(NUMBERS),
-            st.sampled_from(NUMBERS),
+            one_of_these(*NUMBERS),
+            one_of_these(*NUMBERS),
         ),
         _origin,
         "memwal.quality.quarantine:parse_generation_name",

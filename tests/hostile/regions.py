@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 from hostile.harness import Area, Broken, safely
-from hostile.values import NASTY, texts, words
+from hostile.values import NASTY, one_of_these, texts, words
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
@@ -160,7 +160,7 @@ AREAS = (
     Area(
         "columns of a command line",
         st.lists(
-            st.builds("{}:{}".format, st.sampled_from(NASTY), type_texts()) | texts(),
+            st.builds("{}:{}".format, one_of_these(*NASTY), type_texts()) | texts(),
             min_size=1,
             max_size=3,
         ),
