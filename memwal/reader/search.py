@@ -13,7 +13,7 @@ import pyarrow as pa
 from memwal.errors import InvalidInputError, MemWalError
 from memwal.reader.hits import Hits, fetch
 from memwal.reader.newest import NewestRows
-from memwal.reader.predicate import whole_predicate
+from memwal.reader.predicate import understood, whole_predicate
 from memwal.reader.retry import while_collected
 from memwal.reader.scan import collect_newest, output_schema
 from memwal.reader.sources import ReadSources
@@ -69,7 +69,7 @@ def search(
     """
     schema = output_schema(sources.base, columns)
     filter = whole_predicate(filter)
-    with _translated(sources, "searching"):
+    with understood(filter), _translated(sources, "searching"):
         hits = nearest(
             sources,
             newest,
@@ -102,7 +102,7 @@ def search_text(
     """
     schema = output_schema(sources.base, columns)
     filter = whole_predicate(filter)
-    with _translated(sources, "searching"):
+    with understood(filter), _translated(sources, "searching"):
         hits = best_texts(sources, newest, query, columns=column, k=k, filter=filter)
         return fetch(sources, hits, schema, [(SCORE, hits.values)])
 
@@ -148,7 +148,7 @@ def search_hybrid(
     depth = max(k, _CANDIDATES if candidates is None else candidates)
     schema = output_schema(sources.base, columns)
     filter = whole_predicate(filter)
-    with _translated(sources, "searching"):
+    with understood(filter), _translated(sources, "searching"):
         near = nearest(
             sources,
             newest,

@@ -94,6 +94,8 @@ class _Reader:
         turns = 0
         while self._takes_word("not"):
             turns += 1
+        if turns > _MAX_DEPTH:
+            raise NotUnderstoodError
         found = self._comparison()
         for _ in range(turns):
             found = Not(self._truth(found))

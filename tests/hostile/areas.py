@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hostile import addresses, command_line, filters, policies, records, regions
+from hostile import addresses, command_line, filters, policies, records, regions, rows
 from hostile.harness import Area
 
 AREAS: tuple[Area, ...] = (
@@ -11,5 +11,6 @@ AREAS: tuple[Area, ...] = (
     *policies.AREAS,
     *addresses.AREAS,
     *records.AREAS,
+    *rows.AREAS,
     *command_line.AREAS,
 )

@@ -212,7 +212,8 @@ AREAS = (
         "command lines",
         st.tuples(command_lines(), st.fixed_dictionaries(_FILES)),
         _run,
-        "memwal.cli.named:managed_table",
+        "memwal.cli.failures:is_unicode",
         _home,
+        examples=20,
     ),
 )

@@ -85,7 +85,8 @@ AREAS = (
         "filters",
         filters(),
         _read,
-        "memwal.region.predicate_tokens:unquoted",
+        "memwal.reader.scan:whole_predicate",
         filtered_table,
+        examples=20,
     ),
 )

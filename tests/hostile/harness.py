@@ -45,6 +45,8 @@ class Area:
         Takes what ``place`` gives, and an input.
     place : callable
         Takes an empty folder; makes what the attempts need, a table for example.
+    examples : int, default 40
+        How many inputs the default tests try.
     weakness : str
         Function that a test breaks to see that the area notices: ``module:name`` or
         ``module:Class.name``.
@@ -55,6 +57,7 @@ class Area:
     attempt: Callable[[Any, Any], object]
     weakness: str
     place: Callable[[Path], AbstractContextManager[Any]] = lambda _: nullcontext()
+    examples: int = 40
 
     def __str__(self) -> str:
         return self.name
