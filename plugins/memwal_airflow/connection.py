@@ -125,7 +125,7 @@ def _of_memwal(connection: AirflowConnection) -> dict[str, str]:
 
 def _of_aws(connection: AirflowConnection) -> dict[str, str]:
     fields = _filled(connection.extra_dejson)
-    more = fields.get("assume_role_kwargs") or {}
+    more = _object(fields, "assume_role_kwargs", connection)
     method = fields.get("assume_role_method", "assume_role")
     token_file = fields.pop(_WEB_IDENTITY_FILE, None)
     federation = fields.get("assume_role_with_web_identity_federation", "file")
@@ -141,7 +141,8 @@ def _of_aws(connection: AirflowConnection) -> dict[str, str]:
         web_identity_token_file=token_file,
         seconds=more.get("DurationSeconds"),
     )
-    endpoint = (fields.get("service_config") or {}).get("s3", {}).get("endpoint_url")
+    services = _object(fields, "service_config", connection)
+    endpoint = _object(services, "s3", connection).get("endpoint_url")
     given = {
         "aws_access_key_id": connection.login,
         "aws_secret_access_key": connection.password,
@@ -237,6 +238,16 @@ def _parsed(text: Any, connection: AirflowConnection) -> Any:
 def _filled(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that were filled in; a form sends the others as null or empty."""
     return {name: value for name, value in fields.items() if value is not None and value != ""}
+
+
+def _object(
+    fields: Mapping[str, Any], name: str, connection: AirflowConnection
+) -> Mapping[str, Any]:
+    """A field that is an object in itself."""
+    found = fields.get(name) or {}
+    if not isinstance(found, Mapping):
+        raise InvalidInputError(f"{name} in {_extra_of(connection)} must be an object")
+    return found
 
 
 def _named(connection: AirflowConnection) -> str:

@@ -214,6 +214,6 @@ AREAS = (
         _run,
         "memwal.cli.failures:is_unicode",
         _home,
-        examples=20,
+        examples=8,
     ),
 )

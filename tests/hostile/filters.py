@@ -87,6 +87,6 @@ AREAS = (
         _read,
         "memwal.reader.scan:whole_predicate",
         filtered_table,
-        examples=20,
+        examples=8,
     ),
 )

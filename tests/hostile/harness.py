@@ -45,7 +45,7 @@ class Area:
         Takes what ``place`` gives, and an input.
     place : callable
         Takes an empty folder; makes what the attempts need, a table for example.
-    examples : int, default 40
+    examples : int, default 15
         How many inputs the default tests try.
     weakness : str
         Function that a test breaks to see that the area notices: ``module:name`` or
@@ -57,7 +57,7 @@ class Area:
     attempt: Callable[[Any, Any], object]
     weakness: str
     place: Callable[[Path], AbstractContextManager[Any]] = lambda _: nullcontext()
-    examples: int = 40
+    examples: int = 15
 
     def __str__(self) -> str:
         return self.name
