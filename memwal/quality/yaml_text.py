@@ -24,7 +24,7 @@ def read_yaml(text: str) -> Any:
     with needs("quality"):
         import yaml
 
-    class Plain(yaml.SafeLoader):  # type: ignore[misc]
+    class Plain(yaml.SafeLoader):
         def compose_node(self, parent: Any, index: Any) -> Any:
             if self.check_event(yaml.AliasEvent):
                 raise ValueError("names of values (*name) are not known here; write the value out")

@@ -302,5 +302,6 @@ AREAS = (
         _catalog,
         "memwal.catalog.database:make_url",
         _no_network,
+        examples=8,
     ),
 )

@@ -199,7 +199,7 @@ def _only_data(one: Expectation) -> None:
     """What runs code or queries in Great Expectations must not be in an expectation."""
     if set(one.kwargs) & {"row_condition", "condition_parser", "query", "class_name"}:
         raise Broken(f"{one} was taken")
-    if "$PARAMETER" in json.dumps(list(one.kwargs.values()))[:50_000]:
+    if any(isinstance(value, dict) and "$PARAMETER" in value for value in one.kwargs.values()):
         raise Broken(f"{one} has a parameter")
 
 
@@ -263,7 +263,7 @@ def _files() -> SearchStrategy[tuple[str, str | bytes]]:
         | texts()
         | st.binary(max_size=20)
         | mutated(SUITE[:3], {"name": "s", "expectations": SUITE[:2]}).map(_as_json)
-        | st.integers(1, 6_000).map(lambda depth: "[" * depth + "]" * depth)
+        | st.integers(1, 1_500).map(lambda depth: "[" * depth + "]" * depth)
     )
     return st.tuples(st.sampled_from(("s.json", "s.yaml", "s")), content)
 
@@ -277,7 +277,8 @@ AREAS = (
         "policies",
         mutated(POLICY) | trees() | st.builds(nested, st.integers(1, 50)),
         _policy,
-        "memwal.maintenance.policy:check_seconds",
+        "memwal.maintenance.policy:check_integer",
+        examples=30,
     ),
     Area("policies of a command line", _settings(), _set, "memwal.maintenance.policy:check_tags"),
     Area("schedules", _cron(), _schedule, "memwal.fleet.schedule:_field"),
@@ -287,5 +288,12 @@ AREAS = (
         _hold,
         "memwal.quality.expectation:Expectation._check_values",
     ),
-    Area("files with suites", _files(), _file, "memwal.quality.yaml_text:check_data", _folder),
+    Area(
+        "files with suites",
+        _files(),
+        _file,
+        "memwal.quality.yaml_text:check_data",
+        _folder,
+        examples=10,
+    ),
 )

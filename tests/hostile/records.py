@@ -120,7 +120,7 @@ AREAS = (
             max_size=4,
         ),
         _load,
-        "memwal.spark.read_options:ReadOptions.__init__",
+        "memwal.spark.read_options:_parse",
     ),
     Area(
         "origins of rows",
