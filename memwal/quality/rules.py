@@ -74,7 +74,7 @@ class QualityRules:
             right = isinstance(value, int if whole else int | float)
             if value is not None and (not right or isinstance(value, bool) or not value >= low):
                 raise InvalidInputError(f"quality {key} is {value!r}; give {low} or more, or None")
-            if value is not None and value > MOST_SECONDS:
+            if not whole and value is not None and value > MOST_SECONDS:
                 raise InvalidInputError(f"quality {key} is {value!r}; give {MOST_SECONDS} at most")
 
     @property

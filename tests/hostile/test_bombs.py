@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import pytest
 from hostile.harness import safely
 from hostile.values import nested
 
-from memwal.cli.schemas import parse_type
+from memwal.cli.schemas import parse_type, schema_from
 from memwal.durations import MOST_SECONDS, duration
 from memwal.errors import InvalidInputError
 from memwal.fleet.discover import find_tables
@@ -144,6 +145,14 @@ def test_schedules_that_never_come(text: str) -> None:
 def test_types_in_types() -> None:
     with pytest.raises(InvalidInputError, match="is none"):
         parse_type("list<" * 1_000 + "int8" + ">" * 1_000)
+
+
+def test_a_schema_at_which_lance_panics(tmp_path: Path) -> None:
+    file = tmp_path / "schema.json"
+    kind = {"type": "fixed_size_list", "length": 2, "fields": []}
+    file.write_text(json.dumps({"fields": [{"name": "v", "type": kind, "nullable": True}]}))
+    with pytest.raises(InvalidInputError, match="does not describe a schema"):
+        schema_from(file, None)
 
 
 def test_a_search_ends_with_the_folders(tmp_path: Path) -> None:
