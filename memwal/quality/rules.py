@@ -12,6 +12,7 @@ from memwal.durations import MOST_SECONDS
 from memwal.errors import InvalidInputError
 from memwal.given_data import read_json
 from memwal.quality.expectation import Expectation, read_suite
+from memwal.storage.uris import parse_uri
 
 
 class Mode(StrEnum):
@@ -68,6 +69,9 @@ class QualityRules:
         uri = self.quarantine_uri
         if uri is not None and (not isinstance(uri, str) or not uri.strip()):
             raise InvalidInputError("quarantine_uri is the address of a table, or None")
+        if uri is not None:
+            # It is kept and shown, and must hold no password.
+            parse_uri(uri)
         for key, low in (("check_schedule_seconds", 60), ("check_sample_rows", 1)):
             value = getattr(self, key)
             whole = key == "check_sample_rows"

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 from hostile.areas import AREAS
-from hostile.harness import Area, Broken, fuzz, safely, survey
+from hostile.harness import SECRET, Area, Broken, fuzz, safely, survey
 
 from memwal.errors import InvalidInputError
+from memwal.quality.rules import QualityRules
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning")
 
@@ -48,9 +49,13 @@ def test_an_area_notices(area: Area, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert any("KeyError" in place for place in found), found
 
 
-def test_a_secret_is_noticed() -> None:
-    from hostile.harness import SECRET
+def test_a_quarantine_has_no_password_in_its_address() -> None:
+    for uri in (f"s3://AKIA:{SECRET}@b/t", f"s3://AKIA:x/{SECRET}@b/t"):
+        refused = safely(lambda uri=uri: QualityRules(quarantine_uri=uri))
+        assert isinstance(refused, InvalidInputError)
 
+
+def test_a_secret_is_noticed() -> None:
     def tells() -> None:
         raise InvalidInputError("wrong") from ValueError(f"no such thing: {SECRET}")
 
