@@ -250,6 +250,11 @@ def _with_primary_key(schema: pa.Schema, primary_key: Sequence[str]) -> pa.Schem
             )
         field = schema.field(index)
         check_key_type(field)
+        if '"' in name:
+            raise InvalidInputError(
+                f"key column {name!r}: Lance cannot merge rows by a column with a double quote in "
+                "its name; give it another name"
+            )
         metadata = {**(field.metadata or {}), _KEY: b"true"}
         if len(primary_key) > 1:
             metadata[_KEY_POSITION] = str(position).encode()

@@ -7,10 +7,9 @@ For example::
 """
 
 import sys
-from datetime import timedelta
 
 from memwal.maintenance.results import JobResult
-from memwal.spark.application import Application, job_parser, run_application
+from memwal.spark.application import Application, job_parser, run_application, seconds
 from memwal.spark.merge_options import add_merge_options, merge_arguments
 
 
@@ -24,10 +23,6 @@ def main() -> int:
     )
     add_merge_options(parser)
     return run_application(parser, checkpoint)
-
-
-def seconds(text: str) -> timedelta:
-    return timedelta(seconds=float(text))
 
 
 def checkpoint(application: Application) -> JobResult:

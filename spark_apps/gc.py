@@ -8,7 +8,6 @@ For example::
 """
 
 import sys
-from datetime import timedelta
 
 from memwal.maintenance.garbage import (
     DEFAULT_GRACE,
@@ -17,7 +16,7 @@ from memwal.maintenance.garbage import (
     DEFAULT_RETENTION,
     CollectionResult,
 )
-from memwal.spark.application import Application, job_parser, run_application
+from memwal.spark.application import Application, job_parser, run_application, seconds
 
 AGES = {
     "grace": (
@@ -63,10 +62,6 @@ def main() -> int:
         help="put into the result what goes and, for what stays, why it stays",
     )
     return run_application(parser, collect_garbage)
-
-
-def seconds(text: str) -> timedelta:
-    return timedelta(seconds=float(text))
 
 
 def collect_garbage(application: Application) -> CollectionResult:

@@ -14,7 +14,14 @@ SOURCES = ("memwal", "plugins/memwal_airflow", "spark_apps", "dags")
 # From the ground up. What is named here holds for all that is inside, unless that has a floor of
 # its own; a name that is of no floor is a mistake.
 FLOORS = (
-    ("memwal.errors", "memwal.extras", "memwal.telemetry.attributes", "memwal.version"),
+    (
+        "memwal.durations",
+        "memwal.errors",
+        "memwal.extras",
+        "memwal.given_data",
+        "memwal.telemetry.attributes",
+        "memwal.version",
+    ),
     ("memwal.format",),
     ("memwal.storage",),
     ("memwal.region", "memwal.table_index"),

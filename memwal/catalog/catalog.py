@@ -28,6 +28,7 @@ from memwal.catalog.records import (
 from memwal.catalog.setbacks import Setbacks
 from memwal.errors import InvalidInputError, ObjectNotFoundError
 from memwal.maintenance.policy import Policy
+from memwal.storage.os_errors import from_os_error
 
 
 class TableChanges(TypedDict, total=False):
@@ -281,9 +282,19 @@ class Catalog(History):
 
         The file is replaced at once; of several processes that export, the last one to read the
         catalog writes last.
+
+        Raises
+        ------
+        InvalidInputError, StoreError
+            The file cannot be written.
         """
-        with snapshot.snapshot_lock(path):
-            snapshot.write_snapshot(path, self.list())
+        if not Path(path).name:
+            raise InvalidInputError(f"The snapshot {path} has no name; give that of a file.")
+        try:
+            with snapshot.snapshot_lock(path):
+                snapshot.write_snapshot(path, self.list())
+        except OSError as error:
+            raise from_os_error(error, "write the snapshot", str(path)) from error
 
     def _refresh_snapshot(self) -> None:
         if self._snapshot_path is not None:

@@ -21,7 +21,14 @@ from sqlalchemy import (
     select,
     text,
 )
-from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import (
+    ArgumentError,
+    DataError,
+    DBAPIError,
+    IntegrityError,
+    InterfaceError,
+    OperationalError,
+)
 from sqlalchemy.orm import Session
 
 from memwal.catalog.models import HEAD_REVISION
@@ -32,6 +39,7 @@ from memwal.errors import (
     StoreUnavailableError,
     TableSetupError,
 )
+from memwal.storage.os_errors import from_os_error
 
 URL_VARIABLE = "MEMWAL_CATALOG_URL"
 URL_FILE_VARIABLE = "MEMWAL_CATALOG_URL_FILE"
@@ -101,11 +109,12 @@ class Database:
         try:
             self._url: URL = make_url(url)
             self.engine: Engine = create_engine(self._url, pool_pre_ping=True)
-        except ArgumentError as error:
+        except (ArgumentError, ValueError, TypeError) as error:
+            # The text of each of them may hold a part of the URL, and that the password.
             raise InvalidInputError(
                 f"The catalog URL (${URL_VARIABLE}) cannot be used: {type(error).__name__}; give "
                 "an SQLAlchemy URL such as sqlite:////var/lib/memwal/catalog.db."
-            ) from error
+            ) from None
         except ImportError as error:
             raise MissingExtraError(
                 f"The catalog URL (${URL_VARIABLE}) needs the driver {error.name}, which is not "
@@ -119,7 +128,7 @@ class Database:
 
     @property
     def shown_url(self) -> str:
-        """The URL for messages: without its password, and without options, which can be secrets."""
+        """The URL without what may be a secret, for messages: its password and its query."""
         return self._url.set(query={}).render_as_string(hide_password=True)
 
     @property
@@ -165,7 +174,10 @@ class Database:
 
         file = self._sqlite_file
         if file is not None:
-            file.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                file.parent.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise from_os_error(error, "make the folder", str(file.parent)) from error
         config = Config()
         # Interpolation is on in this option, so a percent sign in the path is doubled.
         folder = str(Path(__file__).parent / "migrations").replace("%", "%%")
@@ -212,6 +224,14 @@ class Database:
     def _translated(self) -> Iterator[None]:
         try:
             yield
+        except (DataError, OverflowError, UnicodeEncodeError) as error:
+            raise InvalidInputError(
+                f"The catalog {self.shown_url} cannot keep, or look for, what it was given: a "
+                "number has 64 bits, and a text is Unicode without a NUL."
+            ) from error
+        except IntegrityError:
+            # Who caused it knows what it means.
+            raise
         except DBAPIError as error:
             if _is_refusal(error):
                 raise StoreAccessError(
@@ -219,7 +239,10 @@ class Database:
                     "with that right; the guide to security has the grants of each."
                 ) from None
             if not isinstance(error, (OperationalError, InterfaceError)):
-                raise
+                raise TableSetupError(
+                    f"The catalog {self.shown_url} cannot be used: {_cause(error)}. Look at "
+                    "whether it is the right database."
+                ) from error
             raise StoreUnavailableError(
                 f"The catalog {self.shown_url} did not answer: {_cause(error)}. Check that it is "
                 f"reachable and not locked by another process for longer than {BUSY_SECONDS:g} s."

@@ -4,32 +4,33 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Self
 from urllib.parse import urlsplit
 
 from memwal.errors import InvalidInputError
+from memwal.given_data import is_unicode
 from memwal.maintenance.policy import Policy
 from memwal.maintenance.status import TableStatus
+from memwal.storage.uris import parse_uri
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 CONNECTION_PREFIX = "airflow:"
 CONNECTION_REF = re.compile(r"airflow:[A-Za-z0-9_.-]{1,200}")
 
+_FILE_REF = re.compile(r"/[^\0\n]*\.json")
 
-# What JSON has for the fields of a managed table.
-_KINDS = {
-    "name": str,
-    "uri": str,
-    "storage_options_ref": str | None,
-    "policy": dict,
-    "owner": str,
-    "enabled": bool,
-    "created_at": str,
-    "updated_at": str,
+# How JSON has what a record holds.
+_KINDS: Mapping[str, Any] = {
+    "str": str,
+    "str | None": str | None,
+    "bool": bool,
+    "Policy": Mapping,
+    "datetime": str,
 }
+_TIMES = ("created_at", "updated_at")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,30 +93,22 @@ class ManagedTable:
             The policy is not one (see :meth:`Policy.from_dict`), a key is missing, or its value is
             of another type.
         """
-        try:
-            for key, kind in _KINDS.items():
-                if not isinstance(values[key], kind):
-                    raise InvalidInputError(
-                        f"The record of a managed table has {values[key]!r} as {key}."
-                    )
-            return cls(
-                name=values["name"],
-                uri=values["uri"],
-                storage_options_ref=values["storage_options_ref"],
-                policy=Policy.from_dict(values["policy"]),
-                owner=values["owner"],
-                enabled=values["enabled"],
-                created_at=datetime.fromisoformat(values["created_at"]),
-                updated_at=datetime.fromisoformat(values["updated_at"]),
-            )
-        except KeyError as error:
+        kinds = {field.name: _KINDS[str(field.type)] for field in fields(cls)}
+        found = values if isinstance(values, Mapping) else {}
+        wrong = [key for key, kind in kinds.items() if not isinstance(found.get(key), kind)]
+        if wrong:
             raise InvalidInputError(
-                f"The record of a managed table lacks the key {error}."
+                f"The record of a managed table lacks {', '.join(map(repr, wrong))}, or "
+                "has something else there; export it again."
+            )
+        try:
+            times = {key: datetime.fromisoformat(found[key]) for key in _TIMES}
+        except ValueError:
+            raise InvalidInputError(
+                f"The record of a managed table has no times of ISO 8601 as {', '.join(_TIMES)}."
             ) from None
-        except (TypeError, ValueError) as error:
-            if isinstance(error, InvalidInputError):
-                raise
-            raise InvalidInputError(f"The record is of no managed table: {error}.") from error
+        policy = Policy.from_dict(found["policy"])
+        return cls(**{key: found[key] for key in kinds} | times | {"policy": policy})
 
 
 class RunState(StrEnum):
@@ -290,14 +283,23 @@ def check_uri(uri: str) -> str:
         It is empty, or has a user, a password or query parameters in it. The message does not
         repeat the URI, so that a password does not end up in a log.
     """
-    parts = urlsplit(uri)
-    if not uri.strip():
-        raise InvalidInputError("The URI of a managed table is empty; give the table's location.")
+    try:
+        parts = urlsplit(uri)
+    except ValueError:
+        raise InvalidInputError(
+            "The URI of a managed table cannot be taken apart; give an address such as "
+            "s3://bucket/path, or a path."
+        ) from None
+    if not uri.strip() or not is_unicode(uri) or "\0" in uri:
+        raise InvalidInputError(
+            "The URI of a managed table is empty, or no text; give the table's location."
+        )
     if "@" in parts.netloc or (parts.scheme and parts.query):
         raise InvalidInputError(
             "The URI of a managed table holds a user, a password or query parameters; leave "
             "them out and put credentials into a storage options file or an Airflow connection."
         )
+    parse_uri(uri)
     return uri
 
 
@@ -312,7 +314,7 @@ def check_storage_options_ref(ref: str | None) -> str | None:
     """
     if ref is None or CONNECTION_REF.fullmatch(ref):
         return ref
-    if ref.startswith("/") and ref.endswith(".json") and "\n" not in ref:
+    if _FILE_REF.fullmatch(ref) and is_unicode(ref):
         return ref
     raise InvalidInputError(
         "storage_options_ref must be the absolute path of a JSON file (ending in .json) or "

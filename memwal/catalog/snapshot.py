@@ -16,7 +16,7 @@ from pathlib import Path
 
 from memwal.catalog.records import ManagedTable
 from memwal.errors import InvalidInputError, ObjectNotFoundError
-from memwal.format.json_text import read_json
+from memwal.given_data import read_json
 
 FORMAT = 2
 PATH_VARIABLE = "MEMWAL_CATALOG_SNAPSHOT"
@@ -38,14 +38,19 @@ def read_snapshot(path: str | Path) -> list[ManagedTable]:
         The file is not a snapshot, or was written by a newer memwal.
     """
     try:
-        data = Path(path).read_bytes()
-    except FileNotFoundError:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        if not isinstance(error, FileNotFoundError):
+            raise InvalidInputError(
+                f"The catalog snapshot {path} cannot be read ({type(error).__name__}); export it "
+                "again."
+            ) from error
         raise ObjectNotFoundError(
             f"There is no catalog snapshot at {path}; set {PATH_VARIABLE} where tables are "
             "registered, or call Catalog(url).export_snapshot(path)."
         ) from None
     try:
-        content = read_json(data)
+        content = read_json(text)
     except ValueError as error:
         raise InvalidInputError(
             f"{path} is not a catalog snapshot ({error}); export it again."
@@ -56,6 +61,9 @@ def read_snapshot(path: str | Path) -> list[ManagedTable]:
             f"{path} is not a catalog snapshot of format {FORMAT}; export it again with the "
             "memwal that reads it."
         )
+    tables = content.get("tables")
+    if not isinstance(tables, list):
+        raise InvalidInputError(f"{path} is a catalog snapshot without tables; export it again.")
     return [ManagedTable.from_dict(values) for values in tables]
 
 

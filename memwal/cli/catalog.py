@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +13,7 @@ from memwal.cli.completion import table_names
 from memwal.cli.options import AsJson
 from memwal.cli.output import print_fields, print_json, print_line, print_table
 from memwal.errors import InvalidInputError
+from memwal.given_data import read_json
 
 if TYPE_CHECKING:
     from memwal.catalog import Catalog, ManagedTable, Policy
@@ -351,7 +351,7 @@ def _values(settings: Sequence[str]) -> Mapping[str, Any]:
             found[key] = None
         else:
             try:
-                found[key] = json.loads(text)
+                found[key] = read_json(text)
             except ValueError:
                 # A cron expression, or a mistake that the policy names with its key.
                 found[key] = text

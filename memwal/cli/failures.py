@@ -10,7 +10,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from memwal.cli.output import printable
+from memwal.cli.output import plain
 from memwal.errors import (
     BackPressureError,
     ConflictError,
@@ -22,6 +22,7 @@ from memwal.errors import (
     TableSetupError,
     UnsupportedStoreError,
 )
+from memwal.given_data import is_unicode
 
 
 class ExitCode(IntEnum):
@@ -66,6 +67,14 @@ def exit_code(error: MemWalError) -> ExitCode:
 class ReportingGroup(TyperGroup):
     """A group of commands whose errors are told in one line, and with ``--debug`` in full."""
 
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        """Read the command line, which has to be text."""
+        for number, word in enumerate(args, start=1):
+            if not is_unicode(word):
+                raise typer.BadParameter(f"word {number} of the command line is no UTF-8")
+        found: list[str] = super().parse_args(ctx, args)
+        return found
+
     def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
         """Run the command that was asked for."""
         try:
@@ -83,5 +92,5 @@ class ReportingGroup(TyperGroup):
 def _told(ctx: typer.Context, error: Exception, reason: str, code: ExitCode) -> typer.Exit:
     if ctx.params.get("debug"):
         traceback.print_exception(error)
-    sys.stderr.write(f"error: {printable(' '.join(reason.split()))}\n")
+    sys.stderr.write(f"error: {plain(' '.join(reason.split()))}\n")
     return typer.Exit(code)

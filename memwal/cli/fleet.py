@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +16,7 @@ from memwal.cli.catalog import CatalogUrl, open_catalog
 from memwal.cli.completion import table_names
 from memwal.cli.options import AsJson
 from memwal.cli.output import age, print_json, print_line, print_table, size, warn
+from memwal.durations import duration
 from memwal.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def run(
             catalog,
             budget=Budget(jobs=jobs, bytes=max_bytes),
             tables=table,
-            lease_ttl=timedelta(seconds=lease_seconds),
+            lease_ttl=duration(lease_seconds, "--lease-seconds"),
             tell=tell,
         )
         with _ending(found):
@@ -199,7 +200,7 @@ def events(
                 channel,
                 webhook.send,
                 tables=table,
-                pause=timedelta(seconds=pause_seconds),
+                pause=duration(pause_seconds, "--pause-seconds"),
             )
             found = [one.to_dict() for one in told]
             rows = [(one.table, one.kind.value, one.since, one.owner, one.text) for one in told]

@@ -10,6 +10,7 @@ import typer
 
 from memwal.cli.options import AsJson, OptionPairs, OptionsFile, Uri, open_table
 from memwal.cli.output import print_line, print_result, print_table, size
+from memwal.durations import duration
 
 if TYPE_CHECKING:
     from memwal.maintenance.garbage import CollectionResult, Decision
@@ -78,19 +79,21 @@ def gc(
     from memwal.cli.progress import progress
     from memwal.maintenance.garbage import ages, collect_garbage
 
-    def given(seconds: float | None, default: timedelta) -> timedelta:
-        return default if seconds is None else timedelta(seconds=seconds)
+    def given(name: str, seconds: float | None, default: timedelta) -> timedelta:
+        return default if seconds is None else duration(seconds, f"--{name}-seconds")
 
     with progress("collecting") as run:
         result = collect_garbage(
             opened.location,
             dry_run=not delete,
-            grace=given(grace_seconds, ages.DEFAULT_GRACE),
-            retention=given(retention_seconds, ages.DEFAULT_RETENTION),
-            orphan_age=given(orphan_seconds, ages.DEFAULT_ORPHAN_AGE),
-            index_age=given(index_seconds, ages.DEFAULT_INDEX_AGE),
+            grace=given("grace", grace_seconds, ages.DEFAULT_GRACE),
+            retention=given("retention", retention_seconds, ages.DEFAULT_RETENTION),
+            orphan_age=given("orphan", orphan_seconds, ages.DEFAULT_ORPHAN_AGE),
+            index_age=given("index", index_seconds, ages.DEFAULT_INDEX_AGE),
             base_versions=base_versions,
-            version_age=None if version_seconds is None else timedelta(seconds=version_seconds),
+            version_age=None
+            if version_seconds is None
+            else duration(version_seconds, "--version-seconds"),
             explain=explain,
             run=run,
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 from uuid import UUID
 
@@ -12,6 +11,7 @@ from memwal.cli.catalog import CatalogUrl, Name, open_catalog
 from memwal.cli.completion import table_names
 from memwal.cli.options import AsJson, Regions
 from memwal.cli.output import print_json, print_line, print_result, print_table
+from memwal.durations import duration
 from memwal.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def run(
             force=force,
             dry_run=dry_run,
             regions=region,
-            wait=None if wait is None else timedelta(seconds=wait),
+            wait=None if wait is None else duration(wait, "--wait"),
         )
     _print(found, as_json=as_json)
 

@@ -216,7 +216,8 @@ def _first_rows(batches: Sequence[pa.RecordBatch], count: int) -> list[dict[str,
 
     if not batches:
         return []
-    return python_rows(pa.Table.from_batches(batches).slice(0, count))
+    table = pa.Table.from_batches(batches)
+    return python_rows(table.slice(0, min(count, table.num_rows)))
 
 
 def _short(value: Any) -> Any:

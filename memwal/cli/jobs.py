@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from uuid import UUID
@@ -14,6 +13,7 @@ from memwal.cli.completion import region_ids
 from memwal.cli.named import NameOrUri, open_named
 from memwal.cli.options import AsJson, OptionPairs, OptionsFile, Regions, Uri, open_table
 from memwal.cli.output import print_result
+from memwal.durations import duration
 
 if TYPE_CHECKING:
     from memwal.maintenance.checkpoint import CheckpointProgress
@@ -172,7 +172,7 @@ def checkpoint(
 
         result = opened.checkpoint(
             flush=flush,
-            timeout=None if timeout is None else timedelta(seconds=timeout),
+            timeout=None if timeout is None else duration(timeout, "--timeout"),
             commit_bytes=_commit_bytes(policy),
             quality=_rules(quality, policy),
             progress=tell,

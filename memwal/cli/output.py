@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, time, timedelta
@@ -16,6 +17,19 @@ if TYPE_CHECKING:
 
 _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 _PIPE_WIDTH = 160
+# Control characters but for tabs and new lines, signs of direction, and halves of characters.
+_COMMANDS = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+
+def plain(text: str) -> str:
+    """A text that does nothing to a terminal but to stand there; what would is written out.
+
+    Rows, owners and addresses are whatever somebody wrote, such as a sequence that clears the
+    screen, or turns the direction of writing.
+    """
+    return _COMMANDS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def print_json(value: Any) -> None:
@@ -25,25 +39,12 @@ def print_json(value: Any) -> None:
 
 def print_line(text: str) -> None:
     """Print a line of text."""
-    sys.stdout.write(printable(text) + "\n")
-
-
-def printable(text: str) -> str:
-    """A text with escapes for what a terminal would act on, or cannot show.
-
-    Names come out of listings: anything can stand in them.
-    """
-    if text.isprintable():
-        return text
-    return "".join(
-        one if one.isprintable() or one == "\n" else one.encode("unicode_escape").decode()
-        for one in text
-    )
+    sys.stdout.write(plain(text) + "\n")
 
 
 def warn(text: str) -> None:
     """Tell something on stderr."""
-    sys.stderr.write(f"warning: {printable(text)}\n")
+    sys.stderr.write(f"warning: {plain(text)}\n")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
@@ -118,7 +119,7 @@ def _cell(value: Any) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return printable(str(_plain(value)))
+    return plain(str(_plain(value)))
 
 
 def _plain(value: Any) -> Any:

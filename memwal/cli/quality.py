@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +15,10 @@ import typer
 from memwal.cli.catalog import CatalogUrl, Name, open_catalog
 from memwal.cli.options import AsJson
 from memwal.cli.output import print_fields, print_json, print_line, print_result, print_table
+from memwal.durations import duration
 from memwal.errors import InvalidInputError
+from memwal.given_data import read_json
+from memwal.quality.yaml_text import read_yaml
 
 if TYPE_CHECKING:
     from memwal.catalog import Catalog, ManagedTable
@@ -274,7 +277,7 @@ def purge(
 ) -> None:
     """Delete rows from the quarantine that were released or discarded."""
     with _opened(name, url) as opened:
-        before = datetime.now(UTC) - timedelta(days=older_than_days)
+        before = datetime.now(UTC) - duration(86_400 * older_than_days, "--older-than-days")
         count = opened.quarantine.purge(before=before)
     _count("deleted", count, as_json=as_json)
 
@@ -312,21 +315,19 @@ def docs(
 
 
 def _read(file: Path) -> Any:
-    """The suite in a file. JSON is YAML as well."""
+    """The suite in a file: YAML by its name, else JSON."""
     try:
         text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise InvalidInputError(f"the suite {file} cannot be read: {error}") from error
     if file.suffix.lower() not in (".yaml", ".yml"):
         try:
-            return json.loads(text)
+            return read_json(text)
         except ValueError as error:
             raise InvalidInputError(f"the suite {file} is not JSON: {error}") from error
-    import yaml
-
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
+        return read_yaml(text)
+    except ValueError as error:
         raise InvalidInputError(f"the suite {file} is not YAML: {error}") from error
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,6 +14,7 @@ from memwal.cli.catalog import CatalogUrl, open_catalog
 from memwal.cli.completion import table_names
 from memwal.cli.options import AsJson
 from memwal.cli.output import age, print_fields, print_json, print_line, print_table, size, warn
+from memwal.durations import duration
 
 if TYPE_CHECKING:
     from memwal.catalog import JobRun
@@ -57,7 +58,9 @@ def list_runs(
             table=table,
             job=job,
             state=state,
-            since=None if since_hours is None else now - timedelta(hours=since_hours),
+            since=None
+            if since_hours is None
+            else now - duration(3600 * since_hours, "--since-hours"),
             limit=limit,
         )
     if as_json:

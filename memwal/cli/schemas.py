@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memwal.errors import InvalidInputError
+from memwal.given_data import read_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,10 +27,12 @@ REGIONS_HELP = (
 )
 
 _EXPRESSION = re.compile(r"([^:]+):([^:]+):(.+)", re.DOTALL)
-_VECTOR = re.compile(r"(.+)\[([1-9][0-9]*)\]")
+_VECTOR = re.compile(r"(.+)\[([1-9][0-9]{0,8})\]")
 _LIST = re.compile(r"list<(.+)>")
 _ZONED = re.compile(r"timestamp\[(s|ms|us|ns), ?([^\]]+)\]")
-_DECIMAL = re.compile(r"decimal(128|256)\(([0-9]+), ?(-?[0-9]+)\)")
+_DECIMAL = re.compile(r"decimal(128|256)\(([0-9]{1,3}), ?(-?[0-9]{1,3})\)")
+_LONGEST_TYPE = 200
+_NUMBER = re.compile(r"[0-9]{1,19}")
 
 
 def schema_from(file: Path | None, columns: Sequence[str] | None) -> pa.Schema:
@@ -66,6 +68,8 @@ def parse_type(text: str) -> pa.DataType:
     """
     import pyarrow as pa
 
+    if len(text) > _LONGEST_TYPE:
+        raise InvalidInputError(f"a type of {len(text)} characters is none; known are {TYPES_HELP}")
     if found := _LIST.fullmatch(text):
         return pa.list_(parse_type(found[1]))
     if found := _VECTOR.fullmatch(text):
@@ -111,11 +115,11 @@ def _parse_region_field(text: str) -> RegionSpec:
     # Column names may have colons in them, numbers and types have none.
     columns, _, number = rest.rpartition(":")
     match kind:
-        case "bucket" if columns and number.isdecimal():
+        case "bucket" if columns and _NUMBER.fullmatch(number):
             return RegionSpec.bucket(columns, int(number), immutable=immutable)
-        case "multi_bucket" if columns and number.isdecimal():
+        case "multi_bucket" if columns and _NUMBER.fullmatch(number):
             return RegionSpec.multi_bucket(columns.split(","), int(number), immutable=immutable)
-        case "truncate" if columns and number.isdecimal():
+        case "truncate" if columns and _NUMBER.fullmatch(number):
             return RegionSpec.truncate(columns, int(number), immutable=immutable)
         case "identity" | "year" | "month" | "day" | "hour" if rest:
             made: RegionSpec = getattr(RegionSpec, kind)(rest, immutable=immutable)
@@ -166,4 +170,11 @@ def _arrow(file: Path) -> pa.Schema:
 def _json(file: Path) -> pa.Schema:
     from lance.schema import json_to_schema
 
-    return json_to_schema(json.loads(file.read_text(encoding="utf-8")))
+    description = read_json(file.read_text(encoding="utf-8"))
+    try:
+        return json_to_schema(description)
+    except BaseException as error:
+        # Lance takes what it expects for granted; a panic of its own is no Exception.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise ValueError(f"it does not describe a schema as Lance does ({error})") from error

@@ -165,6 +165,8 @@ def _tables(store: ObjectStore, depth: int) -> Iterator[str]:
                         if not name.startswith((".", "_"))
                     ]
             level = deeper
+            if not level:
+                return
 
 
 def _look(uri: str, options: Mapping[str, str]) -> FoundTable:

@@ -140,5 +140,8 @@ def _field(text: str, low: int, high: int, names: dict[str, int]) -> set[int]:
             end = high if slash and not dash else end
         if not low <= start <= end <= high:
             raise ValueError(f"{part} is not within {low} to {high}")
-        found.update(range(start, end + 1, int(step) if slash else 1))
+        every = int(step) if slash else 1
+        if every < 1:
+            raise ValueError(f"{part} has a step of {every}")
+        found.update(range(start, end + 1, every))
     return found

@@ -6,7 +6,9 @@ The address of a webhook is a secret: whoever has it can post. It is in no messa
 
 from __future__ import annotations
 
+import http.client
 import json
+import re
 import time
 import urllib.error
 import urllib.request
@@ -27,6 +29,8 @@ _LONGEST_TEXT = 300
 _FIRST_PAUSE_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 30.0
 _TOO_MANY = 429
+# What a request can hold as it is.
+_PLAIN = re.compile(r"[!-~]+")
 
 
 class DeliveryError(MemWalError):
@@ -50,7 +54,8 @@ class Answer:
 
 
 Post = Callable[[Mapping[str, Any]], Answer]
-"""Posts a body as JSON, once; any answer is returned, and an ``OSError`` raised without one."""
+"""Posts a body as JSON, once; any answer is returned. Without one, or with one that is no HTTP, an
+``OSError`` or an ``HTTPException`` is raised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +74,10 @@ class Webhook:
     timeout: float = TIMEOUT_SECONDS
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if not _is_address(self.url):
             raise InvalidInputError(
-                "the address of the webhook is not one; it looks like https://host/path"
+                "the address of the webhook is not one; it looks like https://host/path, without "
+                "a user and with what is no plain sign written as %20"
             )
 
     @classmethod
@@ -153,7 +158,7 @@ def deliver(
         asked = None
         try:
             answer = post(body)
-        except OSError as error:
+        except (OSError, http.client.HTTPException) as error:
             # Its text may hold the address; so would the cause of what is raised.
             why = f"no answer ({type(error).__name__})"
         else:
@@ -205,6 +210,18 @@ def _pause(number: int, asked: str | None) -> float:
     own: float = _FIRST_PAUSE_SECONDS * 2**number
     wanted = float(asked) if asked is not None and asked.strip().isdecimal() else own
     return min(wanted, _LONGEST_PAUSE_SECONDS)
+
+
+def _is_address(url: str) -> bool:
+    """Whether it can be posted to as it is: the client would tell the whole of what it cannot."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+        host.encode("idna")
+    except ValueError:
+        return False
+    plain = _PLAIN.fullmatch(url) is not None and "@" not in parts.netloc
+    return plain and parts.scheme in ("http", "https") and host != "" and port != 0
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):

@@ -9,8 +9,8 @@ import json
 from collections.abc import Mapping
 
 from memwal.errors import CorruptDataError
-from memwal.format.json_text import read_json
 from memwal.format.wal_layout import MAX_U64
+from memwal.given_data import read_json
 
 AppliedSteps = Mapping[str, int]
 """Version of the newest step that was applied, by source."""

@@ -17,6 +17,7 @@ from memwal.errors import InvalidInputError
 OLD_VERSIONS: Final = frozenset({"0.1", "legacy", "2.0"})
 """File versions that hold no struct that is null."""
 
+_NOT_IN_NAMES: Final = frozenset("`.\0")
 _MAPS_SINCE: Final = "2.2"
 _BLOB: Final = b"lance-encoding:blob"
 _BLOB_TYPES: Final = "lance.blob"
@@ -41,10 +42,10 @@ def check_storable(schema: pa.Schema, version: str) -> None:
         The message names the column.
     """
     for field in schema:
-        if not field.name or "`" in field.name or "." in field.name:
+        if not field.name or _NOT_IN_NAMES & set(field.name):
             raise InvalidInputError(
-                f"column {field.name!r}: Lance finds no column whose name is empty or has a dot or "
-                "a backtick; give it another name"
+                f"column {field.name!r}: Lance finds no column whose name is empty or has a dot, a "
+                "backtick or a NUL; give it another name"
             )
         reason = _unstorable(field, version)
         if reason is not None:

@@ -229,8 +229,12 @@ class Policy:
         InvalidInputError
             A key is unknown (each is named) or a value is wrong.
         """
+        if not isinstance(values, Mapping):
+            raise InvalidInputError(
+                f"A policy is an object of keys and values, not {type(values).__name__}."
+            )
         known = {field.name for field in fields(cls)}
-        unknown = sorted(set(values) - known)
+        unknown = sorted(str(key) for key in values if key not in known)
         if unknown:
             raise InvalidInputError(
                 f"Unknown policy keys: {', '.join(map(repr, unknown))}. "

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import re
 from typing import TypeGuard
 
+from memwal.durations import MOST_SECONDS
 from memwal.errors import InvalidInputError
 
 MIB = 1024 * 1024
 GIB = 1024 * MIB
+
+# What databases and Arrow can count.
+_MOST = 2**63 - 1
 
 _CRON_PRESETS = frozenset({"@hourly", "@daily", "@weekly", "@monthly", "@yearly"})
 _CRON_FIELD = re.compile(r"[0-9A-Za-z*/,\-#?]+")
@@ -29,13 +32,20 @@ def check_integer(
         raise InvalidInputError(
             f"Policy key {key!r} is {value!r}; give a whole number {limits}{choice}."
         )
+    if isinstance(value, int) and value > _MOST:
+        raise InvalidInputError(f"Policy key {key!r} is larger than any number; give less.")
 
 
 def check_seconds(key: str, value: object, *, low: float) -> None:
-    """Refuse what is no finite number of seconds of at least ``low``."""
-    if not _is_number(value) or not math.isfinite(value) or value < low:
+    """Refuse what is no number of seconds from ``low`` to a hundred years."""
+    if not _is_number(value) or not value >= low:
         raise InvalidInputError(
             f"Policy key {key!r} is {value!r}; give a number of seconds of at least {low:g}."
+        )
+    if value > MOST_SECONDS:
+        raise InvalidInputError(
+            f"Policy key {key!r} is {value!r}; give {MOST_SECONDS} at most, which is a hundred "
+            "years."
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any
 
 from memwal.errors import InvalidInputError
 from memwal.quality.expectation import Expectation
-from memwal.quality.great_expectations import new_context
+from memwal.quality.great_expectations import check_with_gx, new_context
 
 _SITE = "quality"
 
@@ -53,7 +54,7 @@ def build_data_docs(
     TableSetupError
         Great Expectations is not installed.
     InvalidInputError
-        The folder cannot be written to.
+        The folder cannot be written to, or Great Expectations does not take the suite.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -61,6 +62,8 @@ def build_data_docs(
         raise InvalidInputError(f"the folder {folder} cannot be made: {error.strerror}") from error
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        # What is decided here and not by Great Expectations may be more than it takes.
+        check_with_gx(suite)
         _build(name, suite, found, folder)
     return folder / "index.html"
 
@@ -91,7 +94,7 @@ def _build(name: str, suite: Sequence[Expectation], found: Sequence[Found], fold
         ExpectationSuite(
             name=name,
             expectations=[
-                {"type": o.type, "kwargs": dict(o.kwargs), "severity": o.severity.value}
+                {"type": o.type, "kwargs": _shown(dict(o.kwargs)), "severity": o.severity.value}
                 for o in suite
             ],
         )
@@ -101,7 +104,7 @@ def _build(name: str, suite: Sequence[Expectation], found: Sequence[Found], fold
         if [x["type"] for x in one.quality["expectations"]] != [o.type for o in suite]:
             # Of a suite that has been changed since.
             continue
-        run = RunIdentifier(run_name=one.run, run_time=one.at)
+        run = RunIdentifier(run_name=_shown(one.run), run_time=one.at)
         results = [
             _result(expectation.configuration, values, one.quality["rows"])
             for expectation, values in zip(
@@ -133,6 +136,22 @@ def _build(name: str, suite: Sequence[Expectation], found: Sequence[Found], fold
     context.build_data_docs(site_names=[_SITE])
 
 
+def _shown(value: Any) -> Any:
+    """A value whose texts are no HTML: the pages show some of them as they are.
+
+    Columns and values are named by whoever made the table or the suite. Where Great Expectations
+    escapes them itself, they are escaped twice.
+    """
+    match value:
+        case str():
+            return html.escape(value)
+        case list():
+            return [_shown(one) for one in value]
+        case dict():
+            return {_shown(key): _shown(one) for key, one in value.items()}
+    return value
+
+
 def _result(configuration: Any, values: dict[str, Any], rows: int) -> Any:
     from great_expectations.core import ExpectationValidationResult
 
@@ -144,7 +163,7 @@ def _result(configuration: Any, values: dict[str, Any], rows: int) -> Any:
             "unexpected_percent": 100 * failed / rows,
             "unexpected_percent_total": 100 * failed / rows,
             # The column of values: keys, so that nobody learns more than where to look.
-            "partial_unexpected_list": [str(key) for key in values["examples"]],
+            "partial_unexpected_list": [_shown(str(key)) for key in values["examples"]],
         }
     return ExpectationValidationResult(
         success=values["success"],
@@ -153,7 +172,7 @@ def _result(configuration: Any, values: dict[str, Any], rows: int) -> Any:
         meta={},
         exception_info={
             "raised_exception": values["error"] is not None,
-            "exception_message": values["error"],
+            "exception_message": _shown(values["error"]),
             "exception_traceback": None,
         },
     )

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Self, TypeGuard
 
 from memwal.errors import InvalidInputError
+from memwal.given_data import check_data
 from memwal.quality.kinds import COMMON, RULES, Kind, Rule
 
 if TYPE_CHECKING:
@@ -177,7 +178,10 @@ def _short(value: object) -> str:
 
 
 def _is_number(value: object) -> TypeGuard[int | float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    """Whether it is a number that arithmetic goes on with."""
+    if isinstance(value, bool):
+        return False
+    return isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
 
 
 def _check_patterns(expectation: Expectation, key: str) -> None:
@@ -214,8 +218,13 @@ def read_suite(values: object) -> tuple[Expectation, ...]:
         raise InvalidInputError(
             "a suite is a list of expectations, or an object that has one as 'expectations'"
         )
+    given = list(found)
+    try:
+        check_data([one for one in given if not isinstance(one, Expectation)])
+    except ValueError as error:
+        raise InvalidInputError(f"the suite cannot be read: {error}") from error
     suite = tuple(
-        one if isinstance(one, Expectation) else Expectation.from_dict(one) for one in found
+        one if isinstance(one, Expectation) else Expectation.from_dict(one) for one in given
     )
     if len(suite) > _MOST_EXPECTATIONS:
         raise InvalidInputError(

@@ -8,9 +8,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
 
+from memwal.durations import MOST_SECONDS
 from memwal.errors import InvalidInputError
-from memwal.format.json_text import read_json
+from memwal.given_data import read_json
 from memwal.quality.expectation import Expectation, read_suite
+from memwal.storage.uris import parse_uri
 
 
 class Mode(StrEnum):
@@ -67,12 +69,17 @@ class QualityRules:
         uri = self.quarantine_uri
         if uri is not None and (not isinstance(uri, str) or not uri.strip()):
             raise InvalidInputError("quarantine_uri is the address of a table, or None")
+        if uri is not None:
+            # It is kept and shown, and must hold no password.
+            parse_uri(uri)
         for key, low in (("check_schedule_seconds", 60), ("check_sample_rows", 1)):
             value = getattr(self, key)
             whole = key == "check_sample_rows"
             right = isinstance(value, int if whole else int | float)
             if value is not None and (not right or isinstance(value, bool) or not value >= low):
                 raise InvalidInputError(f"quality {key} is {value!r}; give {low} or more, or None")
+            if not whole and value is not None and value > MOST_SECONDS:
+                raise InvalidInputError(f"quality {key} is {value!r}; give {MOST_SECONDS} at most")
 
     @property
     def gates(self) -> bool:
@@ -106,7 +113,7 @@ class QualityRules:
         if not isinstance(values, Mapping):
             raise InvalidInputError("quality is an object with the keys mode and suite")
         known = [field.name for field in fields(cls)]
-        unknown = sorted(set(values) - set(known))
+        unknown = sorted(str(key) for key in values if key not in known)
         if unknown:
             raise InvalidInputError(
                 f"unknown keys of quality: {', '.join(map(repr, unknown))}; known are: "

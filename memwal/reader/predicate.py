@@ -3,11 +3,35 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
 
-from memwal.errors import InvalidInputError
+from memwal.errors import CorruptDataError, InvalidInputError
+from memwal.table_index.base_table import translate_lance_error
 
-# Quoted text and names, in which parentheses mean nothing; then parentheses.
-_TOKENS = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`(?:[^`]|``)*`|[()]")
+MOST_OPERATORS: Final = 200
+"""The most operators of which each takes what the one before gave.
+
+Lance follows them by recursion, and some hundreds more end the process.
+"""
+
+MOST_PARTS: Final = 5_000
+"""The most parts joined by ``and`` and ``or``: the time that Lance takes grows with the square."""
+
+# Quoted text and names, in which nothing else means anything; parentheses and comments; what ends
+# an operand and what goes on with one.
+_TOKENS: Final = re.compile(
+    r"""(?P<quoted>'(?:[^']|'')*'|"(?:[^"]|"")*"|`(?:[^`]|``)*`)
+      | (?P<comment>--|/\*)
+      | (?P<open>[(\[])
+      | (?P<close>[)\]])
+      | (?P<joint>\b(?:and|or)\b)
+      | (?P<comma>,)
+      | (?P<operator>\b(?:is|not|like|ilike|similar|between|in|div|collate)\b
+        | \|\||::|[-+*/%&|^~=<>!]+|\.(?=[^\W\d]|["`]))""",
+    re.VERBOSE | re.IGNORECASE,
+)
 
 
 def whole_predicate(filter: str | None) -> str | None:
@@ -19,15 +43,56 @@ def whole_predicate(filter: str | None) -> str | None:
     Raises
     ------
     InvalidInputError
-        Its parentheses do not match.
+        Its parentheses do not match; it has a comment, which could hide one, and what the
+        predicate is put beside; or it is larger than Lance can take.
     """
     if filter is None:
         return None
-    depth = 0
-    for token in _TOKENS.findall(filter):
-        depth += {"(": 1, ")": -1}.get(token, 0)
-        if depth < 0:
+    operators, parts = [0], 0
+    for token in _TOKENS.finditer(filter):
+        match token.lastgroup:
+            case "comment":
+                raise InvalidInputError(f"a filter has no comments; leave them out of: {filter}")
+            case "open":
+                operators.append(0)
+            case "close":
+                operators.pop()
+            case "operator":
+                operators[-1] += 1
+            case "joint" | "comma":
+                operators[-1] = 0
+                parts += token.lastgroup == "joint"
+        if not operators:
             break
-    if depth:
+        if token.lastgroup == "operator" and sum(operators) > MOST_OPERATORS:
+            raise InvalidInputError(
+                f"a filter may have {MOST_OPERATORS} operators in a row, and this one has more; "
+                "divide it with and, or, or compute a column"
+            )
+    if len(operators) != 1:
         raise InvalidInputError(f"the parentheses of the filter do not match: {filter}")
+    if parts >= MOST_PARTS:
+        raise InvalidInputError(
+            f"a filter may join {MOST_PARTS} parts by and, or, and this one has {parts + 1}; list "
+            "values with in (...)"
+        )
     return f"({filter})"
+
+
+@contextmanager
+def understood(filter: str | None) -> Iterator[None]:
+    """Say of a failure inside of Lance that the filter led to it.
+
+    Raises
+    ------
+    InvalidInputError
+        Lance gave up on a predicate that it can read and not evaluate.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if filter is None or isinstance(translate_lance_error(error, "reading"), CorruptDataError):
+            raise
+        raise InvalidInputError(
+            f"Lance cannot evaluate the filter {filter}: {error}; write it in other words"
+        ) from error

@@ -13,7 +13,7 @@ from memwal.errors import ConflictError, InvalidInputError
 from memwal.reader.explain import ReadPlan, plan_of
 from memwal.reader.merged_rows import GENERATION, MergedRows, with_extra
 from memwal.reader.newest import ROW_ADDRESS, NewestRows, find_newest, keys_of
-from memwal.reader.predicate import whole_predicate
+from memwal.reader.predicate import understood, whole_predicate
 from memwal.reader.retry import while_collected
 from memwal.reader.sources import ReadSources
 from memwal.table_index.base_table import BaseTable, lance_errors
@@ -109,7 +109,7 @@ class Scan:
         names = output_schema(base, self._columns).names
         if sources.generations:
             names = [*names, *(key for key in base.primary_key if key not in names)]
-        with _translated(base):
+        with _translated(base), understood(self._filter):
             scanner = base.dataset.scanner(
                 columns=names, filter=self._filter, with_row_address=not names
             )
@@ -127,7 +127,7 @@ class Scan:
     def _counted(self) -> int:
         sources, newest = _collect_once(self._collect)
         output_schema(sources.base, self._columns)
-        with _translated(sources.base):
+        with _translated(sources.base), understood(self._filter):
             return self._rows(sources, newest, pa.schema([]), []).count()
 
     def _rows(
@@ -171,7 +171,7 @@ class Scan:
         left = self._limit
         if left == 0:
             return
-        with _translated(rows.sources.base):
+        with _translated(rows.sources.base), understood(self._filter):
             for batch in rows.batches(None if left is None else left + skip):
                 skipped = min(skip, batch.num_rows)
                 skip -= skipped

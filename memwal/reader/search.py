@@ -12,7 +12,7 @@ import pyarrow as pa
 from memwal.errors import InvalidInputError
 from memwal.reader.hits import Hits, fetch
 from memwal.reader.newest import NewestRows
-from memwal.reader.predicate import whole_predicate
+from memwal.reader.predicate import understood, whole_predicate
 from memwal.reader.retry import while_collected
 from memwal.reader.scan import collect_newest, output_schema
 from memwal.reader.sources import ReadSources
@@ -68,7 +68,7 @@ def search(
     """
     schema = output_schema(sources.base, columns)
     filter = whole_predicate(filter)
-    with lance_errors(f"searching {sources.base.location}"):
+    with lance_errors(f"searching {sources.base.location}"), understood(filter):
         hits = nearest(
             sources,
             newest,
@@ -101,7 +101,7 @@ def search_text(
     """
     schema = output_schema(sources.base, columns)
     filter = whole_predicate(filter)
-    with lance_errors(f"searching {sources.base.location}"):
+    with lance_errors(f"searching {sources.base.location}"), understood(filter):
         hits = best_texts(sources, newest, query, columns=column, k=k, filter=filter)
         return fetch(sources, hits, schema, [(SCORE, hits.values)])
 
@@ -147,7 +147,7 @@ def search_hybrid(
     depth = max(k, _CANDIDATES if candidates is None else candidates)
     schema = output_schema(sources.base, columns)
     filter = whole_predicate(filter)
-    with lance_errors(f"searching {sources.base.location}"):
+    with lance_errors(f"searching {sources.base.location}"), understood(filter):
         near = nearest(
             sources,
             newest,

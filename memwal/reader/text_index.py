@@ -11,7 +11,7 @@ import pyarrow as pa
 from lance.file import LanceFileReader
 
 from memwal.errors import CorruptDataError
-from memwal.format.json_text import read_json
+from memwal.given_data import read_json
 from memwal.reader.posting_lists import BLOCK, Numbers, decode_postings
 from memwal.reader.recent import Recent
 from memwal.reader.row_set import RowIds

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from memwal.errors import InvalidInputError
 from memwal.format.index_details import RegionFieldSpec
+from memwal.given_data import is_unicode
 from memwal.region.expressions import Expression
 from memwal.region.region_values import type_name
 from memwal.region.stored_fields import IMMUTABLE
@@ -44,7 +45,8 @@ class RegionField:
         if wanted is not None and len(self.columns) != wanted:
             raise InvalidInputError(f"{self._kind} takes {wanted} column, got {self.columns}")
         for column in self.columns:
-            if column is not None and (not column or not isinstance(column, str)):
+            is_name = isinstance(column, str) and bool(column) and is_unicode(column)
+            if column is not None and not is_name:
                 raise InvalidInputError(f"{self._kind} needs the name of a column, got {column!r}")
         if isinstance(self.transform, Expression) and self.transform.num_sources != len(
             self.columns

@@ -16,7 +16,6 @@ from memwal.errors import (
     ObjectExistsError,
     ObjectNotFoundError,
 )
-from memwal.format.json_text import read_json
 from memwal.format.names import (
     LARGEST,
     manifest_dir,
@@ -25,6 +24,7 @@ from memwal.format.names import (
     version_hint_key,
 )
 from memwal.format.region_manifest import RegionManifest
+from memwal.given_data import read_json
 from memwal.storage.base import ObjectInfo, ObjectStore
 from memwal.storage.settled import create_settled
 

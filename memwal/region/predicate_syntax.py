@@ -6,7 +6,8 @@ cannot even be told apart makes the whole predicate one that is not understood.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from memwal.region.predicate_operations import called, cast, compared, known, like, negative, only
@@ -24,6 +25,8 @@ from memwal.region.predicate_terms import (
 from memwal.region.predicate_tokens import RESERVED, NotUnderstoodError, read_tokens, unquoted
 
 _MAX_DEPTH: Final = 100
+# No type that is compared has more.
+_MOST_DIGITS: Final = 80
 _SIGNS: Final[dict[str, Operator]] = {
     "=": "=",
     "==": "=",
@@ -63,12 +66,16 @@ class _Reader:
         return found
 
     def _or(self) -> Truth | Value:
+        with self._deeper():
+            return self._joined("or")
+
+    @contextmanager
+    def _deeper(self) -> Iterator[None]:
         self._depth += 1
         if self._depth > _MAX_DEPTH:
             raise NotUnderstoodError
-        found = self._joined("or")
+        yield
         self._depth -= 1
-        return found
 
     def _and(self) -> Truth | Value:
         return self._joined("and")
@@ -87,6 +94,8 @@ class _Reader:
         turns = 0
         while self._takes_word("not"):
             turns += 1
+        if turns > _MAX_DEPTH:
+            raise NotUnderstoodError
         found = self._comparison()
         for _ in range(turns):
             found = Not(self._truth(found))
@@ -193,10 +202,11 @@ class _Reader:
             return inner
         if (kind, word) == ("sign", "-"):
             # A cast binds more tightly than the sign.
-            inner = self._primary()
-            return negative(inner)
+            with self._deeper():
+                return negative(self._primary())
         if kind == "number":
-            return Constant("integer", int(word)) if word.isdigit() else Opaque()
+            is_known = word.isdigit() and len(word) <= _MOST_DIGITS
+            return Constant("integer", int(word)) if is_known else Opaque()
         if kind == "text":
             return Constant("text", unquoted(word, "'"))
         if kind == "quoted":

@@ -30,11 +30,13 @@ import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 from uuid import UUID
 
+from memwal.durations import duration
 from memwal.errors import InvalidInputError, MemWalError
 from memwal.maintenance.results import TaskRunner
 from memwal.spark.result_store import check_target, write_result
@@ -136,6 +138,11 @@ def positive_int(text: str) -> int:
     if number < 1:
         raise ValueError(text)
     return number
+
+
+def seconds(text: str) -> timedelta:
+    """Read an argument that is a length of time in seconds."""
+    return duration(float(text), "it")
 
 
 def regions_option(parser: ArgumentParser, flag: str, text: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Final
 from uuid import UUID
 
 from memwal.errors import InvalidInputError
+from memwal.given_data import read_json
 from memwal.spark.protection import DEFAULT_PROTECT_SECONDS
 
 DEFAULT_PARTITION_BYTES: Final = 128 << 20
@@ -114,7 +114,7 @@ def _parse(name: str, text: str) -> object:
 def _names(text: str) -> tuple[str, ...]:
     if not text.lstrip().startswith("["):
         return tuple(name for part in text.split(",") if (name := part.strip()))
-    names = json.loads(text)
+    names = read_json(text)
     if not all(isinstance(name, str) for name in names):
         raise ValueError(text)
     return tuple(names)

@@ -16,7 +16,7 @@ from memwal.errors import InvalidInputError, ObjectNotFoundError, TableSetupErro
 from memwal.format.index_details import StoredRegionSpec
 from memwal.format.names import generation_dir
 from memwal.format.region_manifest import RegionManifest
-from memwal.reader.predicate import whole_predicate
+from memwal.reader.predicate import understood, whole_predicate
 from memwal.reader.scan import output_schema
 from memwal.region.discovery import read_manifests
 from memwal.region.spec import RegionSpec
@@ -278,8 +278,11 @@ def _check_filter(base: BaseTable, predicate: str | None) -> None:
     if predicate is None:
         return
     try:
-        base.dataset.scanner(columns=[], with_row_id=True, filter=predicate).explain_plan()
+        with understood(predicate):
+            base.dataset.scanner(columns=[], with_row_id=True, filter=predicate).explain_plan()
     except (OSError, ValueError) as error:
+        if isinstance(error, InvalidInputError):
+            raise
         translated = translate_lance_error(error, "reading the option filter")
         if isinstance(translated, InvalidInputError):
             raise translated from error

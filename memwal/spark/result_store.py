@@ -14,7 +14,7 @@ from typing import Any
 from uuid import uuid4
 
 from memwal.errors import ConflictError, CorruptDataError, ObjectNotFoundError, StoreError
-from memwal.format.json_text import read_json
+from memwal.given_data import read_json
 from memwal.storage.open import open_store
 from memwal.storage.settled import create_settled
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -45,6 +46,7 @@ _RENAMED = {("gs", "google_storage_token"): "bearer_token"}
 _HEADER = "headers."
 _HTTP_VARIABLES = ("AZURE_STORAGE_ALLOW_HTTP", "AZURE_STORAGE_USE_HTTP", "AWS_ALLOW_HTTP")
 # Lance's defaults. More retries would hold up a writer for minutes.
+_NUMBER = re.compile(r"[0-9]{1,9}")
 _MAX_RETRIES = 3
 _RETRY_SECONDS = 180
 
@@ -142,7 +144,7 @@ def _is_true(value: str) -> bool:
 
 def _number(options: Mapping[str, str], key: str, default: int) -> int:
     text = options.get(key, str(default))
-    if not text.isdecimal():
+    if not _NUMBER.fullmatch(text):
         raise InvalidInputError(
             f"the storage option {key} must be a whole number: give one, or leave it out for "
             f"{default}"

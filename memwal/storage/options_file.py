@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from memwal.errors import InvalidInputError
-from memwal.format.json_text import read_json
+from memwal.given_data import read_json
 
 
 def read_options_file(path: Path) -> dict[str, str]:
@@ -20,7 +20,7 @@ def read_options_file(path: Path) -> dict[str, str]:
         The file cannot be read or holds something else.
     """
     try:
-        options = read_json(path.read_bytes())
+        options = read_json(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidInputError(
             f"cannot read the storage options in {path}: {error.strerror}"

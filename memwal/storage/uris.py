@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from urllib.parse import unquote
 
 from memwal.errors import InvalidInputError
+from memwal.given_data import is_unicode
 
 LOCAL = "file"
 MEMORY = "memory"
@@ -59,6 +60,11 @@ def parse_uri(uri: str | os.PathLike[str]) -> TableUri:
         The address is empty, of an unknown scheme, holds ``..``, or carries a password.
     """
     text = os.fspath(uri)
+    if not is_unicode(text):
+        raise InvalidInputError(
+            "the address of a table must be text, and this one holds bytes that are no UTF-8; "
+            f"known are {KNOWN}"
+        )
     found = _SCHEME.fullmatch(text)
     if found is None:
         return _local(text)
@@ -102,6 +108,12 @@ def _path(uri: str, path: str) -> str:
 
 
 def _refused(uri: str, why: str) -> InvalidInputError:
-    # Neither a query nor what stands before an '@' is repeated: both can be secrets.
-    shown = re.sub(r"//[^/]*@", "//...@", re.split(r"[?#]", uri)[0])
+    # Neither a query nor what stands before an '@' or behind a ':' is repeated: they can be
+    # secrets, which may have any sign in them.
+    found = _SCHEME.fullmatch(uri)
+    _, at, rest = (found[3] if found else uri).rpartition("@")
+    authority, slash, path = re.split(r"[?#]", rest)[0].partition("/")
+    if found:
+        authority = f"{found[1]}://{'...' if at else ''}{at}{authority.partition(':')[0]}"
+    shown = f"{authority}{slash}{path}"
     return InvalidInputError(f"{shown!r} is not the address of a table: {why}. Known are {KNOWN}")

@@ -145,8 +145,12 @@ def open_dataset(
     import lance
 
     uri = location.child(path) if path else location.uri
-    with lance_errors(f"opening {uri}"):
-        dataset = lance.LanceDataset(uri, version=version, **location.lance_arguments())
+    try:
+        with lance_errors(f"opening {uri}"):
+            dataset = lance.LanceDataset(uri, version=version, **location.lance_arguments())
+    except OverflowError:
+        # Versions are counted in 64 bits.
+        raise ObjectNotFoundError(f"opening {uri}: there is no version {version}") from None
     check_schema(repr(dataset.lance_schema), name=uri)
     if dataset.version < 1:
         # Lance takes a manifest of zeros for an empty one.

@@ -63,9 +63,10 @@ class MetricsEndpoint:
             self._server, self._thread = start_http_server(
                 port, host, registry(Watch(catalog), cache_seconds=cache_seconds)
             )
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "that is no name of a machine"
             raise InvalidInputError(
-                f"cannot listen on {host}, port {port}: {error.strerror}; give another --port"
+                f"cannot listen on {host}, port {port}: {why}; give another --host or --port"
             ) from error
         self.host = host
         self.port = int(self._server.server_port)

@@ -18,10 +18,10 @@ from typing import Any
 from uuid import UUID
 
 from memwal.errors import CorruptDataError, OutcomeUnknownError, StoreError
-from memwal.format.json_text import read_json
 from memwal.format.names import LARGEST, region_dir, wal_key
 from memwal.format.region_manifest import RegionManifest
 from memwal.format.wal_entry import WalEntry, decode_entry
+from memwal.given_data import read_json
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.base import ObjectStore
 from memwal.storage.settled import create_settled

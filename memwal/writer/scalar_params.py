@@ -13,7 +13,7 @@ from lance.indices import IndexConfig
 from lance.query import DocumentGranularity
 
 from memwal.errors import CorruptDataError
-from memwal.format.json_text import read_json
+from memwal.given_data import read_json
 from memwal.storage.location import TableLocation
 from memwal.writer.index_files import open_index_file
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from memwal.errors import CorruptDataError, InvalidInputError
-from memwal.format.json_text import read_json
 from memwal.format.lance_index import Numbers, read_centroids, read_codebook
+from memwal.given_data import read_json
 from memwal.storage.location import TableLocation
 from memwal.table_index.base_table import lance_errors
 from memwal.writer.index_files import open_index_file

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 from memwal.errors import InvalidInputError
+from memwal.given_data import read_json
 from memwal.storage.options_file import as_options
 from memwal_airflow.aws_credentials import AwsIdentity, temporary_options
 
@@ -124,7 +125,7 @@ def _of_memwal(connection: AirflowConnection) -> dict[str, str]:
 
 def _of_aws(connection: AirflowConnection) -> dict[str, str]:
     fields = _filled(connection.extra_dejson)
-    more = fields.get("assume_role_kwargs") or {}
+    more = _object(fields, "assume_role_kwargs", connection)
     method = fields.get("assume_role_method", "assume_role")
     token_file = fields.pop(_WEB_IDENTITY_FILE, None)
     federation = fields.get("assume_role_with_web_identity_federation", "file")
@@ -140,7 +141,8 @@ def _of_aws(connection: AirflowConnection) -> dict[str, str]:
         web_identity_token_file=token_file,
         seconds=more.get("DurationSeconds"),
     )
-    endpoint = (fields.get("service_config") or {}).get("s3", {}).get("endpoint_url")
+    services = _object(fields, "service_config", connection)
+    endpoint = _object(services, "s3", connection).get("endpoint_url")
     given = {
         "aws_access_key_id": connection.login,
         "aws_secret_access_key": connection.password,
@@ -224,7 +226,7 @@ def _parsed(text: Any, connection: AirflowConnection) -> Any:
     if not isinstance(text, str):
         return text
     try:
-        return json.loads(text)
+        return read_json(text)
     except ValueError:
         # The message of the parser quotes what it read; so would the cause.
         raise InvalidInputError(
@@ -236,6 +238,16 @@ def _parsed(text: Any, connection: AirflowConnection) -> Any:
 def _filled(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that were filled in; a form sends the others as null or empty."""
     return {name: value for name, value in fields.items() if value is not None and value != ""}
+
+
+def _object(
+    fields: Mapping[str, Any], name: str, connection: AirflowConnection
+) -> Mapping[str, Any]:
+    """A field that is an object in itself."""
+    found = fields.get(name) or {}
+    if not isinstance(found, Mapping):
+        raise InvalidInputError(f"{name} in {_extra_of(connection)} must be an object")
+    return found
 
 
 def _named(connection: AirflowConnection) -> str:

@@ -10,7 +10,6 @@ Who is told stands in section ``[memwal]`` of ``airflow.cfg``:
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,6 +25,7 @@ from memwal.catalog import Catalog
 from memwal.errors import InvalidInputError, MemWalError
 from memwal.fleet.events import Event, tell
 from memwal.fleet.webhook import ATTEMPTS, TIMEOUT_SECONDS, Answer, Post, deliver
+from memwal.given_data import read_json
 from memwal_airflow.spark import SECTION
 
 SLACK: Final = "slackwebhook"
@@ -97,7 +97,7 @@ def _audiences(catalog: Catalog, tables: Sequence[str] | None) -> dict[str, list
     """Which connection hears of which tables."""
     text = _owners_text()
     try:
-        owners = json.loads(text) if text else {}
+        owners = read_json(text) if text else {}
     except ValueError:
         owners = None
     if not isinstance(owners, dict) or not all(isinstance(v, str) for v in owners.values()):

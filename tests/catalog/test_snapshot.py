@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from memwal.catalog import Catalog, Policy, read_snapshot
-from memwal.errors import InvalidInputError, ObjectNotFoundError
+from memwal.errors import InvalidInputError, ObjectNotFoundError, StoreFullError
 
 
 def test_every_change_of_the_tables_is_in_the_file(url: str, tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(StoreFullError, match="No space"):
         catalog.export_snapshot(path)
     assert path.read_bytes() == before
     assert sorted(entry.name for entry in path.parent.iterdir()) == [

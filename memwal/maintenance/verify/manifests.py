@@ -10,7 +10,6 @@ from itertools import pairwise
 from uuid import UUID
 
 from memwal.errors import CorruptDataError, ObjectNotFoundError
-from memwal.format.json_text import read_json
 from memwal.format.names import (
     LARGEST,
     manifest_dir,
@@ -21,6 +20,7 @@ from memwal.format.names import (
     version_hint_key,
 )
 from memwal.format.region_manifest import RegionManifest
+from memwal.given_data import read_json
 from memwal.maintenance.verify.findings import Finding
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.base import ObjectInfo, ObjectStore

@@ -127,7 +127,10 @@ def _own_origins(request: Request) -> set[tuple[str, str]]:
 
 
 def _origin(url: str) -> tuple[str, str]:
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "", ""
     return parts.scheme.lower(), parts.netloc.lower()
 
 

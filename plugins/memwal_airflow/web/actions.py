@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError, 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from memwal.given_data import read_json
 from memwal.maintenance.due import JOBS
 from memwal_airflow.dag_factory import dag_id
 from memwal_airflow.web.access import StartableTable, from_this_page
@@ -72,7 +73,7 @@ async def _body(request: Request, _user: GetUserDep) -> Any:
                 status.HTTP_413_CONTENT_TOO_LARGE, f"A request has at most {MOST_BYTES} bytes."
             )
     try:
-        return json.loads(bytes(content))
+        return read_json(bytes(content))
     except ValueError as error:
         raise HTTPException(status.HTTP_400_BAD_REQUEST, "The request is not JSON.") from error
 

@@ -1,0 +1,33 @@
+"""Lengths of time that somebody gave as a number of seconds."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final
+
+from memwal.errors import InvalidInputError
+
+MOST_SECONDS: Final = 100 * 366 * 86_400
+"""A hundred years. From a moment of our time, so much can be taken, and to it be added."""
+
+
+def duration(seconds: float, what: str) -> timedelta:
+    """A length of time.
+
+    Parameters
+    ----------
+    seconds : float
+    what : str
+        Whose it is, for the message: ``"--grace-seconds"``.
+
+    Raises
+    ------
+    InvalidInputError
+        It is no number from 0 to :data:`MOST_SECONDS`.
+    """
+    if not 0 <= seconds <= MOST_SECONDS:
+        raise InvalidInputError(
+            f"{what} is no length of time; give a number from 0 to {MOST_SECONDS} seconds, which "
+            "is a hundred years"
+        )
+    return timedelta(seconds=seconds)

@@ -1,0 +1,160 @@
+"""A few words that stand for more than a machine has: they are refused before they are followed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hostile.harness import safely
+from hostile.values import nested
+
+from memwal.cli.schemas import parse_type, schema_from
+from memwal.durations import MOST_SECONDS, duration
+from memwal.errors import InvalidInputError
+from memwal.fleet.discover import find_tables
+from memwal.fleet.schedule import interval_seconds, is_time
+from memwal.given_data import MOST_DEPTH, check_data, read_json
+from memwal.quality.yaml_text import read_yaml
+from memwal.reader.predicate import MOST_OPERATORS, MOST_PARTS, whole_predicate
+from memwal.region.predicate_alternatives import read_predicate
+
+TESTS = Path(__file__).parents[1]
+ENDLESS: list[object] = []
+ENDLESS.append(ENDLESS)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\n",
+        "a: &a {k: 1}\nb: &b {<<: [*a, *a]}\n",
+        "&a [*a]",
+        "[" * 5_000,
+        "a: !!python/object/apply:os.system [id]",
+        "!!timestamp 2024-99-99",
+        "!!bool x",
+        '"\\ud800"',
+    ],
+)
+def test_yaml(text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        read_yaml(text)
+
+
+def test_yaml_that_is_plain() -> None:
+    assert read_yaml("- {a: 1, b: [x, 2.5, null]}") == [{"a": 1, "b": ["x", 2.5, None]}]
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '{"a":' * 100_000, '["\\ud800"]', '{"\\udfff": 1}', "9" * 5_000, "{"]
+)
+def test_json(text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        read_json(text)
+
+
+def test_json_that_is_plain() -> None:
+    assert read_json(b'{"a": ["\\ud83e\\udd84", 1e400]}') == {"a": ["\U0001f984", float("inf")]}
+    check_data(nested(MOST_DEPTH - 1))
+
+
+@pytest.mark.parametrize("value", [nested(MOST_DEPTH), ENDLESS, [[0] * 1_000] * 1_001])
+def test_data(value: object) -> None:
+    with pytest.raises(ValueError, match=r"nested deeper|more than"):
+        check_data(value)
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1, 10**400, MOST_SECONDS + 1])
+def test_lengths_of_time(seconds: float) -> None:
+    with pytest.raises(InvalidInputError, match="--wait is no length of time"):
+        duration(seconds, "--wait")
+
+
+def test_the_longest_time_fits_beside_every_moment_of_ours() -> None:
+    longest = duration(MOST_SECONDS, "it")
+    assert datetime.now(UTC) - longest < datetime.now(UTC) + longest
+
+
+# Each is about the largest that is taken, and, with more of the same, one that is not.
+FILTERS: dict[str, Callable[[int], str]] = {
+    "sums": lambda n: "id = " + "1 + " * n + "1",
+    "joined texts": lambda n: "t = t" + " || t" * n,
+    "casts": lambda n: "id" + "::bigint" * n + " = 1",
+    "tests": lambda n: "id" + " is null" * n,
+    "signs": lambda n: "id = " + "- " * n + "1",
+    "negations": lambda n: "not " * n + "n = 1",
+    "within others": lambda n: "id = (1 + (" + "1 + " * n + "1))",
+}
+
+
+@pytest.mark.parametrize("name", FILTERS)
+def test_filters_that_would_end_the_process(name: str) -> None:
+    assert whole_predicate(FILTERS[name](MOST_OPERATORS - 10))
+    for more in (MOST_OPERATORS + 1, 10_000):
+        with pytest.raises(InvalidInputError, match="operators in a row"):
+            whole_predicate(FILTERS[name](more))
+        # Pruning looks at the text as it was given.
+        assert safely(lambda more=more: read_predicate(FILTERS[name](more)))
+
+
+def test_filters_of_many_parts() -> None:
+    assert whole_predicate(f"id in ({', '.join(map(str, range(100_000)))})")
+    assert whole_predicate(" or ".join(["id = 1 + 1"] * MOST_PARTS))
+    with pytest.raises(InvalidInputError, match=r"list values with in \(\.\.\.\)"):
+        whole_predicate(" or ".join(["id = 1"] * (MOST_PARTS + 1)))
+
+
+@pytest.mark.parametrize(
+    "filter", ["n = 1 -- '\n", "n = 1 /* ( */ ) -- ", "n = 1 /* ' */ ) or (true /* ' */"]
+)
+def test_filters_that_hide_what_stands_beside(filter: str) -> None:
+    with pytest.raises(InvalidInputError, match="no comments"):
+        whole_predicate(filter)
+
+
+def test_signs_of_comments_in_quotes_are_none() -> None:
+    assert whole_predicate("t = '-- /* x' and `a--b` = 1")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FILTERS)
+def test_filters_that_are_taken_end_no_process(name: str) -> None:
+    """In a process of its own: Lance's recursion would take this one along."""
+    code = (
+        "import sys, tempfile; from pathlib import Path; from hostile.filters import *\n"
+        "with tempfile.TemporaryDirectory() as folder, filtered_table(Path(folder)) as table:\n"
+        "    print(safely(lambda: table.scan(filter=sys.argv[1]).to_table()))\n"
+    )
+    filter = FILTERS[name](MOST_OPERATORS - 10)
+    subprocess.run([sys.executable, "-c", code, filter], cwd=TESTS, check=True)
+
+
+@pytest.mark.parametrize("text", ["*/-1 * * * *", "*/0 * * * *", "5/-9 * * * *"])
+def test_schedules_that_never_come(text: str) -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    for ask in (lambda: interval_seconds(text), lambda: is_time(text, last=now, now=now)):
+        with pytest.raises(InvalidInputError, match="step"):
+            ask()
+
+
+def test_types_in_types() -> None:
+    with pytest.raises(InvalidInputError, match="is none"):
+        parse_type("list<" * 1_000 + "int8" + ">" * 1_000)
+
+
+def test_a_schema_at_which_lance_panics(tmp_path: Path) -> None:
+    file = tmp_path / "schema.json"
+    kind = {"type": "fixed_size_list", "length": 2, "fields": []}
+    file.write_text(json.dumps({"fields": [{"name": "v", "type": kind, "nullable": True}]}))
+    with pytest.raises(InvalidInputError, match="does not describe a schema"):
+        schema_from(file, None)
+
+
+def test_a_search_ends_with_the_folders(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    assert find_tables(str(tmp_path), depth=10**30) == []
