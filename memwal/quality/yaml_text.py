@@ -31,7 +31,11 @@ def read_yaml(text: str) -> Any:
             return super().compose_node(parent, index)
 
     try:
-        found = yaml.load(text, Plain)  # noqa: S506 - it is a SafeLoader
+        loader = Plain(text)
+        try:
+            found = loader.get_single_data()
+        finally:
+            loader.dispose()
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     except Exception as error:

@@ -27,7 +27,12 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import (
+    ArgumentParser,
+    ArgumentTypeError,
+    Namespace,
+    RawDescriptionHelpFormatter,
+)
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -142,7 +147,10 @@ def positive_int(text: str) -> int:
 
 def seconds(text: str) -> timedelta:
     """Read an argument that is a length of time in seconds."""
-    return duration(float(text), "it")
+    try:
+        return duration(float(text), text)
+    except InvalidInputError as error:
+        raise ArgumentTypeError(str(error)) from error
 
 
 def regions_option(parser: ArgumentParser, flag: str, text: str) -> None:

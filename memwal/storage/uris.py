@@ -67,6 +67,8 @@ def parse_uri(uri: str | os.PathLike[str]) -> TableUri:
         )
     found = _SCHEME.fullmatch(text)
     if found is None:
+        if "://" in text and not text.startswith("/"):
+            raise _refused(text, "the scheme is not known")
         return _local(text)
     scheme = found[1].lower()
     authority, _, path = found[3].partition("/")

@@ -112,7 +112,7 @@ _USUAL = {
 def _given(parameter: Any) -> SearchStrategy[Words]:
     """A parameter as words, or none."""
     if getattr(parameter, "is_flag", False):
-        return st.sampled_from(([], [parameter.opts[0]]))
+        return st.sampled_from(([], [*parameter.opts, *parameter.secondary_opts][:1]))
     value = _values(parameter.name, parameter.metavar or "")
     if parameter.param_type_name == "argument":
         most = 3 if parameter.nargs == -1 else 1

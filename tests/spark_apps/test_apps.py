@@ -247,8 +247,10 @@ def test_orders_are_command_lines(app, table, calls, job):
 
 
 def test_gc_with_a_negative_grace(app, table, capsys):
-    assert app("gc", "--table", table.uri, "--execute", "--grace-seconds", -1) == 2
-    assert "must not be negative" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as caught:
+        app("gc", "--table", table.uri, "--execute", "--grace-seconds", -1)
+    assert caught.value.code == 2
+    assert "--grace-seconds: -1 is no length of time; give" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,7 @@ def test_relative_paths_start_here(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ("s4://bucket/t", "scheme is not known"),
         ("s3a://bucket/t", "scheme is not known"),
         ("https://host/t", "scheme is not known"),
+        ("3s://KEY:s3cr3t@bucket/t", "scheme is not known"),
         ("s3:/bucket/t", "write 's3://'"),
         ("file:/data/t", "write 'file://'"),
         ("file://host/data/t", "no host"),
