@@ -24,6 +24,7 @@ from memwal.catalog.records import (
     check_name,
     check_storage_options_ref,
     check_uri,
+    shown_name,
 )
 from memwal.catalog.setbacks import Setbacks
 from memwal.errors import InvalidInputError, ObjectNotFoundError
@@ -307,7 +308,7 @@ class Catalog(History):
             row = session.scalar(select(ManagedTableRow).where(ManagedTableRow.name == name))
         if row is None:
             raise ObjectNotFoundError(
-                f"No table named {name!r} is registered in {self._database.shown_url}."
+                f"No table named {shown_name(name)} is registered in {self._database.shown_url}."
             )
         return row
 

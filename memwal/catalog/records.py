@@ -268,10 +268,15 @@ def check_name(name: str) -> str:
     """
     if not NAME.fullmatch(name):
         raise InvalidInputError(
-            f"{name!r} cannot be the name of a managed table; use 1 to 63 lower-case letters, "
-            "digits, '_' and '-', starting with a letter or a digit."
+            f"{shown_name(name)} cannot be the name of a managed table; use 1 to 63 lower-case "
+            "letters, digits, '_' and '-', starting with a letter or a digit."
         )
     return name
+
+
+def shown_name(name: str) -> str:
+    """A name for messages; an address that somebody gave instead could hold a password."""
+    return "an address" if "://" in name else repr(name)
 
 
 def check_uri(uri: str) -> str:
