@@ -11,7 +11,7 @@ from uuid import UUID
 
 from memwal.errors import InvalidInputError, ObjectNotFoundError
 from memwal.format.region_manifest import RegionManifest
-from memwal.reader.kept_names import version_key
+from memwal.reader.kept_names import Version, version_key
 from memwal.reader.needed_regions import WantedKeys, divides_alike, needed_regions
 from memwal.reader.outdated import forget_outdated
 from memwal.reader.recent import Recent
@@ -23,12 +23,15 @@ from memwal.table_index.region_snapshot import snapshot_age, usable_snapshot
 
 _OPEN_BASES: Final = 4
 _SNAPSHOTS: Final = 8
+_SWEPT_TABLES: Final = 10_000
 
 _bases: Recent[BaseTable] = Recent(_OPEN_BASES)
 # The newest version of each table that a read has seen.
 _seen: Recent[BaseTable] = Recent(_OPEN_BASES)
 # Versions that were asked for by their number.
 _past: Recent[BaseTable] = Recent(_OPEN_BASES, lasting=True)
+# The version of each table for which what it left behind was forgotten last.
+_swept: Recent[Version] = Recent(_SWEPT_TABLES, lasting=True)
 _snapshots: Recent[dict[UUID, RegionManifest]] = Recent(_SNAPSHOTS)
 
 
@@ -144,9 +147,10 @@ def _newest(location: TableLocation) -> BaseTable:
     """The newest version; what those before have left in memory is forgotten."""
     base = kept(open_base(location))
     base.require_mem_wal()
-    seen = _seen.peek(_name(location))
     _seen.put(_name(location), base)
-    if seen is not base:
+    version = version_key(base)
+    if _swept.peek(location.uri) != version:
+        _swept.put(location.uri, version)
         forget_outdated(base, _past.values())
     return base
 

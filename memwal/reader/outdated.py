@@ -2,14 +2,15 @@
 
 Else it would stay until the limits push it out: data sets with all that Lance has read of them,
 keys, vectors, and texts of generations that are long merged and collected. Whoever reads them at
-this moment has them in hand; forgetting takes nothing away from anybody and costs at most that it
-is read again.
+this moment goes on with what is in hand, or starts over when more of a generation is wanted that is
+collected by now.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
+from memwal.free_memory import release_free_memory
 from memwal.reader.kept_names import Generation, Name, Segment, Version, version_key
 from memwal.reader.lazy import Lazy
 from memwal.reader.recent import all_kept
@@ -29,8 +30,11 @@ def forget_outdated(newest: BaseTable, others: Collection[BaseTable]) -> None:
         Versions, of any table, that are read as well.
     """
     outdated = _Outdated(newest, others)
-    for kept in all_kept():
-        kept.forget([name for name in kept.names() if outdated.has(name)])
+    forgotten = [
+        kept.forget([name for name in kept.names() if outdated.has(name)]) for kept in all_kept()
+    ]
+    if any(forgotten):
+        release_free_memory()
 
 
 class _Outdated:

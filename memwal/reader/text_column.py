@@ -45,6 +45,9 @@ logger = logging.getLogger(__name__)
 
 _TOKENIZED_BYTES = 256 << 20
 _COLUMN_BYTES = 128 << 20
+# What a body takes beside its arrays: most of it where there are many small generations, of which
+# every flush makes a new column.
+_BODY_BYTES = 700
 _REMAPPED = "__lance_frag_reuse"
 
 
@@ -277,8 +280,9 @@ class _Opener:
         return _tokenized.get((key, self.column, options), make)
 
 
-def _column_weight(column: TextColumn) -> int:
-    return sum(body.nbytes for body in column.bodies)
+def column_weight(column: TextColumn) -> int:
+    """Memory of a column, without that of the indexes, which are kept elsewhere, in bytes."""
+    return sum(_BODY_BYTES + body.nbytes for body in column.bodies)
 
 
 def _weight(found: _Tokenized) -> int:
@@ -286,4 +290,4 @@ def _weight(found: _Tokenized) -> int:
 
 
 _tokenized: Recent[_Tokenized] = Recent(_TOKENIZED_BYTES, _weight)
-_columns: Recent[TextColumn] = Recent(_COLUMN_BYTES, _column_weight)
+_columns: Recent[TextColumn] = Recent(_COLUMN_BYTES, column_weight)

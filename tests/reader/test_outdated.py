@@ -10,14 +10,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from support.searched import DIMENSION, Searched
+from support.reading import read_all_kinds
+from support.searched import Searched
 from support.tables import MakeTable, rows, state
 
 import memwal
 from memwal.reader.kept_names import Generation, Name, Segment, Version, names_in, version_key
 from memwal.reader.recent import Recent, all_kept
 from memwal.reader.sources import collect_sources
-from memwal.reader.text_query import PhraseQuery
 
 NOW = timedelta(0)
 
@@ -25,19 +25,6 @@ NOW = timedelta(0)
 def names(table: memwal.Table) -> set[Name]:
     """What is kept of a table."""
     return {name for kept in all_kept() for name in kept.names() if name.uri == table.uri}
-
-
-def read_all_kinds(table: memwal.Table, *, past: Any = None) -> None:
-    """Have everything read that is kept in memory, vectors as well."""
-    reads = table if past is None else past
-    reads.lookup(pa.array([1, 5, 155, 10_000]))
-    reads.scan(filter="id < 100").to_table()
-    assert len(reads.scan().to_table())
-    for _ in range(4):
-        assert len(reads.search([0.1] * DIMENSION, k=5))
-    assert len(reads.search_text("fox zebra", k=5))
-    # Lance's own index is asked for a phrase.
-    reads.search_text(PhraseQuery("quick fox", "t"))
 
 
 def datasets(table: memwal.Table) -> list[weakref.ref[Any]]:
@@ -117,13 +104,42 @@ def test_a_version_that_is_asked_for_stays(tmp_path: Path) -> None:
     searched = Searched(tmp_path)
     table = searched.table
     version = table.base().version
-    read_all_kinds(table, past=table.at(version))
+    read_all_kinds(table.at(version))
     of_it = {name for name in names(table) if isinstance(name, Version | Segment)}
     flush(searched, range(100, 130))
     table.checkpoint()
     read_all_kinds(table)
     assert of_it <= names(table)
-    read_all_kinds(table, past=table.at(version))
+    read_all_kinds(table.at(version))
+
+
+def test_what_was_freed_is_given_back_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given_back: list[int] = []
+    monkeypatch.setattr(
+        "memwal.reader.outdated.release_free_memory", lambda: given_back.append(len(given_back))
+    )
+    searched = Searched(tmp_path)
+    flush(searched, range(100, 130))
+    assert given_back == []
+    searched.table.checkpoint()
+    read_all_kinds(searched.table)
+    read_all_kinds(searched.table)
+    assert given_back == [0]
+
+
+def test_the_same_version_is_looked_through_once(
+    make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of more tables than stay open."""
+    looked_through: list[str] = []
+    monkeypatch.setattr(
+        "memwal.reader.moment.forget_outdated",
+        lambda newest, others: looked_through.append(newest.location.uri),
+    )
+    tables = [make_table() for _ in range(6)]
+    for table in tables * 3:
+        assert table.scan().count_rows() == 0
+    assert looked_through == [table.uri for table in tables]
 
 
 def test_a_scan_under_way_goes_on(make_table: MakeTable) -> None:
