@@ -16,9 +16,10 @@ import pyarrow.compute as pc
 
 from memwal.errors import ObjectNotFoundError
 from memwal.reader.generations import GenerationSource, open_generation
+from memwal.reader.kept_names import version_key
 from memwal.reader.merged_fragments import merged_fragments
 from memwal.reader.newest import ROW_ADDRESS, find_newest, keys_of
-from memwal.reader.recent import Recent, version_key
+from memwal.reader.recent import Recent
 from memwal.reader.row_set import RowIds
 from memwal.reader.sources import MergedGeneration, ReadSources
 from memwal.table_index.base_table import BaseTable
@@ -137,7 +138,7 @@ def find_gap(sources: ReadSources, index: IndexDescription) -> Gap | None:
         return None
     wanted = _catching_up(base, sources.merged, index.name)
     segments = tuple(segment.uuid for segment in index.segments)
-    key = (*version_key(base), options_key(base), segments, wanted)
+    key = (version_key(base), options_key(base), segments, wanted)
     return _gaps.get(key, lambda: _find_gap(base, wanted, fragments, key))
 
 

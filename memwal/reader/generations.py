@@ -23,9 +23,10 @@ from memwal.region.row_schema import stored_schema
 from memwal.table_index.base_table import BaseTable, lance_errors, open_dataset
 
 _ONE_FILE = 1 << 31
-# Open ones, and megabytes of those that were copied.
-_OPEN_GENERATIONS = 512
-_MEGABYTE = 1 << 20
+# 512 open ones, less where they were copied.
+_OPEN_BYTES = 512 << 20
+# An open data set with what Lance has read of it: about so much.
+_DATASET_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,5 +178,5 @@ def write_in_memory(rows: pa.Table) -> lance.LanceDataset:
 
 
 _generations: Recent[GenerationSource] = Recent(
-    _OPEN_GENERATIONS, lambda source: 1 + source.copied_bytes // _MEGABYTE
+    _OPEN_BYTES, lambda source: _DATASET_BYTES + source.copied_bytes
 )

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 # Of a filter with more of its bits set, eight that are set by chance are too likely.
 _SATURATED = 0.9
-_FILTERS = 256
+_FILTER_BYTES = 64 << 20
 _DIRECTORIES = 1024
 _PAGE_BYTES = 128 << 20
 
@@ -56,7 +56,9 @@ class _Directory:
     page_rows: int
 
 
-_filters: Recent[BloomFilter | bool] = Recent(_FILTERS)
+_filters: Recent[BloomFilter | bool] = Recent(
+    _FILTER_BYTES, lambda found: 1 if isinstance(found, bool) else found.bits.nbytes
+)
 _directories: Recent[_Directory] = Recent(_DIRECTORIES)
 _pages: Recent[pa.Table] = Recent(_PAGE_BYTES, lambda page: int(page.nbytes))
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
 from memwal.errors import TableSetupError
-from memwal.reader.recent import Recent, version_key
+from memwal.reader.kept_names import Version, version_key
+from memwal.reader.recent import Recent
 from memwal.table_index.base_table import BaseTable, open_base
 from memwal.table_index.commit_kinds import REWRITE, commit_kind
 
@@ -25,7 +26,7 @@ class _Commit:
     ----------
     version : int
         The one before.
-    key : tuple
+    key : Version
         Names the one before.
     written : frozenset of int
         Fragments that were not there, or had other files.
@@ -36,7 +37,7 @@ class _Commit:
     """
 
     version: int
-    key: tuple[Hashable, ...]
+    key: Version
     written: frozenset[int]
     is_merge: bool
     sources: frozenset[int] | None
@@ -99,4 +100,4 @@ def _files(base: BaseTable) -> dict[int, tuple[str, ...]]:
     }
 
 
-_commits: Recent[_Commit] = Recent(_KNOWN_COMMITS)
+_commits: Recent[_Commit] = Recent(_KNOWN_COMMITS, lasting=True)

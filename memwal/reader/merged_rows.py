@@ -215,7 +215,12 @@ class MergedRows:
 
     def _base_unreplaced(self) -> Iterator[pa.RecordBatch]:
         """All rows but those that a generation replaced: which these are is known for a while."""
-        replaced = replaced_rows(self.sources).rows
+        try:
+            replaced = replaced_rows(self.sources).rows
+        except ObjectNotFoundError:
+            # A generation was collected under way, and its keys are not kept any more, except here.
+            found, _ = rows_of_keys(self.sources.base, self._newest.keys)
+            replaced = np.sort(found)
         for batch in self._base_scan(with_row_id=True):
             yield without_rows(batch, ROW_ID, replaced)
 

@@ -11,8 +11,10 @@ from uuid import UUID
 
 from memwal.errors import InvalidInputError, ObjectNotFoundError
 from memwal.format.region_manifest import RegionManifest
+from memwal.reader.kept_names import Version, version_key
 from memwal.reader.needed_regions import WantedKeys, divides_alike, needed_regions
-from memwal.reader.recent import Recent, version_key
+from memwal.reader.outdated import forget_outdated
+from memwal.reader.recent import Recent
 from memwal.region.discovery import read_manifests
 from memwal.storage.location import TableLocation
 from memwal.table_index.base_table import BaseTable, open_base
@@ -21,10 +23,15 @@ from memwal.table_index.region_snapshot import snapshot_age, usable_snapshot
 
 _OPEN_BASES: Final = 4
 _SNAPSHOTS: Final = 8
+_SWEPT_TABLES: Final = 10_000
 
 _bases: Recent[BaseTable] = Recent(_OPEN_BASES)
 # The newest version of each table that a read has seen.
 _seen: Recent[BaseTable] = Recent(_OPEN_BASES)
+# Versions that were asked for by their number.
+_past: Recent[BaseTable] = Recent(_OPEN_BASES, lasting=True)
+# The version of each table for which what it left behind was forgotten last.
+_swept: Recent[Version] = Recent(_SWEPT_TABLES, lasting=True)
 _snapshots: Recent[dict[UUID, RegionManifest]] = Recent(_SNAPSHOTS)
 
 
@@ -76,8 +83,7 @@ def moment(
         No table, no primary key, or no MemWAL.
     """
     if max_staleness is not None:
-        base = kept(open_base(location))
-        base.require_mem_wal()
+        base = _newest(location)
         age = snapshot_age(base.details, clock())
         found = None
         if age is not None and age <= max_staleness.total_seconds():
@@ -93,12 +99,10 @@ def moment(
     needed = needed_regions(location, seen, keys) if seen is not None and keys else regions
     # The manifests first: a generation that is merged in between is then in the base table too.
     manifests = read_manifests(location.store, needed)
-    base = kept(open_base(location))
-    base.require_mem_wal()
+    base = _newest(location)
     if seen is not None and needed is not None and not divides_alike(seen, base):
         manifests = read_manifests(location.store)
-        base = kept(open_base(location))
-    _seen.put(_name(location), base)
+        base = _newest(location)
     return Moment(base, manifests)
 
 
@@ -113,14 +117,14 @@ def past_base(location: TableLocation, version: int | str) -> BaseTable:
         There is no table, or not that version any more.
     """
     if isinstance(version, int):
-        return kept(open_base(location, version=version))
+        return _kept_past(open_base(location, version=version))
     tags = open_base(location).dataset.tags.list()
     tag = tags.get(version)
     if tag is None or tag["branch"]:
         raise InvalidInputError(
             f"{location} has no tag {version!r}; it has {shown_tags(tags) or 'none'}"
         )
-    return kept(open_base(location, version=int(tag["version"])))
+    return _kept_past(open_base(location, version=int(tag["version"])))
 
 
 def _published(base: BaseTable) -> dict[UUID, RegionManifest] | None:
@@ -137,6 +141,24 @@ def _published(base: BaseTable) -> dict[UUID, RegionManifest] | None:
         return _snapshots.get(data, read) if data else None
     except ObjectNotFoundError:
         return None
+
+
+def _newest(location: TableLocation) -> BaseTable:
+    """The newest version; what those before have left in memory is forgotten."""
+    base = kept(open_base(location))
+    base.require_mem_wal()
+    _seen.put(_name(location), base)
+    version = version_key(base)
+    if _swept.peek(location.uri) != version:
+        _swept.put(location.uri, version)
+        forget_outdated(base, _past.values())
+    return base
+
+
+def _kept_past(base: BaseTable) -> BaseTable:
+    base = kept(base)
+    _past.put(version_key(base), base)
+    return base
 
 
 def kept(base: BaseTable) -> BaseTable:

@@ -14,8 +14,9 @@ import pyarrow.compute as pc
 
 from memwal.reader.base_rows import rows_of_keys
 from memwal.reader.generations import GenerationSource
+from memwal.reader.kept_names import version_key
 from memwal.reader.newest import read_keys
-from memwal.reader.recent import Recent, version_key
+from memwal.reader.recent import Recent
 from memwal.reader.row_set import RowIds
 from memwal.reader.sources import ReadSources
 from memwal.table_index.base_table import BaseTable
@@ -57,7 +58,7 @@ def replaced_rows(sources: ReadSources) -> ReplacedRows:
     """
     flushed = [source.identity for source in sources.generations if source.identity is not None]
     if len(flushed) == len(sources.generations):
-        key = (*version_key(sources.base), *flushed)
+        key = (version_key(sources.base), *flushed)
         return _together.get(key, lambda: ReplacedRows.of(_parts(sources)))
     return ReplacedRows.of(_parts(sources))
 
@@ -84,7 +85,7 @@ def _parts(sources: ReadSources) -> list[RowIds]:
 
 
 def _key(base: BaseTable, source: GenerationSource) -> tuple[Hashable, ...]:
-    return *version_key(base), source.identity
+    return version_key(base), source.identity
 
 
 def _find(base: BaseTable, sources: Sequence[GenerationSource]) -> list[RowIds]:

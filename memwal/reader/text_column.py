@@ -17,9 +17,10 @@ from memwal.memtable.text_tokens import Tokenizer
 from memwal.reader.base_indexes import Bridge, covered_fragments, find_gap
 from memwal.reader.generations import GenerationSource
 from memwal.reader.hits import BASE
+from memwal.reader.kept_names import version_key
 from memwal.reader.newest import NewestRows
 from memwal.reader.parallel import run_all
-from memwal.reader.recent import Recent, version_key
+from memwal.reader.recent import Recent
 from memwal.reader.replaced_rows import ReplacedRows, replaced_rows
 from memwal.reader.row_set import RowIds, contains
 from memwal.reader.sources import ReadSources
@@ -44,6 +45,9 @@ logger = logging.getLogger(__name__)
 
 _TOKENIZED_BYTES = 256 << 20
 _COLUMN_BYTES = 128 << 20
+# What a body takes beside its arrays: most of it where there are many small generations, of which
+# every flush makes a new column.
+_BODY_BYTES = 700
 _REMAPPED = "__lance_frag_reuse"
 
 
@@ -102,7 +106,7 @@ def open_column(sources: ReadSources, newest: NewestRows, column: str) -> TextCo
         return _open_column(sources, newest, column, None)
     # Nothing of this changes, so that everything that depends on nothing else is kept as well.
     options = tuple(sorted(sources.base.location.storage_options.items()))
-    key = (*version_key(sources.base), options, column, identities, sources.merged)
+    key = (version_key(sources.base), options, column, identities, sources.merged)
     return _columns.get(key, lambda: _open_column(sources, newest, column, key))
 
 
@@ -185,7 +189,7 @@ class _Opener:
         for description, segment in zip(self.index.segments, self.segments, strict=True):
             fragments = frozenset(description.fragment_ids)
             for number, part in enumerate(segment.parts or ()):
-                key = (*version_key(base), description.uuid, number)
+                key = (version_key(base), description.uuid, number)
                 bodies.append(base_body(base, part, key, fragments, replaced, held))
         gap = find_gap(self.sources, self.index)
         if gap is None:
@@ -248,7 +252,7 @@ class _Opener:
     ) -> Body:
         """Rows of the base table that no index has."""
         base = self.sources.base
-        key = (*version_key(base), fragments)
+        key = (version_key(base), fragments)
         found = self._read(key, base.dataset, fragments)
         alive = ~contains(replaced.rows, found.rows)
         if wanted is not None:
@@ -276,8 +280,9 @@ class _Opener:
         return _tokenized.get((key, self.column, options), make)
 
 
-def _column_weight(column: TextColumn) -> int:
-    return sum(body.nbytes for body in column.bodies)
+def column_weight(column: TextColumn) -> int:
+    """Memory of a column, without that of the indexes, which are kept elsewhere, in bytes."""
+    return sum(_BODY_BYTES + body.nbytes for body in column.bodies)
 
 
 def _weight(found: _Tokenized) -> int:
@@ -285,4 +290,4 @@ def _weight(found: _Tokenized) -> int:
 
 
 _tokenized: Recent[_Tokenized] = Recent(_TOKENIZED_BYTES, _weight)
-_columns: Recent[TextColumn] = Recent(_COLUMN_BYTES, _column_weight)
+_columns: Recent[TextColumn] = Recent(_COLUMN_BYTES, column_weight)

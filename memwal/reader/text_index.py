@@ -74,7 +74,9 @@ class TextPart:
     @property
     def nbytes(self) -> int:
         """Memory, in bytes; what is decoded of posting lists is kept elsewhere."""
-        return int(self.rows.nbytes + self.lengths.nbytes + self._lists.nbytes)
+        # The rows in order are made when they are first looked for, and take as much again.
+        documents = 2 * self.rows.nbytes + self.lengths.nbytes
+        return int(documents + self._tokens.nbytes + self._lists.nbytes)
 
     def ready(self, terms: Sequence[str]) -> bool:
         """Whether storage need not be asked for the documents that hold some terms."""

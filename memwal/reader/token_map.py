@@ -74,6 +74,11 @@ class TokenMap:
                 "lists; build the index again"
             )
 
+    @property
+    def nbytes(self) -> int:
+        """Memory, in bytes."""
+        return len(self._data)
+
     def __len__(self) -> int:
         return int(self._size)
 

@@ -21,6 +21,7 @@ import pyarrow as pa
 from memwal.memtable.row_runs import RowView
 from memwal.memtable.vector_rows import nearest_rows
 from memwal.reader.base_indexes import covered_fragments
+from memwal.reader.cache_budget import cache_budget
 from memwal.reader.hits import Hits
 from memwal.reader.parallel import run_all
 from memwal.reader.recent import Recent
@@ -42,7 +43,7 @@ _LAYOUT_WORK = 1 << 30
 # What takes longer is left to the indexes.
 _LONGEST_LAYOUT = 16 << 30
 _READING_WORK = 64
-_KNOWN_INDEXES = 16
+_PARTITION_BYTES = 128 << 20
 _KNOWN_NAMES = 10_000
 _PROBES = 20
 _SPARE = 2
@@ -111,11 +112,11 @@ def layouts_of(
 ) -> list[Layout | None]:
     """Those of the rows that are in memory, after some more were read.
 
-    What does not fit in 512 MiB together is left to the indexes, so that no search drives out what
-    the next one needs.
+    What does not fit in 512 MiB together, or in half of the budget of the process, is left to the
+    indexes, so that no search drives out what the next one needs.
     """
     dimension = named.partitions.centroids.shape[1]
-    room, work = _MEMORY_BYTES, _LAYOUT_WORK
+    room, work = min(_MEMORY_BYTES, cache_budget() // 2), _LAYOUT_WORK
     found: list[Layout | None] = []
     missing: list[tuple[int, Hashable, Stored]] = []
     for number, rows in enumerate(stored):
@@ -215,6 +216,8 @@ def _living(
         yield part.number, part.rows[at[living]], layout.vectors[position[living]]
 
 
-_partitions: Recent[tuple[NamedPartitions | None]] = Recent(_KNOWN_INDEXES)
+_partitions: Recent[tuple[NamedPartitions | None]] = Recent(
+    _PARTITION_BYTES, lambda found: found[0].partitions.centroids.nbytes if found[0] else 0
+)
 _searches: Recent[Iterator[int]] = Recent(_KNOWN_NAMES)
 _layouts: Recent[Layout] = Recent(_MEMORY_BYTES, lambda layout: layout.nbytes)

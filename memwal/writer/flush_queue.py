@@ -19,7 +19,7 @@ from memwal.errors import (
     StoreError,
     WriterClosedError,
 )
-from memwal.writer.memory import release_free_memory
+from memwal.free_memory import release_free_memory
 from memwal.writer.memtable import MemTable
 from memwal.writer.shown import shown_error
 

@@ -22,8 +22,8 @@ from memwal.errors import (
     ObjectNotFoundError,
 )
 from memwal.format.names import MEM_WAL_INDEX_NAME
+from memwal.free_memory import release_free_memory
 from memwal.table_index.base_table import BaseTable, open_dataset, translate_lance_error
-from memwal.writer.memory import release_free_memory
 from memwal.writer.scalar_params import SCALAR_KINDS, ScalarRecipe, read_scalar_recipe
 from memwal.writer.vector_params import VECTOR_KINDS, VectorRecipe, read_vector_recipe
 

@@ -13,7 +13,8 @@ def release_free_memory() -> None:
     """Return what was freed but is still held by the allocators of Arrow and of the C library.
 
     Building indexes takes and frees much memory on many threads, and glibc keeps the free parts of
-    every thread's arena: without this a writer's memory grows to several times its MemTables.
+    every thread's arena: without this a writer's memory grows to several times its MemTables. What
+    a reader forgets is scattered over as many.
     """
     pa.default_memory_pool().release_unused()
     trim = _malloc_trim()

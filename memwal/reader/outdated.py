@@ -1,0 +1,71 @@
+"""Forgetting what belongs to states of a table that the newest one has left behind.
+
+Else it would stay until the limits push it out: data sets with all that Lance has read of them,
+keys, vectors, and texts of generations that are long merged and collected. Whoever reads them at
+this moment goes on with what is in hand, or starts over when more of a generation is wanted that is
+collected by now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from memwal.free_memory import release_free_memory
+from memwal.reader.kept_names import Generation, Name, Segment, Version, version_key
+from memwal.reader.lazy import Lazy
+from memwal.reader.recent import all_kept
+from memwal.table_index.base_table import BaseTable
+
+
+def forget_outdated(newest: BaseTable, others: Collection[BaseTable]) -> None:
+    """Forget what no read of the newest version of a table needs.
+
+    That is all that belongs to other versions, to generations that are in the base table and in
+    its maintained indexes, and to segments of indexes that are not there any more.
+
+    Parameters
+    ----------
+    newest : BaseTable
+    others : collection of BaseTable
+        Versions, of any table, that are read as well.
+    """
+    outdated = _Outdated(newest, others)
+    forgotten = [
+        kept.forget([name for name in kept.names() if outdated.has(name)]) for kept in all_kept()
+    ]
+    if any(forgotten):
+        release_free_memory()
+
+
+class _Outdated:
+    """Tells what is outdated."""
+
+    def __init__(self, newest: BaseTable, others: Collection[BaseTable]) -> None:
+        self._newest = newest
+        self._versions = {version_key(base) for base in (newest, *others)}
+        # Read only if anything of an index is kept.
+        self._segments = Lazy(
+            lambda: {
+                segment.uuid
+                for base in (newest, *others)
+                for index in base.dataset.describe_indices()
+                for segment in index.segments
+            }
+        )
+
+    def has(self, name: Name) -> bool:
+        """Whether it is."""
+        if name.uri != self._newest.location.uri:
+            return False
+        if isinstance(name, Version):
+            return name not in self._versions
+        if isinstance(name, Segment):
+            return name.uuid not in self._segments()
+        return name.number <= self._settled(name)
+
+    def _settled(self, generation: Generation) -> int:
+        """Newest generation of the region that is merged, and in every maintained index."""
+        details = self._newest.details
+        names = details.catchup if details.maintain_all_indexes else details.maintained_indexes
+        progress = (details.merged, *(details.catchup.get(name, {}) for name in names))
+        return min(covered.get(generation.region_id, 0) for covered in progress)

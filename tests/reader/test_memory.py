@@ -1,0 +1,80 @@
+"""The memory of a process that reads on and on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tracemalloc
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from support import reading
+from support.searched import Searched, sources_of
+
+from memwal.reader.recent import Recent
+from memwal.reader.text_column import TextColumn, column_weight, open_column
+
+NOW = timedelta(0)
+CYCLES = 16
+FLUSHES = 4
+
+
+def test_the_texts_of_many_small_generations_weigh_what_they_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each flush makes a new column of all of them, whose arrays are the least of it."""
+    searched = Searched(tmp_path)
+    with searched.table.writer() as writer:
+        for start in range(0, 40, 4):
+            writer.upsert(searched.rows(range(start, start + 4)))
+            writer.flush()
+    sources, newest = sources_of(searched.table)
+    open_column(sources, newest, "t")
+    columns: list[TextColumn] = []
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for _ in range(20):
+            monkeypatch.setattr("memwal.reader.text_column._columns", Recent[TextColumn](1))
+            columns.append(open_column(sources, newest, "t"))
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert 0.5 * taken < sum(map(column_weight, columns)) < 2 * taken
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_does_not_grow_with_what_was_merged_and_collected(tmp_path: Path) -> None:
+    """The second half of its life costs a reader a fraction of what all generations together take.
+
+    64 generations come and go in each half, and one that is read takes about a megabyte.
+    """
+    searched = Searched(tmp_path)
+    table = searched.table
+    command = [sys.executable, reading.__file__, table.uri]
+    taken: list[int] = []
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+    ) as reader:
+        assert reader.stdin is not None
+        assert reader.stdout is not None
+
+        def read() -> int:
+            print(file=reader.stdin)
+            return int(reader.stdout.readline())
+
+        for _ in range(CYCLES):
+            with table.writer() as writer:
+                for start in range(0, 50 * FLUSHES, 50):
+                    writer.upsert(searched.rows(range(start, start + 50)))
+                    writer.flush()
+                    read()
+            table.merge()
+            read()
+            table.checkpoint()
+            table.collect_garbage(dry_run=False, grace=NOW, retention=NOW)
+            taken.append(read())
+        reader.stdin.close()
+    assert taken[-1] - taken[CYCLES // 2 - 1] < 16 << 20
