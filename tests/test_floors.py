@@ -18,6 +18,7 @@ FLOORS = (
         "memwal.durations",
         "memwal.errors",
         "memwal.extras",
+        "memwal.free_memory",
         "memwal.given_data",
         "memwal.telemetry.attributes",
         "memwal.version",
