@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from memwal.errors import MemWalError
 from memwal.free_memory import release_free_memory
 from memwal.reader.kept_names import Generation, Name, Segment, Version, version_key
 from memwal.reader.lazy import Lazy
 from memwal.reader.recent import all_kept
-from memwal.table_index.base_table import BaseTable
+from memwal.table_index.base_table import BaseTable, lance_errors
 
 
 def forget_outdated(newest: BaseTable, others: Collection[BaseTable]) -> None:
@@ -42,16 +43,11 @@ class _Outdated:
 
     def __init__(self, newest: BaseTable, others: Collection[BaseTable]) -> None:
         self._newest = newest
-        self._versions = {version_key(base) for base in (newest, *others)}
+        uri = newest.location.uri
+        versions = {version_key(base): base for base in (newest, *others)}
+        self._versions = {key: base for key, base in versions.items() if key.uri == uri}
         # Read only if anything of an index is kept.
-        self._segments = Lazy(
-            lambda: {
-                segment.uuid
-                for base in (newest, *others)
-                for index in base.dataset.describe_indices()
-                for segment in index.segments
-            }
-        )
+        self._segments = Lazy(lambda: set().union(*map(_segments, self._versions.values())))
 
     def has(self, name: Name) -> bool:
         """Whether it is."""
@@ -69,3 +65,13 @@ class _Outdated:
         names = details.catchup if details.maintain_all_indexes else details.maintained_indexes
         progress = (details.merged, *(details.catchup.get(name, {}) for name in names))
         return min(covered.get(generation.region_id, 0) for covered in progress)
+
+
+def _segments(base: BaseTable) -> set[str]:
+    """Those that a version has; none when it was cleaned up, and nobody can read it any more."""
+    try:
+        with lance_errors(f"reading the indexes of {base.location}"):
+            indexes = base.dataset.describe_indices()
+    except MemWalError:
+        return set()
+    return {segment.uuid for index in indexes for segment in index.segments}

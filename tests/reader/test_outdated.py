@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import shutil
 import weakref
 from datetime import timedelta
 from pathlib import Path
@@ -16,6 +17,7 @@ from support.tables import MakeTable, rows, state
 
 import memwal
 from memwal.reader.kept_names import Generation, Name, Segment, Version, names_in, version_key
+from memwal.reader.moment import past_base
 from memwal.reader.recent import Recent, all_kept
 from memwal.reader.sources import collect_sources
 
@@ -140,6 +142,31 @@ def test_the_same_version_is_looked_through_once(
     for table in tables * 3:
         assert table.scan().count_rows() == 0
     assert looked_through == [table.uri for table in tables]
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_version_that_is_gone_stops_nobody(
+    tmp_path: Path, make_table: MakeTable, *, own: bool
+) -> None:
+    """Nobody has asked for its indexes yet."""
+    searched = Searched(tmp_path)
+    table = searched.table
+    read_all_kinds(table)
+    past = table if own else make_table()
+    with past.writer() as writer:
+        writer.upsert(searched.rows(range(100, 130)) if own else rows({1: 1}))
+    past.merge()
+    past_base(past.location, past.base().version)
+    with table.writer() as writer:
+        writer.upsert(searched.rows(range(120, 150)))
+    table.checkpoint()
+    if not own:
+        shutil.rmtree(past.uri)
+    table.collect_garbage(
+        dry_run=False, grace=NOW, retention=NOW, base_versions=True, version_age=NOW
+    )
+    read_all_kinds(table)
+    assert any(isinstance(name, Segment) for name in names(table))
 
 
 def test_a_scan_under_way_goes_on(make_table: MakeTable) -> None:
