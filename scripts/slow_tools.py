@@ -1,7 +1,7 @@
-"""Bring what the slow tests run beside Python: Chromium, strace, a C compiler, and promtool.
+"""Bring what the slow tests run beside Python: Chromium, strace, a C compiler, Ceph, and promtool.
 
-Usage: ``python scripts/slow_tools.py [--images]``. What is there already stays as it is. The first
-three are installed with Debian's packages, which takes root; promtool is taken out of Debian's
+Usage: ``python scripts/slow_tools.py [--images]``. What is there already stays as it is. All but
+the last are installed with Debian's packages, which takes root; promtool is taken out of Debian's
 package ``prometheus`` into the folder of the running interpreter, without installing the server.
 With ``--images`` it is buildah and debootstrap instead, which the tests of the images run. Where
 that cannot be done, it says what to install by hand.
@@ -19,6 +19,13 @@ from functools import partial
 from pathlib import Path
 
 BIN = Path(sys.executable).parent
+# A program, and what it comes with.
+PACKAGES = {
+    "chromium": ["chromium"],
+    "strace": ["strace"],
+    "cc": ["build-essential"],
+    "radosgw": ["ceph-mon", "ceph-osd", "radosgw", "ceph-common"],
+}
 
 
 def main() -> None:
@@ -28,10 +35,9 @@ def main() -> None:
             if shutil.which(name) is None:
                 bring(name, partial(install, name))
         return
-    packages = {"chromium": "chromium", "strace": "strace", "cc": "build-essential"}
-    for name, package in packages.items():
+    for name, packages in PACKAGES.items():
         if shutil.which(name) is None:
-            bring(package, partial(install, package))
+            bring(" ".join(packages), partial(install, *packages))
     if shutil.which("promtool") is None and not (BIN / "promtool").exists():
         bring("promtool (Debian's package prometheus)", unpack_promtool)
 
@@ -44,10 +50,10 @@ def bring(name: str, step: Callable[[], None]) -> None:
         sys.exit(f"The slow tests need {name}, which could not be installed here: {error}")
 
 
-def install(package: str) -> None:
-    """Install a package of the system."""
+def install(*packages: str) -> None:
+    """Install packages of the system."""
     apt("update")
-    apt("install", "-y", "--no-install-recommends", package)
+    apt("install", "-y", "--no-install-recommends", *packages)
 
 
 def unpack_promtool() -> None:

@@ -212,18 +212,24 @@ def fence(
     From then on a writer with a lower epoch finds a higher one where it wants to append. Torn
     entries at the tip are replaced, all of them, so that other clients can read the log too.
 
+    A claim that was overtaken should not put its sentinel behind that of the newer one: the newer
+    writer would find it where it wants to append. So it looks at what is last, and all that can
+    happen in between is that this happens all the same, and costs that writer a position.
+
     Parameters
     ----------
     after : int
         Last position that flushed generations cover.
     hint : int
         A position that was taken already, or 0.
+
+    Raises
+    ------
+    RegionFencedError
+        The region was claimed with a higher epoch meanwhile.
     """
     data = encode_sentinel(writer_epoch=epoch, writer_id=writer_id)
-    tip = find_tip(store, region_id, start=max(after, hint) + 1)
-    position = tip
-    while position - 1 > after and _is_torn(store, wal_key(region_id, position - 1)):
-        position -= 1
+    position, tip = _place(store, region_id, max(after, hint) + 1, epoch=epoch, after=after)
     while True:
         # What stands before the sentinel may be by somebody who syncs nothing. If it went when the
         # machine crashes, and the sentinel stayed, the log would have a gap.
@@ -231,11 +237,21 @@ def fence(
         if take(store, region_id, position, data, epoch) is not None:
             # The older writer may be faster than one attempt here: look for the tip again rather
             # than walk behind it.
-            tip = position = find_tip(store, region_id, start=position + 1)
+            position, tip = _place(store, region_id, position + 1, epoch=epoch, after=after)
         elif position + 1 < tip:
             position += 1
         else:
             return position
+
+
+def _place(
+    store: ObjectStore, region_id: UUID, start: int, *, epoch: int, after: int
+) -> tuple[int, int]:
+    """Where a sentinel goes, looked for from ``start`` on: behind what is whole; and the tip."""
+    tip = position = find_tip(store, region_id, start=start)
+    while position - 1 > after and _is_torn(store, region_id, position - 1, epoch):
+        position -= 1
+    return position, tip
 
 
 def take(
@@ -287,11 +303,14 @@ def _is_lost_tip(store: ObjectStore, region_id: UUID, position: int, epoch: int)
         position += 1
 
 
-def _is_torn(store: ObjectStore, key: str) -> bool:
+def _is_torn(store: ObjectStore, region_id: UUID, position: int, epoch: int) -> bool:
+    key = wal_key(region_id, position)
     try:
-        decode_entry(store.get(key), name=key)
+        entry = decode_entry(store.get(key), name=key)
     except TornEntryError:
         return True
     except ObjectNotFoundError:
         return False
+    if entry.writer_epoch > epoch:
+        raise fenced_by(region_id, epoch, entry.writer_epoch)
     return False

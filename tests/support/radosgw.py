@@ -1,8 +1,7 @@
 """Ceph's S3: one monitor, one store in memory and one gateway, in a folder and for any user.
 
-The programs must be there; Debian has them: ``apt-get install --no-install-recommends ceph-mon
-ceph-osd radosgw ceph-common``. ``python tests/support/radosgw.py FOLDER`` runs a cluster until it
-is interrupted, and prints what reaches it.
+The programs must be there: scripts/slow_tools.py brings them. ``python tests/support/radosgw.py
+FOLDER`` runs a cluster until it is interrupted, and prints what reaches it.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
@@ -656,6 +657,28 @@ def test_a_sentinel_steps_over_what_was_appended_meanwhile(store: FaultyStore) -
 
     assert positions == [3]
     assert [ids(e) for e in stored(store).values()] == [[1], [2], []]
+
+
+@pytest.mark.parametrize("meanwhile", [False, True])
+def test_a_claim_that_was_overtaken_puts_no_sentinel(
+    store: FaultyStore, *, meanwhile: bool
+) -> None:
+    put(store, 1, entry(1, epoch=1))
+    newer = encode_sentinel(writer_epoch=EPOCH + 1, writer_id="you")
+    if not meanwhile:
+        put(store, 2, newer)
+    pause = store.pause("create", WAL) if meanwhile else None
+    with ThreadPoolExecutor(1) as pool:
+        older = pool.submit(fence, store, REGION, epoch=EPOCH, writer_id="me", after=0, hint=0)
+        if pause is not None:
+            pause.wait_until_reached()
+            put(store, 2, entry(2, epoch=1))
+            put(store, 3, newer)
+            pause.release()
+        with pytest.raises(RegionFencedError):
+            older.result()
+
+    assert [e.writer_epoch for e in stored(store).values()][-1] == EPOCH + 1
 
 
 def test_a_sentinel_replaces_every_torn_entry_at_the_tip(store: FaultyStore) -> None:

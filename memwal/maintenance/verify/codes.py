@@ -204,7 +204,12 @@ CODES: Final[dict[str, Code]] = {
     "log-tip-torn": Code(
         _I, "the last entries are torn, and count as absent", "the next claim replaces them"
     ),
-    "log-epoch-falls": Code(_E, "the writer epoch falls from one entry to the next", _ASK),
+    "log-claim-overtaken": Code(
+        _I,
+        "a claim fenced behind that of a newer one: it was slower",
+        "nothing needs it, and it harms nobody",
+    ),
+    "log-epoch-falls": Code(_E, "the writer epoch falls from one entry of rows to the next", _ASK),
     "log-epoch-ahead": Code(_E, "an entry has an epoch that nobody claimed", _ASK),
     # Flushed generations
     "generation-missing": Code(_E, "a generation that is not merged is not there", _BACKUP),

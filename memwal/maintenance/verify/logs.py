@@ -149,7 +149,7 @@ def _check_entries(
                 last_rows = position
             if entry.writer_epoch < epoch:
                 yield Finding.of(
-                    "log-epoch-falls",
+                    "log-claim-overtaken" if entry.is_sentinel else "log-epoch-falls",
                     key,
                     f"its epoch is {entry.writer_epoch}, that of an earlier entry {epoch}",
                     region=region_id,

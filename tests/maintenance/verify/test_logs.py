@@ -9,8 +9,9 @@ import pytest
 from support import native
 from support.tables import REGION, log, manifest, rows
 
+import memwal
 from memwal.format.names import region_dir
-from memwal.format.wal_entry import encode_sentinel
+from memwal.format.wal_entry import decode_entry, encode_sentinel
 
 
 def last(spoiled):
@@ -77,10 +78,23 @@ def test_an_entry_that_does_not_say_its_epoch(spoiled):
     spoiled.only("log-entry-damaged")
 
 
-def test_an_older_writer_behind_a_newer_one(spoiled):
+def test_a_claim_that_was_overtaken(spoiled):
     at = last(spoiled) + 1
     spoiled.entry(at).write_bytes(encode_sentinel(writer_epoch=1, writer_id="late"))
-    spoiled.only("log-epoch-falls")
+    assert spoiled.only("log-claim-overtaken").severity.value == "information"
+    assert spoiled.verify().clean
+
+
+def test_rows_of_an_older_writer_behind_a_newer_one(spoiled):
+    with memwal.open(spoiled.table.uri).writer() as newer:
+        newer.claim()
+    older = next(
+        data
+        for data in (spoiled.entry(at).read_bytes() for at in range(1, last(spoiled)))
+        if not decode_entry(data, name="").is_sentinel
+    )
+    spoiled.entry(last(spoiled) + 1).write_bytes(older)
+    assert "log-epoch-falls" in spoiled.codes()
 
 
 def test_an_epoch_that_nobody_claimed(spoiled):
