@@ -102,6 +102,7 @@ def test_a_table_is_found_registered_and_verified(
         "discover": {"success", "skipped"},
         "prune": {"success"},
         "export": {"success"},
+        "notify": {"success"},
     }
     (managed,) = catalog.list()
     assert (managed.name, managed.uri, managed.enabled) == ("table", backlog.uri, True)
