@@ -95,7 +95,11 @@ class ManagedTable:
         """
         kinds = {field.name: _KINDS[str(field.type)] for field in fields(cls)}
         found = values if isinstance(values, Mapping) else {}
-        wrong = [key for key, kind in kinds.items() if not isinstance(found.get(key), kind)]
+        wrong = [
+            key
+            for key, kind in kinds.items()
+            if key not in found or not isinstance(found[key], kind)
+        ]
         if wrong:
             raise InvalidInputError(
                 f"The record of a managed table lacks {', '.join(map(repr, wrong))}, or "

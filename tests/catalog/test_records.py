@@ -58,21 +58,25 @@ def test_what_may_be_a_secret_is_no_reference_and_not_repeated(ref: str) -> None
     assert "hunter2" not in str(caught.value)
 
 
+NOW = datetime(2026, 11, 22, tzinfo=UTC)
+TABLE = ManagedTable(
+    name="flights",
+    uri="s3://lake/flights.lance",
+    storage_options_ref="airflow:lake",
+    policy=Policy(tags=("air",), schedule=None),
+    owner="data",
+    enabled=False,
+    created_at=NOW,
+    updated_at=NOW,
+)
+
+
 def test_a_record_survives_json() -> None:
-    now = datetime.now(UTC)
-    table = ManagedTable(
-        name="flights",
-        uri="s3://lake/flights.lance",
-        storage_options_ref="airflow:lake",
-        policy=Policy(tags=("air",), schedule=None),
-        owner="data",
-        enabled=False,
-        created_at=now,
-        updated_at=now,
-    )
-    assert ManagedTable.from_dict(json.loads(json.dumps(table.to_dict()))) == table
+    assert ManagedTable.from_dict(json.loads(json.dumps(TABLE.to_dict()))) == TABLE
 
 
-def test_a_record_without_a_key_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match="'uri'"):
-        ManagedTable.from_dict({"name": "flights"})
+@pytest.mark.parametrize("key", TABLE.to_dict())
+def test_a_record_without_a_key_is_refused(key: str) -> None:
+    values = {name: value for name, value in TABLE.to_dict().items() if name != key}
+    with pytest.raises(InvalidInputError, match=f"lacks '{key}'"):
+        ManagedTable.from_dict(values)

@@ -259,6 +259,8 @@ class TestRefusal:
         log = Log(store)
         log.put(1)
         log.put(1, epoch=9)
+        # A claim looks at the newest entry only.
+        log.put(2)
         claim = claim_region(store, REGION)
 
         with pytest.raises(RegionFencedError):
