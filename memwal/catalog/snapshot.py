@@ -39,16 +39,15 @@ def read_snapshot(path: str | Path) -> list[ManagedTable]:
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        if not isinstance(error, FileNotFoundError):
-            raise InvalidInputError(
-                f"The catalog snapshot {path} cannot be read ({type(error).__name__}); export it "
-                "again."
-            ) from error
+    except FileNotFoundError:
         raise ObjectNotFoundError(
             f"There is no catalog snapshot at {path}; set {PATH_VARIABLE} where tables are "
             "registered, or call Catalog(url).export_snapshot(path)."
         ) from None
+    except (OSError, ValueError) as error:
+        raise InvalidInputError(
+            f"The catalog snapshot {path} cannot be read ({type(error).__name__}); export it again."
+        ) from error
     try:
         content = read_json(text)
     except ValueError as error:
@@ -61,9 +60,6 @@ def read_snapshot(path: str | Path) -> list[ManagedTable]:
             f"{path} is not a catalog snapshot of format {FORMAT}; export it again with the "
             "memwal that reads it."
         )
-    tables = content.get("tables")
-    if not isinstance(tables, list):
-        raise InvalidInputError(f"{path} is a catalog snapshot without tables; export it again.")
     return [ManagedTable.from_dict(values) for values in tables]
 
 

@@ -304,6 +304,7 @@ def _is_lost_tip(store: ObjectStore, region_id: UUID, position: int, epoch: int)
 
 
 def _is_torn(store: ObjectStore, region_id: UUID, position: int, epoch: int) -> bool:
+    """Whether an entry is torn. Raises RegionFencedError when it has a higher epoch."""
     key = wal_key(region_id, position)
     try:
         entry = decode_entry(store.get(key), name=key)
