@@ -30,6 +30,7 @@ from memwal.catalog.setbacks import Setbacks
 from memwal.errors import InvalidInputError, ObjectNotFoundError
 from memwal.maintenance.policy import Policy
 from memwal.storage.os_errors import from_os_error
+from memwal.storage.uris import parse_uri
 
 
 class TableChanges(TypedDict, total=False):
@@ -134,7 +135,7 @@ class Catalog(History):
         Raises
         ------
         InvalidInputError
-            A value is not allowed, or the name is taken.
+            A value is not allowed, the name is taken, or another table has this quarantine.
         """
         now = datetime.now(UTC)
         row = ManagedTableRow(
@@ -152,6 +153,7 @@ class Catalog(History):
                 session.add(row)
                 session.flush()
                 table = _table(row)
+                _check_quarantine(session, table)
         except IntegrityError as error:
             raise InvalidInputError(
                 f"A table named {name!r} is registered; choose another name or update it."
@@ -175,7 +177,7 @@ class Catalog(History):
         ObjectNotFoundError
             No table has this name.
         InvalidInputError
-            A keyword or a value is not allowed.
+            A keyword or a value is not allowed, or another table has this quarantine.
         """
         settable = TableChanges.__annotations__
         unknown = sorted(set(changes) - set(settable))
@@ -191,6 +193,8 @@ class Catalog(History):
             row.updated_at = datetime.now(UTC)
             session.flush()
             table = _table(row)
+            if changes.keys() & {"uri", "policy"}:
+                _check_quarantine(session, table)
         self._refresh_snapshot()
         return table
 
@@ -324,6 +328,23 @@ def _checked(changes: TableChanges) -> dict[str, Any]:
     if "policy" in changes:
         values["policy"] = changes["policy"].to_dict()
     return values
+
+
+def _check_quarantine(session: Session, table: ManagedTable) -> None:
+    """Refuse the quarantine of another table: lists and releases would mix their rows."""
+    rules = table.policy.quality
+    if rules is None:
+        return
+    place = rules.quarantine_of(table.uri)
+    for row in session.scalars(select(ManagedTableRow).where(ManagedTableRow.name != table.name)):
+        other = _table(row)
+        theirs = other.policy.quality
+        is_same = parse_uri(other.uri) == parse_uri(table.uri)
+        if theirs is not None and not is_same and theirs.quarantine_of(other.uri) == place:
+            raise InvalidInputError(
+                f"{place} is the quarantine of table {other.name}; give {table.name} another "
+                "quarantine_uri."
+            )
 
 
 def _check_owner(owner: str) -> str:

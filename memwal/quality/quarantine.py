@@ -26,6 +26,7 @@ from memwal.errors import (
 from memwal.format.names import parse_generation_name
 from memwal.quality.expectation import Expectation, suite_digest
 from memwal.quality.gate import Quarantined
+from memwal.quality.rules import quarantine_beside
 from memwal.storage.location import TableLocation
 from memwal.table_index.base_table import (
     BaseTable,
@@ -181,8 +182,7 @@ class Quarantine:
         uri : str, optional
             Address of the quarantine table.
         """
-        beside = f"{table.uri.removesuffix('.lance')}__quarantine.lance"
-        return cls(TableLocation(uri or beside, table.storage_options))
+        return cls(TableLocation(uri or quarantine_beside(table.uri), table.storage_options))
 
     def __str__(self) -> str:
         return str(self.location)

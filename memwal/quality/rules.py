@@ -86,6 +86,10 @@ class QualityRules:
         """Whether a merge looks at what enters."""
         return self.mode != Mode.OFF
 
+    def quarantine_of(self, uri: str) -> str:
+        """Address of the quarantine of the table at an address, in the one spelling."""
+        return str(parse_uri(self.quarantine_uri or quarantine_beside(uri)))
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return {
@@ -120,6 +124,11 @@ class QualityRules:
                 f"{', '.join(known)}"
             )
         return cls(**values)
+
+
+def quarantine_beside(uri: str) -> str:
+    """Address of the quarantine that stands beside the table at an address."""
+    return f"{str(parse_uri(uri)).removesuffix('.lance')}__quarantine.lance"
 
 
 def read_rules(text: str) -> QualityRules:

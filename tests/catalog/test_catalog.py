@@ -7,6 +7,7 @@ import pytest
 
 from memwal.catalog import Catalog, Policy
 from memwal.errors import InvalidInputError, ObjectNotFoundError
+from memwal.quality.rules import QualityRules
 
 
 def test_a_registered_table_comes_back_as_it_was(catalog: Catalog) -> None:
@@ -55,6 +56,31 @@ def test_a_wrong_update_changes_nothing(catalog: Catalog, changes: dict[str, str
     with pytest.raises(InvalidInputError):
         catalog.update("flights", **changes)  # type: ignore[misc]
     assert catalog.get("flights") == table
+
+
+def _gated(quarantine_uri: str | None = None) -> Policy:
+    return Policy(quality=QualityRules(quarantine_uri=quarantine_uri))
+
+
+def test_a_table_gets_no_quarantine_of_another_one(catalog: Catalog) -> None:
+    catalog.register("a", uri="/data/a.lance", policy=_gated("/data/kept.lance"))
+    catalog.register("b", uri="/data/b.lance", policy=_gated())
+    for uri in ("file:///data/kept.lance", "/data/b__quarantine.lance"):
+        with pytest.raises(InvalidInputError, match=r"is the quarantine of table [ab]; give c"):
+            catalog.register("c", uri="/data/c.lance", policy=_gated(uri))
+    catalog.register("c", uri="/data/c.lance", policy=_gated("/data/c-kept.lance"))
+    with pytest.raises(InvalidInputError, match="quarantine of table a; give c another"):
+        catalog.update("c", policy=_gated("/data/kept.lance/"))
+    with pytest.raises(InvalidInputError, match="quarantine of table c; give b another"):
+        catalog.update("b", uri="/data/b.lance", policy=_gated("/data/c-kept.lance"))
+    assert catalog.get("c").policy == _gated("/data/c-kept.lance")
+    assert [table.name for table in catalog.list()] == ["a", "b", "c"]
+
+
+def test_two_names_of_one_table_have_one_quarantine(catalog: Catalog) -> None:
+    catalog.register("a", uri="/data/a.lance", policy=_gated())
+    catalog.register("b", uri="file:///data/a.lance/", policy=_gated())
+    assert catalog.update("b", policy=_gated("/data/b.lance")).policy.quality is not None
 
 
 def test_what_is_not_there_is_named(catalog: Catalog) -> None:
