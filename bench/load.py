@@ -48,6 +48,8 @@ POLICY = Policy(
     gc_interval_seconds=60.0,
     gc_grace_seconds=60.0,
     gc_retention_seconds=60.0,
+    # A build takes seconds here.
+    gc_index_age_seconds=300.0,
     version_retention_seconds=60.0,
 )
 """The policy of the table."""

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from memwal.maintenance.backlog import read_status
 from memwal.maintenance.checkpoint import CheckpointProgress, checkpoint
-from memwal.maintenance.compaction import DEFAULT_MIN_FRAGMENTS, compact
+from memwal.maintenance.compaction import DEFAULT_ATTEMPTS, DEFAULT_MIN_FRAGMENTS, compact
 from memwal.maintenance.garbage import (
     DEFAULT_GRACE,
     DEFAULT_INDEX_AGE,
@@ -252,6 +252,8 @@ class Table(Reads):
         *,
         min_fragments: int = DEFAULT_MIN_FRAGMENTS,
         commit_bytes: int = DEFAULT_COMMIT_BYTES,
+        max_commits: int | None = None,
+        attempts: int = DEFAULT_ATTEMPTS,
         guard: Guard | None = None,
         run: TaskRunner = run_in_process,
     ) -> JobResult:
@@ -260,6 +262,8 @@ class Table(Reads):
             self.location,
             min_fragments=min_fragments,
             commit_bytes=commit_bytes,
+            max_commits=max_commits,
+            attempts=attempts,
             guard=guard,
             run=run,
         )

@@ -7,7 +7,11 @@ For example::
 
 import sys
 
-from memwal.maintenance.compaction import DEFAULT_COMMIT_BYTES, DEFAULT_MIN_FRAGMENTS
+from memwal.maintenance.compaction import (
+    DEFAULT_ATTEMPTS,
+    DEFAULT_COMMIT_BYTES,
+    DEFAULT_MIN_FRAGMENTS,
+)
 from memwal.maintenance.results import JobResult
 from memwal.spark.application import Application, job_parser, positive_int, run_application
 
@@ -28,6 +32,19 @@ def main() -> int:
         metavar="N",
         help="bytes on storage that one commit replaces at most (default: %(default)s)",
     )
+    parser.add_argument(
+        "--max-commits",
+        type=positive_int,
+        metavar="N",
+        help="end after so many commits, whatever is left",
+    )
+    parser.add_argument(
+        "--attempts",
+        type=positive_int,
+        default=DEFAULT_ATTEMPTS,
+        metavar="N",
+        help="give up when so many rewrites met other commits (default: %(default)s)",
+    )
     return run_application(parser, compact)
 
 
@@ -36,6 +53,8 @@ def compact(application: Application) -> JobResult:
     return application.table.compact(
         min_fragments=options.min_fragments,
         commit_bytes=options.commit_bytes,
+        max_commits=options.max_commits,
+        attempts=options.attempts,
         run=application.run,
     )
 

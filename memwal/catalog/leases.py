@@ -178,6 +178,18 @@ class Leases:
             found = [_record(row, now) for row in rows]
         return [record for record in found if record.held or not held_only]
 
+    def find(self, resource: str) -> LeaseRecord | None:
+        """What is known of the lease of a resource; None when there never was one.
+
+        Parameters
+        ----------
+        resource : str
+            What is leased.
+        """
+        with self._database.reading() as session:
+            row = session.get(LeaseRow, resource)
+            return None if row is None else _record(row, database_time(session))
+
     def release(self, resource: str, *, token: int | None = None) -> LeaseRecord:
         """End a lease by force, whoever has it, and return what it was.
 

@@ -22,6 +22,7 @@ def would_collect(table: Table, policy: Policy) -> CollectionResult:
         explain=True,
         grace=timedelta(seconds=policy.gc_grace_seconds),
         retention=timedelta(seconds=policy.gc_retention_seconds),
+        index_age=timedelta(seconds=policy.gc_index_age_seconds),
         base_versions=age is not None,
         version_age=None if age is None else timedelta(seconds=age),
     )

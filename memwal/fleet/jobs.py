@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -106,6 +108,7 @@ def run_job(
         The job failed. It is recorded.
     """
     from memwal.catalog.leases import DEFAULT_TTL, job_resource
+    from memwal.fleet.turns import HELD_BACK, stand_back, was_kept_out
 
     if job not in JOBS:
         raise InvalidInputError(f"there is no job {job!r}; the jobs are {', '.join(JOBS)}")
@@ -129,6 +132,8 @@ def run_job(
     if dry_run:
         return request.rehearse(run, perform)
     try:
+        if job in HELD_BACK:
+            wait = stand_back(catalog.leases, table_name, wait=wait)
         lease = catalog.leases.acquire(
             job_resource(table_name, job, part=index), ttl=ttl or DEFAULT_TTL, wait=wait
         )
@@ -159,14 +164,49 @@ def run_job(
             ) as active,
         ):
             look()
-            if perform is not None:
-                result = perform(order, look)
-            else:
-                result = perform_here(table, order, run=_watched(active, run, look), guard=look)
+
+            def do(order: Order, guard: Guard) -> JobResult:
+                if perform is not None:
+                    return perform(order, guard)
+                tasks = _watched(active, run, guard)
+                return perform_here(table, order, run=tasks, guard=guard)
+
+            result = do(order, look)
+            if was_kept_out(result):
+                result = _in_its_turn(catalog, table, order, result, do=do, guard=look, ttl=ttl)
             if job == "merge":
                 _settle(catalog, table, order, result)
             active.finish(result)
         return result
+
+
+def _in_its_turn(
+    catalog: Catalog,
+    table: Table,
+    order: Order,
+    first: JobResult,
+    *,
+    do: Perform,
+    guard: Guard,
+    ttl: timedelta | None,
+) -> JobResult:
+    """Do an order again while those wait who kept it out before."""
+    from memwal.fleet.turns import joined, turn
+
+    indexes = table.base().details.maintained_indexes
+    with ExitStack() as stack:
+        try:
+            theirs = stack.enter_context(
+                turn(catalog.leases, order.table.name, indexes=indexes, ttl=ttl)
+            )
+        except ConflictError as error:
+            return replace(first, problems=(*first.problems, f"it got no turn: {error}"))
+
+        def look() -> None:
+            guard()
+            theirs()
+
+        return joined(first, do(replace(order, alone=True), look))
 
 
 def _settle(catalog: Catalog, table: Table, order: Order, result: JobResult) -> None:

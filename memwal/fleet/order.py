@@ -78,6 +78,8 @@ class Order:
         Only count what a collection would delete.
     force : bool
         Somebody wants it now, however little there is to do.
+    alone : bool
+        It is the job's turn (:mod:`memwal.fleet.turns`): others wait for it.
     """
 
     job: str
@@ -89,6 +91,7 @@ class Order:
     max_tasks: int = 1
     dry_run: bool = False
     force: bool = False
+    alone: bool = False
 
     @property
     def policy(self) -> Policy:
@@ -128,15 +131,18 @@ class Order:
             case "index":
                 return [] if self.index is None else ["--index", self.index]
             case "compact":
-                return [
-                    *("--min-fragments", str(self.min_fragments)),
-                    *("--commit-bytes", str(self.policy.merge_commit_bytes)),
-                ]
+                found = ["--min-fragments", str(self.min_fragments)]
+                found += ["--commit-bytes", str(self.policy.merge_commit_bytes)]
+                found += ["--attempts", str(self.attempts)]
+                if self.max_commits is not None:
+                    found += ["--max-commits", str(self.max_commits)]
+                return found
             case "gc":
                 return [
                     "--dry-run" if self.dry_run else "--execute",
                     *("--grace-seconds", f"{self.policy.gc_grace_seconds:g}"),
                     *("--retention-seconds", f"{self.policy.gc_retention_seconds:g}"),
+                    *("--index-seconds", f"{self.policy.gc_index_age_seconds:g}"),
                     *(["--base-versions"] if self.version_seconds is not None else []),
                     *(
                         ["--version-seconds", f"{self.version_seconds:g}"]
@@ -156,6 +162,16 @@ class Order:
     def min_fragments(self) -> int:
         """How many small fragments a compaction starts with."""
         return 2 if self.force else self.policy.compact_at_fragments or 2
+
+    @property
+    def attempts(self) -> int:
+        """How many rewrites of a compaction may meet other commits before it gives up."""
+        return 2
+
+    @property
+    def max_commits(self) -> int | None:
+        """How many commits a compaction makes at most; others do not wait for more than one."""
+        return 1 if self.alone else None
 
     @property
     def version_seconds(self) -> float | None:

@@ -43,6 +43,8 @@ def perform_here(
             return table.compact(
                 min_fragments=order.min_fragments,
                 commit_bytes=policy.merge_commit_bytes,
+                max_commits=order.max_commits,
+                attempts=order.attempts,
                 guard=guard,
                 run=run,
             )
@@ -54,6 +56,7 @@ def perform_here(
                 dry_run=order.dry_run,
                 grace=timedelta(seconds=policy.gc_grace_seconds),
                 retention=timedelta(seconds=policy.gc_retention_seconds),
+                index_age=timedelta(seconds=policy.gc_index_age_seconds),
                 base_versions=age is not None,
                 version_age=None if age is None else timedelta(seconds=age),
                 max_tasks=order.max_tasks,

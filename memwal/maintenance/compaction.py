@@ -4,7 +4,8 @@ Every merge leaves new fragments, and old ones with holes. Lance plans and rewri
 is worth it, in pieces of which each fits between other commits. A process that dies before a commit
 leaves files that no version names, which the clean-up of old versions takes; one that repeats it
 plans anew. A rewrite and a merge that touch the same fragments exclude each other, and whoever
-comes second tries again with less: both shrink until they get through.
+comes second tries again with less: both shrink until they get through. Where merges are frequent
+and touch all fragments, however small, that is not enough: see :mod:`memwal.fleet.turns`.
 
 A commit remaps the indexes over the fragments that it replaces. Lance withdraws the catch-up of the
 indexes then, and the next index build records it again, with nothing to add.
@@ -41,7 +42,8 @@ DEFAULT_MIN_FRAGMENTS = 8
 DEFAULT_TARGET_ROWS = 1 << 20
 DEFAULT_COMMIT_BYTES = 1 << 30
 
-_ATTEMPTS = 8
+DEFAULT_ATTEMPTS = 8
+
 _SHRINK = 4
 _CONFLICT_WAIT_SECONDS = 0.2
 
@@ -61,6 +63,8 @@ def compact(
     min_fragments: int = DEFAULT_MIN_FRAGMENTS,
     target_rows: int = DEFAULT_TARGET_ROWS,
     commit_bytes: int = DEFAULT_COMMIT_BYTES,
+    max_commits: int | None = None,
+    attempts: int = DEFAULT_ATTEMPTS,
     guard: Guard | None = None,
     run: TaskRunner = run_in_process,
 ) -> JobResult:
@@ -77,6 +81,10 @@ def compact(
     commit_bytes : int, default 1 GiB
         Size on storage of what one commit replaces at most. Smaller ones get in each other's way
         less; each remaps the indexes.
+    max_commits : int, optional
+        It ends after so many, whatever is left.
+    attempts : int, default 8
+        It gives up when so many rewrites met other commits.
     guard : callable, optional
         Called right before each commit; what it raises stops the job.
     run : callable
@@ -85,41 +93,59 @@ def compact(
     Returns
     -------
     JobResult
-        Figures ``fragments_removed`` and ``fragments_added``; a problem when other commits kept
-        getting in between.
+        Figures ``fragments_removed`` and ``fragments_added``, and ``rewrites_lost`` where some met
+        other commits; a problem when it gave up for that.
 
     Raises
     ------
     InvalidInputError
         A limit is too small; the message names it.
     """
-    if min(min_fragments, target_rows, commit_bytes) < 1:
-        raise InvalidInputError("min_fragments, target_rows and commit_bytes must be at least 1")
+    if (
+        min(
+            min_fragments,
+            target_rows,
+            commit_bytes,
+            attempts,
+            1 if max_commits is None else max_commits,
+        )
+        < 1
+    ):
+        raise InvalidInputError(
+            "min_fragments, target_rows, commit_bytes, max_commits and attempts must be at least 1"
+        )
     started = time.monotonic()
-    tasks = commits = removed = added = failures = 0
+    tasks = commits = failures = 0
+    figures = {"fragments_removed": 0, "fragments_added": 0}
     budget = commit_bytes
     problems: tuple[str, ...] = ()
     base = open_base(location)
     # What is there now, and not what merges add meanwhile: with that it might never end.
     small = _small_fragments(base, target_rows)
-    while len(small) >= min_fragments and (rewrites := _plan(base, target_rows, budget, small)):
+    while (
+        len(small) >= min_fragments
+        and commits != max_commits
+        and (rewrites := _plan(base, target_rows, budget, small))
+    ):
         tasks += len(rewrites)
         done: list[RewriteResult] = run(rewrites, run_rewrite_task)
         if guard is not None:
             guard()
-        committed = _commit(base, done)
+        committed = _are_as_planned(rewrites) and _commit(base, done)
         base = open_base(location)
         if not committed:
             failures += 1
-            if failures == _ATTEMPTS:
+            figures["rewrites_lost"] = failures
+            if failures == attempts:
                 problems = (f"{failures} rewrites of {location} met other commits; run it again",)
                 break
             budget = max(budget // _SHRINK, 1)
             time.sleep(random.uniform(0, _CONFLICT_WAIT_SECONDS * failures))  # noqa: S311
         else:
             commits += 1
-            removed += sum(result.metrics.fragments_removed for result in done)
-            added += sum(result.metrics.fragments_added for result in done)
+            for result in done:
+                figures["fragments_removed"] += result.metrics.fragments_removed
+                figures["fragments_added"] += result.metrics.fragments_added
     return JobResult(
         job="compact",
         table=location.uri,
@@ -127,7 +153,7 @@ def compact(
         tasks=tasks,
         commits=commits,
         seconds=time.monotonic() - started,
-        figures={"fragments_removed": removed, "fragments_added": added},
+        figures=figures,
         problems=problems,
     )
 
@@ -167,6 +193,17 @@ def _plan(
     # One task is more than the budget allows: it goes alone.
     found = tasks({**options, "max_source_bytes": budget}) or tasks(options)[:1]
     return tuple(RewriteTask(base.location, base.version, task) for task in found)
+
+
+def _are_as_planned(rewrites: Sequence[RewriteTask]) -> bool:
+    """Whether nobody has touched the fragments since.
+
+    A commit that is bound to fail writes the indexes of the whole table first, and leaves them.
+    """
+    fragments = open_base(rewrites[0].location).dataset.get_fragments()
+    there = {fragment.fragment_id: fragment.metadata for fragment in fragments}
+    planned = (fragment for task in rewrites for fragment in task.plan.fragments)
+    return all(there.get(fragment.id) == fragment for fragment in planned)
 
 
 def _commit(base: BaseTable, rewrites: Sequence[RewriteResult]) -> bool:

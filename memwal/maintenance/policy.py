@@ -96,6 +96,9 @@ class Policy:
         older manifest. At least 60.
     gc_retention_seconds : float, default 3600
         How far back versions of the base table keep what they need.
+    gc_index_age_seconds : float, default 7 days
+        Age at which index files that no version names are taken for the rest of a build, or of a
+        compaction, that died or met another commit. At least 60, and well above the longest build.
     late_seconds, critical_seconds : float, default 3600 and 43,200
         Age of the oldest unmerged generation from which the table is late, and critically so: what
         alerts, notifications and the health in the user interface go by.
@@ -143,6 +146,7 @@ class Policy:
     sensor_timeout_seconds: float = 60.0
     gc_grace_seconds: float = 600.0
     gc_retention_seconds: float = 3600.0
+    gc_index_age_seconds: float = 7 * _DAY
     late_seconds: float = 3600.0
     critical_seconds: float = 43_200.0
     sensor_groups: int = 64
@@ -182,6 +186,7 @@ class Policy:
             ("sensor_timeout_seconds", 1),
             ("gc_grace_seconds", 60),
             ("gc_retention_seconds", 0),
+            ("gc_index_age_seconds", 60),
             ("late_seconds", 1),
             ("critical_seconds", 1),
         ):

@@ -87,7 +87,13 @@ class QualityRules:
         return self.mode != Mode.OFF
 
     def quarantine_of(self, uri: str) -> str:
-        """Address of the quarantine of the table at an address, in the one spelling."""
+        """Address of the quarantine of a table, in the one spelling.
+
+        Parameters
+        ----------
+        uri : str
+            Address of the table.
+        """
         return str(parse_uri(self.quarantine_uri or quarantine_beside(uri)))
 
     def to_dict(self) -> dict[str, Any]:

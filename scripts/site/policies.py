@@ -40,6 +40,7 @@ EXAMPLES: Final = {
     "sensor_timeout_seconds": "300",
     "gc_grace_seconds": "1800",
     "gc_retention_seconds": "86400",
+    "gc_index_age_seconds": "86400",
     "late_seconds": "600",
     "critical_seconds": "3600",
     "sensor_groups": "16",

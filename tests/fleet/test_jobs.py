@@ -105,6 +105,7 @@ def test_the_limits_of_the_policy_reach_the_job(catalog: Catalog, managed: Manag
         merge_run_bytes=3 << 20,
         gc_grace_seconds=70,
         gc_retention_seconds=80,
+        gc_index_age_seconds=85,
         version_retention_seconds=90,
         compact_at_fragments=5,
     )
@@ -123,9 +124,10 @@ def test_the_limits_of_the_policy_reach_the_job(catalog: Catalog, managed: Manag
             *("--commit-bytes", "2097152", "--run-bytes", "3145728"),
             *("--region", str(BAD), "--region", str(GOOD)),
         ],
-        ["--min-fragments", "2", "--commit-bytes", "2097152"],
+        ["--min-fragments", "2", "--commit-bytes", "2097152", "--attempts", "2"],
         [
             *("--execute", "--grace-seconds", "70", "--retention-seconds", "80"),
+            *("--index-seconds", "85"),
             *("--base-versions", "--version-seconds", "90"),
         ],
     ]

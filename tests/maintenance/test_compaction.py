@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 from typing import Any
 
@@ -232,6 +233,46 @@ def test_gives_up_where_others_never_stop(
     result = indexed.compact()
     assert "run it again" in result.problems[0]
     assert base_state(indexed) == expected
+
+
+def test_a_rewrite_that_came_too_late_leaves_the_indexes_alone(indexed: memwal.Table) -> None:
+    expected = fragmented(indexed)
+    build_indexes(indexed.location)
+    indices = folder(indexed) / "_indices"
+    merges: list[int] = []
+
+    def run(tasks: Any, function: Any) -> list[Any]:
+        assert len(merges) < 9
+        results = [function(task) for task in tasks]
+        merges.append(len(merges))
+        with indexed.writer() as writer:
+            # A row of each fragment that no earlier one has moved.
+            writer.upsert(rows(dict.fromkeys(range(merges[-1] + 1, 100, 10), 1000)))
+        merge(indexed.location)
+        return results
+
+    before = set(indices.iterdir())
+    result = compact(indexed.location, attempts=3, run=run)
+
+    assert (result.commits, result.figures["rewrites_lost"], len(merges)) == (0, 3, 3)
+    assert "3 rewrites" in result.problems[0]
+    assert set(indices.iterdir()) == before
+    touched = (range(number, 100, 10) for number in (1, 2, 3))
+    expected |= dict.fromkeys(itertools.chain(*touched), 1000)
+    assert base_state(indexed) == expected
+
+
+def test_ends_after_as_many_commits_as_it_may_make(indexed: memwal.Table) -> None:
+    expected = fragmented(indexed)
+    result = compact(
+        indexed.location, min_fragments=2, target_rows=20, commit_bytes=1, max_commits=2
+    )
+    assert (result.commits, result.problems) == (2, ())
+    assert small_fragments(indexed.base(), target_rows=20) > 2
+    assert base_state(indexed) == expected
+    for limit in ("max_commits", "attempts"):
+        with pytest.raises(InvalidInputError, match=limit):
+            compact(indexed.location, **{limit: 0})
 
 
 def test_stable_row_ids_stay(make_table: MakeTable) -> None:
