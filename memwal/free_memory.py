@@ -9,6 +9,17 @@ from collections.abc import Callable
 import pyarrow as pa
 
 
+def handed_on() -> pa.MemoryPool:
+    """Where rows are put that are made for Lance: in the memory of the C library.
+
+    Lance reads a stream of batches on one of many threads of its own, and frees them on another.
+    Arrow's usual allocator keeps what a thread has freed of another's for that one, which may never
+    come back for it: of a writer that flushes 20,000 rows a second, with 30 MiB in its MemTables,
+    it held 600 MiB after two minutes.
+    """
+    return pa.system_memory_pool()
+
+
 def release_free_memory() -> None:
     """Return what was freed but is still held by the allocators of Arrow and of the C library.
 

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from memwal.errors import CorruptDataError, InvalidInputError
 
+DATA_DIR = "data"
 MEM_WAL_DIR = "_mem_wal"
 PK_INDEX_DIR = "_pk_index"
 APPLIED_DIR = "applied"

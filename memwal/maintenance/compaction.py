@@ -2,10 +2,11 @@
 
 Every merge leaves new fragments, and old ones with holes. Lance plans and rewrites; here is when it
 is worth it, in pieces of which each fits between other commits. A process that dies before a commit
-leaves files that no version names, which the clean-up of old versions takes; one that repeats it
-plans anew. A rewrite and a merge that touch the same fragments exclude each other, and whoever
-comes second tries again with less: both shrink until they get through. Where merges are frequent
-and touch all fragments, however small, that is not enough: see :mod:`memwal.fleet.turns`.
+leaves files that no version names, which the clean-up of old versions takes after a week; one that
+repeats it plans anew. A rewrite and a merge that touch the same fragments exclude each other, and
+whoever comes second tries again with less: both shrink until they get through. What was written in
+vain goes at once. Where merges are frequent and touch all fragments, however small, shrinking is
+not enough: see :mod:`memwal.fleet.turns`.
 
 A commit remaps the indexes over the fragments that it replaces. Lance withdraws the catch-up of the
 indexes then, and the next index build records it again, with nothing to add.
@@ -17,13 +18,15 @@ import json
 import logging
 import random
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import lance
 from lance.optimize import Compaction, CompactionOptions, CompactionTask, RewriteResult
 
-from memwal.errors import InvalidInputError
+from memwal.errors import InvalidInputError, ObjectNotFoundError, StoreError
+from memwal.format.names import DATA_DIR
 from memwal.maintenance.guard import Guard
 from memwal.maintenance.results import JobResult, TaskRunner, run_in_process
 from memwal.storage.location import TableLocation
@@ -135,6 +138,7 @@ def compact(
         base = open_base(location)
         if not committed:
             failures += 1
+            _discard(base, done)
             figures["rewrites_lost"] = failures
             if failures == attempts:
                 problems = (f"{failures} rewrites of {location} met other commits; run it again",)
@@ -227,19 +231,36 @@ def _commit(base: BaseTable, rewrites: Sequence[RewriteResult]) -> bool:
     return True
 
 
+def _discard(base: BaseTable, rewrites: Sequence[RewriteResult]) -> None:
+    """Delete the new fragments, which no version has.
+
+    Otherwise a table in which many are lost would grow until Lance takes them, after a week.
+    """
+    keys = [f"{DATA_DIR}/{name}" for rewrite in rewrites for name in _new_files(rewrite)]
+    try:
+        base.location.store.delete_many(keys)
+    except StoreError as error:
+        logger.info("files of a rewrite that was lost stay: %s", error)
+
+
 def _landed(base: BaseTable, rewrites: Sequence[RewriteResult]) -> bool:
-    """Whether new fragments are there although their commit was said to have failed.
+    """Whether new fragments came to be although their commit was said to have failed.
 
     Their files tell: their numbers are given by the commit, and the old ones may be gone for
-    something else that somebody did.
+    something else that somebody did. Others may have replaced them since.
     """
-    there = _files(open_base(base.location).dataset.get_fragments())
-    return any(
-        file["path"] in there
-        for rewrite in rewrites
-        for fragment in json.loads(rewrite.json())["new_fragments"]
-        for file in fragment["files"]
-    )
+    ours = {name for rewrite in rewrites for name in _new_files(rewrite)}
+    for version in range(base.version + 1, open_base(base.location).version + 1):
+        with suppress(ObjectNotFoundError):
+            dataset = open_dataset(base.location, version=version)
+            if not ours.isdisjoint(_files(dataset.get_fragments())):
+                return True
+    return False
+
+
+def _new_files(rewrite: RewriteResult) -> Iterator[str]:
+    for fragment in json.loads(rewrite.json())["new_fragments"]:
+        yield from (file["path"] for file in fragment["files"])
 
 
 def _files(fragments: Iterable[lance.LanceFragment]) -> set[str]:

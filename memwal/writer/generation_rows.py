@@ -8,6 +8,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from memwal.free_memory import handed_on
 from memwal.region.newest import key_column
 
 # What Lance has in hand at a time: few steps for narrow rows, little memory for wide ones.
@@ -72,7 +73,7 @@ class TableRows:
             start += part.num_rows
             # The values of several dictionaries may be more than the type of their indices takes.
             if not has_dictionaries(part.schema):
-                part = part.combine_chunks()
+                part = part.combine_chunks(handed_on())
             step = min(_BATCH_ROWS, max(1, _BATCH_BYTES * part.num_rows // max(1, part.nbytes)))
             yield from part.to_batches()
 

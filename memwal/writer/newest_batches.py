@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from memwal.format.bloom import FILTER_BYTES, build_bloom_filter
+from memwal.free_memory import handed_on
 from memwal.region.field_ids import aligned
 from memwal.region.row_schema import stored_schema
 from memwal.table_index.base_table import BaseTable
@@ -72,7 +74,8 @@ class NewestBatches:
                 if last - first == batch.num_rows:
                     yield self._counted(self._in_shape(batch))
                 elif last > first:
-                    newest = batch.take(pa.array(self._kept[first:last] - start))
+                    kept = pa.array(self._kept[first:last] - start)
+                    newest = pc.take(batch, kept, memory_pool=handed_on())
                     yield self._counted(self._in_shape(newest))
                 start = end
         except BaseException as error:
@@ -83,7 +86,7 @@ class NewestBatches:
         if self._is_aligned:
             return batch
         table = aligned(pa.Table.from_batches([batch]), self.schema)
-        return table.combine_chunks().to_batches()[0]
+        return table.combine_chunks(handed_on()).to_batches()[0]
 
     def _counted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         keys = [batch.column(name) for name in self._primary_key]

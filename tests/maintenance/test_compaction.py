@@ -34,6 +34,19 @@ def fragmented(table: memwal.Table, count: int = 10, *, start: int = 0) -> dict[
     return {key: key // 10 for key in range(start * 10, (start + count) * 10) if key % 10}
 
 
+def stored_data(table: memwal.Table) -> set[str]:
+    return {path.name for path in (folder(table) / "data").iterdir()}
+
+
+def named_data(table: memwal.Table) -> set[str]:
+    """Data files of all versions."""
+    found: set[str] = set()
+    for version in range(1, table.base().version + 1):
+        dataset = lance.dataset(table.uri, version=version)
+        found |= {f.path for fragment in dataset.get_fragments() for f in fragment.data_files()}
+    return found
+
+
 def test_makes_few_of_many(indexed: memwal.Table) -> None:
     expected = fragmented(indexed)
     assert small_fragments(indexed.base()) == 10
@@ -135,6 +148,7 @@ def test_a_merge_in_between_is_kept_and_the_rest_is_tried_again(
     assert tries[0] is False
     assert tries[-1] is True
     assert result.problems == ()
+    assert stored_data(indexed) == named_data(indexed)
     expected.update({5: 500})
     del expected[7]
     assert base_state(indexed) == expected
@@ -257,6 +271,7 @@ def test_a_rewrite_that_came_too_late_leaves_the_indexes_alone(indexed: memwal.T
     assert (result.commits, result.figures["rewrites_lost"], len(merges)) == (0, 3, 3)
     assert "3 rewrites" in result.problems[0]
     assert set(indices.iterdir()) == before
+    assert stored_data(indexed) == named_data(indexed)
     touched = (range(number, 100, 10) for number in (1, 2, 3))
     expected |= dict.fromkeys(itertools.chain(*touched), 1000)
     assert base_state(indexed) == expected
@@ -273,6 +288,35 @@ def test_ends_after_as_many_commits_as_it_may_make(indexed: memwal.Table) -> Non
     for limit in ("max_commits", "attempts"):
         with pytest.raises(InvalidInputError, match=limit):
             compact(indexed.location, **{limit: 0})
+
+
+def test_a_commit_that_landed_and_was_replaced_since_loses_nothing(
+    indexed: memwal.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer is a conflict with itself, and by then another compaction has replaced it."""
+    expected = fragmented(indexed)
+    real = compaction.Compaction.commit
+    done: list[int] = []
+
+    class Late:
+        plan = staticmethod(compaction.Compaction.plan)
+
+        @staticmethod
+        def commit(*args: Any) -> None:
+            real(*args)
+            indexed.base().dataset.delete("id = 11")
+            indexed.base().dataset.optimize.compact_files(materialize_deletions_threshold=0.0)
+            done.append(1)
+            raise OSError("Retryable commit conflict for version 3: concurrent transaction Rewrite")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(compaction, "Compaction", Late)
+        result = compact(indexed.location)
+
+    assert (done, result.commits, result.problems) == ([1], 1, ())
+    del expected[11]
+    assert base_state(indexed) == expected
+    assert named_data(indexed) <= stored_data(indexed)
 
 
 def test_stable_row_ids_stay(make_table: MakeTable) -> None:

@@ -24,6 +24,7 @@ from memwal.writer.generation import write_generation
 from memwal.writer.generation_rows import GenerationRows, TableRows
 from memwal.writer.key_sidecar import NewestKeys
 from memwal.writer.maintained import maintained_indexes
+from memwal.writer.newest_batches import NewestBatches
 from memwal.writer.rows import RowShape
 
 
@@ -255,3 +256,20 @@ def test_memory_does_not_grow_with_the_rows(make_table: MakeTable) -> None:
     write(table, watched)
     # A hundred batches of a megabyte were written, and a few at a time were in memory.
     assert most < 30_000_000
+
+
+def test_rows_for_lance_are_not_in_the_memory_of_arrow(make_table: MakeTable) -> None:
+    """Lance frees them on threads of its own, of which Arrow's allocator would get few back."""
+    table = make_table()
+    batches = stored(table, *(numbered(start, 500) for start in range(0, 5_000, 250)))
+    contents = TableRows(pa.Table.from_batches(batches), ("id",))
+    newest = NewestBatches(contents, NewestKeys.of(contents.keys()).kept, table.base())
+    usual = pa.default_memory_pool()
+    if usual.backend_name == "system":
+        pytest.skip("Arrow's memory is that of the C library")
+    handed_on, before = pa.system_memory_pool().bytes_allocated(), usual.bytes_allocated()
+    rows = list(newest.reader())
+    size = sum(batch.nbytes for batch in rows)
+    assert size > 50_000
+    assert pa.system_memory_pool().bytes_allocated() - handed_on >= size // 2
+    assert usual.bytes_allocated() - before < size // 10

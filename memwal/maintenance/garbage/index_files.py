@@ -17,7 +17,7 @@ from uuid import UUID
 
 from memwal.errors import InvalidInputError, ObjectNotFoundError
 from memwal.format.index_details import IndexDetails
-from memwal.format.names import MEM_WAL_INDEX_NAME, parse_region_name
+from memwal.format.names import DATA_DIR, MEM_WAL_INDEX_NAME, parse_region_name
 from memwal.format.table_manifest import IndexEntry, read_index_section
 from memwal.maintenance.garbage.ages import Ages, moment
 from memwal.maintenance.garbage.decisions import Decision, Kind, Reason
@@ -105,7 +105,7 @@ def _of_branches(location: TableLocation) -> Iterator[ObjectInfo]:
             if name == VERSIONS_DIR:
                 found = StoredVersions.list(location, inner)
                 yield from (*found.manifests.values(), *found.others)
-            elif not name.startswith("_") and name != "data":
+            elif not name.startswith("_") and name != DATA_DIR:
                 pending.append(inner)
 
 
