@@ -14,7 +14,7 @@ from support.tables import base_state, folder, generations, numbered, rows, stat
 import memwal
 from memwal.catalog import ManagedTable, Policy
 from memwal.fleet import Order
-from memwal.maintenance.compaction import DEFAULT_MIN_FRAGMENTS
+from memwal.maintenance.compaction import DEFAULT_ATTEMPTS, DEFAULT_MIN_FRAGMENTS
 from memwal.maintenance.garbage import (
     DEFAULT_GRACE,
     DEFAULT_INDEX_AGE,
@@ -128,12 +128,18 @@ def test_merge_of_a_region_that_there_is_not(app, table, calls, capsys, option):
 
 def test_options_of_compact_and_snapshot(app, table, calls):
     app("compact", "--table", table.uri)
-    app("compact", "--table", table.uri, "--min-fragments", 2, "--commit-bytes", 7)
+    limits = ("--min-fragments", 2, "--commit-bytes", 7, "--max-commits", 1, "--attempts", 3)
+    app("compact", "--table", table.uri, *limits)
     app("snapshot", "--table", table.uri)
     app("snapshot", "--table", table.uri, "--max-tasks", 7)
     assert calls == [
-        {"min_fragments": DEFAULT_MIN_FRAGMENTS, "commit_bytes": DEFAULT_COMMIT_BYTES},
-        {"min_fragments": 2, "commit_bytes": 7},
+        {
+            "min_fragments": DEFAULT_MIN_FRAGMENTS,
+            "commit_bytes": DEFAULT_COMMIT_BYTES,
+            "max_commits": None,
+            "attempts": DEFAULT_ATTEMPTS,
+        },
+        {"min_fragments": 2, "commit_bytes": 7, "max_commits": 1, "attempts": 3},
         {"max_tasks": 3},
         {"max_tasks": 7},
     ]
