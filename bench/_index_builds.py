@@ -66,26 +66,20 @@ def _compared(folder: Path, uri: str, kind: str) -> Iterator[Line]:
             if kind == "IVF_PQ" and name not in recalls:
                 recalls[name] = _recall(lance.dataset(copy))
             shutil.rmtree(copy)
-    yield Line(
-        name="index",
-        what=f"{kind} undivided",
-        ours=Figure.of(samples["whole"]),
-        other=Figure.of(samples["optimized"]),
-        unit="s",
-        against="optimize_indices that adds a segment",
-        target=Target(1.2),
-        note="as one process builds it; ours is on the disk when it ends",
-    )
-    yield Line(
-        name="index",
-        what=f"{kind} in {_PARTS} parts",
-        ours=Figure.of(samples["parts"]),
-        other=Figure.of(samples["optimized"]),
-        unit="s",
-        against="optimize_indices that adds a segment",
-        target=Target(1.2),
-        note="one process, one part after another; ours is on the disk when it ends",
-    )
+    for name, what, note in (
+        ("whole", "undivided", "as one process builds it"),
+        ("parts", f"in {_PARTS} parts", "one process, one part after another"),
+    ):
+        yield Line(
+            name="index",
+            what=f"{kind} {what}",
+            ours=Figure.of(samples[name]),
+            other=Figure.of(samples["optimized"]),
+            unit="s",
+            against="optimize_indices that adds a segment",
+            target=Target(1.2),
+            note=f"{note}; ours is on the disk when it ends",
+        )
     if recalls:
         yield Line(
             name="index",

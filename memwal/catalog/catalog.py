@@ -339,8 +339,9 @@ def _check_quarantine(session: Session, table: ManagedTable) -> None:
     for row in session.scalars(select(ManagedTableRow).where(ManagedTableRow.name != table.name)):
         other = _table(row)
         theirs = other.policy.quality
-        is_same = parse_uri(other.uri) == parse_uri(table.uri)
-        if theirs is not None and not is_same and theirs.quarantine_of(other.uri) == place:
+        if theirs is None or parse_uri(other.uri) == parse_uri(table.uri):
+            continue
+        if theirs.quarantine_of(other.uri) == place:
             raise InvalidInputError(
                 f"{place} is the quarantine of table {other.name}; give {table.name} another "
                 "quarantine_uri."

@@ -165,7 +165,7 @@ class Order:
 
     @property
     def attempts(self) -> int:
-        """How many rewrites of a compaction may meet other commits before it gives up."""
+        """How many rewrites of a compaction may be lost: few, since it gets a turn then."""
         return 2
 
     @property

@@ -161,9 +161,16 @@ def test_others_stand_back_for_a_while(catalog: Catalog, managed: Managed, job: 
 
 def test_nobody_stands_back_from_a_turn_that_ran_out(catalog: Catalog, managed: Managed) -> None:
     managed()
-    lease = catalog.leases.acquire(job_resource("flights", "turn"), ttl=timedelta(seconds=60))
-    catalog.leases.give_back(lease.resource, lease.token)
-    assert isinstance(run_job(catalog, "flights", "merge"), JobResult)
+    """A compaction was killed in its turn: nobody renews its leases, or gives them back."""
+    for name in ("turn", "merge"):
+        lease = catalog.leases.acquire(
+            job_resource("flights", name), ttl=timedelta(seconds=0.5), holder="the dead"
+        )
+        lease._over.set()
+    found = run_job(catalog, "flights", "merge")
+    assert isinstance(found, Skipped)
+    assert "the dead" in found.reason
+    assert isinstance(run_job(catalog, "flights", "merge", wait=timedelta(seconds=30)), JobResult)
     assert stand_back(catalog.leases, "nobody", wait=None) is None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import pickle
+from collections.abc import Iterable
 from typing import Any
 
 import lance
@@ -11,7 +12,7 @@ import pytest
 from support.tables import MakeTable, base_state, folder, keys, numbered, rows
 
 import memwal
-from memwal.errors import InvalidInputError, StoreUnavailableError
+from memwal.errors import InvalidInputError, StoreAccessError, StoreUnavailableError
 from memwal.maintenance import compaction
 from memwal.maintenance.compaction import compact, small_fragments
 from memwal.maintenance.index_build import build_indexes, covers
@@ -275,6 +276,42 @@ def test_a_rewrite_that_came_too_late_leaves_the_indexes_alone(indexed: memwal.T
     touched = (range(number, 100, 10) for number in (1, 2, 3))
     expected |= dict.fromkeys(itertools.chain(*touched), 1000)
     assert base_state(indexed) == expected
+
+
+@pytest.mark.parametrize("deleted", [0, 1], ids=["before", "after"])
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, StoreAccessError])
+def test_who_dies_or_is_refused_when_it_clears_up_has_changed_nothing(
+    indexed: memwal.Table,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: type[BaseException],
+    deleted: int,
+) -> None:
+    expected = fragmented(indexed)
+    store = indexed.location.store
+    real = type(store).delete_many
+
+    def fail(self: Any, names: Iterable[str]) -> None:
+        real(self, list(names)[:deleted])
+        raise kind("in the middle")
+
+    def run(tasks: Any, function: Any) -> list[Any]:
+        results = [function(task) for task in tasks]
+        indexed.base().dataset.delete("id = 11")
+        return results
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(store), "delete_many", fail)
+        if kind is KeyboardInterrupt:
+            with pytest.raises(KeyboardInterrupt):
+                compact(indexed.location, attempts=1, run=run)
+        else:
+            assert compact(indexed.location, attempts=1, run=run).figures["rewrites_lost"] == 1
+    del expected[11]
+    assert base_state(indexed) == expected
+    assert named_data(indexed) <= stored_data(indexed)
+    assert compact(indexed.location).commits == 1
+    assert base_state(indexed) == expected
+    assert named_data(indexed) <= stored_data(indexed)
 
 
 def test_ends_after_as_many_commits_as_it_may_make(indexed: memwal.Table) -> None:

@@ -265,11 +265,10 @@ def test_rows_for_lance_are_not_in_the_memory_of_arrow(make_table: MakeTable) ->
     contents = TableRows(pa.Table.from_batches(batches), ("id",))
     newest = NewestBatches(contents, NewestKeys.of(contents.keys()).kept, table.base())
     usual = pa.default_memory_pool()
-    if usual.backend_name == "system":
-        pytest.skip("Arrow's memory is that of the C library")
     handed_on, before = pa.system_memory_pool().bytes_allocated(), usual.bytes_allocated()
     rows = list(newest.reader())
     size = sum(batch.nbytes for batch in rows)
     assert size > 50_000
     assert pa.system_memory_pool().bytes_allocated() - handed_on >= size // 2
-    assert usual.bytes_allocated() - before < size // 10
+    # Unless somebody has made that of the C library the usual one.
+    assert usual.backend_name == "system" or usual.bytes_allocated() - before < size // 10
