@@ -5,8 +5,11 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
+# A fleet loads nothing heavy before it has something to do.
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 def handed_on() -> pa.MemoryPool:
@@ -17,6 +20,8 @@ def handed_on() -> pa.MemoryPool:
     come back for it: of a writer that flushes 20,000 rows a second, with 30 MiB in its MemTables,
     it held 600 MiB after two minutes.
     """
+    import pyarrow as pa
+
     return pa.system_memory_pool()
 
 
@@ -27,6 +32,8 @@ def release_free_memory() -> None:
     every thread's arena: without this a writer's memory grows to several times its MemTables. What
     a reader forgets is scattered over as many.
     """
+    import pyarrow as pa
+
     pa.default_memory_pool().release_unused()
     trim = _malloc_trim()
     if trim is not None:

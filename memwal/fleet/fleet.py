@@ -24,6 +24,7 @@ from memwal.fleet.jobs import run_job
 from memwal.fleet.order import Skipped
 from memwal.fleet.schedule import is_time
 from memwal.fleet.tables import Survey, survey
+from memwal.free_memory import release_free_memory
 from memwal.maintenance.due import JOBS
 from memwal.maintenance.results import JobResult, TaskRunner, run_in_process
 
@@ -216,18 +217,22 @@ class Fleet:
 
     def _do(self, choice: Choice) -> JobResult | Skipped:
         candidate = choice.candidate
-        return run_job(
-            self._catalog,
-            candidate.table,
-            candidate.job,
-            run=self._run,
-            max_tasks=self._max_tasks,
-            run_bytes=choice.run_bytes,
-            decided=candidate.due,
-            storage_options=self._storage_options(self._surveys[candidate.table].table),
-            ttl=self._lease_ttl,
-            guard=self._check,
-        )
+        try:
+            return run_job(
+                self._catalog,
+                candidate.table,
+                candidate.job,
+                run=self._run,
+                max_tasks=self._max_tasks,
+                run_bytes=choice.run_bytes,
+                decided=candidate.due,
+                storage_options=self._storage_options(self._surveys[candidate.table].table),
+                ttl=self._lease_ttl,
+                guard=self._check,
+            )
+        finally:
+            # The next job may be long in coming, or of another table.
+            release_free_memory()
 
     def _check(self) -> None:
         if self._stopping.is_set():

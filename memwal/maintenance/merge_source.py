@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from memwal.errors import MemWalError, ObjectNotFoundError
 from memwal.format.names import TOMBSTONE
+from memwal.free_memory import handed_on
 from memwal.maintenance.results import HeldRegion
 from memwal.quality.gate import RegionRows
 from memwal.quality.ledger import Ledger
@@ -221,5 +222,5 @@ def _owning(
 ) -> pa.RecordBatch:
     """Some of the rows, in a batch that holds no larger buffer than it needs."""
     if len(kept) < rows.num_rows or rows.get_total_buffer_size() > _SLACK * rows.nbytes:
-        rows = rows.take(pa.array(kept))
+        rows = pc.take(rows, pa.array(kept), memory_pool=handed_on())
     return pa.RecordBatch.from_arrays(rows.columns, schema=schema)
