@@ -90,8 +90,10 @@ def lines(load: Load) -> Iterator[Line]:
     if not before or not behind:
         return
 
-    def line(what: str, unit: str, value: Callable[[dict[str, Any]], float]) -> Line:
-        first, second = (Figure.of([value(one) for one in half]) for half in (before, behind))
+    def line(
+        what: str, unit: str, value: Callable[[dict[str, Any]], float], *, seconds: float = 0.0
+    ) -> Line:
+        first, second = (Figure.of(_averages(half, value, seconds)) for half in (before, behind))
         # What is less than one is nothing, and no ratio can be told of it.
         least = Figure(*(max(figure, 1.0) for figure in (first.median, first.low, first.high)))
         return _line(what, second, least, unit)
@@ -100,8 +102,9 @@ def lines(load: Load) -> Iterator[Line]:
         yield line(f"memory of all {kind}", "MiB", lambda s, k=kind: s["memory"][k] / _MIB)
     yield line("files", "files", lambda s: sum(s["files"].values()))
     yield line("stored", "MiB", lambda s: sum(s["bytes"].values()) / _MIB)
-    yield line("rows that wait for a merge", "rows", lambda s: s["backlog_rows"])
-    yield line("rows that wait for an index", "rows", lambda s: s["index_rows"])
+    # They come and go by whole generations: a median of seconds tells one or two of them.
+    yield line("rows that wait for a merge", "rows", lambda s: s["backlog_rows"], seconds=60.0)
+    yield line("rows that wait for an index", "rows", lambda s: s["index_rows"], seconds=60.0)
     middle = behind[0]["at"]
     steady = of_kind(load.events[load.events["at"] >= load.steady], *WRITES)
     halves = steady[steady["at"] < middle], steady[steady["at"] >= middle]
@@ -119,6 +122,18 @@ def lines(load: Load) -> Iterator[Line]:
         against="limit",
         target=Target(1.0),
     )
+
+
+def _averages(
+    samples: Sequence[dict[str, Any]], value: Callable[[dict[str, Any]], float], seconds: float
+) -> list[float]:
+    """The value in each stretch of so many seconds; that of each sample if it is 0."""
+    if not seconds:
+        return [value(one) for one in samples]
+    stretches: dict[int, list[float]] = {}
+    for one in samples:
+        stretches.setdefault(int((one["at"] - samples[0]["at"]) // seconds), []).append(value(one))
+    return [float(np.mean(stretch)) for stretch in stretches.values()]
 
 
 def _line(what: str, second: Figure, first: Figure, unit: str) -> Line:
