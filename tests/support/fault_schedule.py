@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import random
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -181,7 +182,7 @@ class Actors:
         table, auditor = self.copy()
         location, store = self.location(table)
         store.is_local = not commits
-        with commits_as_steps():
+        with commits_as_steps(), same_choices():
             job(location)
         auditor.look(table)
         calls = list(store.calls)
@@ -196,7 +197,7 @@ class Actors:
         store.is_local = not remote
         fault.arrange(store, step.number)
         try:
-            with commits_as_steps():
+            with commits_as_steps(), same_choices():
                 job(location)
         except (Killed, MemWalError):
             pass
@@ -226,7 +227,7 @@ class Actors:
         """Let a job stand still before a call; what it returns, or None when it was refused."""
         location, store = self.location(table)
         pause = store.pause(operation, key, skip=skip)
-        with ThreadPoolExecutor(1) as pool:
+        with same_choices(), ThreadPoolExecutor(1) as pool:
             slow = pool.submit(job, location)
             try:
                 assert pause.wait_until_reached(slow), "the job never came to that call"
@@ -249,6 +250,20 @@ class Actors:
 def may_be_refused(error: MemWalError) -> bool:
     """Whether a job that stood still may say that others got on without it."""
     return "again" in str(error)
+
+
+@contextmanager
+def same_choices() -> Iterator[None]:
+    """Have a job choose the same as in its other runs where it chooses by chance.
+
+    A merge draws which of several regions comes first: steps would have other numbers each time.
+    """
+    before = random.getstate()
+    random.seed(0)
+    try:
+        yield
+    finally:
+        random.setstate(before)
 
 
 @contextmanager
