@@ -246,6 +246,8 @@ class LocalStore(ObjectStore):
             changed = os.stat(path).st_ctime
         except (FileNotFoundError, NotADirectoryError):
             return True
+        except OSError as error:
+            raise from_os_error(error, "look at", path) from error
         barrier = self._barrier
         return barrier is not None and barrier.is_after(changed)
 

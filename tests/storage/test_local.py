@@ -369,6 +369,15 @@ def test_a_barrier_that_fails_is_not_silent(root: Path, monkeypatch: pytest.Monk
         store.barrier()
 
 
+def test_a_barrier_up_to_what_cannot_be_looked_at_says_so(root: Path) -> None:
+    store = LocalStore(root)
+    store.create("a", b"x")
+    (root / "loop").symlink_to("loop")
+
+    with pytest.raises(InvalidInputError, match="levels of symbolic links"):
+        store.barrier(up_to="loop")
+
+
 def test_a_closed_folder_above_the_table_is_synced_the_long_way(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
