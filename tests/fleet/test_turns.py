@@ -160,8 +160,8 @@ def test_others_stand_back_for_a_while(catalog: Catalog, managed: Managed, job: 
 
 
 def test_nobody_stands_back_from_a_turn_that_ran_out(catalog: Catalog, managed: Managed) -> None:
-    managed()
     """A compaction was killed in its turn: nobody renews its leases, or gives them back."""
+    managed()
     for name in ("turn", "merge"):
         lease = catalog.leases.acquire(
             job_resource("flights", name), ttl=timedelta(seconds=0.5), holder="the dead"

@@ -104,8 +104,6 @@ def no_tags(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_grace(patch: pytest.MonkeyPatch) -> None:
-    # What was merged is retained for longer here, which would do for the grace.
-    no_retention(patch)
     judge = generations.judge_dropped
 
     def judged(folder: Any, history: Any, needs: Any, ages: Any) -> Any:
