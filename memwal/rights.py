@@ -77,7 +77,7 @@ _ABANDONED: Final = ("_mem_wal/*/abandoned/*.json",)
 _GENERATIONS: Final = ("_mem_wal/*_gen_*",)
 _BLOOM: Final = ("_mem_wal/*_gen_*/bloom_filter.bin",)
 _KEY_INDEX: Final = ("_mem_wal/*_gen_*/_pk_index/*",)
-_GENERATION_VERSIONS: Final = ("_mem_wal/*_gen_*/_versions/*",)
+_ORPHAN_MARKS: Final = ("_mem_wal/*_gen_*/orphan",)
 _VERSIONS: Final = ("_versions/*.manifest",)
 # Lance puts a manifest there before memwal gives it its name.
 _STAGED: Final = ("_versions/*.manifest-*",)
@@ -87,8 +87,7 @@ _COMMIT: Final = (Right(Act.CREATE, _VERSIONS), Right(Act.DELETE, _STAGED))
 _COLLECTION: Final = (
     *_LOOK,
     Right(Act.CREATE, (*_MANIFESTS, *_BOOKS)),
-    # Of an orphan that turns out to be none, it puts back what it took.
-    Right(Act.PUT, (*_HINTS, *_BLOOM, *_GENERATION_VERSIONS)),
+    Right(Act.PUT, (*_HINTS, *_ORPHAN_MARKS)),
     Right(
         Act.DELETE,
         (*_MANIFESTS, *_LOG, *_BOOKS, *_GENERATIONS, "_indices/*", *_STAGED, *_READ_TAGS),

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from memwal.cli.main import app
 from memwal.errors import InvalidInputError
 from memwal.format.names import (
+    ORPHAN_MARK_NAME,
     applied_key,
     generation_dir,
     index_file_key,
@@ -49,10 +50,17 @@ KEYS = {
     "bloom filter": f"{GENERATION}/bloom_filter.bin",
     "key index": f"{GENERATION}/_pk_index/page_data.lance",
     "generation's version": f"{GENERATION}/{table_manifest_keys(1)[0]}",
+    "orphan mark": f"{GENERATION}/{ORPHAN_MARK_NAME}",
     "probe": "_probe-0",
     "anything": "x",
 }
-GENERATIONS = {"generation", "bloom filter", "key index", "generation's version"}
+GENERATIONS = {
+    "generation",
+    "bloom filter",
+    "key index",
+    "generation's version",
+    "orphan mark",
+}
 COMMIT = {"snapshot", "transaction", "staged"}
 COLLECTED = {"manifest", "log", "book", "index", "snapshot", "staged", "read tag", *GENERATIONS}
 
@@ -65,12 +73,12 @@ MAY: dict[Role, tuple[set[str], set[str], set[str]]] = {
     Role.PUBLISHER: ({"version", "manifest"}, {"hint", *COMMIT}, {"staged"}),
     Role.COLLECTOR: (
         {"manifest", "book"},
-        {"hint", "bloom filter", "generation's version"},
+        {"hint", "orphan mark"},
         COLLECTED,
     ),
     Role.CLEANER: (
         {"manifest", "book"},
-        {"hint", "bloom filter", "generation's version"},
+        {"hint", "orphan mark"},
         COLLECTED | {"data", "deletion", "transaction", "version"},
     ),
     Role.REPAIRER: (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -48,6 +49,8 @@ BUSY_SECONDS = 30.0
 WRITES = "memwal_writes"
 # Any number, as long as all that migrate a catalog agree on it.
 _MIGRATION_LOCK = 5_275_803_947_121
+
+_PASSWORD = re.compile(r":[^/@]*@")
 
 # SQLSTATE: a right lacks; nothing can be written here.
 _REFUSALS = frozenset({"42501", "25006"})
@@ -121,6 +124,12 @@ class Database:
                 "installed; for PostgreSQL give postgresql+psycopg://... and "
                 "pip install 'memwal[postgres]'"
             ) from error
+        if _PASSWORD.search(self._url.database or ""):
+            # It would be shown as a part of the name.
+            raise InvalidInputError(
+                f"The catalog URL (${URL_VARIABLE}) has a user and a password in the name of the "
+                "database; they come right behind the two slashes: postgresql://user:password@host."
+            )
         self._checked = False
         if self._is_sqlite:
             event.listen(self.engine, "connect", _prepare_sqlite)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any
 
@@ -72,6 +73,9 @@ class ReportingGroup(TyperGroup):
         for number, word in enumerate(args, start=1):
             if not is_unicode(word):
                 raise typer.BadParameter(f"word {number} of the command line is no UTF-8")
+        if "--" in args and _has_storage_option(args[args.index("--") :]):
+            # Words that are too many are shown, and this one may be a secret.
+            raise typer.BadParameter("storage options come in front of --, where they are read")
         found: list[str] = super().parse_args(ctx, args)
         return found
 
@@ -87,6 +91,10 @@ class ReportingGroup(TyperGroup):
             # The last resort: nobody above could tell of it in one line.
             reason = f"{type(error).__name__}: {error}; memwal --debug tells where"
             raise _told(ctx, error, reason, ExitCode.FAILED) from error
+
+
+def _has_storage_option(words: Sequence[str]) -> bool:
+    return any(word.startswith(("-o", "--storage-option")) for word in words)
 
 
 def _told(ctx: typer.Context, error: Exception, reason: str, code: ExitCode) -> typer.Exit:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memwal.errors import InvalidInputError
-from memwal.given_data import read_json
+from memwal.given_data import is_unicode, read_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,7 +52,7 @@ def schema_from(file: Path | None, columns: Sequence[str] | None) -> pa.Schema:
     fields = []
     for column in columns or ():
         name, separator, text = column.rpartition(":")
-        if not separator or not name:
+        if not separator or not name or not is_unicode(name):
             raise InvalidInputError(f"column {column!r} is not of the form NAME:TYPE")
         fields.append(pa.field(name, parse_type(text.strip())))
     return pa.schema(fields)

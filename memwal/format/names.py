@@ -17,6 +17,7 @@ MEM_WAL_DIR = "_mem_wal"
 PK_INDEX_DIR = "_pk_index"
 APPLIED_DIR = "applied"
 BLOOM_FILTER_NAME = "bloom_filter.bin"
+ORPHAN_MARK_NAME = "orphan"
 TOMBSTONE = "_tombstone"
 MEM_WAL_INDEX_NAME = "__lance_mem_wal"
 

@@ -138,6 +138,9 @@ def read_snapshot(store: ObjectStore, details: IndexDetails) -> dict[UUID, Regio
         rows = _decode(data if key is None else store.get(key))
     except ObjectNotFoundError:
         return None
+    except InvalidInputError as error:
+        # What stands there is no file: a loop of links.
+        raise _unreadable(error) from error
     try:
         found = _manifests(rows)
     except (KeyError, TypeError, ValueError) as error:

@@ -10,10 +10,13 @@ import secrets
 from collections.abc import Sequence
 from uuid import UUID
 
+import lance
 import pyarrow as pa
 
+from memwal.errors import StoreUnavailableError
 from memwal.format.names import (
     BLOOM_FILTER_NAME,
+    DATA_DIR,
     PK_INDEX_DIR,
     generation_dir,
     generation_name,
@@ -59,6 +62,8 @@ def write_generation(
         The table has no MemWAL any more: it was replaced, and the rows belong to another one.
     InvalidInputError
         A key column is missing in the rows, or a value cannot become the column's type.
+    StoreUnavailableError
+        It was collected meanwhile; to be called again.
     MemWalError
         What the store, or the contents, failed with.
     """
@@ -81,6 +86,12 @@ def write_generation(
         raise translate_lance_error(error, f"writing {uri}") from error
     store.put(f"{folder}/{BLOOM_FILTER_NAME}", rows.bloom_filter())
     store.sync(folder)
+    if not store.exists(f"{folder}/{DATA_DIR}/{_first_file(dataset)}"):
+        # This process slept for so long that a collector took what there was for an orphan.
+        raise StoreUnavailableError(
+            f"generation {generation} of region {region_id} was collected while it was written; "
+            "it is written again"
+        )
     return FlushedGeneration(
         generation=generation,
         path=name,
@@ -88,3 +99,9 @@ def write_generation(
         rows=rows.rows,
         key_bytes=rows.key_bytes,
     )
+
+
+def _first_file(dataset: lance.LanceDataset) -> str:
+    """What was written first of a generation."""
+    path: str = dataset.get_fragments()[0].data_files()[0].path
+    return path

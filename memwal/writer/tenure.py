@@ -9,7 +9,7 @@ from functools import partial
 from typing import Protocol
 
 from memwal.errors import RegionFencedError, StoreUnavailableError
-from memwal.format.names import BLOOM_FILTER_NAME, generation_dir, table_manifest_keys
+from memwal.format.names import BLOOM_FILTER_NAME, ORPHAN_MARK_NAME, generation_dir
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.base import ObjectStore
@@ -68,38 +68,23 @@ class Tenure:
         Parameters
         ----------
         write : callable
-            Writes the rows into a new folder, complete and durable. Called again when the folder
-            is gone before or after the manifest named it: this process then slept for so long
-            that it was taken for the rest of a flush that died.
+            Writes the rows into a new folder, complete and durable.
 
         Raises
         ------
         RegionFencedError
             Another writer claimed the region; it replays the rows.
+        StoreUnavailableError
+            This process slept for so long that the folder was taken for the rest of a flush that
+            died, and collected. To be called again.
         """
-        lost: FlushedGeneration | None = None
-        while True:
-            flushed = write()
-            change = partial(self._with, table=table, flushed=flushed, lost=lost)
-            self._learn(self._manifests.update(change))
-            if self._is_stored(flushed):
-                return
-            lost = flushed
+        self._learn(self._manifests.update(partial(self._with, table=table, flushed=write())))
 
     def _with(
-        self,
-        latest: RegionManifest,
-        *,
-        table: Nameable,
-        flushed: FlushedGeneration,
-        lost: FlushedGeneration | None,
+        self, latest: RegionManifest, *, table: Nameable, flushed: FlushedGeneration
     ) -> RegionManifest | None:
-        """The manifest with the generation, in the place of one that was lost if it names that."""
+        """The manifest with the generation."""
         self._check(latest)
-        if lost is not None and lost in latest.flushed:
-            return replace(
-                latest, flushed=tuple(flushed if f == lost else f for f in latest.flushed)
-            )
         if latest.current_generation > table.generation:
             # An earlier try got through though the store did not say so.
             return None
@@ -117,10 +102,14 @@ class Tenure:
         )
 
     def _is_stored(self, flushed: FlushedGeneration) -> bool:
-        """Whether a generation is whole: what its flush writes first is there, and what last."""
+        """Whether a generation is still there, and stays when the next version names it.
+
+        A collector that takes it for an orphan leaves a mark, takes that version, and deletes
+        everything in the folder, the bloom filter last, before the mark: asked for in this order.
+        """
         folder = generation_dir(self._region_id, flushed.path)
-        first, _ = table_manifest_keys(1)
-        return all(self._store.exists(f"{folder}/{name}") for name in (BLOOM_FILTER_NAME, first))
+        marked = self._store.exists(f"{folder}/{ORPHAN_MARK_NAME}")
+        return not marked and self._store.exists(f"{folder}/{BLOOM_FILTER_NAME}")
 
     def _check(self, latest: RegionManifest) -> None:
         if latest.writer_epoch != self.epoch:

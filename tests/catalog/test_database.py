@@ -38,6 +38,19 @@ def test_an_unmigrated_catalog_says_what_to_call_and_makes_no_file(tmp_path: Pat
     assert not path.exists()
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql+psycopg:///u:hide-me@127.0.0.1:1/x",
+        "sqlite:///:memory:u:hide-me@127.0.0.1:1/x",
+    ],
+)
+def test_a_password_in_the_name_of_the_database_is_refused_and_not_shown(url: str) -> None:
+    with pytest.raises(InvalidInputError, match="right behind the two slashes") as refused:
+        Database(url)
+    assert "hide-me" not in str(refused.value)
+
+
 def test_a_database_of_something_else_is_not_taken_for_a_catalog(tmp_path: Path) -> None:
     path = tmp_path / "other.db"
     connection = sqlite3.connect(path)

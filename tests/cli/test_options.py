@@ -41,6 +41,14 @@ def test_a_bad_pair_is_not_repeated(cli, table, pair):
     assert SECRET not in answer.stdout + answer.stderr
 
 
+@pytest.mark.parametrize("words", [["-o", SECRET], [f"--storage-option=a={SECRET}"]])
+def test_one_that_is_no_option_is_not_repeated(cli, table, words):
+    answer = cli("status", "--", table.uri, *words)
+    assert answer.code == 2
+    assert "come in front of --" in answer.stderr
+    assert SECRET not in answer.stdout + answer.stderr
+
+
 @pytest.mark.parametrize("content", [f"{SECRET} {{", f'["{SECRET}"]', f'{{"{SECRET}": null}}'])
 @pytest.mark.parametrize("debug", [[], ["--debug"]])
 def test_a_bad_file_is_not_repeated(cli, table, tmp_path, content, debug):

@@ -57,7 +57,7 @@ def test_columns():
     )
 
 
-@pytest.mark.parametrize("column", ["id", ":int64"])
+@pytest.mark.parametrize("column", ["id", ":int64", "\ud800:int64"])
 def test_wrong_columns(column):
     with pytest.raises(InvalidInputError, match="NAME:TYPE"):
         schema_from(None, [column])

@@ -119,11 +119,11 @@ def examine(reader: Reader, data: bytes, *, changed: bool) -> str:
     except MemWalError as error:
         _check_error(error)
         outcome = type(error).__name__
-        if reader.vouched and changed and not isinstance(error, CorruptDataError):
+        if reader.vouched(data) and changed and not isinstance(error, CorruptDataError):
             raise Found(f"a change is told as {outcome}") from error
     else:
         outcome = "read"
-        if reader.vouched and changed:
+        if reader.vouched(data) and changed:
             raise Found("a change was not noticed, and there is a checksum")
     if pa.default_memory_pool().max_memory() > _ARROW_MEMORY:
         raise Found(f"Arrow reserved {pa.default_memory_pool().max_memory()} bytes")

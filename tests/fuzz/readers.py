@@ -34,6 +34,7 @@ from memwal.format.python_rows import python_rows
 from memwal.format.region_manifest import RegionManifest
 from memwal.format.table_manifest import branch_of, find_mem_wal_index, read_index_section
 from memwal.format.wal_entry import WalEntry, decode_entry, decode_head
+from memwal.format.wal_layout import CHECKSUM, WRITER_ID
 from memwal.quality.quarantine import Origin
 from memwal.quality.rules import read_rules
 from memwal.reader.posting_lists import decode_postings
@@ -49,6 +50,15 @@ from memwal.writer.abandon import Abandoned
 from memwal.writer.rows import RowShape
 
 
+def _never(_: bytes) -> bool:
+    return False
+
+
+def _has_checksum(entry: bytes) -> bool:
+    """Whether an entry of the log is one of this package; others have no checksum."""
+    return CHECKSUM in entry or WRITER_ID in entry
+
+
 @dataclass(frozen=True)
 class Reader:
     """One that reads bytes of a store.
@@ -62,8 +72,8 @@ class Reader:
         Reads some, and uses what it got.
     changes : tuple of callable
         What is done to them, beside what is done to any bytes.
-    vouched : bool
-        Whether the format has a checksum of all of them: every change must be noticed.
+    vouched : callable
+        Whether bytes say that they have a checksum of them all: every change must be noticed.
     finish : callable
         What is done to them last.
     alone : bool
@@ -74,7 +84,7 @@ class Reader:
     samples: samples.Samples
     read: Callable[[bytes], object]
     changes: tuple[Change, ...] = ANY
-    vouched: bool = False
+    vouched: Callable[[bytes], bool] = _never
     finish: Callable[[bytes], bytes] = bytes
     alone: bool = False
 
@@ -235,7 +245,7 @@ READERS: Final = {
     for reader in (
         Reader("region-manifest", samples.region_manifests, _region_manifest, _PROTOBUF),
         Reader("version-hint", samples.hints, _hint, _JSON),
-        Reader("log-entry", samples.our_entries, _entry, _ARROW, vouched=True),
+        Reader("log-entry", samples.our_entries, _entry, _ARROW, vouched=_has_checksum),
         Reader("signed-log-entry", samples.our_entries, _entry, _ARROW, finish=signed),
         Reader("foreign-log-entry", samples.foreign_entries, _entry, _ARROW),
         Reader("head-of-log-entry", samples.our_entries, _head, _ARROW),

@@ -83,7 +83,7 @@ def test_an_error_that_says_nothing_is_found(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_change_that_goes_unnoticed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    broken(monkeypatch, len, vouched=True)
+    broken(monkeypatch, len, vouched=lambda _: True)
     with pytest.raises(Found, match="not noticed"):
         play.play("broken", 1, 5)
 

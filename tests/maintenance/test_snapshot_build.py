@@ -305,6 +305,22 @@ def test_a_file_that_is_gone_is_no_snapshot(make_table: MakeTable) -> None:
     assert published(table) == stored(table)
 
 
+def test_a_loop_of_links_in_its_place_is_told_and_keeps_nobody_from_reading(
+    make_table: MakeTable,
+) -> None:
+    table = make_table(buckets=5, maintained_indexes=["id_idx"])
+    flush(table, 0)
+    build_snapshot(table.location, inline_regions=4)
+    file = Path(table.uri) / (external_key(table.base().details) or "")
+    file.unlink()
+    file.symlink_to(file.name)
+
+    with pytest.raises(CorruptDataError, match="nothing needs it"):
+        read_snapshot(table.location.store, table.base().details)
+    assert table.status().regions
+    assert state(table) == dict.fromkeys(range(20), 0)
+
+
 def test_is_read_in_few_tasks(make_table: MakeTable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshot_build, "_TASK_REGIONS", 10)
     table = make_table(buckets=25)

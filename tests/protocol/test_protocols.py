@@ -9,6 +9,7 @@ from protocol.collection_model import CollectionModel
 from protocol.details_model import DetailsModel
 from protocol.log_model import LogModel
 from protocol.merge_model import MergeModel
+from protocol.orphan_model import OrphanModel
 from protocol.search import Model, explore
 
 slow = pytest.mark.slow
@@ -30,6 +31,8 @@ slow = pytest.mark.slow
         (DetailsModel(), 3),
         (CollectionModel(generations=1), 15),
         (CollectionModel(generations=1, retention=False), 15),
+        (OrphanModel(tries=2, runs=2), 19),
+        pytest.param(OrphanModel(), 19, marks=slow),
         pytest.param(CollectionModel(), 15, marks=slow),
         pytest.param(CollectionModel(retention=False), 15, marks=slow),
         pytest.param(CollectionModel(generations=3, deaths=0), 14, marks=slow),
@@ -73,6 +76,11 @@ def test_a_protocol_holds_in_every_order(model: Model[Any], kinds_of_steps: int)
         ),
         (CollectionModel(without="dropping first"), "names a generation that is gone"),
         (CollectionModel(without="planning again", generations=1), "shows less than there was"),
+        (OrphanModel(without="mark"), "names a generation that is gone"),
+        (OrphanModel(without="version"), "names a generation that is gone"),
+        (OrphanModel(without="order"), "names a generation that is gone"),
+        (OrphanModel(without="what came first"), "names a generation that is gone"),
+        (OrphanModel(without="mark before bloom"), "names a generation that is gone"),
     ],
     ids=lambda value: value if isinstance(value, str) else value.without,
 )

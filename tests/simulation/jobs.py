@@ -13,7 +13,7 @@ from uuid import UUID
 
 from simulation.base import BaseClient, Version
 from simulation.lake import Lake, Rows, rows_key
-from simulation.reads import read_table
+from simulation.reads import read_manifests, read_table, read_through
 from simulation.store import SimulatedStore
 from simulation.truth import DELETED
 from simulation.world import Process
@@ -32,6 +32,8 @@ ORPHAN_AGE = timedelta(minutes=8)
 
 # Of requests between a look at the manifest and the last file: what a reader may rely on.
 _WITHIN_GRACE = GRACE.total_seconds() - 120
+# Since a version was opened: for how long what it needs is still named.
+_WITHIN_RETENTION = max(GRACE, RETENTION).total_seconds()
 
 
 class Client:
@@ -171,6 +173,30 @@ class Client:
                 return
             assert late, "a generation is gone that a reader found named within the grace period"
         self.lake.truth.check(seen, since=since, what="a reader", flushed=flushed)
+
+    def read_for_long(self) -> None:
+        """Look at the whole table through a version that was opened long ago.
+
+        Of what it did not have merged, all is named for a retention; what is named then may be
+        fetched for a grace period.
+        """
+        dice, since, flushed = self.world.dice, self.world.now, self.lake.flushed()
+        try:
+            version = self.base.open()
+            self.world.sleep(dice.uniform(0, _WITHIN_RETENTION))
+            manifests = read_manifests(self.store, self.lake.regions)
+            named = self.world.now
+            if named - since > _WITHIN_RETENTION:
+                return
+            self.world.sleep(dice.uniform(0, _WITHIN_GRACE))
+            seen = read_through(self.store, version, manifests, {})
+        except ObjectNotFoundError:
+            late = self.world.now - named > _WITHIN_GRACE
+            assert late, "a generation is gone that was named, and needed, within the grace period"
+        except StoreError:
+            return
+        else:
+            self.lake.truth.check(seen, since=since, what="a long reader", flushed=flushed)
 
     # Others
 

@@ -19,9 +19,10 @@ from memwal.format.names import (
     parse_manifest_name,
     parse_wal_name,
     wal_dir,
+    wal_key,
 )
-from memwal.format.region_manifest import RegionManifest
-from memwal.format.wal_entry import decode_entry
+from memwal.format.region_manifest import FlushedGeneration, RegionManifest
+from memwal.format.wal_entry import WalEntry, decode_entry
 from memwal.writer.rows import RowShape
 
 _SCHEMA = pa.schema(
@@ -73,9 +74,10 @@ class Lake:
         For how long a version may be read after it was replaced.
     """
 
-    def __init__(self, world: World, regions: int, retention: timedelta) -> None:
+    def __init__(self, world: World, regions: int, keys: int, retention: timedelta) -> None:
         self.world = world
         self.retention = retention
+        self._keys = keys
         self.objects: Objects = {}
         self.base = BaseTable(world)
         self.truth = Truth()
@@ -91,7 +93,7 @@ class Lake:
 
     def keys(self, region: UUID) -> range:
         """The keys of a region."""
-        return range(region.int * 10, region.int * 10 + 5)
+        return range(region.int * 100, region.int * 100 + self._keys)
 
     # All-knowing
 
@@ -127,32 +129,34 @@ class Lake:
             merged = self.base.newest.merged.get(region, 0)
             for flushed in manifest.flushed:
                 if flushed.generation > merged:
-                    key = rows_key(region, flushed.path)
-                    assert key in self.objects, f"generation {flushed} is named and gone"
-                    rows |= self.generation(key)
+                    rows |= self._generation(region, flushed)
             rows |= self._logged(region, manifest)
         self._look_at_what_is_kept()
         seen = {key: value for key, value in rows.items() if value != DELETED}
         self.truth.check(seen, since=self.world.now, what="all that is stored")
 
-    def generation(self, key: str) -> Rows:
-        """Rows of a generation."""
+    def _generation(self, region: UUID, flushed: FlushedGeneration) -> Rows:
+        key = rows_key(region, flushed.path)
+        assert key in self.objects, f"generation {flushed} is named and gone"
         rows: Rows = pickle.loads(self.objects[key][0])
         return rows
 
-    def _logged(self, region: UUID, manifest: RegionManifest) -> Rows:
+    def _entry(self, region: UUID, position: int) -> WalEntry:
+        key = wal_key(region, position)
+        return decode_entry(self.objects[key][0], name=key)
+
+    def log(self, region: UUID) -> list[int]:
+        """The positions of a region's log that are stored, in order."""
         inside = f"{wal_dir(region)}/"
-        entries = {}
-        for key, (data, _) in self.objects.items():
-            if key.startswith(inside):
-                position = parse_wal_name(key.removeprefix(inside))
-                if position is not None and position > manifest.replay_after:
-                    entries[position] = decode_entry(data, name=key)
-        rows: Rows = {}
-        for number, position in enumerate(sorted(entries), manifest.replay_after + 1):
+        names = (key.removeprefix(inside) for key in self.objects if key.startswith(inside))
+        return sorted(p for name in names if (p := parse_wal_name(name)) is not None)
+
+    def _logged(self, region: UUID, manifest: RegionManifest) -> Rows:
+        behind = [p for p in self.log(region) if p > manifest.replay_after]
+        for number, position in enumerate(behind, manifest.replay_after + 1):
             assert number == position, f"entry {number} of the log is gone"
-            rows |= shown(SHAPE.adopt(b)[0] for b in entries[position].batches if b.num_rows)
-        return rows
+        entries = (self._entry(region, position) for position in behind)
+        return shown(SHAPE.adopt(b)[0] for e in entries for b in e.batches if b.num_rows)
 
     def _look_at_history(self, region: UUID, manifest: RegionManifest) -> None:
         before = self._seen.get(region)

@@ -6,12 +6,15 @@ import pickle
 from collections.abc import Iterable, Mapping, Sequence
 from uuid import UUID
 
-from simulation.base import BaseClient
+from simulation.base import BaseClient, Version
 from simulation.lake import Rows, rows_key
 from simulation.store import SimulatedStore
 from simulation.truth import DELETED
 
+from memwal.format.region_manifest import RegionManifest
 from memwal.region.manifest_store import RegionManifestStore
+
+Manifests = Mapping[UUID, RegionManifest | None]
 
 
 def read_table(
@@ -27,8 +30,28 @@ def read_table(
     ObjectNotFoundError
         A generation is gone: it was merged meanwhile, and everything is to be read again.
     """
-    manifests = {region: RegionManifestStore(store, region).read_latest() for region in regions}
-    version = base.open()
+    manifests = read_manifests(store, regions)
+    return read_through(store, base.open(), manifests, memory)
+
+
+def read_manifests(store: SimulatedStore, regions: Iterable[UUID]) -> Manifests:
+    """The newest manifest of each region, one after the other."""
+    return {region: RegionManifestStore(store, region).read_latest() for region in regions}
+
+
+def read_through(
+    store: SimulatedStore,
+    version: Version,
+    manifests: Manifests,
+    memory: Mapping[UUID, Sequence[Rows]],
+) -> Rows:
+    """The same with what was looked up before.
+
+    Raises
+    ------
+    ObjectNotFoundError
+        As above.
+    """
     seen = dict(version.rows)
     for region, manifest in manifests.items():
         for flushed in manifest.flushed if manifest is not None else ():

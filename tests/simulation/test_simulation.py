@@ -115,12 +115,8 @@ def no_grace(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(generations, "judge_dropped", judged)
 
 
-def no_second_look_at_orphans(patch: pytest.MonkeyPatch) -> None:
-    def delete(store: Any, manifests: Any, history: Any, folder: Any) -> bool:
-        orphans.folders.delete(store, manifests.region_id, folder.name)
-        return True
-
-    patch.setattr(orphans, "delete", delete)
+def no_mark_in_orphans(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(orphans, "_forbid", lambda store, manifests, folder: True)
 
 
 def no_pinned_deletes(patch: pytest.MonkeyPatch) -> None:
@@ -157,7 +153,7 @@ def no_progress_at_the_commit(patch: pytest.MonkeyPatch) -> None:
         no_retention,
         no_tags,
         no_grace,
-        no_second_look_at_orphans,
+        no_mark_in_orphans,
         no_pinned_deletes,
         no_progress_at_the_commit,
     ],

@@ -61,6 +61,9 @@ class Odds:
         is delivered a second time later.
     pause : float
         A process stands still between two requests, for up to ``pause_seconds``.
+    doze : float
+        A process that made up its mind to create or delete something stands still for long
+        before it does.
     kill, cut_off : float
         A process dies, or loses its store for up to a minute.
     late_seconds, pause_seconds : float
@@ -72,13 +75,14 @@ class Odds:
     late: float = 0.005
     twice: float = 0.005
     pause: float = 0.004
+    doze: float = 0.002
     kill: float = 0.002
     cut_off: float = 0.0005
     late_seconds: float = 30.0
     pause_seconds: float = 5_000.0
 
 
-CALM = Odds(before=0, after=0, late=0, twice=0, pause=0, kill=0, cut_off=0)
+CALM = Odds(before=0, after=0, late=0, twice=0, pause=0, doze=0, kill=0, cut_off=0)
 
 
 class World:
@@ -257,14 +261,22 @@ class World:
             self.kill(process)
             raise Killed
         if dice.random() < odds.pause:
-            self.faults["paused"] += 1
             # Most of them short, some past every grace period.
-            seconds = odds.pause_seconds * dice.choice([0.001, 0.01, 1.0]) * dice.random()
-            self.tell(f"stands still for {seconds:.1f} s")
-            self.sleep(seconds)
+            self._pause(dice.choice([0.001, 0.01, 1.0]) * dice.random())
         if dice.random() < odds.cut_off:
             self.tell("loses the store")
             process.cut_off_until = self.now + dice.uniform(1, 60)
+
+    def doze(self) -> None:
+        """Perhaps stand still for long. For processes, before what may come too late."""
+        if self.dice.random() < self.odds.doze:
+            self._pause(self.dice.random())
+
+    def _pause(self, share: float) -> None:
+        seconds = self.odds.pause_seconds * share
+        self.faults["paused"] += 1
+        self.tell(f"stands still for {seconds:.1f} s")
+        self.sleep(seconds)
 
 
 def _identifier(dice: random.Random) -> uuid.UUID:

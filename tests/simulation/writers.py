@@ -18,6 +18,7 @@ from memwal.errors import (
     MemWalError,
     RegionFencedError,
     StoreError,
+    StoreUnavailableError,
 )
 from memwal.format.names import (
     BLOOM_FILTER_NAME,
@@ -167,6 +168,8 @@ class Writer:
         self._store.put(rows_key(self._region, name), pickle.dumps(table.rows))
         self._store.put(f"{folder}/{table_manifest_keys(1)[0]}", b"version 1")
         self._store.put(f"{folder}/{BLOOM_FILTER_NAME}", b"keys")
+        if not self._store.exists(rows_key(self._region, name)):
+            raise StoreUnavailableError("it was collected while it was written")
         return FlushedGeneration(
             generation=table.generation,
             path=name,

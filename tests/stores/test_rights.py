@@ -287,9 +287,6 @@ def damage_and_repair(lake: Lake) -> None:
 
 # What is seldom needed, and what for.
 RARELY = {
-    # A flush named its folder in the very moment in which it was taken for an orphan.
-    (Role.COLLECTOR, Act.PUT, "_mem_wal/*_gen_*/_versions/*"),
-    (Role.COLLECTOR, Act.PUT, "_mem_wal/*_gen_*/bloom_filter.bin"),
     # A snapshot or a catch-up entry is wrong: the commit of a publisher.
     (Role.REPAIRER, Act.CREATE, "_mem_wal/*/manifest/*.binpb"),
     (Role.REPAIRER, Act.CREATE, "_versions/*.manifest"),

@@ -7,11 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from memwal.format.names import (
-    BLOOM_FILTER_NAME,
-    generation_dir,
-    parse_generation_name,
-)
+from memwal.format.names import BLOOM_FILTER_NAME, generation_dir, parse_generation_name
 from memwal.maintenance.garbage.decisions import Decision, Kind, Reason
 from memwal.storage.base import ObjectStore
 
@@ -99,10 +95,9 @@ def measure_prefix(store: ObjectStore, prefix: str) -> Extent:
 
 
 def delete(store: ObjectStore, region_id: UUID, name: str) -> None:
-    """Delete a folder so that half of it never passes for a generation.
+    """Delete a folder that nobody will name; half of it never passes for a generation.
 
-    First what a flush writes last and looks for before it names the folder, and after: one that
-    sleeps while this runs, or dies half-way, finds it gone and writes its rows anew.
+    What a flush writes last goes first.
     """
     folder = generation_dir(region_id, name)
     store.delete(f"{folder}/{BLOOM_FILTER_NAME}")

@@ -1,10 +1,10 @@
 """Folders that no manifest ever named: what a flush left that died, or has still to name.
 
 Which of the two nobody can tell; their age must. A flush that slept for longer may wake while its
-folder is deleted. Writers of this package look whether it is whole before they name it, and after;
-so the collector first takes away what they look for, then reads the manifest. If that names the
-folder now, what was taken is put back. If not, whoever names it from here on finds it incomplete
-afterwards, and writes its rows anew.
+folder is deleted. So the collector first puts a mark into the folder, and then a new version of the
+region's manifest, in which nothing is changed. Writers of this package read the manifest, look that
+the folder has no mark and is still there, and name it in the very next version: one that looked
+before the mark finds that version taken, and looks again.
 
 Lance's writers do not look. They would name a folder that is gone; its rows are then in the log,
 whose entries stay as long as the manifest names the generation, and no merge goes past it.
@@ -13,13 +13,13 @@ whose entries stay as long as the manifest names the generation, and no merge go
 from __future__ import annotations
 
 from memwal.errors import ObjectNotFoundError
-from memwal.format.names import BLOOM_FILTER_NAME, generation_dir
+from memwal.format.names import BLOOM_FILTER_NAME, ORPHAN_MARK_NAME, generation_dir
+from memwal.format.region_manifest import RegionManifest
 from memwal.maintenance.garbage import folders
 from memwal.maintenance.garbage.ages import Ages, moment
 from memwal.maintenance.garbage.decisions import Decision, Kind, Reason
 from memwal.maintenance.garbage.folders import Folder
 from memwal.maintenance.garbage.history import History
-from memwal.maintenance.garbage.versions import VERSIONS_DIR
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.base import ObjectStore
 
@@ -53,28 +53,43 @@ def delete(
     store: ObjectStore, manifests: RegionManifestStore, history: History, folder: Folder
 ) -> bool:
     """Delete such a folder, unless it is named meanwhile; returns whether it is gone."""
-    if not manifests.is_latest(history.latest):
-        return False
-    taken = _take_marks(store, generation_dir(manifests.region_id, folder.name))
-    latest = manifests.read_latest()
-    if latest is not None and any(flushed.path == folder.name for flushed in latest.flushed):
-        for key, content in reversed(taken):
-            store.put(key, content)
-        return False
+    if _may_be_named(folder, history.latest):
+        if not _forbid(store, manifests, folder):
+            return False
+        _empty(store, generation_dir(manifests.region_id, folder.name))
     folders.delete(store, manifests.region_id, folder.name)
     return True
 
 
-def _take_marks(store: ObjectStore, folder: str) -> list[tuple[str, bytes]]:
-    """Delete what shows that a flush is complete, and return it: the bloom filter comes last."""
-    keys = [f"{folder}/{BLOOM_FILTER_NAME}"]
-    keys += [info.key for info in store.list(f"{folder}/{VERSIONS_DIR}")]
-    taken = []
-    for key in keys:
-        try:
-            taken.append((key, store.get(key)))
-        except ObjectNotFoundError:
-            # The flush died before it came to that.
-            continue
-        store.delete(key)
-    return taken
+def _may_be_named(folder: Folder, latest: RegionManifest) -> bool:
+    """Whether a flush may still name a folder: it does so as long as nothing has its number."""
+    return folder.generation >= latest.current_generation
+
+
+def _forbid(store: ObjectStore, manifests: RegionManifestStore, folder: Folder) -> bool:
+    """See to it that a folder is not named from now on; returns whether it was not before."""
+    mark = f"{generation_dir(manifests.region_id, folder.name)}/{ORPHAN_MARK_NAME}"
+
+    def change(latest: RegionManifest) -> RegionManifest | None:
+        return latest if _may_be_named(folder, latest) else None
+
+    store.put(mark, b"")
+    try:
+        latest = manifests.update(change)
+    except ObjectNotFoundError:
+        # The region is gone, and with it what would be named.
+        return True
+    if _may_be_named(folder, latest):
+        return True
+    store.delete(mark)
+    return False
+
+
+def _empty(store: ObjectStore, folder: str) -> None:
+    """Delete what is in a folder but for its bloom filter, and then the mark, which go last.
+
+    A flush that slept before it wrote the filter may do so while this runs, or later: it then
+    finds that what it wrote first is gone, or the filter itself.
+    """
+    last = {f"{folder}/{name}" for name in (BLOOM_FILTER_NAME, ORPHAN_MARK_NAME)}
+    store.delete_many(info.key for info in store.list(folder) if info.key not in last)

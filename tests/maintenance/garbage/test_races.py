@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -13,7 +14,7 @@ import pyarrow as pa
 import pytest
 from support import native
 from support.collecting import DAY, GRACE, HOUR, collect, drop, flush
-from support.faulty_store import FaultyStore, FaultyStores, Pause
+from support.faulty_store import FaultyStore, FaultyStores, Killed, Pause
 from support.tables import (
     REGION,
     MakeTable,
@@ -243,30 +244,52 @@ class TestTwoCollectors:
 
 
 class TestWriterThatSleepsInAFlush:
-    def test_wakes_between_any_two_deletes_of_its_folder(
-        self, quick_faults: FaultyStores, make_table: MakeTable
+    @pytest.mark.parametrize(
+        ("operation", "pattern", "after"),
+        [
+            ("put", "*_gen_1/orphan", False),
+            ("put", "*_gen_1/orphan", True),
+            ("create", "_mem_wal/*/manifest/*", False),
+            ("create", "_mem_wal/*/manifest/*", True),
+            ("delete", "*_gen_1/bloom_filter.bin", False),
+            ("delete", "*_gen_1/bloom_filter.bin", True),
+            ("delete_folder", "*_gen_1", True),
+        ],
+    )
+    @pytest.mark.parametrize("collector_ends", [True, False])
+    def test_wakes_at_any_step_of_a_collector(
+        self,
+        quick_faults: FaultyStores,
+        make_table: MakeTable,
+        operation: str,
+        pattern: str,
+        after: bool,
+        collector_ends: bool,
     ) -> None:
-        """Half a folder is never named: its bloom filter goes first and is looked for."""
-        for deletes in range(5):
-            table = make_table()
-            writer = table.writer()
-            writer.upsert(rows({1: 1, 2: 2}))
-            store = quick_faults.of(table.location)
-            naming = store.pause("create", "_mem_wal/*/manifest/*")
-            deleting = store.pause("delete", "*_gen_1/*", skip=deletes)
-            with ThreadPoolExecutor(2) as pool:
-                flushing = pool.submit(writer.flush)
-                naming.wait_until_reached(flushing)
-                collecting = pool.submit(collect, table, 2 * DAY)
-                deleting.wait_until_reached(collecting)
-                naming.release()
-                flushing.result()
-                deleting.release()
+        """What the manifest names is always there, also when the collector or the writer dies."""
+        table = make_table()
+        writer = table.writer()
+        writer.upsert(rows({1: 1, 2: 2}))
+        store = quick_faults.of(table.location)
+        naming = store.pause("create", "_mem_wal/*/manifest/*")
+        with ThreadPoolExecutor(2) as pool:
+            flushing = pool.submit(writer.flush)
+            assert naming.wait_until_reached(flushing)
+            step = store.pause(operation, pattern, after=after)
+            collecting = pool.submit(collect, table, 2 * DAY)
+            assert step.wait_until_reached(collecting)
+            naming.release()
+            flushing.result()
+            assert state(table) == state(native.scan(table)) == {1: 1, 2: 2}
+            if not collector_ends:
+                store.kill("*")
+            step.release()
+            with suppress(Killed):
                 collecting.result()
-            assert state(table) == state(native.scan(table)) == {1: 1, 2: 2}, deletes
-            writer.close()
-            table.merge()
-            assert state(table) == {1: 1, 2: 2}, deletes
+        assert state(table) == state(native.scan(table)) == {1: 1, 2: 2}
+        writer.close()
+        table.merge()
+        assert state(table) == {1: 1, 2: 2}
 
     def test_before_it_is_complete_writes_its_folder_again(
         self, quick_faults: FaultyStores, make_table: MakeTable
