@@ -106,6 +106,26 @@ class TestOneProcess:
         assert "cannot read the storage options" in troubles["closed"].reason
         assert "only Airflow" in troubles["foreign"].reason
 
+    def test_memory_is_given_back_after_each_job_whatever_came_of_it(
+        self, catalog: Catalog, managed: Managed, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        events: list[str] = []
+        run_job = fleet_module.run_job
+
+        def recorded(*given: Any, **options: Any) -> Any:
+            events.append("job")
+            if len(events) == 1:
+                raise StoreUnavailableError("not now; try again later")
+            return run_job(*given, **options)
+
+        monkeypatch.setattr(fleet_module, "run_job", recorded)
+        monkeypatch.setattr(fleet_module, "release_free_memory", lambda: events.append("back"))
+        managed("a")
+        managed("b")
+        Fleet(catalog, budget=Budget(jobs=1)).run_once()
+        assert len(events) > 4
+        assert events == ["job", "back"] * (len(events) // 2)
+
     def test_failures_are_tried_later_and_later(
         self, catalog: Catalog, managed: Managed, tmp_path: Path, try_now: Callable[[], None]
     ) -> None:

@@ -203,6 +203,21 @@ class TestMerge:
             memwal.open(str(tmp_path / "plain")).merge()
 
 
+def test_rows_for_lance_are_not_in_the_memory_of_arrow(table: memwal.Table) -> None:
+    """Lance frees them on threads of its own, of which Arrow's allocator would get few back."""
+    # Of the older generation half of the rows are left, so that they are copied.
+    flush(table, dict.fromkeys(range(20_000), 1), dict.fromkeys(range(0, 20_000, 2), 2))
+    (task,) = plan_merge(table.location)
+    before = pa.system_memory_pool().bytes_allocated()
+
+    source = read_source(table.base(), task.regions, {})
+
+    assert source is not None
+    assert source.upserts.num_rows == 20_000
+    copied = source.upserts.nbytes // 2
+    assert pa.system_memory_pool().bytes_allocated() - before >= copied
+
+
 class TestOrder:
     @pytest.mark.parametrize("commit_bytes", [1, 60, 200, 1 << 30])
     def test_every_version_is_a_moment_of_the_history(

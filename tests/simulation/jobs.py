@@ -9,6 +9,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from random import Random
 from uuid import UUID
 
 from simulation.base import BaseClient, Version
@@ -34,6 +35,11 @@ ORPHAN_AGE = timedelta(minutes=8)
 _WITHIN_GRACE = GRACE.total_seconds() - 120
 # Since a version was opened: for how long what it needs is still named.
 _WITHIN_RETENTION = max(GRACE, RETENTION).total_seconds()
+
+
+def _most_of(dice: Random, seconds: float) -> float:
+    """Any part of some time, and often nearly all of it."""
+    return seconds * dice.choice([dice.random(), 0.95])
 
 
 class Client:
@@ -183,12 +189,12 @@ class Client:
         dice, since, flushed = self.world.dice, self.world.now, self.lake.flushed()
         try:
             version = self.base.open()
-            self.world.sleep(dice.uniform(0, _WITHIN_RETENTION))
+            self.world.sleep(_most_of(dice, _WITHIN_RETENTION))
             manifests = read_manifests(self.store, self.lake.regions)
             named = self.world.now
             if named - since > _WITHIN_RETENTION:
                 return
-            self.world.sleep(dice.uniform(0, _WITHIN_GRACE))
+            self.world.sleep(_most_of(dice, _WITHIN_GRACE))
             seen = read_through(self.store, version, manifests, {})
         except ObjectNotFoundError:
             late = self.world.now - named > _WITHIN_GRACE

@@ -106,7 +106,7 @@ class _Cast:
             ("indexer", Client.build_index, 60.0, 1, 1),
             ("collector", Client.collect, 300.0, 1, 2),
             ("reader", Client.read, 20.0, 1, 2),
-            ("long reader", Client.read_for_long, 60.0, 0, 1),
+            ("long reader", Client.read_for_long, 60.0, 0, 2),
             # Where nothing is tagged, much more is collected.
             ("tagger", Client.tag, 600.0, 0, 1),
             ("direct", Client.write_directly, 60.0, 1, 1),
