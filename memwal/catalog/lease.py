@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from datetime import timedelta
 from typing import Protocol, Self
 
+from memwal.boot_clock import boot_seconds
 from memwal.errors import ConflictError, StoreUnavailableError
 
 logger = logging.getLogger(__name__)
 
-# It goes on while the machine sleeps, and is never put forward or back.
-_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _JOIN_SECONDS = 5.0
 
 
@@ -159,8 +157,3 @@ class Lease:
     def __repr__(self) -> str:
         state = "lost" if self.lost else "held"
         return f"Lease({self.resource!r}, token={self.token}, {state})"
-
-
-def boot_seconds() -> float:
-    """Seconds since some moment, the time included that the machine was asleep."""
-    return time.clock_gettime(_CLOCK)

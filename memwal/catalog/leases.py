@@ -22,8 +22,9 @@ from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from memwal.boot_clock import boot_seconds
 from memwal.catalog.database import Database, database_time
-from memwal.catalog.lease import Lease, boot_seconds
+from memwal.catalog.lease import Lease
 from memwal.catalog.models import LeaseRow
 from memwal.errors import ConflictError, InvalidInputError, ObjectNotFoundError
 

@@ -33,9 +33,9 @@ def read_status(
 ) -> TableStatus:
     """Read the backlog of a table, or of some of its regions.
 
-    A region costs two requests for its manifest when the table's region snapshot is exact, and one
-    more when it is not; one for the tip of the log, if the hint in the manifest is exact; and one
-    for the age of its oldest generation, the first time that this process meets it.
+    A region costs three requests for its manifest, or two if this process met it in the last two
+    minutes and nothing changed since; one for the tip of the log, if the hint in the manifest is
+    exact; and one for the age of its oldest generation, the first time that this process meets it.
 
     Parameters
     ----------
@@ -49,8 +49,8 @@ def read_status(
     before = open_base(location)
     before.require_mem_wal()
     snapshot = usable_snapshot(location.store, before.details) or {}
-    known = {region_id: manifest.version for region_id, manifest in snapshot.items()}
-    manifests = read_manifests(location.store, regions, known=known)
+    published = {region_id: manifest.version for region_id, manifest in snapshot.items()}
+    manifests = read_manifests(location.store, regions)
     # After the manifests: what was merged in between is then no backlog.
     base = open_base(location)
     now = clock()
@@ -66,7 +66,7 @@ def read_status(
         regions=tuple(backlogs),
         indexes=tuple(_lag(base, name, indexed) for name in names),
         snapshot_age_seconds=snapshot_age(base.details, now),
-        changed_regions=None if regions is not None else _changed(known, manifests),
+        changed_regions=None if regions is not None else _changed(published, manifests),
         small_fragments=small_fragments(base),
         base_rows=base.dataset.count_rows(),
         base_bytes=_data_bytes(base),

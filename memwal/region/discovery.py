@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 from uuid import UUID
 
+from memwal.boot_clock import boot_seconds
 from memwal.format.names import MEM_WAL_DIR, parse_region_name
 from memwal.format.region_manifest import RegionManifest
 from memwal.region.manifest_store import RegionManifestStore
@@ -15,9 +17,20 @@ _PARALLEL_LOCAL_READS = 16
 _PARALLEL_READS = 64
 _KNOWN_REGIONS = 100_000
 
-# The version that this process met last of each region's manifest, by the table's address. Never
-# trusted, only where to look first; when there are too many, all are forgotten.
-_met: dict[tuple[str, UUID], int] = {}
+_RECENT_SECONDS = 120.0
+"""Shorter than any collector's grace should be."""
+
+
+class _Met(NamedTuple):
+    """A version of a region's manifest, and when it was the newest."""
+
+    version: int
+    at: float
+
+
+# What this process met last of each region's manifest, by the table's address. Never trusted, only
+# where to look first; when there are too many, all are forgotten.
+_met: dict[tuple[str, UUID], _Met] = {}
 
 
 def discover_regions(store: ObjectStore) -> list[UUID]:
@@ -34,30 +47,28 @@ def parallel_reads(store: ObjectStore) -> int:
 def read_manifests(
     store: ObjectStore,
     regions: Collection[UUID] | None = None,
-    *,
-    known: Mapping[UUID, int] | None = None,
 ) -> dict[UUID, RegionManifest]:
     """Newest manifest of each region, read side by side.
 
-    Two requests are enough for one that is still the one that this process met last.
+    Two requests are enough for one that this process met in the last two minutes, and that is
+    still the newest; others take three.
 
     Parameters
     ----------
     regions : collection of UUID, optional
         Regions to read; by default all that have a folder. One without a manifest (a claim that
         died before its first write) is left out.
-    known : mapping of UUID to int, optional
-        A version of the manifest of some regions, as a snapshot has it. An exact one makes two
-        requests of three.
     """
     wanted = list(discover_regions(store) if regions is None else regions)
     if not wanted:
         return {}
 
+    now = boot_seconds()
+
     def read(region: UUID) -> RegionManifest | None:
-        told = known.get(region, 0) if known else 0
-        version = max(told, _met.get((store.uri, region), 0))
-        return RegionManifestStore(store, region).read_latest(known=version or None)
+        met = _met.get((store.uri, region))
+        recent = met.version if met is not None and now - met.at < _RECENT_SECONDS else None
+        return RegionManifestStore(store, region).read_latest(recent=recent)
 
     with ThreadPoolExecutor(min(parallel_reads(store), len(wanted))) as pool:
         manifests = list(pool.map(read, wanted))
@@ -68,5 +79,7 @@ def read_manifests(
     }
     if len(_met) + len(found) > _KNOWN_REGIONS:
         _met.clear()
-    _met.update(((store.uri, region), manifest.version) for region, manifest in found.items())
+    _met.update(
+        ((store.uri, region), _Met(manifest.version, now)) for region, manifest in found.items()
+    )
     return found

@@ -43,13 +43,17 @@ class RegionManifestStore:
     grace could therefore find "version + 1 does not exist" where it existed and is gone. What
     tells the two apart is the version itself: while it exists, nothing newer was trimmed. Hence
     the order of the requests below, successor before version.
+
+    Such a process may also *create* version + 1 where it existed and is gone. It finds out, and
+    goes no further; but until the next trim takes what it made, that looks like the newest version
+    to others who slept. The hint, which names one that stays before any is trimmed, tells them.
     """
 
     def __init__(self, store: ObjectStore, region_id: UUID) -> None:
         self._store = store
         self.region_id = region_id
 
-    def read_latest(self, *, known: int | None = None) -> RegionManifest | None:
+    def read_latest(self, *, recent: int | None = None) -> RegionManifest | None:
         """Newest version, or None when the region was never claimed.
 
         With an exact version hint it costs the hint, a look for the version after it, and the
@@ -58,13 +62,13 @@ class RegionManifestStore:
 
         Parameters
         ----------
-        known : int, optional
-            A version that exists or existed. Two requests do if it is still the newest; the hint
-            is read if it is not.
+        recent : int, optional
+            A version that was the newest within less than the collector's grace: two requests do
+            if it still is.
         """
-        if known is not None and not self._store.exists(manifest_key(self.region_id, known + 1)):
+        if recent is not None and not self._exists(recent + 1):
             with suppress(ObjectNotFoundError):
-                return self.read(known)
+                return self.read(recent)
         hint = self._read_hint()
         if hint is not None:
             newest = self._probe_from(hint)
@@ -87,10 +91,11 @@ class RegionManifestStore:
         return self._decode(version, self._store.get(manifest_key(self.region_id, version)))
 
     def is_latest(self, manifest: RegionManifest) -> bool:
-        """Whether nothing newer exists: two requests without a body."""
-        successor = manifest_key(self.region_id, manifest.version + 1)
-        return not self._store.exists(successor) and self._store.exists(
-            manifest_key(self.region_id, manifest.version)
+        """Whether nothing newer exists: two requests without a body, and the hint."""
+        return (
+            not self._exists(manifest.version + 1)
+            and self._exists(manifest.version)
+            and not self._is_hinted_past(manifest.version)
         )
 
     def objects(self) -> dict[int, ObjectInfo]:
@@ -147,7 +152,7 @@ class RegionManifestStore:
 
     def _finish(self, version: int) -> None:
         """Make sure that the version was created at the end of the history, and hint at it."""
-        if version > 1 and not self._store.exists(manifest_key(self.region_id, version - 1)):
+        if not self._is_at_the_end(version):
             # It fills a gap that trimming had left, or was superseded and its predecessor trimmed
             # before this look: from here the two look alike. It stays, since in the second case
             # others build on it; in the first, the next trim takes it.
@@ -202,8 +207,22 @@ class RegionManifestStore:
             "try again later"
         )
 
+    def _is_at_the_end(self, version: int) -> bool:
+        """Whether a version that was just created is the end of the history, or was."""
+        if version > 1:
+            return self._exists(version - 1)
+        return max(self.objects(), default=1) == 1
+
+    def _is_hinted_past(self, version: int) -> bool:
+        """Whether the hint tells that a version was trimmed, and what is there fills the gap."""
+        hint = self._read_hint()
+        return hint is not None and hint > version and self._exists(hint)
+
+    def _exists(self, version: int) -> bool:
+        return self._store.exists(manifest_key(self.region_id, version))
+
     def _probe_from(self, version: int) -> RegionManifest | None:
-        while self._store.exists(manifest_key(self.region_id, version + 1)):
+        while self._exists(version + 1):
             version += 1
         try:
             return self.read(version)

@@ -25,11 +25,11 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from typing import Final
 from uuid import uuid4
 
+from memwal.boot_clock import boot_seconds
 from memwal.errors import MemWalError, ObjectNotFoundError
 from memwal.reader.warn_once import warn_once
 from memwal.storage.location import TableLocation
@@ -112,7 +112,7 @@ def keep_protected(
     location: TableLocation,
     tag: ReadTag | None,
     *,
-    monotonic: Callable[[], float] = time.monotonic,
+    clock: Callable[[], float] = boot_seconds,
 ) -> None:
     """Renew a tag when it is time; for the rest of the time this costs nothing.
 
@@ -120,7 +120,7 @@ def keep_protected(
     """
     if tag is None:
         return
-    now = monotonic()
+    now = clock()
     with _lock:
         due = _due.get((location, tag))
         if due is not None and now < due:

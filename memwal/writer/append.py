@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
@@ -11,6 +10,7 @@ from uuid import UUID
 import pyarrow as pa
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
+from memwal.boot_clock import boot_seconds
 from memwal.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
 from memwal.format.applied_steps import AppliedSteps, newest_steps
 from memwal.format.wal_encoder import EncodedEntry, EntryEncoder
@@ -83,7 +83,7 @@ class LogAppender:
     check_interval : float
         Seconds for which a successful ``verify_epoch`` is relied on.
     clock : callable
-        Monotonic seconds.
+        Seconds that go on while the machine sleeps.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class LogAppender:
         verify_epoch: Callable[[], None],
         check_interval: float,
         verified_at: float = -math.inf,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = boot_seconds,
     ) -> None:
         self._store = store
         self._region_id = region_id

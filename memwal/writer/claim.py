@@ -8,7 +8,6 @@ log has gaps is looked at before all of them: a writer that is fenced has in mem
 from __future__ import annotations
 
 import logging
-import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -22,6 +21,7 @@ from tenacity import (
     wait_random_exponential,
 )
 
+from memwal.boot_clock import boot_seconds
 from memwal.errors import (
     ConflictError,
     CorruptDataError,
@@ -60,7 +60,7 @@ class Claim:
     survey : LogSurvey
         What the log looked like before the fence.
     verified_at : float
-        Monotonic seconds at which the region was ours for certain.
+        When the region was ours for certain, by the clock of the claim.
     """
 
     manifest: RegionManifest
@@ -78,7 +78,7 @@ def claim_region(
     region_fields: tuple[tuple[str, bytes], ...] = (),
     merged: int = 0,
     replay: bool = True,
-    clock: Callable[[], float] = time.monotonic,
+    clock: Callable[[], float] = boot_seconds,
 ) -> Claim:
     """Become the one writer of a region.
 
@@ -94,7 +94,7 @@ def claim_region(
     replay : bool, default True
         Whether the log will be replayed, so that it must be whole.
     clock : callable
-        Monotonic seconds.
+        Seconds that go on while the machine sleeps.
 
     Raises
     ------

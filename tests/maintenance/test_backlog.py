@@ -208,7 +208,9 @@ def test_a_table_that_is_not_there_is_an_error() -> None:
         read_status(TableLocation("/nowhere/at/all"))
 
 
-def test_a_snapshot_saves_requests(faults: FaultyStores, make_table: MakeTable) -> None:
+def test_a_look_a_moment_later_takes_fewer_requests(
+    faults: FaultyStores, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
     table = make_table(buckets=3)
     with table.writer() as writer:
         writer.upsert(numbered(0, 30))
@@ -219,19 +221,11 @@ def test_a_snapshot_saves_requests(faults: FaultyStores, make_table: MakeTable) 
         table.status()
         return [call for call in store.calls if call[1].startswith("_mem_wal/")]
 
-    def requests_of_another_process() -> list[tuple[str, str]]:
-        discovery._met.clear()
-        return requests()
-
     requests()
     # The ages of generations that were met before are known.
-    without = requests_of_another_process()
-    again = requests()
-    table.build_snapshot()
-    exact = requests_of_another_process()
-
-    assert len(without) == 3 * 4
-    assert len(again) == len(exact) == 3 * 3
+    assert len(requests()) == 3 * 3
+    monkeypatch.setattr(discovery, "_RECENT_SECONDS", 0.0)
+    assert len(requests()) == 3 * 4
     writer = table.writer()
     writer.upsert(numbered(0, 30))
     writer.close()

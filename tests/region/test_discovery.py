@@ -80,7 +80,7 @@ def test_a_region_that_cannot_be_read_is_not_left_out(store: FaultyStore) -> Non
         read_manifests(store)
 
 
-def test_what_was_met_before_takes_two_requests(store: FaultyStore) -> None:
+def test_what_was_met_a_moment_ago_takes_two_requests(store: FaultyStore) -> None:
     region_id = add_region(store)
     first = read_manifests(store)
     store.clear()

@@ -281,21 +281,49 @@ class TestIsLatest:
 
         assert not manifests.is_latest(old)
 
+    @pytest.mark.parametrize("version", [1, 2])
+    def test_one_that_was_collected_and_made_anew_is_not(
+        self, store: FaultyStore, manifests: RegionManifestStore, version: int
+    ) -> None:
+        """Two wanted the version; the one that lost slept until it was trimmed, and made it."""
+        fill(manifests, 5)
+        known = manifests.read(version)
+        for trimmed in (1, 2, 3, 4):
+            store.delete(manifest_key(REGION, trimmed))
+
+        with pytest.raises(ConflictError):
+            manifests.commit_exclusively(known)
+
+        assert store.exists(manifest_key(REGION, version))
+        assert not manifests.is_latest(known)
+        latest = manifests.read_latest()
+        assert latest is not None
+        assert latest.version == 5
+
+    def test_a_hint_at_what_never_was_is_not_believed(
+        self, store: FaultyStore, manifests: RegionManifestStore
+    ) -> None:
+        newest = fill(manifests, 2)
+        store.put(version_hint_key(REGION), b'{"version": 9}')
+
+        assert manifests.is_latest(newest)
+
 
 class TestCommitBehindTheCollector:
     """A committer that slept finds the name of its version free again: it was collected."""
 
     @pytest.mark.parametrize("exclusive", [False, True])
+    @pytest.mark.parametrize("late", [1, 3])
     def test_a_version_from_before_all_that_is_stored_is_a_conflict(
-        self, store: FaultyStore, manifests: RegionManifestStore, exclusive: bool
+        self, store: FaultyStore, manifests: RegionManifestStore, exclusive: bool, late: int
     ) -> None:
         fill(manifests, 6)
         for version in (1, 2, 3, 4):
             store.delete(manifest_key(REGION, version))
-        late = replace(FIRST, version=3, writer_epoch=77)
+        made = replace(FIRST, version=late, writer_epoch=77)
 
         with pytest.raises(ConflictError):
-            (manifests.commit_exclusively if exclusive else manifests.commit)(late)
+            (manifests.commit_exclusively if exclusive else manifests.commit)(made)
 
         assert manifests.read_latest() == replace(FIRST, version=6, writer_epoch=6)
 

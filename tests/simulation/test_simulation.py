@@ -15,6 +15,7 @@ from simulation.play import BrokenPromise, play
 from memwal.maintenance.garbage import generations, log_entries, orphans, region
 from memwal.maintenance.garbage.decisions import Reason
 from memwal.maintenance.garbage.needs import Limit, Needs
+from memwal.region import manifest_store
 from memwal.storage.base import ObjectStore
 from memwal.writer import claim, log, tenure
 
@@ -62,6 +63,13 @@ def no_sentinel(patch: pytest.MonkeyPatch) -> None:
         return log.find_tip(store, region, start=max(after, hint) + 1) - 1
 
     patch.setattr(claim, "fence", fence)
+
+
+def no_look_behind_a_first_manifest(patch: pytest.MonkeyPatch) -> None:
+    store = manifest_store.RegionManifestStore
+    at_the_end = store._is_at_the_end
+    patch.setattr(store, "_is_at_the_end", lambda self, v: v == 1 or at_the_end(self, v))
+    patch.setattr(store, "_is_hinted_past", lambda self, version: False)
 
 
 def no_look_after_a_pause(patch: pytest.MonkeyPatch) -> None:
@@ -145,6 +153,7 @@ def no_progress_at_the_commit(patch: pytest.MonkeyPatch) -> None:
     "take_out",
     [
         no_sentinel,
+        no_look_behind_a_first_manifest,
         no_look_after_a_pause,
         no_epoch_at_a_flush,
         no_look_for_the_folder,

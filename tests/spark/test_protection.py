@@ -180,7 +180,7 @@ class TestRenewal:
         made, store = loaded
         for seconds, looks in ((0.0, 1), (1.0, 1), (999.0, 1), (1000.0, 2), (1500.0, 2)):
             protection.keep_protected(
-                made.moment.location, made.protection, monotonic=lambda seconds=seconds: seconds
+                made.moment.location, made.protection, clock=lambda seconds=seconds: seconds
             )
             assert store.calls == [("head", made.protection.key)] * looks
 

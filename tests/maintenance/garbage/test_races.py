@@ -243,6 +243,33 @@ class TestTwoCollectors:
             assert state(table) == state(native.scan(table)) == {1: 1, 2: 2, 3: 3}
 
 
+class TestWriterThatSleepsInItsClaim:
+    def test_of_a_new_region_until_its_first_manifest_is_trimmed(
+        self, quick_faults: FaultyStores, make_table: MakeTable
+    ) -> None:
+        """Its manifest is stored all the same, where nobody looks: it claims once more."""
+        table = make_table()
+        store = quick_faults.of(table.location)
+        claiming = store.pause("create", "_mem_wal/*/manifest/*")
+
+        def write() -> None:
+            with table.writer() as writer:
+                writer.upsert(rows({1: 1, 2: 2}))
+
+        with ThreadPoolExecutor(1) as pool:
+            sleeper = pool.submit(write)
+            assert claiming.wait_until_reached(sleeper)
+            for value in (10, 11, 12):
+                flush(table, {1: value, 3: value})
+            table.merge()
+            for step in range(1, 4):
+                collect(table, step * DAY)
+            assert min(manifests(table).objects()) > 1
+            claiming.release()
+            sleeper.result()
+        assert state(table) == state(native.scan(table)) == {1: 1, 2: 2, 3: 12}
+
+
 class TestWriterThatSleepsInAFlush:
     @pytest.mark.parametrize(
         ("operation", "pattern", "after"),
