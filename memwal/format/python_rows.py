@@ -25,7 +25,7 @@ def python_rows(rows: pa.Table) -> list[dict[str, Any]]:
 def _values(column: pa.ChunkedArray) -> list[Any]:
     try:
         found: list[Any] = column.to_pylist()
-    except (ValueError, OverflowError):
+    except (ValueError, ArithmeticError):
         found = [_value(scalar) for scalar in column]
     return found
 
@@ -33,5 +33,5 @@ def _values(column: pa.ChunkedArray) -> list[Any]:
 def _value(scalar: pa.Scalar) -> Any:
     try:
         return scalar.as_py()
-    except (ValueError, OverflowError):
+    except (ValueError, ArithmeticError):
         return NO_VALUE

@@ -110,8 +110,9 @@ def decode_entry(data: bytes | bytearray | memoryview | pa.Buffer, *, name: str)
     stored = metadata.get(CHECKSUM)
     if stored is not None:
         _verify(view, header, stored, name)
-    elif WRITER_ID in metadata:
-        raise _torn(name, "it names its writer but has no checksum")
+    elif any(key in bytes(view[:header]) for key in (WRITER_ID, CHECKSUM)):
+        # What else the metadata of the schema has can be lost by one bit: their number.
+        raise _torn(name, "it was written with a checksum and has none")
     with _reading(name, "its batches"):
         check_claims(view, start=header, name=name)
         batches, end = _read_batches(reader, source)

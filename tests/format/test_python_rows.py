@@ -28,3 +28,12 @@ def test_a_moment_that_python_does_not_know_is_shown() -> None:
     assert [row["day"] for row in found] == [date(1970, 1, 1), NO_VALUE, None]
     assert [row["at"] == NO_VALUE for row in found] == [True, False, True]
     assert [row["all"] for row in found] == [NO_VALUE, None, []]
+
+
+def test_a_number_that_python_cannot_read_is_shown() -> None:
+    """A damaged schema says how often a number is to be multiplied by ten."""
+    number = pa.py_buffer((123).to_bytes(16, "little"))
+    rows = pa.table(
+        {"n": pa.Array.from_buffers(pa.decimal128(5, -2_000_000_000), 1, [None, number])}
+    )
+    assert python_rows(rows) == [{"n": NO_VALUE}]

@@ -312,6 +312,17 @@ def test_every_changed_byte_of_our_entry_is_found() -> None:
             decode_entry(bytes(changed), name="here")
 
 
+def test_no_value_of_the_first_bytes_hides_that_there_is_a_checksum() -> None:
+    """How many pieces of metadata a schema has stands there, and the checksum is one of them."""
+    data = encode(batch_of([1, 2, 3]))
+    for position in range(80):
+        for value in {*range(256)} - {data[position]}:
+            changed = bytearray(data)
+            changed[position] = value
+            with pytest.raises(CorruptDataError):
+                decode_entry(bytes(changed), name="here")
+
+
 @settings(deadline=None, max_examples=500)
 @given(st.data())
 def test_changed_bytes_of_other_entries_raise_nothing_else(
@@ -372,5 +383,5 @@ def test_numbers_in_the_metadata_must_be_decimal(number: str) -> None:
 
 
 def test_a_writer_id_without_a_checksum_is_torn() -> None:
-    with pytest.raises(TornEntryError, match="no checksum"):
+    with pytest.raises(TornEntryError, match="with a checksum and has none"):
         decode_entry(stream({"writer_epoch": "1", "memwal.writer_id": "w"}), name="here")
