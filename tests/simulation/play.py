@@ -125,7 +125,10 @@ class _Cast:
 
     def _enter(self, name: str, life: Callable[[Process], None], after: float = 0.0) -> None:
         """A process that comes back a while after it was killed."""
-        process = Process(name, slow=self._world.dice.choice([1, 1, 1, 5, 30]))
+        dice = self._world.dice
+        process = Process(
+            name, slow=dice.choice([1, 1, 1, 5, 30]), sleepy=dice.choice([1] * 7 + [50])
+        )
         self._processes.append(process)
 
         def guarded() -> None:

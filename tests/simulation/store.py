@@ -33,7 +33,7 @@ class SimulatedStore(ObjectStore):
         self._objects = objects
 
     def create(self, key: str, data: Data) -> None:
-        self._world.doze()
+        self._world.doze(self._process)
         self._ask(f"create {key}", partial(self._create, key, bytes(data)))
 
     def put(self, key: str, data: Data) -> None:
@@ -64,7 +64,7 @@ class SimulatedStore(ObjectStore):
         return sorted({name.partition("/")[0] for name in names if "/" in name})
 
     def delete(self, key: str) -> None:
-        self._world.doze()
+        self._world.doze(self._process)
         self._ask(f"delete {key}", partial(self._delete, key))
 
     def delete_many(self, keys: Iterable[str]) -> None:

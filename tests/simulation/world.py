@@ -41,12 +41,15 @@ class Process:
         The store does not answer it until then.
     slow : float
         By how much its requests take longer than others'.
+    sleepy : float
+        How many times as often as others it stands still before it creates or deletes something.
     """
 
     name: str
     dead: bool = False
     cut_off_until: float = 0.0
     slow: float = 1.0
+    sleepy: float = 1.0
     threads: list[greenlet] = field(default_factory=list)
 
 
@@ -267,9 +270,9 @@ class World:
             self.tell("loses the store")
             process.cut_off_until = self.now + dice.uniform(1, 60)
 
-    def doze(self) -> None:
+    def doze(self, process: Process) -> None:
         """Perhaps stand still for long. For processes, before what may come too late."""
-        if self.dice.random() < self.odds.doze:
+        if self.dice.random() < self.odds.doze * process.sleepy:
             self._pause(self.dice.random())
 
     def _pause(self, share: float) -> None:
