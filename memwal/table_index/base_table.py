@@ -152,6 +152,9 @@ def open_dataset(
         # Versions are counted in 64 bits.
         raise ObjectNotFoundError(f"opening {uri}: there is no version {version}") from None
     check_schema(repr(dataset.lance_schema), name=uri)
+    with lance_errors(f"opening {uri}"):
+        # Whoever asked for it first would meet the types that nobody knows.
+        _ = dataset.schema
     if dataset.version < 1:
         # Lance takes a manifest of zeros for an empty one.
         raise CorruptDataError(

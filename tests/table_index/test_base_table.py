@@ -11,6 +11,7 @@ from support.tables import REGION, folder, rows
 
 import memwal
 from memwal.errors import (
+    CorruptDataError,
     MemWalError,
     ObjectNotFoundError,
     StoreAccessError,
@@ -92,6 +93,16 @@ def test_a_damaged_manifest_is_an_error_of_ours(table: memwal.Table) -> None:
         path.write_bytes(path.read_bytes()[:-10])
 
     with pytest.raises(MemWalError):
+        table.base()
+
+
+def test_a_type_that_nobody_knows_is_damage(table: memwal.Table) -> None:
+    """Lance panics at it, though not when it opens the table."""
+    for path in (folder(table) / "_versions").glob("*.manifest"):
+        assert b"int64" in path.read_bytes()
+        path.write_bytes(path.read_bytes().replace(b"int64", b"3nt64"))
+
+    with pytest.raises(CorruptDataError, match="memwal verify"):
         table.base()
 
 
