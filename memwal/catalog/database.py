@@ -40,6 +40,7 @@ from memwal.errors import (
     StoreUnavailableError,
     TableSetupError,
 )
+from memwal.given_data import is_unicode
 from memwal.storage.os_errors import from_os_error
 
 URL_VARIABLE = "MEMWAL_CATALOG_URL"
@@ -109,6 +110,8 @@ class Database:
     """
 
     def __init__(self, url: str) -> None:
+        if not is_unicode(url):
+            raise InvalidInputError(f"The catalog URL (${URL_VARIABLE}) must be UTF-8.")
         try:
             self._url: URL = make_url(url)
             self.engine: Engine = create_engine(self._url, pool_pre_ping=True)

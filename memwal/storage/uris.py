@@ -106,6 +106,9 @@ def _path(uri: str, path: str) -> str:
     parts = decoded.split("/")
     if decoded and ("" in parts or "." in parts or ".." in parts or "\0" in decoded):
         raise _refused(uri, "no part of the path may be '', '.' or '..'")
+    if unquote(decoded) != decoded:
+        # Lance would decode it once more, and be somewhere else.
+        raise _refused(uri, "a percent sign is encoded twice")
     return decoded
 
 

@@ -51,6 +51,12 @@ def test_a_password_in_the_name_of_the_database_is_refused_and_not_shown(url: st
     assert "hide-me" not in str(refused.value)
 
 
+@pytest.mark.parametrize("url", ["sqlite:///\udcff", "postgresql+psycopg://\ud800@h/x"])
+def test_an_address_that_is_no_text_is_refused(url: str) -> None:
+    with pytest.raises(InvalidInputError, match="UTF-8"):
+        Database(url)
+
+
 def test_a_database_of_something_else_is_not_taken_for_a_catalog(tmp_path: Path) -> None:
     path = tmp_path / "other.db"
     connection = sqlite3.connect(path)

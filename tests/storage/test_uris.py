@@ -67,6 +67,7 @@ def test_relative_paths_start_here(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ("s3://bucket/a/../t", "'..'"),
         ("s3://bucket/a//t", "no part"),
         ("s3://bucket/%2e%2e/t", "'..'"),
+        ("s3://bucket/t.lance%252e", "encoded twice"),
         ("s3://bucket/t?sig=s3cr3t", "storage_options"),
         ("s3://bucket/t#s3cr3t", "'#'"),
         ("s3://key:s3cr3t@bucket/t", "credentials"),
