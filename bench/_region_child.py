@@ -46,7 +46,6 @@ def _job(location: TableLocation, name: str) -> Callable[[], object]:
         read_status(location)
     jobs: dict[str, Callable[[], object]] = {
         "status": partial(read_status, location),
-        "status-known": partial(read_status, location),
         "status-again": partial(read_status, location),
         "snapshot": partial(build_snapshot, location),
         "gc-dry": partial(_collect, location, later=_LATER, dry_run=True),

@@ -46,7 +46,6 @@ _MIB, _KIB = 1 << 20, 1 << 10
 JOBS = {
     "status": "a look at the backlog",
     "snapshot": "a snapshot",
-    "status-known": "a look at the backlog beside an exact snapshot",
     "status-again": "a second look by the same process",
     "gc-dry": "a collection that only counts",
     "gc-drop": "a collection that drops a generation of each region",
