@@ -95,7 +95,7 @@ class RegionManifestStore:
         return (
             not self._exists(manifest.version + 1)
             and self._exists(manifest.version)
-            and not self._is_hinted_past(manifest.version)
+            and not self._is_past(self._read_hint(), manifest.version)
         )
 
     def objects(self) -> dict[int, ObjectInfo]:
@@ -145,14 +145,18 @@ class RegionManifestStore:
 
     def refresh_hint(self, version: int) -> None:
         """Let the hint name a version that stays; to be done before older ones are trimmed."""
-        if self._read_hint() != version:
+        self._write_hint(version, known=self._read_hint())
+
+    def _write_hint(self, version: int, *, known: int | None) -> None:
+        if known != version:
             self._store.put(
                 version_hint_key(self.region_id), json.dumps({"version": version}).encode()
             )
 
     def _finish(self, version: int) -> None:
         """Make sure that the version was created at the end of the history, and hint at it."""
-        if not self._is_at_the_end(version):
+        hint = self._read_hint()
+        if not self._is_at_the_end(version) or self._is_past(hint, version):
             # It fills a gap that trimming had left, or was superseded and its predecessor trimmed
             # before this look: from here the two look alike. It stays, since in the second case
             # others build on it; in the first, the next trim takes it.
@@ -161,7 +165,7 @@ class RegionManifestStore:
                 "was written; read the newest one again"
             )
         try:
-            self.refresh_hint(version)
+            self._write_hint(version, known=hint)
         except MemWalError as error:
             # A hint that is behind costs readers a request, never the right answer.
             logger.info("version hint of region %s not written: %s", self.region_id, error)
@@ -213,9 +217,8 @@ class RegionManifestStore:
             return self._exists(version - 1)
         return max(self.objects(), default=1) == 1
 
-    def _is_hinted_past(self, version: int) -> bool:
+    def _is_past(self, hint: int | None, version: int) -> bool:
         """Whether the hint tells that a version was trimmed, and what is there fills the gap."""
-        hint = self._read_hint()
         return hint is not None and hint > version and self._exists(hint)
 
     def _exists(self, version: int) -> bool:

@@ -8,6 +8,7 @@ import pytest
 from protocol.collection_model import CollectionModel
 from protocol.details_model import DetailsModel
 from protocol.log_model import LogModel
+from protocol.manifest_model import ManifestModel
 from protocol.merge_model import MergeModel
 from protocol.orphan_model import OrphanModel
 from protocol.search import Model, explore
@@ -31,6 +32,9 @@ slow = pytest.mark.slow
         (DetailsModel(), 3),
         (CollectionModel(generations=1), 15),
         (CollectionModel(generations=1, retention=False), 15),
+        (ManifestModel(), 19),
+        pytest.param(ManifestModel(versions=5, trims=3), 19, marks=slow),
+        pytest.param(ManifestModel(processes=3, versions=3), 19, marks=slow),
         (OrphanModel(tries=2, runs=2), 19),
         pytest.param(OrphanModel(), 19, marks=slow),
         pytest.param(CollectionModel(), 15, marks=slow),
@@ -76,6 +80,11 @@ def test_a_protocol_holds_in_every_order(model: Model[Any], kinds_of_steps: int)
         ),
         (CollectionModel(without="dropping first"), "names a generation that is gone"),
         (CollectionModel(without="planning again", generations=1), "shows less than there was"),
+        (ManifestModel(without="others"), "a commit counts that nobody sees"),
+        (ManifestModel(without="the hint"), "a commit counts that nobody sees"),
+        (ManifestModel(without="hint before trim"), "a commit counts that nobody sees"),
+        (ManifestModel(without="oldest first"), "an old version is taken for the newest"),
+        (ManifestModel(without="the version itself"), "an old version is taken for the newest"),
         (OrphanModel(without="mark"), "names a generation that is gone"),
         (OrphanModel(without="version"), "names a generation that is gone"),
         (OrphanModel(without="order"), "names a generation that is gone"),

@@ -69,7 +69,7 @@ def no_look_behind_a_first_manifest(patch: pytest.MonkeyPatch) -> None:
     store = manifest_store.RegionManifestStore
     at_the_end = store._is_at_the_end
     patch.setattr(store, "_is_at_the_end", lambda self, v: v == 1 or at_the_end(self, v))
-    patch.setattr(store, "_is_hinted_past", lambda self, version: False)
+    patch.setattr(store, "_is_past", lambda self, hint, version: False)
 
 
 def no_look_after_a_pause(patch: pytest.MonkeyPatch) -> None:
