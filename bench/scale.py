@@ -89,9 +89,9 @@ PASSES = (
 )
 # One generation with one entry of its log in a region of its own, from flush to collection.
 LIFE = {
-    "flushing it": {"PUT": 9, "HEAD": 5, "GET": 5, "LIST": 3},
+    "flushing it": {"PUT": 9, "HEAD": 5, "GET": 6, "LIST": 3},
     "merging it": {"GET": 2, "LIST": 1},
-    "dropping it from the manifest": {"GET": 3, "HEAD": 2, "PUT": 2},
+    "dropping it from the manifest": {"GET": 4, "HEAD": 2, "PUT": 2},
     "deleting it, its log and an old manifest": {"GET": 1, "LIST": 2, "POST": 4},
 }
 

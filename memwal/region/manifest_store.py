@@ -15,6 +15,7 @@ from memwal.errors import (
     MemWalError,
     ObjectExistsError,
     ObjectNotFoundError,
+    UnsupportedStoreError,
 )
 from memwal.format.names import (
     LARGEST,
@@ -144,18 +145,27 @@ class RegionManifestStore:
         self._finish(manifest.version)
 
     def refresh_hint(self, version: int) -> None:
-        """Let the hint name a version that stays; to be done before older ones are trimmed."""
-        self._write_hint(version, known=self._read_hint())
+        """Let the hint name a version that stays; to be done before older ones are trimmed.
 
-    def _write_hint(self, version: int, *, known: int | None) -> None:
-        if known != version:
-            self._store.put(
-                version_hint_key(self.region_id), json.dumps({"version": version}).encode()
-            )
+        Raises
+        ------
+        ConflictError
+            Others write hints all the time.
+        """
+        for _ in range(_ATTEMPTS):
+            stored = self._stored_hint()
+            hint = _version_in(stored)
+            if hint == version or self._is_past(hint, version):
+                return
+            with suppress(ConflictError, ObjectExistsError):
+                self._replace_hint(stored, version)
+                return
+        raise ConflictError(f"the version hint of region {self.region_id} changes all the time")
 
     def _finish(self, version: int) -> None:
         """Make sure that the version was created at the end of the history, and hint at it."""
-        hint = self._read_hint()
+        stored = self._stored_hint()
+        hint = _version_in(stored)
         if not self._is_at_the_end(version) or self._is_past(hint, version):
             # It fills a gap that trimming had left, or was superseded and its predecessor trimmed
             # before this look: from here the two look alike. It stays, since in the second case
@@ -164,11 +174,26 @@ class RegionManifestStore:
                 f"the manifests of region {self.region_id} were trimmed while version {version} "
                 "was written; read the newest one again"
             )
+        if hint == version:
+            return
         try:
-            self._write_hint(version, known=hint)
+            self._replace_hint(stored, version)
         except MemWalError as error:
             # A hint that is behind costs readers a request, never the right answer.
             logger.info("version hint of region %s not written: %s", self.region_id, error)
+
+    def _replace_hint(self, stored: bytes | None, version: int) -> None:
+        """Write the hint unless it changed: nobody who slept takes it back to what is trimmed."""
+        key = version_hint_key(self.region_id)
+        hint = json.dumps({"version": version}).encode()
+        try:
+            if stored is None:
+                self._store.create(key, hint)
+            else:
+                self._store.replace(key, hint, expected=stored)
+        except UnsupportedStoreError:
+            # Such as one whose manifests are kept apart by the catalog.
+            self._store.put(key, hint)
 
     def update(
         self, change: Callable[[RegionManifest], RegionManifest | None], *, attempts: int = 50
@@ -243,8 +268,21 @@ class RegionManifestStore:
         return manifest
 
     def _read_hint(self) -> int | None:
+        return _version_in(self._stored_hint())
+
+    def _stored_hint(self) -> bytes | None:
         try:
-            version = read_json(self._store.get(version_hint_key(self.region_id)))["version"]
-        except (ObjectNotFoundError, ValueError, KeyError, TypeError):
+            return self._store.get(version_hint_key(self.region_id))
+        except ObjectNotFoundError:
             return None
-        return version if isinstance(version, int) and 0 < version <= LARGEST else None
+
+
+def _version_in(hint: bytes | None) -> int | None:
+    """The version that a hint names; None if there is none, or it names nothing."""
+    if hint is None:
+        return None
+    try:
+        version = read_json(hint)["version"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return version if isinstance(version, int) and 0 < version <= LARGEST else None

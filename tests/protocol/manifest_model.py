@@ -2,8 +2,7 @@
 
 Ages are left out: what is not the newest may be trimmed at any time, so that everybody may sleep
 for as long as it takes between any two requests. The steps are those of
-``memwal.region.manifest_store`` and ``memwal.maintenance.garbage.manifest_versions``; that a hint
-is read and written is one step.
+``memwal.region.manifest_store`` and ``memwal.maintenance.garbage.manifest_versions``.
 """
 
 from __future__ import annotations
@@ -17,11 +16,13 @@ class Process(NamedTuple):
     """Somebody who commits: where it is, and the version that it looks at, or has made.
 
     ``late``: there was a newer one when it began to make sure that its own is the newest.
+    ``hint``: what it read of it last.
     """
 
     at: str = "off"
     version: int = 0
     late: bool = False
+    hint: int = 0
 
 
 class Collector(NamedTuple):
@@ -53,9 +54,10 @@ class ManifestModel:
     without : str
         ``others``: whoever makes the first version does not look for others. ``the hint``:
         nobody asks it whether a version was made, or is, the newest. ``hint before trim``: the
-        collector does not refresh it. ``oldest first``: it deletes the newest of what is old
-        first. ``the version itself``: nobody looks whether it is still there. (That a commit
-        looks for the version before its own is for hints that are lost.)
+        collector does not refresh it. ``compare and swap``: a hint is written over whatever it is
+        by now. ``oldest first``: the collector deletes the newest of what is old first. (That a
+        commit looks for the version before its own, and others for the version itself, is for
+        hints that are lost.)
     """
 
     processes: int = 2
@@ -111,13 +113,17 @@ class ManifestModel:
                     stored=state.stored | {made}, end=made if counts else state.end
                 )
                 # A number below 0 stands in a gap.
-                yield "creates", after, Process("looks behind", made if counts else -made)
+                yield "creates", after, Process("reads back", made if counts else -made)
+        elif me.at == "reads back":
+            yield "reads the hint back", state, me._replace(at="looks behind", hint=state.hint)
         elif me.at == "looks behind":
-            seen = self._is_at_the_end(state, abs(me.version))
+            seen = self._is_at_the_end(state, abs(me.version), me.hint)
             yield "looks behind", state, me._replace(at="made") if seen else Process()
         elif me.at == "made":
-            yield "hints", state._replace(hint=abs(me.version)), me._replace(at="holds")
-            yield "fails to hint", state, me._replace(at="holds")
+            swaps = me.hint == state.hint or self.without == "compare and swap"
+            hint = abs(me.version) if swaps else state.hint
+            yield "hints", state._replace(hint=hint), me._replace(at="holds", hint=0)
+            yield "fails to hint", state, me._replace(at="holds", hint=0)
         elif me.at in ("holds", "is sure"):
             late = state.end > me.version
             if me.version + 1 in state.stored:
@@ -133,16 +139,16 @@ class ManifestModel:
                 me._replace(at="asks the hint") if there else Process(),
             )
         elif me.at == "asks the hint":
-            past = self._is_hinted_past(state, me.version)
+            past = self._is_hinted_past(state, me.version, state.hint)
             yield "asks the hint", state, Process() if past else me._replace(at="is sure")
 
-    def _is_at_the_end(self, state: State, version: int) -> bool:
+    def _is_at_the_end(self, state: State, version: int, hint: int) -> bool:
         if version == 1:
             return max(state.stored) == 1 or self.without == "others"
-        return version - 1 in state.stored and not self._is_hinted_past(state, version)
+        return version - 1 in state.stored and not self._is_hinted_past(state, version, hint)
 
-    def _is_hinted_past(self, state: State, version: int) -> bool:
-        return self.without != "the hint" and state.hint > version and state.hint in state.stored
+    def _is_hinted_past(self, state: State, version: int, hint: int) -> bool:
+        return self.without != "the hint" and hint > version and hint in state.stored
 
     def _collect(self, state: State, run: Collector) -> Iterator[tuple[str, State]]:
         old = sorted(version for version in state.stored if version < run.newest)

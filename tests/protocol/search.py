@@ -50,7 +50,7 @@ class Explored:
     way: tuple[str, ...] = ()
 
 
-def explore(model: Model[S], *, most: int = 2_000_000) -> Explored:
+def explore(model: Model[S], *, most: int = 3_000_000) -> Explored:
     """Go through all states of a model, up to the first broken one.
 
     Raises OverflowError when there are more than ``most``: a search that is cut short proves

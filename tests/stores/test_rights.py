@@ -292,6 +292,8 @@ RARELY = {
     (Role.REPAIRER, Act.CREATE, "_versions/*.manifest"),
     (Role.REPAIRER, Act.DELETE, "_versions/*.manifest-*"),
     (Role.REPAIRER, Act.PUT, "_indices/*/index.lance"),
+    # A hint is there, and wrong.
+    (Role.REPAIRER, Act.PUT, "_mem_wal/*/manifest/version_hint.json"),
     (Role.REPAIRER, Act.PUT, "_transactions/*"),
     (Role.REPAIRER, Act.PUT, "_versions/*.manifest-*"),
 }
