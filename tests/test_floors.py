@@ -15,6 +15,7 @@ SOURCES = ("memwal", "plugins/memwal_airflow", "spark_apps", "dags")
 # its own; a name that is of no floor is a mistake.
 FLOORS = (
     (
+        "memwal.boot_clock",
         "memwal.durations",
         "memwal.errors",
         "memwal.extras",

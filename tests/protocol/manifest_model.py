@@ -62,7 +62,7 @@ class ManifestModel:
 
     processes: int = 2
     versions: int = 4
-    trims: int = 2
+    trims: int = 1
     without: str = ""
 
     def initial(self) -> State:
