@@ -110,8 +110,7 @@ def decode_entry(data: bytes | bytearray | memoryview | pa.Buffer, *, name: str)
     stored = metadata.get(CHECKSUM)
     if stored is not None:
         _verify(view, header, stored, name)
-    elif any(key in bytes(view[:header]) for key in (WRITER_ID, CHECKSUM)):
-        # What else the metadata of the schema has can be lost by one bit: their number.
+    elif _is_of_ours(bytes(view[:header])):
         raise _torn(name, "it was written with a checksum and has none")
     with _reading(name, "its batches"):
         check_claims(view, start=header, name=name)
@@ -197,6 +196,14 @@ def _schema_message_size(view: memoryview, name: str) -> int:
     if size > len(view) - len(END_OF_STREAM):
         raise _torn(name, "it ends within its schema")
     return size
+
+
+def _is_of_ours(header: bytes) -> bool:
+    """Whether a schema message is one of this package.
+
+    Its bytes tell: one damaged byte, the number of its pieces of metadata, can hide them all.
+    """
+    return WRITER_ID in header or CHECKSUM in header
 
 
 def _verify(view: memoryview, header: int, stored: bytes, name: str) -> None:

@@ -46,13 +46,12 @@ def read_status(
     clock : callable
         Seconds since the epoch.
     """
-    before = open_base(location)
-    before.require_mem_wal()
-    snapshot = usable_snapshot(location.store, before.details) or {}
-    published = {region_id: manifest.version for region_id, manifest in snapshot.items()}
     manifests = read_manifests(location.store, regions)
     # After the manifests: what was merged in between is then no backlog.
     base = open_base(location)
+    base.require_mem_wal()
+    snapshot = usable_snapshot(location.store, base.details) or {}
+    published = {region_id: manifest.version for region_id, manifest in snapshot.items()}
     now = clock()
     with ThreadPoolExecutor(parallel_reads(location.store)) as pool:
         backlogs = list(
@@ -83,10 +82,10 @@ def _data_bytes(base: BaseTable) -> int | None:
     return sum(sizes) if all(sizes) else None
 
 
-def _changed(known: Mapping[UUID, int], manifests: Mapping[UUID, RegionManifest]) -> int:
+def _changed(published: Mapping[UUID, int], manifests: Mapping[UUID, RegionManifest]) -> int:
     """Regions that are not as the snapshot has them; those that are gone are changed too."""
     found = {region_id: manifest.version for region_id, manifest in manifests.items()}
-    return len({region for region, _ in known.items() ^ found.items()})
+    return len({region for region, _ in published.items() ^ found.items()})
 
 
 def _rows_indexed(base: BaseTable) -> dict[str, int]:

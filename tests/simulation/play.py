@@ -55,8 +55,9 @@ def play(seed: int, steps: int = STEPS) -> Played:
     BrokenPromise
         Something was seen that must not be.
     """
-    world = World(seed, _odds(Random(seed)))
-    dice = Random(seed)
+    # Not the dice of the world: what it draws first would go with how the world is.
+    dice = Random(f"world {seed}")
+    world = World(seed, _odds(dice))
     # With few keys writes meet; with many a lost one is not covered by the next.
     lake = Lake(world, dice.choice([1, 1, 2, 3]), dice.choice([5, 50]), RETENTION)
     try:

@@ -313,6 +313,8 @@ class TestWriterThatSleepsInAFlush:
             step.release()
             with suppress(Killed):
                 collecting.result()
+        left = folder(table).glob("_mem_wal/*/*_gen_1/orphan")
+        assert not (collector_ends and any(left))
         assert state(table) == state(native.scan(table)) == {1: 1, 2: 2}
         writer.close()
         table.merge()
