@@ -118,7 +118,8 @@ class RegionManifestStore:
         Raises
         ------
         ConflictError
-            The version exists and says something else.
+            The version exists and says something else; or this made it, and before it could be
+            made sure that it counts, others went on. Whether they built on it the newest tells.
         OutcomeUnknownError
             The store does not say whether the version exists.
         """
@@ -133,7 +134,8 @@ class RegionManifestStore:
         Raises
         ------
         ConflictError
-            The version exists. After an ambiguous answer it may be the one of this call.
+            The version exists, or others went on before it was sure that it counts. After an
+            ambiguous answer it may be the one of this call.
         StoreUnavailableError
             The store does not say whether the version exists.
         """
@@ -167,12 +169,12 @@ class RegionManifestStore:
         stored = self._stored_hint()
         hint = _version_in(stored)
         if not self._is_at_the_end(version) or self._is_past(hint, version):
-            # It fills a gap that trimming had left, or was superseded and its predecessor trimmed
-            # before this look: from here the two look alike. It stays, since in the second case
-            # others build on it; in the first, the next trim takes it.
+            # It fills a gap that trimming had left, or was superseded before this look: from here
+            # the two look alike. It stays, since in the second case others build on it; in the
+            # first, the next trim takes it.
             raise ConflictError(
-                f"the manifests of region {self.region_id} were trimmed while version {version} "
-                "was written; read the newest one again"
+                f"the manifests of region {self.region_id} went on while version {version} was "
+                "written; read the newest one again"
             )
         if hint == version:
             return
@@ -204,7 +206,9 @@ class RegionManifestStore:
         ----------
         change : callable
             Gets the newest manifest and returns the changed one (its version is set here), or
-            None when nothing is to be changed. Raises to give up.
+            None when nothing is to be changed. Raises to give up. It may get a manifest that has
+            the change already, since a version that was superseded at once counts as not
+            committed: it must tell, or do no harm a second time.
 
         Returns
         -------

@@ -10,7 +10,7 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from support.faulty_store import REGION_MANIFEST, VERSION_HINT, FaultyStore
+from support.faulty_store import REGION_MANIFEST, VERSION_HINT, FaultyStore, Killed
 
 from memwal.errors import (
     ConflictError,
@@ -20,7 +20,7 @@ from memwal.errors import (
     StoreAccessError,
     StoreUnavailableError,
 )
-from memwal.format.names import manifest_key, version_hint_key
+from memwal.format.names import manifest_dir, manifest_key, version_hint_key
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.open import open_store
@@ -115,11 +115,15 @@ def test_a_hint_at_a_collected_version_leads_to_the_newest_one(
 def test_a_hint_that_cannot_be_written_does_not_fail_the_commit(
     store: FaultyStore, manifests: RegionManifestStore
 ) -> None:
-    store.fail("put", VERSION_HINT, StoreAccessError("no"))
+    refusals = [
+        store.fail(write, VERSION_HINT, StoreAccessError("no")) for write in ("create", "replace")
+    ]
 
-    manifests.commit(FIRST)
+    # The first makes none, the second makes one, the third cannot replace that.
+    latest = fill(manifests, 3)
 
-    assert manifests.read_latest() == FIRST
+    assert [refusal.hits for refusal in refusals] == [1, 1]
+    assert latest.version == 3
 
 
 def test_a_hint_that_cannot_be_read_is_an_error(
@@ -327,21 +331,32 @@ class TestCommitBehindTheCollector:
 
         assert manifests.read_latest() == replace(FIRST, version=6, writer_epoch=6)
 
-    def test_it_is_never_taken_for_the_newest_one_afterwards(
-        self, store: FaultyStore, manifests: RegionManifestStore
+    @pytest.mark.parametrize("exclusive", [False, True])
+    def test_nobody_who_dies_in_the_middle_makes_it_the_newest_one(
+        self, store: FaultyStore, manifests: RegionManifestStore, exclusive: bool
     ) -> None:
-        fill(manifests, 6)
-        for version in (1, 2, 3, 4):
-            store.delete(manifest_key(REGION, version))
-        store.kill("put", VERSION_HINT, after=True)
+        made = replace(FIRST, version=3, writer_epoch=77)
+        commit = manifests.commit_exclusively if exclusive else manifests.commit
+        steps = 0
+        while True:
+            fill(manifests, 6)
+            for version in (1, 2, 3, 4):
+                store.delete(manifest_key(REGION, version))
+            store.clear()
+            death = store.fail("*", "*", Killed(), after=True, skip=steps)
 
-        # It dies in the middle, at worst after it has written a hint at its own version.
-        with pytest.raises((ConflictError, BaseException)):
-            manifests.commit(replace(FIRST, version=3, writer_epoch=77))
+            with pytest.raises((ConflictError, Killed)):
+                commit(made)
 
-        latest = RegionManifestStore(store, REGION).read_latest()
-        assert latest is not None
-        assert latest.version == 6
+            store.clear()
+            latest = RegionManifestStore(store, REGION).read_latest()
+            assert latest is not None
+            assert latest.version == 6
+            if not death.hits:
+                break
+            steps += 1
+            store.delete_folder(manifest_dir(REGION))
+        assert steps >= 3
 
 
 class TestUpdate:
@@ -382,6 +397,29 @@ class TestUpdate:
         assert seen == [1, 2]
         assert (changed.version, changed.current_generation, changed.wal_last_seen) == (3, 5, 9)
 
+    def test_asks_again_when_others_built_on_it_at_once(
+        self, store: FaultyStore, manifests: RegionManifestStore
+    ) -> None:
+        # Whether it was built on, or stands in a gap, cannot be told: the change looks.
+        fill(manifests, 1)
+        others = RegionManifestStore(store, REGION)
+        seen = []
+
+        def change(latest: RegionManifest) -> RegionManifest | None:
+            seen.append(latest.version)
+            return None if latest.wal_last_seen == 9 else replace(latest, wal_last_seen=9)
+
+        def build_on_it() -> None:
+            theirs = others.read_latest()
+            assert theirs is not None
+            others.commit(replace(theirs, version=3, current_generation=5))
+
+        store.act("create", build_on_it, key=manifest_key(REGION, 2), after=True)
+        changed = manifests.update(change)
+
+        assert seen == [1, 3]
+        assert (changed.version, changed.current_generation, changed.wal_last_seen) == (3, 5, 9)
+
     def test_gives_up_after_so_many_races(self, manifests: RegionManifestStore) -> None:
         fill(manifests, 1)
 
@@ -402,7 +440,11 @@ class TestUpdate:
                 # No two of them say the same: equal manifests count as one change.
                 mine = FlushedGeneration(generation=number, path=f"{worker:08x}_gen_{number}")
                 manifests.update(
-                    lambda latest, mine=mine: replace(latest, flushed=(*latest.flushed, mine))
+                    lambda latest, mine=mine: (
+                        None
+                        if mine in latest.flushed
+                        else replace(latest, flushed=(*latest.flushed, mine))
+                    )
                 )
 
         with ThreadPoolExecutor(6) as pool:
@@ -410,7 +452,7 @@ class TestUpdate:
 
         latest = manifests.read_latest()
         assert latest is not None
-        assert len({flushed.path for flushed in latest.flushed}) == 30
+        assert len(latest.flushed) == len({flushed.path for flushed in latest.flushed}) == 30
         assert latest.version == 31
 
 

@@ -159,9 +159,17 @@ class FaultyStore(ObjectStore):
 
         return self._add(Rule(operation, key, act, after, skip, times))
 
-    def act(self, operation: str, act: Callable[[], None], *, times: int = 1) -> Rule:
-        """Do something before calls; it may raise."""
-        return self._add(Rule(operation, "*", act, False, 0, times))
+    def act(
+        self,
+        operation: str,
+        act: Callable[[], None],
+        *,
+        key: str = "*",
+        after: bool = False,
+        times: int = 1,
+    ) -> Rule:
+        """Do something before calls, or after; it may raise."""
+        return self._add(Rule(operation, key, act, after, 0, times))
 
     def kill(
         self, operation: str, key: str = "*", *, after: bool = False, skip: int = 0, times: int = 1

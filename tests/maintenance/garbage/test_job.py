@@ -16,6 +16,7 @@ from uuid import uuid4
 import lance
 import pytest
 from support.collecting import DAY, GRACE, HOUR, collect, drop, flush
+from support.fault_schedule import CHANGES
 from support.faulty_store import REGION_MANIFEST, FaultyStores, Killed
 from support.tables import (
     REGION,
@@ -552,7 +553,7 @@ class TestDeath:
         steps = [
             number
             for number, (operation, _) in enumerate(store.calls)
-            if operation in ("delete", "delete_folder", "create", "put", "barrier")
+            if operation in CHANGES | {"barrier"}
         ]
         assert len(steps) > 10
         left = set(listing(folder(counted)))

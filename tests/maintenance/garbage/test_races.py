@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from support import native
 from support.collecting import DAY, GRACE, HOUR, collect, drop, flush
+from support.fault_schedule import CHANGES
 from support.faulty_store import FaultyStore, FaultyStores, Killed, Pause
 from support.tables import (
     REGION,
@@ -200,11 +201,7 @@ class TestTagBetweenPlanAndDelete:
 
 def changing_requests(store: FaultyStore) -> list[int]:
     """Which of the recorded requests changed something."""
-    return [
-        number
-        for number, (operation, _) in enumerate(store.calls)
-        if operation in ("create", "put", "delete", "delete_folder")
-    ]
+    return [number for number, (operation, _) in enumerate(store.calls) if operation in CHANGES]
 
 
 class TestTwoCollectors:
