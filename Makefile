@@ -34,7 +34,7 @@ dist: ui ## Build the wheel and the sdist into dist/
 	$(BIN)/python -m hatchling build -d dist
 
 test: setup ## Run the tests that CI runs
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal
+	$(BIN)/python -m pytest -q -n 3 --dist worksteal
 
 test-slow: setup ## Run the slow tests: a real Airflow scheduler, clusters, long races, a language model
 	$(BIN)/uv pip install --quiet --no-deps --require-hashes -r requirements/sentences.lock

@@ -75,8 +75,6 @@ _LOG: Final = ("_mem_wal/*/wal/*.arrow",)
 _BOOKS: Final = ("_mem_wal/*/applied/*.json",)
 _ABANDONED: Final = ("_mem_wal/*/abandoned/*.json",)
 _GENERATIONS: Final = ("_mem_wal/*_gen_*",)
-_BLOOM: Final = ("_mem_wal/*_gen_*/bloom_filter.bin",)
-_KEY_INDEX: Final = ("_mem_wal/*_gen_*/_pk_index/*",)
 _ORPHAN_MARKS: Final = ("_mem_wal/*_gen_*/orphan",)
 _VERSIONS: Final = ("_versions/*.manifest",)
 # Lance puts a manifest there before memwal gives it its name.
@@ -123,7 +121,7 @@ RIGHTS: Final[Mapping[Role, tuple[Right, ...]]] = {
         *_LOOK,
         *_COMMIT,
         Right(Act.CREATE, _MANIFESTS),
-        Right(Act.PUT, (*_SNAPSHOTS, "_transactions/*", *_STAGED, *_HINTS, *_BLOOM, *_KEY_INDEX)),
+        Right(Act.PUT, (*_SNAPSHOTS, "_transactions/*", *_STAGED, *_HINTS, *_GENERATIONS)),
     ),
     Role.ADMINISTRATOR: (*_LOOK, Right(Act.PUT, _EVERYTHING), Right(Act.DELETE, _EVERYTHING)),
 }

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from memwal.errors import MemWalError, ObjectNotFoundError
+from memwal.errors import CorruptDataError, MemWalError, ObjectNotFoundError
 from memwal.format.names import TOMBSTONE
 from memwal.free_memory import handed_on
 from memwal.maintenance.results import HeldRegion
@@ -122,7 +122,7 @@ def read_source(
         held[batch.region_id] = HeldRegion(
             region_id=str(batch.region_id),
             generation=batch.generations[len(read.batch.generations)].number,
-            reason=str(read.stopped),
+            reason=_reason(read.stopped),
         )
     found = [read for read in found if read.batch.generations]
     if not found:
@@ -132,6 +132,13 @@ def read_source(
         upserts=pa.Table.from_batches([r for read in found for r in read.upserts], base.schema),
         deletes=pa.concat_tables([read.deletes for read in found]).combine_chunks(),
     )
+
+
+def _reason(stopped: MemWalError) -> str:
+    """Why a region is held, and what to do."""
+    if isinstance(stopped, ObjectNotFoundError | CorruptDataError):
+        return f"{stopped}; memwal verify --repair makes it again from the log"
+    return str(stopped)
 
 
 def _read_region(base: BaseTable, ledger: Ledger | None, batch: RegionBatch) -> _Read:

@@ -168,7 +168,8 @@ def collect_sources(
         )
     raise ConflictError(
         f"generations of {location} were collected before they could be read, {_ATTEMPTS} times; "
-        "give the garbage collector a longer grace period, or run memwal verify: they may be lost"
+        "give the garbage collector a longer grace period; if they are lost, memwal verify "
+        "--repair makes them from the log"
     )
 
 

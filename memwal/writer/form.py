@@ -12,6 +12,15 @@ from memwal.table_index.region_specs import check_by_hand, current_spec
 from memwal.writer.rows import RowShape
 
 
+def stored_shape(base: BaseTable) -> RowShape:
+    """What rows of a version of the table look like where they are stored."""
+    return RowShape(
+        base.identified_schema,
+        base.primary_key,
+        null_structs=base.dataset.data_storage_version not in OLD_VERSIONS,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Form:
     """What rows look like and where they go, as of one version of the table.
@@ -46,11 +55,7 @@ class Form:
         InvalidInputError
             The table's rows are routed by a column that is not part of the key.
         """
-        shape = RowShape(
-            base.identified_schema,
-            base.primary_key,
-            null_structs=base.dataset.data_storage_version not in OLD_VERSIONS,
-        )
+        shape = stored_shape(base)
         if region_id is not None:
             check_by_hand(base)
             return cls(base, shape, 0, Router.to_region(region_id))

@@ -1,4 +1,4 @@
-"""Reading the rows of a claimed log, again and again, without keeping them in memory."""
+"""Reading the rows of a log, again and again, without keeping them in memory."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from memwal.format.names import wal_key
 from memwal.format.wal_entry import WalEntry
 from memwal.region.newest import key_column
 from memwal.storage.base import ObjectStore
-from memwal.writer.claim import Claim
-from memwal.writer.log import needs_replay, read_log
+from memwal.writer.log import READ_AHEAD_BYTES, LogSurvey, needs_replay, read_log
 from memwal.writer.rows import RowShape
 
 # Entries with few rows are joined up to this: each batch costs some kilobytes beside its rows, and
@@ -25,17 +24,30 @@ _BATCH_COST = 8 << 10
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ClaimedLog:
-    """A log that ends at the fence of a claim."""
+class RowLog:
+    """A log as a source of stored rows.
+
+    Attributes
+    ----------
+    shape : RowShape
+        Brings rows of other clients, and of earlier schemas, into the stored form.
+    epoch : int
+        Whose entries are read: its own, and those of earlier ones.
+    generation : int
+        Entries that say an earlier generation than this are left out.
+    survey : LogSurvey or None
+        Made anew with each reading when it is not given.
+    read_ahead_bytes : int
+        How much of the log is read before its turn.
+    """
 
     store: ObjectStore
-    claim: Claim
+    region_id: UUID
     shape: RowShape
-    read_ahead_bytes: int
-
-    @property
-    def region_id(self) -> UUID:
-        return self.claim.manifest.region_id
+    epoch: int
+    generation: int
+    survey: LogSurvey | None
+    read_ahead_bytes: int = READ_AHEAD_BYTES
 
     def entries(self, *, after: int, last: int) -> Iterator[tuple[int, WalEntry]]:
         """Every entry that is not torn."""
@@ -44,14 +56,14 @@ class ClaimedLog:
             self.region_id,
             after=after,
             before=last + 1,
-            epoch=self.claim.manifest.writer_epoch,
-            survey=self.claim.survey,
+            epoch=self.epoch,
+            survey=self.survey,
             max_bytes=self.read_ahead_bytes,
         )
 
     def takes_over(self, entry: WalEntry) -> bool:
-        """Whether an entry has rows to take over."""
-        return needs_replay(entry, current_generation=self.claim.manifest.current_generation)
+        """Whether an entry has rows of the generation or later ones."""
+        return needs_replay(entry, current_generation=self.generation)
 
     def adopted(self, position: int, entry: WalEntry) -> list[pa.RecordBatch]:
         """The entry's rows in the stored form."""
@@ -60,12 +72,12 @@ class ClaimedLog:
         except InvalidInputError as error:
             raise CorruptDataError(
                 f"the rows of {wal_key(self.region_id, position)} do not fit the table: {error}. "
-                "Bring the table's schema back into a form that they fit, or give up every "
-                "unflushed row of the region by opening its writer with replay=False"
+                "Bring the table's schema back into a form that they fit; what no generation has "
+                "yet can be given up by opening the region's writer with replay=False"
             ) from error
 
     def rows(self, *, after: int, last: int) -> Iterator[pa.RecordBatch]:
-        """Rows to take over, in the stored form."""
+        """Rows of the generation and later ones, in the stored form."""
         for position, entry in self.entries(after=after, last=last):
             if self.takes_over(entry):
                 yield from self.adopted(position, entry)
@@ -83,7 +95,7 @@ class LoggedRows:
         The rows are those of the entries behind ``after``, up to ``last``.
     """
 
-    log: ClaimedLog
+    log: RowLog
     after: int
     last: int
 

@@ -22,7 +22,7 @@ from memwal.storage.base import ObjectStore
 from memwal.writer.claim import Claim
 from memwal.writer.generation_rows import GenerationRows, TableRows
 from memwal.writer.log import READ_AHEAD_BYTES, take
-from memwal.writer.logged_rows import ClaimedLog, Joiner, LoggedRows
+from memwal.writer.logged_rows import Joiner, LoggedRows, RowLog
 from memwal.writer.rows import RowShape
 
 logger = logging.getLogger(__name__)
@@ -91,8 +91,17 @@ def replay(
         An entry is missing, damaged, does not say what it must, or does not fit the table. Nothing
         was flushed.
     """
-    log = ClaimedLog(store, claim, shape, read_ahead_bytes)
-    runs = _read_runs(log, max_bytes)
+    log = RowLog(
+        store,
+        claim.manifest.region_id,
+        shape,
+        claim.manifest.writer_epoch,
+        claim.manifest.current_generation,
+        claim.survey,
+        read_ahead_bytes,
+    )
+    runs, torn = _read_runs(log, claim, max_bytes)
+    _replace_torn(store, claim, torn)
     for number, run in enumerate(runs):
         is_last = number == len(runs) - 1
         if is_last and run.held is None and run.bytes <= max_bytes:
@@ -172,14 +181,13 @@ class _Run:
             self.held.add(later.held.finish())
 
 
-def _read_runs(log: ClaimedLog, max_bytes: int) -> list[_Run]:
-    """Read the whole log, and divide it into generations."""
-    manifest = log.claim.manifest
+def _read_runs(log: RowLog, claim: Claim, max_bytes: int) -> tuple[list[_Run], list[int]]:
+    """Read the whole log, and divide it into generations; also says which entries are torn."""
     joiner = Joiner(log.shape.schema)
     runs: list[_Run] = []
     torn: list[int] = []
-    total, expected = 0, manifest.replay_after + 1
-    for position, entry in log.entries(after=expected - 1, last=log.claim.next_position - 1):
+    total, expected = 0, claim.manifest.replay_after + 1
+    for position, entry in log.entries(after=expected - 1, last=claim.next_position - 1):
         torn += range(expected, position)
         expected = position + 1
         if not log.takes_over(entry):
@@ -192,15 +200,14 @@ def _read_runs(log: ClaimedLog, max_bytes: int) -> list[_Run]:
             for large in runs:
                 large.held = None
         run.add(position, batches, cost)
-    _replace_torn(log, torn)
-    return runs
+    return runs, torn
 
 
-def _run_of(runs: list[_Run], entry: WalEntry, position: int, log: ClaimedLog) -> _Run:
+def _run_of(runs: list[_Run], entry: WalEntry, position: int, log: RowLog) -> _Run:
     """The run that an entry goes into: the last one, joined with those before it or begun anew."""
     generation = entry.generation
     if generation is None:
-        generation = runs[-1].generation if runs else log.claim.manifest.current_generation
+        generation = runs[-1].generation if runs else log.generation
     while len(runs) > 1 and runs[-2].generation >= generation:
         later = runs.pop()
         runs[-1].join(later)
@@ -209,17 +216,18 @@ def _run_of(runs: list[_Run], entry: WalEntry, position: int, log: ClaimedLog) -
     return runs[-1]
 
 
-def _replace_torn(log: ClaimedLog, positions: Sequence[int]) -> None:
+def _replace_torn(store: ObjectStore, claim: Claim, positions: Sequence[int]) -> None:
     """Put sentinels in the place of entries that count as absent."""
     if not positions:
         return
+    region_id = claim.manifest.region_id
     logger.warning(
         "entries %s of the log of region %s are torn, and nothing but sentinels follows them: "
         "they were lost before they were safe, and are replaced",
         ", ".join(map(str, positions)),
-        log.region_id,
+        region_id,
     )
-    epoch = log.claim.manifest.writer_epoch
-    data = encode_sentinel(writer_epoch=epoch, writer_id=log.claim.writer_id)
+    epoch = claim.manifest.writer_epoch
+    data = encode_sentinel(writer_epoch=epoch, writer_id=claim.writer_id)
     for position in positions:
-        take(log.store, log.region_id, position, data, epoch)
+        take(store, region_id, position, data, epoch)

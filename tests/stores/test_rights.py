@@ -283,12 +283,14 @@ def damage_and_repair(lake: Lake) -> None:
     later = {"clock": lambda: time.time() + 1000}
     done = repair(location, verify(location, **later), dry_run=False, **later)
     assert [action.state for action in done] == ["done"] * 3
+    store.delete_folder(folder)
+    (rebuilt,) = repair(location, verify(location, **later), dry_run=False, **later)
+    assert (rebuilt.finding.code, rebuilt.state) == ("generation-missing", "done")
 
 
 # What is seldom needed, and what for.
 RARELY = {
     # A snapshot or a catch-up entry is wrong: the commit of a publisher.
-    (Role.REPAIRER, Act.CREATE, "_mem_wal/*/manifest/*.binpb"),
     (Role.REPAIRER, Act.CREATE, "_versions/*.manifest"),
     (Role.REPAIRER, Act.DELETE, "_versions/*.manifest-*"),
     (Role.REPAIRER, Act.PUT, "_indices/*/index.lance"),

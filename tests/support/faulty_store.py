@@ -166,10 +166,11 @@ class FaultyStore(ObjectStore):
         *,
         key: str = "*",
         after: bool = False,
+        skip: int = 0,
         times: int = 1,
     ) -> Rule:
         """Do something before calls, or after; it may raise."""
-        return self._add(Rule(operation, key, act, after, 0, times))
+        return self._add(Rule(operation, key, act, after, skip, times))
 
     def kill(
         self, operation: str, key: str = "*", *, after: bool = False, skip: int = 0, times: int = 1

@@ -153,9 +153,13 @@ def flights_and_a_backup(folder: Path) -> None:
 
 @given
 def lost_files(folder: Path) -> None:
-    """Data of one generation and the Bloom filter of another are gone."""
+    """Data of two generations, of one of them the log too, and the Bloom filter of another."""
     _lose_data(folder)
     min(folder.glob("flights.lance/_mem_wal/*/*_gen_2/bloom_filter.bin")).unlink()
+    gone = max(folder.glob("flights.lance/_mem_wal/*/*_gen_1/data"))
+    shutil.rmtree(gone)
+    for entry in gone.parents[1].glob("wal/*"):
+        entry.unlink()
 
 
 @given

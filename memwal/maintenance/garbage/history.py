@@ -1,14 +1,8 @@
-"""The stored versions of a region's manifest, of which as few as possible are read.
-
-Versions are trimmed from the front, so that those from the newest one backwards have no gap; one
-that stands before a gap was put there by a process that slept through a trim, and tells nothing.
-Generation numbers only grow from one version to the next, which makes a search a bisection.
-"""
+"""The stored versions of a region's manifest, of which as few as possible are read."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -17,6 +11,7 @@ from uuid import UUID
 from memwal.errors import ObjectNotFoundError
 from memwal.format.region_manifest import RegionManifest
 from memwal.region.manifest_store import RegionManifestStore
+from memwal.region.manifest_versions import newest_before, unbroken
 from memwal.storage.base import ObjectInfo
 
 _ATTEMPTS = 5
@@ -85,27 +80,15 @@ def _read(
     manifests: RegionManifestStore, objects: Mapping[int, ObjectInfo], expired: datetime
 ) -> History:
     read = cache(manifests.read)
-    newest = max(objects)
-    first = newest
-    while first - 1 in objects:
-        first -= 1
-    latest = read(newest)
+    versions = unbroken(objects, max(objects))
+    latest = read(versions[-1])
     # Times of one store's clock; where they jump back, the newest version that is old counts.
-    old = (v for v in range(newest, first - 1, -1) if objects[v].modified <= expired)
-    then = next(old, None)
+    then = next((v for v in reversed(versions) if objects[v].modified <= expired), None)
+    if then is None:
+        return History(objects=objects, latest=latest, then=None, settled=None)
     return History(
         objects=objects,
         latest=latest,
-        then=None if then is None else read(then),
-        settled=None if then is None else _settled(read, first, then, latest.oldest_kept),
+        then=read(then),
+        settled=newest_before(read, range(versions[0], then + 1), latest.oldest_kept),
     )
-
-
-def _settled(
-    read: Callable[[int], RegionManifest], first: int, then: int, kept: int
-) -> RegionManifest | None:
-    """The newest version from ``first`` to ``then`` that is before generation ``kept``."""
-    if read(then).current_generation <= kept:
-        return read(then)
-    found = bisect_right(range(first, then), kept, key=lambda v: read(v).current_generation)
-    return read(first + found - 1) if found else None

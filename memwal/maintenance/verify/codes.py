@@ -23,6 +23,7 @@ class Repair(Enum):
     KEY_INDEX = "key-index"
     SNAPSHOT = "snapshot"
     CATCHUP = "catchup"
+    GENERATION = "generation"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,7 @@ _REPLAY = (
     "do not claim the region: a writer that is open may still have the rows and flush them; else "
     "restore the entry, or give up what is not flushed by opening a writer with replay=False"
 )
+_REBUILD = "the repair makes it anew from the log; where that fails, restore it from a backup"
 _MERGED_AGAIN = "compare the rows of the generation with the table, and write what is right again"
 
 CODES: Final[dict[str, Code]] = {
@@ -212,11 +214,13 @@ CODES: Final[dict[str, Code]] = {
     "log-epoch-falls": Code(_E, "the writer epoch falls from one entry of rows to the next", _ASK),
     "log-epoch-ahead": Code(_E, "an entry has an epoch that nobody claimed", _ASK),
     # Flushed generations
-    "generation-missing": Code(_E, "a generation that is not merged is not there", _BACKUP),
+    "generation-missing": Code(
+        _E, "a generation that is not merged is not there", _REBUILD, Repair.GENERATION
+    ),
     "merged-generation-missing": Code(
         _W, "a generation that is merged and still named is not there", "the collector drops it"
     ),
-    "generation-damaged": Code(_E, "a generation cannot be read", _BACKUP),
+    "generation-damaged": Code(_E, "a generation cannot be read", _REBUILD, Repair.GENERATION),
     "generation-schema": Code(
         _E, "the columns of a generation do not fit the table", "bring the schema of the table back"
     ),

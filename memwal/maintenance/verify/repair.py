@@ -21,6 +21,10 @@ once. What others do meanwhile:
 ``snapshot``
     A new snapshot is published by compare-and-swap of the details, as the snapshot job does all the
     time; a newer one is left.
+``generation``
+    The generation is made anew from the log, which is kept for as long as the manifest names it;
+    see :mod:`memwal.writer.rebuild` for what others may do meanwhile. Then a snapshot is published
+    as below. A process that dies before leaves that to the next snapshot job.
 ``catchup``
     Entries are only ever lowered, by compare-and-swap on the newest version, after the check was
     made on that version. Readers then ask more generations than they need to, and the collector
@@ -29,8 +33,7 @@ once. What others do meanwhile:
 
 Not repaired, though it looks easy: a torn entry at the tip of a log (a claim may be putting its
 fence behind it just now, and would leave a gap), a torn version of the base table (somebody may be
-creating it anew), an entry of an index that does not exist (the next commit drops it), a manifest
-that names a generation which is not there (its rows may still be in the log, or in a backup).
+creating it anew), an entry of an index that does not exist (the next commit drops it).
 """
 
 from __future__ import annotations
@@ -47,11 +50,15 @@ import pyarrow.compute as pc
 from memwal.errors import MemWalError, ObjectNotFoundError, StoreError
 from memwal.format.bloom import build_bloom_filter
 from memwal.format.index_details import IndexDetails
-from memwal.format.names import BLOOM_FILTER_NAME, PK_INDEX_DIR
+from memwal.format.names import BLOOM_FILTER_NAME, PK_INDEX_DIR, generation_dir
 from memwal.maintenance.snapshot_build import build_snapshot
 from memwal.maintenance.verify.codes import Repair, Severity
 from memwal.maintenance.verify.findings import Finding, VerifyReport
-from memwal.maintenance.verify.generations import read_stored_keys
+from memwal.maintenance.verify.generations import (
+    GenerationCheck,
+    check_generation,
+    read_stored_keys,
+)
 from memwal.maintenance.verify.manifests import check_hint, read_history
 from memwal.maintenance.verify.merged_rows import check_merged_rows
 from memwal.maintenance.verify.progress import check_indexes, check_snapshot
@@ -67,6 +74,7 @@ from memwal.table_index.base_table import (
 )
 from memwal.table_index.details import update_details
 from memwal.writer.key_sidecar import NewestKeys, write_key_index
+from memwal.writer.rebuild import rebuild_generation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,6 +198,28 @@ def _stored_keys(location: TableLocation, folder: str) -> StoredKeys | None:
         return None
 
 
+def _repair_generation(location: TableLocation, finding: Finding, _now: datetime) -> bool:
+    region_id = finding.region
+    if region_id is None:
+        return False
+    latest = RegionManifestStore(location.store, region_id).read_latest()
+    named = () if latest is None else latest.flushed
+    lost = next((it for it in named if generation_dir(region_id, it.path) == finding.object), None)
+    if lost is None:
+        return False
+    base = open_base(location)
+    merged = lost.generation <= base.details.merged.get(region_id, 0)
+    found = check_generation(GenerationCheck(base, region_id, lost, merged), rows=True)
+    if not any(isinstance(it, Finding) and it.code == finding.code for it in found):
+        return False
+    if not rebuild_generation(base, region_id, lost):
+        return False
+    if base.details.snapshot_ts_millis:
+        # Else readers that make do with it ask for the old folder until the next one.
+        build_snapshot(location)
+    return True
+
+
 def _repair_snapshot(location: TableLocation, finding: Finding, _now: datetime) -> bool:
     base = open_base(location)
     if not any(_same(finding, check_snapshot(base, read_manifests(location.store)))):
@@ -237,4 +267,5 @@ _REPAIRS: Final[dict[Repair, Callable[[TableLocation, Finding, datetime], bool]]
     Repair.KEY_INDEX: _repair_key_index,
     Repair.SNAPSHOT: _repair_snapshot,
     Repair.CATCHUP: _repair_catchup,
+    Repair.GENERATION: _repair_generation,
 }

@@ -33,6 +33,7 @@ import memwal
 from memwal.errors import MemWalError
 from memwal.format.names import BLOOM_FILTER_NAME, generation_dir, region_dir
 from memwal.maintenance.garbage import CollectionResult, Reason
+from memwal.maintenance.verify import repair, verify
 from memwal.reader.sources import collect_sources
 from memwal.region.field_ids import aligned
 from memwal.table_index.base_table import open_base
@@ -333,7 +334,7 @@ class TestWriterThatSleepsInAFlush:
         assert state(table) == state(native.scan(table)) == {1: 1, 2: 2}
         writer.close()
 
-    def test_of_lances_kind_leaves_its_rows_in_the_log(self, table: memwal.Table) -> None:
+    def test_of_lances_kind_is_repaired_from_the_log(self, table: memwal.Table) -> None:
         """Lance does not look whether the folder that it names is still there."""
         flush(table, {1: 1})
         table.merge()
@@ -370,6 +371,11 @@ class TestWriterThatSleepsInAFlush:
         }
         held = [b for n, e in log(table).items() if n in entries for b in e.batches]
         assert {k for batch in held for k in batch.column("id").to_pylist()} == {2, 3, 4}
+        (repaired,) = repair(table.location, verify(table.location), dry_run=False)
+        assert repaired.state == "done"
+        assert state(table) == state(native.scan(table)) == {1: 1, 2: 2, 3: 3, 4: 4}
+        assert table.merge().problems == ()
+        assert state(table) == {1: 1, 2: 2, 3: 3, 4: 4}
 
     def test_an_orphan_is_looked_at_again_right_before_it_goes(
         self, faults: FaultyStores, make_table: MakeTable

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
+from datetime import timedelta
 
 import pyarrow as pa
 import pytest
@@ -86,6 +87,48 @@ def test_a_generation_that_was_written_with_deletions(spoiled, client):
     assert (deletions != [None]) == (client == "native")
 
 
+def spoil_rows(spoiled, number):
+    for path in (spoiled.generation(number) / "data").iterdir():
+        path.write_bytes(b"\xff" * path.stat().st_size)
+
+
+def test_a_generation_that_is_gone(spoiled):
+    before, seen = state(spoiled.table), native.everything(spoiled.table)
+    shutil.rmtree(spoiled.generation(3))
+    heal(spoiled, "generation-missing")
+    assert native.everything(spoiled.table) == seen
+    assert state(spoiled.table) == before
+    # So does who makes do with the snapshot of the regions.
+    stale = spoiled.table.scan(max_staleness=timedelta(hours=1))
+    assert state(stale.to_table()) == before
+    spoiled.table.merge()
+    assert state(spoiled.table) == before
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_a_generation_that_is_damaged(spoiled, number):
+    before, seen = state(spoiled.table), native.everything(spoiled.table)
+    old = spoiled.generation(number)
+    spoil_rows(spoiled, number)
+    heal(spoiled, "generation-damaged")
+    assert native.everything(spoiled.table) == seen
+    assert state(spoiled.table) == before
+    # The collector takes the old one as what another try to flush it left.
+    assert old.exists()
+    assert old != spoiled.generation(number)
+
+
+def test_a_generation_that_the_log_has_no_more(spoiled):
+    shutil.rmtree(spoiled.generation(3))
+    spoiled.entry(manifest(spoiled.table).replay_after).unlink()
+    before = listing(spoiled.root)
+    actions = repair(spoiled.table.location, spoiled.verify(), dry_run=False)
+    (action,) = [it for it in actions if it.finding.code == "generation-missing"]
+    assert action.state == "failed"
+    assert "restore the generation from a backup" in action.text
+    assert listing(spoiled.root) == before
+
+
 def test_snapshots(spoiled):
     location = spoiled.table.location
     update_details(location, lambda base: replace(base.details, inline_snapshots=b"x"))
@@ -114,7 +157,7 @@ def test_catch_up_that_is_not_true(spoiled):
 
 
 def test_what_is_not_safe_is_left(spoiled):
-    shutil.rmtree(spoiled.generation(3))
+    spoiled.entry(manifest(spoiled.table).replay_after + 1).unlink()
     spoiled.manifest_path(2).unlink()
     before = listing(spoiled.root)
     report = spoiled.verify()
@@ -137,8 +180,7 @@ def test_a_repair_that_fails_does_not_stop_the_others(spoiled):
     (spoiled.generation(1) / "bloom_filter.bin").unlink()
     (spoiled.generation(3) / "bloom_filter.bin").unlink()
     report = spoiled.verify()
-    for path in (spoiled.generation(1) / "data").iterdir():
-        path.write_bytes(b"\xff" * path.stat().st_size)
+    spoil_rows(spoiled, 1)
     states = {action.state for action in repair(spoiled.table.location, report, dry_run=False)}
     assert states == {"failed", "done"}
 
