@@ -109,6 +109,21 @@ class TestRows:
             writer.close()
         assert check_each(table) == 3
 
+    def test_while_lances_own_writer_goes_on(self, table: memwal.Table) -> None:
+        """Its next flush keeps what the manifest names by then."""
+        flush(table, {1: 1, 2: 1})
+        writer = native.writer(table)
+        native.put(writer, table, rows({2: 2, 3: 2}))
+        lost = named(table, 1)
+        assert rebuild(table, lose(table, 1))
+        made = named(table, 1)
+        native.put(writer, table, rows({4: 4}))
+        writer.close()
+        assert made != lost
+        assert named(table, 1) == made
+        assert generations(table) == [1, 2]
+        assert state(table) == state(native.scan(table)) == {1: 1, 2: 2, 3: 2, 4: 4}
+
     def test_what_a_replay_flushed(self, table: memwal.Table) -> None:
         writer = table.writer()
         writer.upsert(rows({1: 1}))

@@ -24,7 +24,7 @@ once. What others do meanwhile:
 ``generation``
     The generation is made anew from the log, which is kept for as long as the manifest names it;
     see :mod:`memwal.writer.rebuild` for what others may do meanwhile. Then a snapshot is published
-    as below. A process that dies before leaves that to the next snapshot job.
+    as above. A process that dies before leaves that to the next snapshot job.
 ``catchup``
     Entries are only ever lowered, by compare-and-swap on the newest version, after the check was
     made on that version. Readers then ask more generations than they need to, and the collector
