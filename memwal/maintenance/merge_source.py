@@ -137,7 +137,7 @@ def read_source(
 def _reason(stopped: MemWalError) -> str:
     """Why a region is held, and what to do."""
     if isinstance(stopped, ObjectNotFoundError | CorruptDataError):
-        return f"{stopped}; memwal verify --repair makes it again from the log"
+        return f"{stopped}; memwal verify --repair may make it again from the log"
     return str(stopped)
 
 

@@ -133,7 +133,8 @@ class MergedRows:
                 raise ObjectNotFoundError(
                     f"generation {source.generation} of region {source.region_id} of "
                     f"{self.sources.base.location} is gone; if reading again does not help, it "
-                    "was lost before it was merged; memwal verify --repair makes it from the log"
+                    "was lost before it was merged, and memwal verify --repair may make it again "
+                    "from the log"
                 ) from error
             # Merged and collected since: the base table has what is left, unless something newer
             # has it by now.

@@ -169,7 +169,7 @@ def collect_sources(
     raise ConflictError(
         f"generations of {location} were collected before they could be read, {_ATTEMPTS} times; "
         "give the garbage collector a longer grace period; if they are lost, memwal verify "
-        "--repair makes them from the log"
+        "--repair may make them again from the log"
     )
 
 

@@ -398,6 +398,26 @@ class TestAnyMoment:
             assert state(table) == {1: 1, 2: 2, 3: 3}
             native.everything(table)
 
+    @pytest.mark.parametrize("answer", ["lost", "twice", "late"])
+    def test_an_answer_of_the_store(
+        self, original: memwal.Table, quick_faults: FaultyStores, answer: str
+    ) -> None:
+        """About the version of the manifest that names the new folder."""
+        table, lost = self.prepared(original, answer)
+        store = quick_faults.of(table.location)
+        if answer == "lost":
+            rule = store.fail("create", REGION_MANIFEST, after=True)
+        elif answer == "twice":
+            rule = store.deliver_twice("create", REGION_MANIFEST)
+        else:
+            rule = store.deliver_late("create", REGION_MANIFEST, by=2)
+        assert rebuild(table, lost)
+        store.arrive()
+        assert rule.hits == 1
+        assert region_folders(table) == {f.path for f in manifest(table).flushed}
+        assert state(table) == {1: 1, 2: 2, 3: 3}
+        native.everything(table)
+
     @pytest.mark.parametrize("other", ["rebuild", "flush", "collect", "claim"])
     def test_others_in_between(
         self, original: memwal.Table, quick_faults: FaultyStores, other: str

@@ -23,8 +23,8 @@ once. What others do meanwhile:
     time; a newer one is left.
 ``generation``
     The generation is made anew from the log, which is kept for as long as the manifest names it;
-    see :mod:`memwal.writer.rebuild` for what others may do meanwhile. Then a snapshot is published
-    as above. A process that dies before leaves that to the next snapshot job.
+    see :mod:`memwal.writer.rebuild` for what others may do meanwhile. At the end of all repairs a
+    snapshot is published as above. A process that dies before leaves that to the next snapshot job.
 ``catchup``
     Entries are only ever lowered, by compare-and-swap on the newest version, after the check was
     made on that version. Readers then ask more generations than they need to, and the collector
@@ -38,6 +38,7 @@ creating it anew), an entry of an index that does not exist (the next commit dro
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -75,6 +76,8 @@ from memwal.table_index.base_table import (
 from memwal.table_index.details import update_details
 from memwal.writer.key_sidecar import NewestKeys, write_key_index
 from memwal.writer.rebuild import rebuild_generation
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +147,8 @@ def repair(
         state = "done" if done else "nothing"
         text = finding.advice if done else "it is right by now"
         actions.append(RepairAction(finding=finding, state=state, text=text))
+    if any(it.state == "done" and it.finding.repair is Repair.GENERATION for it in actions):
+        _publish_rebuilt(location)
     return tuple(actions)
 
 
@@ -210,14 +215,17 @@ def _repair_generation(location: TableLocation, finding: Finding, _now: datetime
     base = open_base(location)
     merged = lost.generation <= base.details.merged.get(region_id, 0)
     found = check_generation(GenerationCheck(base, region_id, lost, merged), rows=True)
-    if not any(isinstance(it, Finding) and it.code == finding.code for it in found):
-        return False
-    if not rebuild_generation(base, region_id, lost):
-        return False
-    if base.details.snapshot_ts_millis:
-        # Else readers that make do with it ask for the old folder until the next one.
-        build_snapshot(location)
-    return True
+    wrong = any(isinstance(it, Finding) and it.code == finding.code for it in found)
+    return wrong and rebuild_generation(base, region_id, lost)
+
+
+def _publish_rebuilt(location: TableLocation) -> None:
+    """Let readers that make do with a snapshot not ask for the old folders until the next one."""
+    try:
+        if open_base(location).details.snapshot_ts_millis:
+            build_snapshot(location)
+    except MemWalError as error:
+        logger.warning("the snapshot still names folders that were lost: %s", error)
 
 
 def _repair_snapshot(location: TableLocation, finding: Finding, _now: datetime) -> bool:

@@ -365,6 +365,7 @@ class TestWriterThatSleepsInAFlush:
             collect(table, step * DAY, orphan_age=timedelta(0))
             (problem,) = table.merge().problems
             assert str(REGION) in problem
+            assert "memwal verify --repair" in problem
 
         assert {n: e.generation for n, e in log(table).items() if n in entries} == {
             n: e.generation for n, e in entries.items()

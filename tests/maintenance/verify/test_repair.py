@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import shutil
 from dataclasses import replace
 from datetime import timedelta
@@ -11,6 +12,7 @@ import pytest
 from support import native
 from support.tables import REGION, keys, listing, manifest, rows, state
 
+from memwal.errors import StoreUnavailableError
 from memwal.maintenance.verify import repair
 from memwal.table_index.details import update_details
 
@@ -102,6 +104,26 @@ def test_a_generation_that_is_gone(spoiled):
     stale = spoiled.table.scan(max_staleness=timedelta(hours=1))
     assert state(stale.to_table()) == before
     spoiled.table.merge()
+    assert state(spoiled.table) == before
+
+
+def test_one_snapshot_is_published_for_all_generations(spoiled):
+    before = spoiled.table.base().version
+    for number in (1, 3):
+        spoil_rows(spoiled, number)
+    heal(spoiled, "generation-damaged")
+    assert spoiled.table.base().version == before + 1
+
+
+def test_a_snapshot_that_is_not_published_leaves_what_was_repaired(spoiled, monkeypatch):
+    def fail(location):
+        raise StoreUnavailableError("the store said 500")
+
+    before = state(spoiled.table)
+    shutil.rmtree(spoiled.generation(3))
+    module = importlib.import_module("memwal.maintenance.verify.repair")
+    monkeypatch.setattr(module, "build_snapshot", fail)
+    heal(spoiled, "generation-missing")
     assert state(spoiled.table) == before
 
 
