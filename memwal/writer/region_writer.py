@@ -92,6 +92,7 @@ class RegionWriter:
             region_fields=region_fields,
             merged=merged,
             replay=keep,
+            clock=workshop.clock,
         )
         if not keep:
             claim = abandon_log(workshop.store, claim)
@@ -537,4 +538,5 @@ class RegionWriter:
             verify_epoch=tenure.verify,
             check_interval=interval,
             verified_at=claim.verified_at,
+            clock=self._workshop.clock,
         )

@@ -13,6 +13,7 @@ from uuid import UUID
 
 import pyarrow as pa
 
+from memwal.boot_clock import boot_seconds
 from memwal.errors import InvalidInputError, MemWalError
 from memwal.format.names import TOMBSTONE
 from memwal.memtable.unflushed import UnflushedRows
@@ -54,6 +55,8 @@ class TableWriter:
         The one region of a table whose regions are written by hand.
     replay : bool, default True
         Whether a region's first claim takes over the rows of its log that were never flushed.
+    clock : callable
+        Seconds that go on while the machine sleeps: how long ago a region was known to be ours.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class TableWriter:
         region_ids: Collection[UUID] | None = None,
         region: UUID | None = None,
         replay: bool = True,
+        clock: Callable[[], float] = boot_seconds,
     ) -> None:
         self._region = region
         self._form = Form.of(base, region)
@@ -71,7 +75,7 @@ class TableWriter:
         self._guard = ForkGuard(f"the writer of {base.location}")
         metrics = process_metrics()
         self._workshop = Workshop.open(
-            base, self._form.shape.schema, options, metrics.durations(base.location)
+            base, self._form.shape.schema, options, metrics.durations(base.location), clock
         )
         self._counters = self._workshop.counters
         self._sync_table()

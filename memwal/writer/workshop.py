@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -41,6 +41,8 @@ class Workshop:
         Runs what waits for appends and flushes, one by one.
     upkeep : Upkeep
     counters : WriterCounters
+    clock : callable
+        Seconds that go on while the machine sleeps: how long ago a region was known to be ours.
     """
 
     location: TableLocation
@@ -53,10 +55,16 @@ class Workshop:
     releases: Executor
     upkeep: Upkeep
     counters: WriterCounters
+    clock: Callable[[], float]
 
     @classmethod
     def open(
-        cls, base: BaseTable, schema: pa.Schema, options: WriterOptions, durations: Durations
+        cls,
+        base: BaseTable,
+        schema: pa.Schema,
+        options: WriterOptions,
+        durations: Durations,
+        clock: Callable[[], float],
     ) -> Workshop:
         """Set everything up for a table; threads start when they are needed."""
         location = base.location
@@ -71,6 +79,7 @@ class Workshop:
             releases=ThreadPoolExecutor(1, thread_name_prefix="memwal-release"),
             upkeep=Upkeep(),
             counters=WriterCounters(location, durations=durations),
+            clock=clock,
         )
 
     @property

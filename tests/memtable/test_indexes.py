@@ -134,7 +134,7 @@ def test_memory_is_counted() -> None:
 
 def test_refuses_text_search_without_an_index() -> None:
     table = MemTableIndexes(SCHEMA, ["id"])
-    with pytest.raises(InvalidInputError, match="maintained"):
+    with pytest.raises(InvalidInputError, match=r"\btext\b"):
         table.snapshot().text_terms("text", "red")
 
 

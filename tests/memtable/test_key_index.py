@@ -151,26 +151,26 @@ def test_no_rows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "problem"),
+    ("keys", "named"),
     [
         ([pa.array([1], pa.int32())], "int32"),
-        ([pa.array([1, None])], "1 null"),
-        ([pa.array([1]), pa.array([2])], "2 key columns"),
-        ([], "0 key columns"),
+        ([pa.array([1, None])], "1"),
+        ([pa.array([1]), pa.array([2])], "2"),
+        ([], "0"),
     ],
 )
-def test_refuses_keys_of_another_shape(keys: list[pa.Array], problem: str) -> None:
+def test_refuses_keys_of_another_shape(keys: list[pa.Array], named: str) -> None:
     view = RowView.of(
         pa.schema([("k", pa.int64())]), [pa.record_batch([pa.array([1])], names=["k"])]
     )
-    with pytest.raises(InvalidInputError, match=problem):
+    with pytest.raises(InvalidInputError, match=rf"\b{named}\b"):
         KeyIndex(["k"]).lookup(keys, view)
 
 
 def test_refuses_rows_without_a_key() -> None:
     index, runs = KeyIndex(["k"]), RowRuns(pa.schema([("k", pa.int64())]))
     runs.append(pa.record_batch([pa.array([1, None])], names=["k"]))
-    with pytest.raises(InvalidInputError, match="null"):
+    with pytest.raises(InvalidInputError, match=r"\bk\b"):
         index.catch_up(runs.view())
     assert index.rows == 0
 
@@ -179,5 +179,5 @@ def test_refuses_more_rows_than_an_entry_can_name(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(key_index, "_ROW_MASK", np.uint64(3))
     index, runs = KeyIndex(["k"]), RowRuns(pa.schema([("k", pa.int64())]))
     runs.append(pa.record_batch([pa.array([1, 2, 3, 4])], names=["k"]))
-    with pytest.raises(InvalidInputError, match="flush it earlier"):
+    with pytest.raises(InvalidInputError, match=r"\b4\b.*\b3\b"):
         index.catch_up(runs.view())

@@ -99,17 +99,17 @@ def test_takes_the_parameters_that_an_index_records() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "problem"),
+    ("options", "named"),
     [
         ({"stemming": True}, "stemming"),
         ({"lance_tokenizer": "json"}, "json"),
-        ({"document_granularity": "LIST_ELEMENT"}, "list element"),
-        ({"base_tokenizer": "no such"}, "refuses"),
-        ({"language": "Klingon"}, "refuses"),
+        ({"document_granularity": "LIST_ELEMENT"}, None),
+        ({"base_tokenizer": "no such"}, "no such"),
+        ({"language": "Klingon"}, "Klingon"),
     ],
 )
-def test_refuses_options(options: dict[str, Any], problem: str) -> None:
-    with pytest.raises(InvalidInputError, match=problem):
+def test_refuses_options(options: dict[str, Any], named: str | None) -> None:
+    with pytest.raises(InvalidInputError, match=named):
         Tokenizer(options)
 
 

@@ -11,8 +11,8 @@ import builtins
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
-from contextlib import suppress
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from fnmatch import fnmatchcase
@@ -20,6 +20,7 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import pytest
+import tenacity.nap
 
 from memwal.errors import MemWalError, ObjectExistsError, StoreUnavailableError
 from memwal.storage import location
@@ -74,6 +75,37 @@ class Pause:
         self._reached.set()
         if not self._released.wait(_PAUSE_SECONDS):
             raise AssertionError("the pause was never released")
+
+    @contextmanager
+    def holding(
+        self, call: Callable[..., Answer], /, *args: Any, **kwargs: Any
+    ) -> Iterator[Future[Answer]]:
+        """Run a call in a thread of its own, and hold it at the pause while the block runs.
+
+        ``with store.pause("create", WAL).holding(writer.flush) as flushing: ...`` enters the block
+        when a call stands at the pause. After the block, also after one that raised, the call goes
+        on, and its thread has ended when the statement has.
+
+        Yields
+        ------
+        Future
+            What the call returned or raised. Ask for it: nobody else does.
+
+        Raises
+        ------
+        AssertionError
+            The call ended without coming to the pause.
+        """
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(call, *args, **kwargs)
+            try:
+                if not self.wait_until_reached(running):
+                    raise AssertionError("the call never came to the pause") from (
+                        running.exception()
+                    )
+                yield running
+            finally:
+                self.release()
 
 
 @dataclass(eq=False)
@@ -325,7 +357,7 @@ def _deliver(run: Callable[[], object]) -> None:
 
 def skip_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let retries follow one another at once: for tests that fail at each of many requests."""
-    monkeypatch.setattr("tenacity.nap.time", SimpleNamespace(sleep=lambda seconds: None))
+    monkeypatch.setattr(tenacity.nap, "time", SimpleNamespace(sleep=lambda seconds: None))
 
 
 class FaultyStores:

@@ -14,7 +14,6 @@ import memwal
 from memwal import WriterOptions
 from memwal.errors import (
     BackPressureError,
-    MemWalError,
     PartialWriteError,
     RegionFencedError,
     StoreFullError,
@@ -132,7 +131,7 @@ def test_a_durable_writer_need_not_wait(faults: FaultyStores, table: memwal.Tabl
         pause.wait_until_reached()
         assert not handle.done()
         assert state(writer) == {1: 1}
-        with pytest.raises(BackPressureError, match="not durable after"):
+        with pytest.raises(BackPressureError):
             handle.wait(0.01)
         pause.release()
         handle.wait(30)
@@ -211,7 +210,7 @@ def test_memory_is_bounded_while_the_log_is_slow(faults: FaultyStores, table: me
         writer.upsert(rows({1: 1}))
         pause.wait_until_reached()
         writer.upsert(rows({2: 2}))
-        with pytest.raises(BackPressureError, match="wait for the log"):
+        with pytest.raises(BackPressureError):
             writer.upsert(rows({3: 3}))
         assert writer.stats().totals.refused_writes == 1
         pause.release()
@@ -302,7 +301,7 @@ class TestClose:
         writer = table.writer()
         writer.upsert(rows({1: 1}))
         pause = store.pause("create", "_mem_wal/*/manifest/*")
-        with pytest.raises(BackPressureError, match="not flushed in time"):
+        with pytest.raises(BackPressureError):
             writer.close(timeout=0.1)
         with pytest.raises(WriterClosedError):
             writer.upsert(rows({1: 2}))
@@ -316,7 +315,7 @@ class TestClose:
         with table.writer() as writer:
             writer.upsert(rows({1: 1}))
             pause = store.pause("create", "_mem_wal/*/manifest/*")
-            with pytest.raises(MemWalError, match="in time"):
+            with pytest.raises(BackPressureError):
                 writer.flush(timeout=0.1)
             pause.release()
             writer.flush(timeout=60)

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pytest
-from support.faulty_store import REGION_MANIFEST, WAL, FaultyStore, Killed
+from support.faulty_store import REGION_MANIFEST, WAL, FaultyStore, Killed, skip_waits
 
 from memwal.errors import (
     ConflictError,
@@ -260,18 +260,14 @@ class TestPause:
             first = claim(store)
             first.append(1)
             first.append(2)
-            pause = store.pause("*", skip=number)
-            with ThreadPoolExecutor(1) as pool:
-                claiming = pool.submit(claim, store)
-                pause.wait_until_reached()
+            with store.pause("*", skip=number).holding(claim, store) as claiming:
                 acknowledged = [1, 2]
                 try:
                     first.append(3)
                     acknowledged.append(3)
                 except RegionFencedError:
                     pass
-                pause.release()
-                second = claiming.result()
+            second = claiming.result()
             outcomes.add(len(acknowledged))
             found = replayed(store, second.claim)
             assert set(acknowledged) <= set(found) <= {1, 2, 3}, f"paused at request {number}"
@@ -282,13 +278,9 @@ class TestPause:
     def test_of_a_claimer_while_another_one_claims_leaves_one_writer(self, tmp_path: Path) -> None:
         for store, number in each_call(tmp_path):
             claim(store).append(1)
-            pause = store.pause("*", skip=number)
-            with ThreadPoolExecutor(1) as pool:
-                slow = pool.submit(claim, store)
-                pause.wait_until_reached()
+            with store.pause("*", skip=number).holding(claim, store) as slow:
                 quick = claim(store)
                 quick.append(2)
-                pause.release()
             acknowledged = [1, 2]
             writers = [quick]
             if slow.exception() is None:
@@ -468,8 +460,7 @@ def test_a_claim_that_always_loses_gives_up(
     store: FaultyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claim(store)
-    monkeypatch.setattr("time.sleep", lambda seconds: None)
-    monkeypatch.setattr("tenacity.nap.time.sleep", lambda seconds: None)
+    skip_waits(monkeypatch)
     store.fail("create", REGION_MANIFEST, ConflictError("lost"), times=1000)
 
     with pytest.raises(MemWalError) as caught:
@@ -498,10 +489,9 @@ class TestGap:
         before = manifests.read_latest()
         store.clear()
 
-        with pytest.raises(CorruptDataError, match=f"entry {missing[0]} is missing") as caught:
+        with pytest.raises(CorruptDataError, match=wal_key(REGION, missing[0])):
             claim_region(store, REGION)
 
-        assert "entry 6" in str(caught.value)
         assert not store.count("create")
         assert manifests.read_latest() == before
         # It is not fenced, and may flush.
@@ -524,7 +514,7 @@ class TestGap:
         self.log_with(store, 5, 6)
         manifests.update(lambda latest: replace(latest, wal_last_seen=6))
 
-        with pytest.raises(CorruptDataError, match="entry 5 is missing"):
+        with pytest.raises(CorruptDataError, match=wal_key(REGION, 5)):
             claim_region(store, REGION)
 
     def test_is_no_hindrance_for_who_does_not_replay(self, store: FaultyStore) -> None:
@@ -541,14 +531,10 @@ class TestGap:
         self, store: FaultyStore, manifests: RegionManifestStore
     ) -> None:
         self.log_with(store)
-        pause = store.pause("list", "*/wal/")
-        with ThreadPoolExecutor(1) as pool:
-            claiming = pool.submit(claim, store)
-            pause.wait_until_reached()
+        with store.pause("list", "*/wal/").holding(claim, store) as claiming:
             manifests.update(lambda latest: replace(latest, replay_after=4))
             for position in (1, 2, 3):
                 store.inner.delete(wal_key(REGION, position))
-            pause.release()
 
         assert replayed(store, claiming.result().claim) == [5, 6]
 
@@ -572,7 +558,7 @@ def test_a_log_without_a_manifest_is_not_taken_for_a_new_region(store: FaultySto
     store.inner.delete(manifest_key(REGION, 1))
 
     for replay in (True, False):
-        with pytest.raises(CorruptDataError, match="no manifest"):
+        with pytest.raises(CorruptDataError):
             claim_region(store, REGION, replay=replay)
 
     assert not store.exists(manifest_key(REGION, 1))
@@ -581,12 +567,8 @@ def test_a_log_without_a_manifest_is_not_taken_for_a_new_region(store: FaultySto
 def test_first_claims_at_the_same_time_do_not_take_the_log_for_a_strange_one(
     store: FaultyStore,
 ) -> None:
-    pause = store.pause("list", "*/wal/")
-    with ThreadPoolExecutor(1) as pool:
-        slow = pool.submit(claim, store)
-        pause.wait_until_reached()
+    with store.pause("list", "*/wal/").holding(claim, store) as slow:
         claim(store).append(1)
-        pause.release()
 
     assert slow.result().claim.manifest.writer_epoch == 2
     assert replayed(store, slow.result().claim) == [1]
@@ -643,7 +625,7 @@ class TestSealRegion:
         assert sealed.writer_epoch == before.writer_epoch + 1
         with pytest.raises(RegionFencedError):
             writer.append(1)
-        with pytest.raises(RegionSealedError, match=str(REGION)):
+        with pytest.raises(RegionSealedError):
             claim_region(store, REGION)
 
     def test_twice_is_once(self, store: FaultyStore) -> None:
@@ -657,7 +639,7 @@ class TestSealRegion:
         writer.append(1)
         store.clear()
 
-        with pytest.raises(InvalidInputError, match="entry 1"):
+        with pytest.raises(InvalidInputError):
             seal_region(store, REGION)
 
         assert not store.count("create")
@@ -676,17 +658,14 @@ class TestSealRegion:
     ) -> None:
         writer = claim(store)
         store.clear()
-        pause = store.pause("create", WAL)
-        with ThreadPoolExecutor(1) as pool:
-            sealing = pool.submit(seal_region, store, REGION)
-            pause.wait_until_reached()
-            with pytest.raises(RegionFencedError):
-                # Its epoch is checked after the entry was stored.
-                writer.append(1)
-            pause.release()
-            error = sealing.exception()
+        with (
+            store.pause("create", WAL).holding(seal_region, store, REGION) as sealing,
+            pytest.raises(RegionFencedError),
+        ):
+            # Its epoch is checked after the entry was stored.
+            writer.append(1)
 
-        assert isinstance(error, InvalidInputError)
+        assert isinstance(sealing.exception(), InvalidInputError)
         latest = manifests.read_latest()
         assert latest is not None
         assert latest.status == RegionStatus.ACTIVE

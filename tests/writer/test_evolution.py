@@ -94,7 +94,7 @@ class TestColumnAdded:
     ) -> None:
         dataset(table).add_columns(pa.field("extra", pa.string()))
         writer.upsert(some(id=[2], n=[2], text=["two"], extra=["x"]))
-        with pytest.raises(InvalidInputError, match="columns are missing: extra"):
+        with pytest.raises(InvalidInputError, match="extra"):
             writer.upsert(some(id=[2], n=[3], text=["three"]))
         writer.upsert(some(id=[2], n=[3], text=["three"]), partial=True)
         writer.upsert(some(id=[1], extra=["y"]), partial=True)
@@ -134,7 +134,7 @@ class TestColumnDropped:
     ) -> None:
         dataset(table).drop_columns(["n"])
         writer.upsert(some(id=[2], text=["two"]))
-        with pytest.raises(InvalidInputError, match="unknown columns: n"):
+        with pytest.raises(InvalidInputError, match=r"\bn\b"):
             writer.upsert(some(id=[3], n=[3], text=["three"]))
         check(table, writer, [{"id": 1, "text": "one"}, {"id": 2, "text": "two"}])
 
@@ -191,6 +191,6 @@ def test_what_unmerged_rows_could_not_follow_is_refused_by_lance(
 
 def test_what_does_not_fit_either_form_is_refused(table: memwal.Table, writer: Any) -> None:
     dataset(table).add_columns(pa.field("extra", pa.string()))
-    with pytest.raises(InvalidInputError, match="unknown columns: other"):
+    with pytest.raises(InvalidInputError, match="other"):
         writer.upsert(some(id=[2], n=[2], text=["two"], other=["x"]))
     check(table, writer, [{"id": 1, "n": 1, "text": "one", "extra": None}])

@@ -64,9 +64,8 @@ class TestGuard:
             run_child(guard.check)
             """
         )
-        assert said.startswith("WriterClosedError: the writer of /lake/flights was opened in")
-        assert "open a writer in each" in said
-        assert "spawn" in said
+        assert said.startswith("WriterClosedError: ")
+        assert "/lake/flights" in said
         assert status == "status 0"
 
     def test_knows_every_descendant(self) -> None:
@@ -100,19 +99,18 @@ class TestUpkeep:
         """The child inherits the lock of the upkeep, held by a thread that it does not have."""
         lines = run(
             """
-            import gc, time
+            import gc
             from memwal.writer.upkeep import Upkeep
             class Owner:
                 def call(self): pass
-            owner, upkeep = Owner(), Upkeep()
-            upkeep.task(owner.call).schedule(time.monotonic() + 3600)
             held, leave = threading.Event(), threading.Event()
-            def hold():
-                with upkeep._agenda._changed:
-                    held.set()
-                    leave.wait()
-            holder = threading.Thread(target=hold)
-            holder.start()
+            def clock():
+                # The thread of the upkeep holds the lock while it looks at the clock.
+                held.set()
+                leave.wait()
+                return 0.0
+            owner, upkeep = Owner(), Upkeep(clock=clock)
+            upkeep.task(owner.call).schedule(3600.0)
             held.wait()
             def child():
                 global upkeep
@@ -121,20 +119,33 @@ class TestUpkeep:
                 gc.collect()
             run_child(child)
             leave.set()
-            holder.join()
             """
         )
         assert lines == ["no error", "status 0"]
 
 
 OPEN = """
-import gc, warnings
+import _thread, gc, warnings
 warnings.filterwarnings("ignore", message="lance is not fork-safe")
 import pyarrow as pa, memwal
 table = memwal.open(sys.argv[1])
 schema = table.schema
 def rows(*ids):
     return pa.table({"id": ids, "n": ids, "text": [f"{i}={i}" for i in ids]}, schema=schema)
+LOCKS = (_thread.LockType, _thread.RLock, threading.Condition)
+def locks_of(owner):
+    # All locks of the library that belong to an object, or to what it is made of.
+    found, seen, left = [], set(), [owner]
+    while left:
+        item = left.pop()
+        if id(item) in seen:
+            continue
+        seen.add(id(item))
+        if isinstance(item, LOCKS):
+            found.append(item)
+        elif type(item).__module__.startswith("memwal") or isinstance(item, (dict, list, tuple)):
+            left += gc.get_referents(item)
+    return found
 BUFFERED = memwal.WriterOptions(durable=False, buffer_interval=3600.0)
 """
 
@@ -148,12 +159,14 @@ class TestWriter:
             + """
 writer = table.writer()
 handle = writer.upsert(rows(1))
-(region,) = writer._regions.all()
 held, leave = threading.Event(), threading.Event()
 def hold():
-    with writer._regions._lock, region._state, writer._workshop.upkeep._agenda._changed:
-        held.set()
-        leave.wait()
+    taken = [lock for lock in locks_of(writer) if lock.acquire(blocking=False)]
+    print("some locks" if len(taken) > 5 else taken)
+    held.set()
+    leave.wait()
+    for lock in taken:
+        lock.release()
 holder = threading.Thread(target=hold)
 holder.start()
 held.wait()
@@ -184,7 +197,7 @@ writer.close()
 """,
             table.uri,
         )
-        assert lines == ["WriterClosedError"] * 10 + ["no error", "status 0"]
+        assert lines == ["some locks", *["WriterClosedError"] * 10, "no error", "status 0"]
         assert state(table) == {1: 1, 3: 3}
 
     @pytest.mark.parametrize(

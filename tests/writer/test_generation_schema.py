@@ -166,7 +166,8 @@ class TestIndexes:
             for _ in range(3):
                 assert maintained_indexes(table.base()) == ()
         (message,) = [r.getMessage() for r in caplog.records if r.name.startswith("memwal")]
-        assert "without index untrained (IVF_FLAT): it has no model yet" in message
+        assert "untrained" in message
+        assert "IVF_FLAT" in message
 
     def test_an_index_that_refuses_the_rows_does_not_stop_the_flush(
         self, table: memwal.Table, caplog: pytest.LogCaptureFixture
@@ -177,7 +178,7 @@ class TestIndexes:
             dataset = written(table, accepted(table, rows({1: 10})), (wrong, indexes["text_idx"]))
         assert [index.name for index in dataset.describe_indices()] == ["text_idx"]
         assert dataset.count_rows() == 1
-        assert "without index n_idx" in caplog.text
+        assert "n_idx" in caplog.text
 
 
 def _text_recipe() -> maintained.ScalarRecipe:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -412,23 +411,10 @@ class TestTornEntries:
     ) -> None:
         put(store, 1, b"")
         pause = store.pause("replace", WAL)
-        log = appender(store)
-        errors: list[BaseException] = []
+        with pause.holding(appender(store).append, [batch(1)], generation=1) as appending:
+            store.inner.put(wal_key(REGION, 1), encode_sentinel(writer_epoch=EPOCH + 1))
 
-        def run() -> None:
-            try:
-                log.append([batch(1)], generation=1)
-            except RegionFencedError as error:
-                errors.append(error)
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        pause.wait_until_reached()
-        store.inner.put(wal_key(REGION, 1), encode_sentinel(writer_epoch=EPOCH + 1))
-        pause.release()
-        thread.join()
-
-        assert len(errors) == 1
+        assert isinstance(appending.exception(), RegionFencedError)
 
     def test_whose_replacement_is_ambiguous_do_not_make_a_second_position(
         self, store: FaultyStore
@@ -549,11 +535,8 @@ class TestReadLog:
         for position in (1, 2, 5, 6):
             put(store, position, entry(position, epoch=1))
 
-        with pytest.raises(CorruptDataError, match=r"entry 3 is missing .* entry 6") as caught:
+        with pytest.raises(CorruptDataError, match=wal_key(REGION, 3)):
             list(read_log(store, REGION, after=0, epoch=1))
-
-        assert wal_key(REGION, 3) in str(caught.value)
-        assert "replay=False" in str(caught.value)
 
     def test_does_not_care_for_what_is_missing_before_its_start(self, store: FaultyStore) -> None:
         for position in (1, 4, 5):
@@ -594,10 +577,8 @@ class TestReadLog:
         put(store, 3, encode_sentinel(writer_epoch=2))
         put(store, 4, entry(1, epoch=1))
 
-        with pytest.raises(CorruptDataError, match=r"entry 2 .* from 4 on") as caught:
+        with pytest.raises(CorruptDataError, match=wal_key(REGION, 2)):
             list(read_log(store, REGION, after=0, epoch=3))
-
-        assert wal_key(REGION, 2) in str(caught.value)
 
     def test_stops_at_a_higher_epoch(self, store: FaultyStore) -> None:
         put(store, 1, entry(1, epoch=2))
@@ -642,20 +623,12 @@ def test_a_process_that_dies_in_the_append_leaves_all_or_nothing(store: FaultySt
 
 def test_a_sentinel_steps_over_what_was_appended_meanwhile(store: FaultyStore) -> None:
     put(store, 1, entry(1, epoch=1))
-    pause = store.pause("create", WAL)
-    positions: list[int] = []
-    thread = threading.Thread(
-        target=lambda: positions.append(
-            fence(store, REGION, epoch=EPOCH, writer_id="me", after=0, hint=0)
-        )
-    )
-    thread.start()
-    pause.wait_until_reached()
-    put(store, 2, entry(2, epoch=1))
-    pause.release()
-    thread.join()
+    with store.pause("create", WAL).holding(
+        fence, store, REGION, epoch=EPOCH, writer_id="me", after=0, hint=0
+    ) as fencing:
+        put(store, 2, entry(2, epoch=1))
 
-    assert positions == [3]
+    assert fencing.result() == 3
     assert [ids(e) for e in stored(store).values()] == [[1], [2], []]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,7 +12,6 @@ from support.secrecy import Secrecy
 
 import memwal
 from memwal.errors import InvalidInputError, MemWalError, RegionFencedError, StoreFullError
-from memwal.writer import naming
 
 SCHEMA = pa.schema(
     [
@@ -105,19 +103,17 @@ def test_a_fenced_writer_shows_nothing(secret: memwal.Table, secrecy: Secrecy) -
 def test_a_failed_flush_is_logged_without_what_it_quotes(
     secret: memwal.Table,
     secrecy: Secrecy,
-    monkeypatch: pytest.MonkeyPatch,
+    faults: FaultyStores,
     error: Callable[[str], Exception],
 ) -> None:
-    def fail(*args: Any, **kwargs: Any) -> None:
-        raise error(secrecy.marker)
-
+    failure = error(secrecy.marker)
     with secret.writer(options=OPTIONS) as writer:
         writer.upsert(rows(secrecy))
-        with monkeypatch.context() as patched:
-            patched.setattr(naming, "write_generation", fail)
-            with pytest.raises(Exception, match=r"full|marker"):
-                writer.flush()
+        rule = faults.of(secret.location).fail("sync", GENERATION, failure, times=2)
+        with pytest.raises(type(failure)):
+            writer.flush()
         shown = writer.stats().to_dict()
+    assert rule.hits == 2
     assert any("flush" in line for line in secrecy.logged())
     assert all(region["last_error"] for region in shown["regions"])
     secrecy.check(shown)
@@ -138,7 +134,7 @@ def test_a_failing_store_shows_nothing(
             except MemWalError as error:
                 secrecy.check(error)
         shown = writer.stats().to_dict()
-        store._rules.clear()
+        store.clear()
     secrecy.check(shown)
 
 

@@ -212,11 +212,14 @@ class TestSums:
         assert totals == [10, 10, 20, 20, 30, 30]
 
     def test_are_kept_in_little_room_though_nobody_collects(self, collected: Collected) -> None:
+        kept = []
         for _ in range(50):
             writer = Holder()
             collected.metrics.watch(writer, writer.counters)()
-        assert len(collected.metrics._watched) <= 1
-        assert len(collected.metrics._ended) <= 1
+            kept.append(weakref.ref(writer.counters))
+        del writer
+        gc.collect()
+        assert sum(counters() is not None for counters in kept) <= 1
 
 
 class TestLevels:

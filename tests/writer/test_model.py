@@ -324,15 +324,9 @@ class Machine(RuleBasedStateMachine):
         rows = self._rows(change)
         pause = self.store.pause("create", WAL, after=after)
         self.model.begin(change)
-        with ThreadPoolExecutor(1) as pool:
-            writing = pool.submit(old.upsert, rows, wait=True)
-            try:
-                reached = pause.wait_until_reached(writing)
-                self._open()
-            finally:
-                pause.release()
-            error = writing.exception()
-        assert reached
+        with pause.holding(old.upsert, rows, wait=True) as writing:
+            self._open()
+        error = writing.exception()
         if error is None:
             assert after, "a write was acknowledged behind the fence"
             self.model.acknowledge()

@@ -113,18 +113,18 @@ class TestRefused:
             writer.upsert(some(id=[1], b=["x"]))
 
     @pytest.mark.parametrize(
-        ("data", "message"),
+        ("data", "column"),
         [
             (some(b=["x"]), "id"),
-            (some(id=[None], b=["x"]), "null"),
+            (some(id=[None], b=["x"]), "id"),
             (some(id=[1]).append_column("zz", pa.array([1])), "zz"),
-            (pa.table({"id": pa.array([1]), "a": ["text"]}), "cast"),
+            (pa.table({"id": pa.array([1]), "a": ["text"]}), "a"),
         ],
         ids=["no key", "null key", "unknown column", "other type"],
     )
-    def test_rows_that_do_not_fit(self, table: memwal.Table, data: pa.Table, message: str) -> None:
+    def test_rows_that_do_not_fit(self, table: memwal.Table, data: pa.Table, column: str) -> None:
         with table.writer() as writer:
-            with pytest.raises(InvalidInputError, match=message):
+            with pytest.raises(InvalidInputError, match=rf"\b{column}\b"):
                 writer.upsert(data, partial=True)
             assert content(writer) == {}
 
@@ -136,9 +136,7 @@ class TestRefused:
         with table.writer() as writer:
             writer.upsert(whole((1, 1, "one", None)).cast(schema))
             writer.upsert(some(id=[1], b=["uno"]), partial=True)
-            with pytest.raises(
-                InvalidInputError, match="1 rows do not exist yet and lack column a"
-            ):
+            with pytest.raises(InvalidInputError):
                 writer.upsert(some(id=[1, 2], b=["x", "y"]), partial=True)
             assert content(writer) == {1: (1, "uno", None)}
 
@@ -165,38 +163,34 @@ class TestAtTheSameTime:
     ) -> None:
         """One that is queued but not in the log when the partial one gets its place."""
         store = faults.of(table.location)
-        with table.writer() as writer, ThreadPoolExecutor(2) as pool:
+        with table.writer() as writer, ThreadPoolExecutor(1) as pool:
             writer.upsert(whole((1, 1, "one", None)))
             pause = store.pause("create", WAL)
             first = pool.submit(writer.upsert, whole((1, 2, "two", None)))
             pause.wait_until_reached()
-            second = pool.submit(writer.upsert, some(id=[1], b=["zwei"]), partial=True)
-            while len(writer._regions.all()[0]._log_queue) < 1:
-                pass
+            second = writer.upsert(some(id=[1], b=["zwei"]), partial=True, wait=False)
             pause.release()
             first.result()
-            second.result()
+            second.wait()
             assert content(writer) == {1: (2, "zwei", None)}
 
     def test_it_fails_with_the_write_it_builds_on(
         self, faults: FaultyStores, table: memwal.Table
     ) -> None:
         store = faults.of(table.location)
-        with table.writer() as writer, ThreadPoolExecutor(2) as pool:
+        with table.writer() as writer, ThreadPoolExecutor(1) as pool:
             writer.upsert(whole((1, 1, "one", None)))
             rule = store.fail("create", WAL, StoreFullError("full"))
             pause, fail = Pause(), rule.act
             rule.act = lambda: (pause.stand(), fail())  # type: ignore[func-returns-value]
             first = pool.submit(writer.upsert, whole((1, 2, "two", None)))
             pause.wait_until_reached()
-            second = pool.submit(writer.upsert, some(id=[1], b=["zwei"]), partial=True)
-            while len(writer._regions.all()[0]._log_queue) < 1:
-                pass
+            second = writer.upsert(some(id=[1], b=["zwei"]), partial=True, wait=False)
             pause.release()
             with pytest.raises(StoreFullError):
                 first.result()
             with pytest.raises(StoreFullError):
-                second.result()
+                second.wait()
             assert content(writer) == {1: (1, "one", None)}
             writer.upsert(some(id=[1], b=["zwei"]), partial=True)
             assert content(writer) == {1: (1, "zwei", None)}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.faulty_store import FaultyStore
+from support.faulty_store import FaultyStore, skip_waits
 
 from memwal.errors import StoreAccessError
 from memwal.storage.open import open_store
@@ -82,7 +82,7 @@ def test_reads_side_by_side(store: FaultyStore) -> None:
 
 
 def test_tries_again_what_failed(store: FaultyStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tenacity.nap.time.sleep", lambda seconds: None)
+    skip_waits(monkeypatch)
     store.fail("get", times=4)
 
     assert list(read_ahead(store, objects(1), max_bytes=1)) == [b"1"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -238,15 +237,11 @@ class TestBehindACollector:
         before = manifest(table)
         store = quick_faults.of(table.location)
         pause = store.pause("get", "*/version_hint.json", skip=1)
-        with ThreadPoolExecutor(1) as pool:
-            rebuilding = pool.submit(rebuild, table, lost)
-            pause.wait_until_reached(rebuilding)
+        with pause.holding(rebuild, table, lost) as rebuilding:
             assert len(region_folders(table)) == 2
             collect(table, 2 * DAY)
             assert len(region_folders(table)) == 1
-            pause.release()
-            with pytest.raises(StoreUnavailableError, match="rebuild it again"):
-                rebuilding.result()
+        assert isinstance(rebuilding.exception(), StoreUnavailableError)
         assert manifest(table).flushed == before.flushed
         assert rebuild(table, lost)
         assert state(table) == {1: 1, 2: 2}
@@ -257,12 +252,9 @@ class TestBehindACollector:
         flush(table, {1: 1}, {2: 2})
         lost = lose(table, 1)
         pause = quick_faults.of(table.location).pause("create", REGION_MANIFEST)
-        with ThreadPoolExecutor(1) as pool:
-            rebuilding = pool.submit(rebuild, table, lost)
-            pause.wait_until_reached(rebuilding)
+        with pause.holding(rebuild, table, lost) as rebuilding:
             collect(table, 2 * DAY)
-            pause.release()
-            assert rebuilding.result()
+        assert rebuilding.result()
         assert named(table, 1).path not in region_folders(table)
         assert rebuild(table, named(table, 1))
         assert state(table) == {1: 1, 2: 2}
@@ -271,9 +263,11 @@ class TestBehindACollector:
 class TestRefusals:
     """Nothing is changed."""
 
-    def refuse(self, table: memwal.Table, lost: FlushedGeneration, match: str) -> None:
+    def refuse(
+        self, table: memwal.Table, lost: FlushedGeneration, number: int | None = None
+    ) -> None:
         before = manifest(table), region_folders(table)
-        with pytest.raises(CorruptDataError, match=match):
+        with pytest.raises(CorruptDataError, match=None if number is None else rf"\b{number}\b"):
             rebuild(table, lost)
         assert (manifest(table), region_folders(table)) == before
 
@@ -285,7 +279,7 @@ class TestRefusals:
     def test_an_entry_is_missing(self, table: memwal.Table, lost: FlushedGeneration) -> None:
         _, last = bounds(table, 2)
         (folder(table) / wal_key(REGION, last)).unlink()
-        self.refuse(table, lost, f"entry {last} of the log is missing")
+        self.refuse(table, lost, last)
 
     @pytest.mark.parametrize("which", [0, 1, 2])
     def test_an_entry_is_damaged(self, table: memwal.Table, which: int) -> None:
@@ -297,7 +291,7 @@ class TestRefusals:
         (damaged,) = [p for p, e in log(table).items() if rows({which: which}) in contents(e)]
         path = folder(table) / wal_key(REGION, damaged)
         path.write_bytes(path.read_bytes()[:-9])
-        self.refuse(table, lose(table, 1), f"entry {damaged} of the log cannot be read")
+        self.refuse(table, lose(table, 1), damaged)
 
     def test_entries_of_other_generations_may_be_gone(
         self, table: memwal.Table, lost: FlushedGeneration
@@ -318,7 +312,7 @@ class TestRefusals:
                 latest, flushed=tuple(wrong if f == lost else f for f in latest.flushed)
             )
         )
-        self.refuse(table, wrong, "have 2 rows, and the manifest says 7")
+        self.refuse(table, wrong, 7)
 
     def test_the_manifest_does_not_count(
         self, table: memwal.Table, lost: FlushedGeneration
@@ -339,7 +333,7 @@ class TestRefusals:
         flushed = next(v for v in manifest_versions(table) if 2 in numbers(table, v))
         for version in [flushed] if gap else range(1, flushed):
             (folder(table) / manifest_key(REGION, version)).unlink()
-        self.refuse(table, lost, "which part of the log")
+        self.refuse(table, lost)
 
     def test_a_generation_that_nobody_names(self, table: memwal.Table) -> None:
         flush(table, {1: 1})

