@@ -163,13 +163,11 @@ class TestAtTheSameTime:
     ) -> None:
         """One that is queued but not in the log when the partial one gets its place."""
         store = faults.of(table.location)
-        with table.writer() as writer, ThreadPoolExecutor(1) as pool:
+        with table.writer() as writer:
             writer.upsert(whole((1, 1, "one", None)))
             pause = store.pause("create", WAL)
-            first = pool.submit(writer.upsert, whole((1, 2, "two", None)))
-            pause.wait_until_reached()
-            second = writer.upsert(some(id=[1], b=["zwei"]), partial=True, wait=False)
-            pause.release()
+            with pause.holding(writer.upsert, whole((1, 2, "two", None))) as first:
+                second = writer.upsert(some(id=[1], b=["zwei"]), partial=True, wait=False)
             first.result()
             second.wait()
             assert content(writer) == {1: (2, "zwei", None)}
@@ -178,15 +176,17 @@ class TestAtTheSameTime:
         self, faults: FaultyStores, table: memwal.Table
     ) -> None:
         store = faults.of(table.location)
-        with table.writer() as writer, ThreadPoolExecutor(1) as pool:
+        with table.writer() as writer:
             writer.upsert(whole((1, 1, "one", None)))
-            rule = store.fail("create", WAL, StoreFullError("full"))
-            pause, fail = Pause(), rule.act
-            rule.act = lambda: (pause.stand(), fail())  # type: ignore[func-returns-value]
-            first = pool.submit(writer.upsert, whole((1, 2, "two", None)))
-            pause.wait_until_reached()
-            second = writer.upsert(some(id=[1], b=["zwei"]), partial=True, wait=False)
-            pause.release()
+            pause = Pause()
+
+            def stand_and_fail() -> None:
+                pause.stand()
+                raise StoreFullError("full")
+
+            store.act("create", stand_and_fail, key=WAL)
+            with pause.holding(writer.upsert, whole((1, 2, "two", None))) as first:
+                second = writer.upsert(some(id=[1], b=["zwei"]), partial=True, wait=False)
             with pytest.raises(StoreFullError):
                 first.result()
             with pytest.raises(StoreFullError):
@@ -196,29 +196,22 @@ class TestAtTheSameTime:
             assert content(writer) == {1: (1, "zwei", None)}
 
     def test_flushes_while_a_row_is_looked_up_lose_nothing(
-        self, faults: FaultyStores, table: memwal.Table, monkeypatch: pytest.MonkeyPatch
+        self, faults: FaultyStores, table: memwal.Table
     ) -> None:
         """What was written since the lookup may have left memory: then it is looked up again."""
-        from memwal.writer import completion
-
+        store = faults.of(table.location)
         with table.writer() as writer:
             writer.upsert(whole((1, 1, "one", None)))
             writer.flush()
-            found = completion.stored_rows
-            calls = 0
 
-            def slow(*args: Any) -> pa.Table:
-                nonlocal calls
-                calls += 1
-                rows = found(*args)
-                if calls == 1:
-                    writer.upsert(whole((1, 2, "two", None)))
-                    writer.flush()
-                return rows
+            def flush_another() -> None:
+                writer.upsert(whole((1, 2, "two", None)))
+                writer.flush()
 
-            monkeypatch.setattr(completion, "stored_rows", slow)
+            # By then the lookup has decided to read the first generation, and no other.
+            rule = store.act("get", flush_another, key="*_gen_1/bloom_filter.bin", after=True)
             writer.upsert(some(id=[1], b=["zwei"]), partial=True)
-            assert calls == 2
+            assert rule.hits == 1
             assert content(writer) == {1: (2, "zwei", None)}
 
 

@@ -86,6 +86,8 @@ class TestColumnsBesideTheKey:
             writer.delete(self.rows((2, 1, 0), (3, 2, 0)).select(["at", "id"]))
             assert sorted(writer.scan().to_table().column("id").to_pylist()) == [1, 4]
             with pytest.raises(InvalidInputError, match=r"\bat\b"):
+                writer.delete(pa.table({"id": [1]}))
+            with pytest.raises(InvalidInputError):
                 writer.delete(pa.array([1]))
         assert sorted(table.scan().to_table().column("id").to_pylist()) == [1, 4]
 
