@@ -23,9 +23,9 @@ import pytest
 import tenacity.nap
 
 from memwal.errors import MemWalError, ObjectExistsError, StoreUnavailableError
-from memwal.storage import location
 from memwal.storage.base import Data, ObjectInfo, ObjectStore
 from memwal.storage.location import TableLocation
+from memwal.storage.open import open_store
 
 Answer = TypeVar("Answer")
 
@@ -376,13 +376,13 @@ class FaultyStores:
     def __init__(
         self, monkeypatch: pytest.MonkeyPatch, *, durable: bool = True, remote: bool = False
     ) -> None:
-        self._open = location._shared_store
+        self._open = TableLocation.store.__get__
         self._stores: dict[TableLocation, FaultyStore] = {}
         self._lock = threading.Lock()
         self._durable = durable
         self._remote = remote
-        monkeypatch.setattr(location, "_shared_store", self.of)
-        monkeypatch.setattr(location, "_shared_store_without_fsync", self.of)
+        for name in ("store", "store_without_fsync"):
+            monkeypatch.setattr(TableLocation, name, property(self.of))
 
     def of(self, table: TableLocation) -> FaultyStore:
         """The store of a table."""
@@ -392,7 +392,7 @@ class FaultyStores:
                 inner = (
                     self._open(table)
                     if self._durable
-                    else location.open_store(table.uri, table.storage_options, durable=False)
+                    else open_store(table.uri, table.storage_options, durable=False)
                 )
                 found = self._stores[table] = FaultyStore(inner)
                 if self._remote:

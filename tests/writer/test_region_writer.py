@@ -95,8 +95,9 @@ class Clock:
         return boot_seconds() + self.ahead
 
     def writer(self, table: memwal.Table) -> TableWriter:
-        """Open a writer that goes by this clock."""
-        return TableWriter(table.base(), options=WriterOptions(), clock=self)
+        """Open a writer that goes by this clock, and not by how long the test takes."""
+        options = WriterOptions(epoch_check_interval=3600)
+        return TableWriter(table.base(), options=options, clock=self)
 
 
 def wait_until_queued(writer: TableWriter, writes: int) -> None:
@@ -421,10 +422,21 @@ class TestFencing:
         assert state(first) == {1: 11, 2: 2}
 
 
-@pytest.mark.parametrize(
+LOCAL_AND_REMOTE = pytest.mark.parametrize(
     "remote",
     [pytest.param(False, id="local"), pytest.param(True, id="remote", marks=pytest.mark.slow)],
 )
+# By default every third request, another third in each test.
+REQUESTS = pytest.mark.parametrize(
+    ("remote", "stride"),
+    [
+        pytest.param(False, 3, id="local"),
+        pytest.param(False, 1, id="local-every-request", marks=pytest.mark.slow),
+        pytest.param(True, 1, id="remote", marks=pytest.mark.slow),
+    ],
+)
+
+
 class TestPauseBeyondTheGracePeriod:
     """A process sleeps at any request; meanwhile everything it knows of is trimmed.
 
@@ -470,6 +482,9 @@ class TestPauseBeyondTheGracePeriod:
         prepare: Callable[[memwal.Table, Clock], Callable[[], object]],
         expected: dict[int, int | None],
         acknowledged: dict[int, int | None],
+        *,
+        stride: int = 1,
+        first: int = 0,
     ) -> None:
         table, store, clock = setting()
         call = prepare(table, clock)
@@ -477,7 +492,8 @@ class TestPauseBeyondTheGracePeriod:
         call()
         steps = len(store.calls)
         assert steps >= 1
-        for step, after in [(0, False), *((step, True) for step in range(steps))]:
+        moments = [(0, False), *((step, True) for step in range(steps))]
+        for step, after in moments[first % stride :: stride]:
             table, store, clock = setting()
             call = prepare(table, clock)
 
@@ -496,6 +512,7 @@ class TestPauseBeyondTheGracePeriod:
             table.merge()
             assert state(table) == found
 
+    @LOCAL_AND_REMOTE
     def test_in_an_append(
         self, setting: Callable[[], tuple[memwal.Table, FaultyStore, Clock]]
     ) -> None:
@@ -506,6 +523,7 @@ class TestPauseBeyondTheGracePeriod:
 
         self._each_step(setting, prepare, {1: 1}, {2: 2})
 
+    @LOCAL_AND_REMOTE
     def test_between_two_appends(
         self, setting: Callable[[], tuple[memwal.Table, FaultyStore, Clock]]
     ) -> None:
@@ -520,8 +538,9 @@ class TestPauseBeyondTheGracePeriod:
 
         assert {1: 1, **self.EXPECTED}.items() <= reclaimed(table).items()
 
+    @REQUESTS
     def test_in_a_claim(
-        self, setting: Callable[[], tuple[memwal.Table, FaultyStore, Clock]]
+        self, setting: Callable[[], tuple[memwal.Table, FaultyStore, Clock]], stride: int
     ) -> None:
         def prepare(table: memwal.Table, clock: Clock) -> Callable[[], object]:
             first = table.writer()
@@ -531,20 +550,22 @@ class TestPauseBeyondTheGracePeriod:
             first.abort()
             return lambda: clock.writer(table).upsert(rows({3: 3}))
 
-        self._each_step(setting, prepare, {1: 1, 2: 2}, {3: 3})
+        self._each_step(setting, prepare, {1: 1, 2: 2}, {3: 3}, stride=stride)
 
+    @REQUESTS
     def test_in_a_flush(
-        self, setting: Callable[[], tuple[memwal.Table, FaultyStore, Clock]]
+        self, setting: Callable[[], tuple[memwal.Table, FaultyStore, Clock]], stride: int
     ) -> None:
         def prepare(table: memwal.Table, clock: Clock) -> Callable[[], object]:
             writer = clock.writer(table)
             writer.upsert(rows({1: 1, 2: 2}))
             return writer.flush
 
-        self._each_step(setting, prepare, {1: 1, 2: 2}, {})
+        self._each_step(setting, prepare, {1: 1, 2: 2}, {}, stride=stride, first=1)
 
+    @REQUESTS
     def test_in_a_flush_of_the_second_generation(
-        self, setting: Callable[[], tuple[memwal.Table, FaultyStore, Clock]]
+        self, setting: Callable[[], tuple[memwal.Table, FaultyStore, Clock]], stride: int
     ) -> None:
         def prepare(table: memwal.Table, clock: Clock) -> Callable[[], object]:
             writer = clock.writer(table)
@@ -553,7 +574,7 @@ class TestPauseBeyondTheGracePeriod:
             writer.upsert(rows({2: 2}))
             return writer.flush
 
-        self._each_step(setting, prepare, {1: 1, 2: 2}, {})
+        self._each_step(setting, prepare, {1: 1, 2: 2}, {}, stride=stride, first=2)
 
 
 class TestReplay:

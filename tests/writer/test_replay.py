@@ -522,7 +522,9 @@ MEMORY = 96 << 20
 """Budget, what is read ahead, keys of 16 bytes twice over, and what allocators keep."""
 
 
-@pytest.mark.parametrize(("generations", "rows_per_entry"), [(1, 5000), (8, 500)])
+@pytest.mark.parametrize(
+    ("generations", "rows_per_entry"), [pytest.param(1, 5000, marks=pytest.mark.slow), (8, 500)]
+)
 def test_memory_does_not_grow_with_the_log(
     tmp_path: Path, generations: int, rows_per_entry: int
 ) -> None:

@@ -21,9 +21,26 @@ pytestmark = pytest.mark.usefixtures("quick_faults")
 SOME = {column.name: column for column in STORED}
 
 
-@pytest.mark.parametrize("column", STORED, ids=str)
+def test_columns_of_every_type_side_by_side(make_table: MakeTable) -> None:
+    # Of large values one column is enough, and has its own test.
+    side_by_side = [column for column in STORED if column.name != "large-values"]
+    count = max(len(column.values) for column in side_by_side)
+    columns = {
+        column.name: pa.concat_arrays([column.values] * count).slice(0, count)
+        for column in side_by_side
+    }
+    schema = pa.schema(
+        [
+            pa.field("id", pa.int64(), nullable=False),
+            *(column.field.with_name(column.name) for column in side_by_side),
+        ]
+    )
+    check_rows(make_table, pa.table({"id": pa.array(range(count)), **columns}, schema=schema))
+
+
+@pytest.mark.parametrize("column", sampled(STORED, lambda c: c.name in (*TYPICAL, "large-values")))
 def test_a_column(make_table: MakeTable, column: Column) -> None:
-    check_column(make_table, column, nullable=True)
+    check_rows(make_table, column.rows())
 
 
 @pytest.mark.parametrize(
@@ -31,41 +48,50 @@ def test_a_column(make_table: MakeTable, column: Column) -> None:
 )
 def test_a_column_that_takes_no_nulls(make_table: MakeTable, column: Column) -> None:
     """A deleted row has nulls in it all the same."""
-    check_column(make_table, column, nullable=False)
+    check_rows(make_table, column.rows(nullable=False))
 
 
-def check_column(make_table: MakeTable, column: Column, *, nullable: bool) -> None:
+def shown_rows(rows: pa.Table) -> dict[int, dict[str, str]]:
+    """As ``shown``, of all columns."""
+    found = {
+        row.pop("id"): {name: repr(value) for name, value in row.items()}
+        for row in rows.to_pylist()
+    }
+    assert len(found) == rows.num_rows
+    return found
+
+
+def check_rows(make_table: MakeTable, data: pa.Table) -> None:
     """Upserted, read, replayed, flushed, overwritten, deleted and merged."""
-    data = column.rows(nullable=nullable)
-    wanted = shown(data)
-    table = make_table(column.schema(nullable=nullable))
-    stored = table.schema.field("v").type
+    wanted = shown_rows(data)
+    table = make_table(data.schema)
+    stored = table.schema
 
     writer = table.writer()
     writer.upsert(data)
-    assert shown(writer.scan().to_table()) == wanted
-    assert shown(writer.lookup(data.column("id"))) == wanted
+    assert shown_rows(writer.scan().to_table()) == wanted
+    assert shown_rows(writer.lookup(data.column("id"))) == wanted
     writer.abort()
 
     with table.writer() as writer:
         writer.claim()
-        assert shown(writer.scan().to_table()) == wanted
+        assert shown_rows(writer.scan().to_table()) == wanted
         writer.flush()
-        assert shown(table.scan().to_table()) == wanted
-        assert shown(table.lookup(data.column("id"))) == wanted
-        assert table.scan().to_table().schema.field("v").type == stored
+        assert shown_rows(table.scan().to_table()) == wanted
+        assert shown_rows(table.lookup(data.column("id"))) == wanted
+        assert table.scan().to_table().schema.types == stored.types
         # The first row again, with the last value; and the second one goes.
         again = data.slice(data.num_rows - 1).set_column(0, data.schema.field(0), pa.array([0]))
         writer.upsert(again)
         writer.delete(pa.array([1]))
         wanted = {**wanted, 0: wanted[data.num_rows - 1]}
         wanted.pop(1)
-        assert shown(writer.scan().to_table()) == wanted
-    assert shown(table.scan().to_table()) == wanted
+        assert shown_rows(writer.scan().to_table()) == wanted
+    assert shown_rows(table.scan().to_table()) == wanted
     assert table.merge().problems == ()
-    assert shown(table.scan().to_table()) == wanted
-    assert shown(table.base().dataset.to_table()) == wanted
-    assert shown(table.lookup(data.column("id"))) == wanted
+    assert shown_rows(table.scan().to_table()) == wanted
+    assert shown_rows(table.base().dataset.to_table()) == wanted
+    assert shown_rows(table.lookup(data.column("id"))) == wanted
 
 
 @pytest.mark.parametrize("column", sampled(STORED, lambda c: c.name in TYPICAL))
@@ -326,21 +352,28 @@ class TestUnusualData:
         table.merge()
         assert table.scan().to_table().sort_by("id").to_pylist() == found.to_pylist()
 
-    @pytest.mark.parametrize("name", ["a b", '"', "é", "Select", "A", "'", "-", "%s", "a" * 300])
-    def test_names_of_columns(self, make_table: MakeTable, name: str) -> None:
+    def test_names_of_columns(self, make_table: MakeTable) -> None:
+        names = ["a b", '"', "é", "Select", "A", "'", "-", "%s", "a" * 300]
         schema = pa.schema(
-            [pa.field("id", pa.int64(), nullable=False), (name, pa.int64()), ("a", pa.int64())]
+            [
+                pa.field("id", pa.int64(), nullable=False),
+                *((name, pa.int64()) for name in names),
+                ("a", pa.int64()),
+            ]
         )
         table = make_table(schema)
-        data = pa.table([[1, 2], [1, 2], [3, 4]], schema=schema)
+        values = {name: [number, 100 + number] for number, name in enumerate(names)}
+        data = pa.table({"id": [1, 2], **values, "a": [-1, -2]}, schema=schema)
         with table.writer() as writer:
             writer.upsert(data)
             assert writer.scan().to_table().to_pylist() == data.to_pylist()
             writer.upsert(data.select(["id", "a"]).slice(1), partial=True)
-        assert table.scan(columns=[name]).to_table().column(name).to_pylist() == [1, 2]
+        for name in names:
+            assert table.scan(columns=[name]).to_table().to_pydict() == {name: values[name]}
         table.merge()
         assert table.scan().to_table().sort_by("id").to_pylist() == data.to_pylist()
-        assert table.lookup(pa.array([2])).column(name).to_pylist() == [2]
+        for name in names:
+            assert table.lookup(pa.array([2])).column(name).to_pylist() == values[name][1:]
 
     @pytest.mark.parametrize("name", ["`", "a`b", "", "a.b"])
     def test_names_that_lance_cannot_read(self, make_table: MakeTable, name: str) -> None:
