@@ -155,9 +155,8 @@ class TestRows:
         flush(table, {1: 1}, {2: 2})
         assert check_each(table) == check_each(table) == 2
 
-    @pytest.mark.parametrize("seed", range(3))
-    def test_of_a_random_history(self, table: memwal.Table, seed: int) -> None:
-        play(table, random.Random(seed))
+    def test_of_a_random_history(self, table: memwal.Table) -> None:
+        play(table, random.Random(1))
 
     @pytest.mark.slow
     @pytest.mark.parametrize("seed", range(100, 160))
