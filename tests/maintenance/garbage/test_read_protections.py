@@ -46,7 +46,7 @@ class TestHolding:
         first, second = decided(table, HOURS, Kind.GENERATION)
         assert (first.goes, second.goes) == (True, False)
         assert second.reason is Reason.READ
-        assert second.words == f"a read of version {read.version} needs it"
+        assert str(read.version) in second.words
         collect(table, 2 * HOURS)
         assert generations(table) == [2]
         assert len(region_folders(table)) == 1
