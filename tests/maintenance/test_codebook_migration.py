@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from support import native
-from support.faulty_store import Killed
+from support.deaths import die_at_commit
+from support.faulty_store import TABLE_MANIFEST, FaultyStore, FaultyStores, Killed
 from support.indexed import DIMENSION, SCHEMA, VECTOR, create_index, indexed_table, models, rows
 from support.tables import REGION
 
 import memwal
-from memwal.errors import ConflictError, InvalidInputError, TableSetupError
-from memwal.maintenance import codebook_migration
+from memwal.errors import ConflictError, InvalidInputError, MemWalError, TableSetupError
 from memwal.maintenance.codebook_migration import (
     abort_migration,
     finish_migration,
@@ -230,42 +231,37 @@ def test_what_cannot_be_migrated_is_refused(table: memwal.Table) -> None:
     assert index_names(table.base()) == {"id_idx", "idx", "beside"}
 
 
-def _killed_steps(
-    monkeypatch: pytest.MonkeyPatch, step: Any, table: memwal.Table, *names: str
-) -> None:
+def _killed_steps(store: FaultyStore, step: Any, table: memwal.Table, *, commits: int) -> None:
     """Run a step again and again, killed before and after each of its commits in turn."""
-    for name in names:
-        for before in (True, False):
-            real = getattr(codebook_migration, name)
-
-            def dying(*args: Any, real: Any = real, before: bool = before, **options: Any) -> Any:
-                if not before:
-                    real(*args, **options)
-                raise Killed
-
-            with monkeypatch.context() as patch:
-                patch.setattr(codebook_migration, name, dying)
-                with pytest.raises(Killed):
-                    step(table.location, "idx")
+    for _ in range(commits):
+        for after in (False, True):
+            store.clear()
+            die_at_commit(store, after=after)
+            with pytest.raises((Killed, MemWalError)):
+                step(table.location, "idx")
+            assert store.count("create", TABLE_MANIFEST) == 1
+            store.clear()
             check_search(table)
+    store.clear()
     step(table.location, "idx")
+    assert store.count("create", TABLE_MANIFEST) == 0
 
 
 @pytest.mark.parametrize("end", ["finished", "not started"])
 def test_a_migration_that_dies_anywhere_goes_on(
-    table: memwal.Table, monkeypatch: pytest.MonkeyPatch, end: str
+    faults: FaultyStores, table: memwal.Table, end: str
 ) -> None:
     flush(table, 600, 20)
     table.merge()
-    commit, update = "commit_durably", "update_details"
-    _killed_steps(monkeypatch, start_migration, table, commit, update)
+    store = faults.of(table.location)
+    _killed_steps(store, start_migration, table, commits=2)
     table.build_indexes()
     collect(table)
     if end == "finished":
-        _killed_steps(monkeypatch, switch_migration, table, update)
-        _killed_steps(monkeypatch, finish_migration, table, update, commit)
+        _killed_steps(store, switch_migration, table, commits=1)
+        _killed_steps(store, finish_migration, table, commits=2)
     else:
-        _killed_steps(monkeypatch, abort_migration, table, update, commit)
+        _killed_steps(store, abort_migration, table, commits=2)
 
     status = migration_status(table.location, "idx")
 
@@ -290,22 +286,18 @@ def test_an_open_writer_notices(table: memwal.Table) -> None:
     check_search(table)
 
 
-def test_a_merge_while_it_finishes_is_noticed(
-    table: memwal.Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_merge_while_it_finishes_is_noticed(faults: FaultyStores, table: memwal.Table) -> None:
     start_migration(table.location, "idx")
     switch_migration(table.location, "idx")
     flush(table, 600, 20)
-    real = codebook_migration.update_details
-
-    def late(*args: Any, **options: Any) -> Any:
+    pause = faults.of(table.location).pause("create", TABLE_MANIFEST)
+    with ThreadPoolExecutor(1) as pool:
+        finishing = pool.submit(finish_migration, table.location, "idx")
+        assert pause.wait_until_reached(finishing)
         table.merge()
-        return real(*args, **options)
-
-    monkeypatch.setattr(codebook_migration, "update_details", late)
-
-    with pytest.raises(ConflictError):
-        finish_migration(table.location, "idx")
+        pause.release()
+        with pytest.raises(ConflictError):
+            finishing.result()
 
     assert maintained(table) == ("id_idx", NEW, "idx")
 

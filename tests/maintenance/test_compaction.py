@@ -9,6 +9,7 @@ from typing import Any
 
 import lance
 import pytest
+from support.faulty_store import TABLE_MANIFEST, FaultyStores, Killed
 from support.tables import MakeTable, base_state, folder, keys, numbered, rows
 
 import memwal
@@ -17,6 +18,7 @@ from memwal.maintenance import compaction
 from memwal.maintenance.compaction import compact, small_fragments
 from memwal.maintenance.index_build import build_indexes, covers
 from memwal.maintenance.merge import merge
+from memwal.maintenance.results import JobResult
 
 
 @pytest.fixture
@@ -105,49 +107,47 @@ def test_small_commits_do_it_piece_by_piece(indexed: memwal.Table) -> None:
     assert base_state(indexed) == expected
 
 
-def test_a_process_that_dies_before_its_commit_has_changed_nothing(
-    indexed: memwal.Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_dies_before_its_commit_has_changed_nothing(indexed: memwal.Table) -> None:
     expected = fragmented(indexed)
 
-    class Killed(BaseException):
-        pass
-
-    def die(*args: Any) -> bool:
+    def die() -> None:
         raise Killed
 
-    with monkeypatch.context() as patched:
-        patched.setattr(compaction, "_commit", die)
-        with pytest.raises(Killed):
-            indexed.compact()
+    with pytest.raises(Killed):
+        compact(indexed.location, guard=die)
     assert base_state(indexed) == expected
     assert indexed.compact().commits == 1
     assert base_state(indexed) == expected
 
 
 def test_a_merge_in_between_is_kept_and_the_rest_is_tried_again(
-    indexed: memwal.Table, monkeypatch: pytest.MonkeyPatch
+    faults: FaultyStores, indexed: memwal.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = fragmented(indexed)
     with indexed.writer() as writer:
         writer.upsert(rows({5: 500}))
         writer.delete(keys(7))
         writer.flush()
-    real = compaction._commit
-    tries: list[bool] = []
+    store = faults.of(indexed.location)
+    guards = itertools.count()
+    merges: list[JobResult] = []
 
-    def crowded(*args: Any) -> bool:
-        if not tries:
-            merge(indexed.location)
-        tries.append(real(*args))
-        return tries[-1]
+    def arrange() -> None:
+        if next(guards) == 0:
+            # After the last look at the fragments, which is the next to read the base table.
+            store.act(
+                "get",
+                lambda: merges.append(merge(indexed.location)),
+                key=TABLE_MANIFEST,
+                after=True,
+            )
 
-    monkeypatch.setattr(compaction, "_commit", crowded)
-    monkeypatch.setattr(compaction.time, "sleep", lambda seconds: None)
-    result = indexed.compact()
+    monkeypatch.setattr(compaction, "_CONFLICT_WAIT_SECONDS", 0)
+    result = compact(indexed.location, guard=arrange)
 
-    assert tries[0] is False
-    assert tries[-1] is True
+    assert [merged.commits for merged in merges] == [2]
+    assert result.figures["rewrites_lost"] == 1
+    assert result.commits > 0
     assert result.problems == ()
     assert stored_data(indexed) == named_data(indexed)
     expected.update({5: 500})
@@ -155,25 +155,18 @@ def test_a_merge_in_between_is_kept_and_the_rest_is_tried_again(
     assert base_state(indexed) == expected
 
 
-def test_a_merge_under_way_goes_on_after_a_compaction(
-    indexed: memwal.Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from memwal.maintenance import merge_commit as committing
-
+def test_a_merge_under_way_goes_on_after_a_compaction(indexed: memwal.Table) -> None:
     expected = fragmented(indexed)
     with indexed.writer() as writer:
         writer.upsert(rows({5: 500, 1000: 1}))
         writer.flush()
-    real = committing._upsert
     done: list[int] = []
 
-    def late(base: Any, source: Any) -> int:
+    def late() -> None:
         if not done:
             done.append(indexed.compact().commits)
-        return real(base, source)
 
-    monkeypatch.setattr(committing, "_upsert", late)
-    indexed.merge()
+    merge(indexed.location, guard=late)
 
     assert done == [1]
     assert base_state(indexed) == {**expected, 5: 500, 1000: 1}
@@ -239,19 +232,9 @@ def test_ends_beside_merges_that_never_do(indexed: memwal.Table, commit_bytes: i
     assert base_state(indexed) == {**expected, **dict.fromkeys(turns, 1)}
 
 
-def test_gives_up_where_others_never_stop(
-    indexed: memwal.Table, monkeypatch: pytest.MonkeyPatch
+def test_gives_up_where_others_never_stop_and_leaves_the_indexes_alone(
+    indexed: memwal.Table,
 ) -> None:
-    expected = fragmented(indexed)
-    monkeypatch.setattr(compaction, "_commit", lambda *args: False)
-    monkeypatch.setattr(compaction.time, "sleep", lambda seconds: None)
-    result = indexed.compact()
-    assert result.commits == 0
-    assert len(result.problems) == 1
-    assert base_state(indexed) == expected
-
-
-def test_a_rewrite_that_came_too_late_leaves_the_indexes_alone(indexed: memwal.Table) -> None:
     expected = fragmented(indexed)
     build_indexes(indexed.location)
     indices = folder(indexed) / "_indices"

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.faulty_store import Killed
+from support.deaths import die_at_commit
+from support.faulty_store import FaultyStores, Killed
 from support.indexed import (
     KINDS,
     SCALAR,
@@ -25,7 +26,7 @@ from support.indexed import (
 from support.tables import REGION, merged
 
 import memwal
-from memwal.errors import ConflictError, TableSetupError
+from memwal.errors import ConflictError, MemWalError, TableSetupError
 from memwal.maintenance import index_build
 from memwal.maintenance.index_build import build_indexes, caught_up
 from memwal.maintenance.index_parts import PartTask, commit_parts, maintained_index, run_part_task
@@ -181,24 +182,18 @@ def test_parts_that_always_meet_others_end_in_one_task(
 
 @pytest.mark.parametrize("committed", [False, True], ids=["before", "after"])
 def test_a_build_that_dies_is_repeated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, committed: bool
+    faults: FaultyStores, tmp_path: Path, committed: bool
 ) -> None:
     table = indexed_table(tmp_path, "IVF_PQ")
     backlog(table)
     before = models(table)
-    real = index_build.commit_parts
-
-    def die(*args: Any) -> None:
-        if committed:
-            real(*args)
-        raise Killed
-
-    monkeypatch.setattr(index_build, "commit_parts", die)
     version = table.base().version
-    with pytest.raises(Killed):
+    store = faults.of(table.location)
+    die_at_commit(store, after=committed)
+    with pytest.raises((Killed, MemWalError)):
         in_parts(table)
+    store.clear()
     assert table.base().version == version + committed
-    monkeypatch.undo()
 
     result = in_parts(table)
 

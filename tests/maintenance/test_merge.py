@@ -18,6 +18,7 @@ from uuid import UUID, uuid4
 import lance
 import pyarrow as pa
 import pytest
+from support.deaths import die_at_commit
 from support.faulty_store import TABLE_MANIFEST, FaultyStore, FaultyStores, Killed, Pause
 from support.tables import (
     REGION,
@@ -376,34 +377,26 @@ class TestDeath:
         guards = itertools.count()
         merge(table.location, commit_bytes=1, guard=lambda: next(guards) and None)
         commits = store.count("create", TABLE_MANIFEST)
-        deaths = [
-            *(("guard", False, number) for number in range(next(guards))),
-            *(("create", after, number) for number in range(commits) for after in (False, True)),
-        ]
-        check_merged(table, expected)
         # Two delete passes, and four marked commits.
-        assert len(deaths) == 6 + 2 * 6
-        for number, (operation, after, skip) in enumerate(deaths, start=1):
+        assert next(guards) == commits == 6
+        check_merged(table, expected)
+
+        def die() -> None:
+            raise Killed
+
+        for number in range(1, 2 * commits + 1):
             table, store = copy(number)
-            died: list[str] = []
-
-            def die(store: FaultyStore = store, died: list[str] = died) -> None:
-                died.append("here")
-                # Whatever of the process would go on gets nothing done any more.
-                store.kill("*", times=1 << 30)
-                raise Killed
-
+            commit, after = divmod(number - 1, 2)
             guard = None
-            if operation == "guard":
-                guard = at_call(skip, die)
+            if after:
+                die_at_commit(store, after=True, skip=commit)
             else:
-                store.act(operation, die, key=TABLE_MANIFEST, after=after, skip=skip)
+                guard = at_call(commit, die)
             with pytest.raises((Killed, MemWalError)):
                 merge(table.location, commit_bytes=1, guard=guard)
             store.clear()
 
-            assert died
-            assert state(table) == expected, f"died at {operation} {skip}, after: {after}"
+            assert state(table) == expected, f"died at commit {commit}, after it: {after == 1}"
             merge(table.location, commit_bytes=1)
             check_merged(table, expected)
 
