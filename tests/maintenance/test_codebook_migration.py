@@ -15,6 +15,7 @@ from support import native
 from support.deaths import die_at_commit
 from support.faulty_store import TABLE_MANIFEST, FaultyStore, FaultyStores, Killed
 from support.indexed import DIMENSION, SCHEMA, VECTOR, create_index, indexed_table, models, rows
+from support.some_kinds import some
 from support.tables import REGION
 
 import memwal
@@ -313,7 +314,7 @@ def test_the_order_survives_merges_and_builds(table: memwal.Table) -> None:
     assert maintained(table) == ("id_idx", NEW, "idx")
 
 
-@pytest.mark.parametrize("kind", VECTOR)
+@pytest.mark.parametrize("kind", some(VECTOR, "IVF_FLAT", "IVF_SQ", "IVF_HNSW_PQ"))
 def test_all_kinds_of_a_table_that_maintains_everything(tmp_path: Path, kind: str) -> None:
     table = indexed_table(tmp_path, kind)
     assert table.base().details.maintain_all_indexes

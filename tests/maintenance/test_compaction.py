@@ -9,6 +9,7 @@ from typing import Any
 
 import lance
 import pytest
+from lance.optimize import Compaction
 from support.faulty_store import TABLE_MANIFEST, FaultyStores, Killed
 from support.tables import MakeTable, base_state, folder, keys, numbered, rows
 
@@ -176,17 +177,13 @@ def test_a_commit_whose_answer_is_lost_is_done(
     indexed: memwal.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = fragmented(indexed)
-    real = compaction.Compaction.commit
+    real = Compaction.commit
 
-    class Deaf:
-        plan = staticmethod(compaction.Compaction.plan)
+    def commit(*args: Any) -> None:
+        real(*args)
+        raise OSError("connection reset")
 
-        @staticmethod
-        def commit(*args: Any) -> None:
-            real(*args)
-            raise OSError("connection reset")
-
-    monkeypatch.setattr(compaction, "Compaction", Deaf)
+    monkeypatch.setattr(Compaction, "commit", staticmethod(commit))
     result = indexed.compact()
 
     assert (result.commits, result.problems) == (1, ())
@@ -198,15 +195,11 @@ def test_a_commit_that_failed_is_not_done_because_the_old_fragments_are_gone(
 ) -> None:
     fragmented(indexed)
 
-    class Broken:
-        plan = staticmethod(compaction.Compaction.plan)
+    def commit(*args: Any) -> None:
+        indexed.base().dataset.delete("id >= 0")
+        raise OSError("the disk is broken")
 
-        @staticmethod
-        def commit(*args: Any) -> None:
-            indexed.base().dataset.delete("id >= 0")
-            raise OSError("the disk is broken")
-
-    monkeypatch.setattr(compaction, "Compaction", Broken)
+    monkeypatch.setattr(Compaction, "commit", staticmethod(commit))
 
     with pytest.raises(StoreUnavailableError):
         indexed.compact()
@@ -316,22 +309,18 @@ def test_a_commit_that_landed_and_was_replaced_since_loses_nothing(
 ) -> None:
     """The answer is a conflict with itself, and by then another compaction has replaced it."""
     expected = fragmented(indexed)
-    real = compaction.Compaction.commit
+    real = Compaction.commit
     done: list[int] = []
 
-    class Late:
-        plan = staticmethod(compaction.Compaction.plan)
-
-        @staticmethod
-        def commit(*args: Any) -> None:
-            real(*args)
-            indexed.base().dataset.delete("id = 11")
-            indexed.base().dataset.optimize.compact_files(materialize_deletions_threshold=0.0)
-            done.append(1)
-            raise OSError("Retryable commit conflict for version 3: concurrent transaction Rewrite")
+    def commit(*args: Any) -> None:
+        real(*args)
+        indexed.base().dataset.delete("id = 11")
+        indexed.base().dataset.optimize.compact_files(materialize_deletions_threshold=0.0)
+        done.append(1)
+        raise OSError("Retryable commit conflict for version 3: concurrent transaction Rewrite")
 
     with monkeypatch.context() as patched:
-        patched.setattr(compaction, "Compaction", Late)
+        patched.setattr(Compaction, "commit", staticmethod(commit))
         result = compact(indexed.location)
 
     assert (done, result.commits, result.problems) == ([1], 1, ())

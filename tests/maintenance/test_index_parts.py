@@ -23,6 +23,7 @@ from support.indexed import (
     rows,
     segments,
 )
+from support.some_kinds import some
 from support.tables import REGION, merged
 
 import memwal
@@ -85,7 +86,10 @@ def test_parts_answer_as_one_build_does(tmp_path: Path, kind: str) -> None:
         assert expected[0]
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in UNDIVIDED])
+@pytest.mark.parametrize(
+    "kind",
+    some([k for k in KINDS if k not in UNDIVIDED], "BTREE", "INVERTED", "IVF_PQ", "IVF_HNSW_FLAT"),
+)
 def test_parts_can_be_joined_with_the_rest_later(tmp_path: Path, kind: str) -> None:
     table = indexed_table(tmp_path, kind)
     backlog(table)

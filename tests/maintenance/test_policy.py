@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memwal.errors import InvalidInputError
@@ -36,6 +36,7 @@ def test_defaults_are_the_documented_ones() -> None:
     assert policy.gc_retention_seconds == 3600
 
 
+@settings(max_examples=30)
 @given(
     st.builds(
         Policy,
