@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.faulty_store import FaultyStores, skip_waits
+from support.faulty_store import REGION_MANIFEST, FaultyStores, Killed, skip_waits
 from support.native import collect_all, everything
 from support.tables import MakeTable, base_state, keys, rows, state
 
@@ -156,27 +156,26 @@ def test_writes_go_on_until_the_change(make_table: MakeTable) -> None:
     assert {key: found[key] for key in acknowledged} == acknowledged
 
 
-def pending(table: memwal.Table, monkeypatch: pytest.MonkeyPatch, spec: RegionSpec) -> None:
+def pending(faults: FaultyStores, table: memwal.Table, spec: RegionSpec) -> None:
     """Leave a table as a process does that died after it had announced the spec."""
-    with monkeypatch.context() as patched:
-        patched.setattr("memwal.region_change._seal_all", _die)
-        with pytest.raises(KeyboardInterrupt):
-            add_region_spec(table.uri, spec)
-
-
-def _die(*_: Any) -> None:
-    raise KeyboardInterrupt
+    store = faults.of(table.location)
+    # The first region of the earlier spec is about to be claimed, to be sealed.
+    store.kill("create", REGION_MANIFEST, times=1 << 30)
+    with pytest.raises(Killed):
+        add_region_spec(table.uri, spec)
+    store.clear()
+    assert statuses(table).keys() == {1}
 
 
 class TestPending:
     def test_takes_no_writers_and_is_read_and_finished(
-        self, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
+        self, faults: FaultyStores, make_table: MakeTable
     ) -> None:
         table = make_table(buckets=2)
         writer = table.writer()
         writer.upsert(rows({1: 1, 2: 1}))
-        pending(table, monkeypatch, MANY)
-        with pytest.raises(TableSetupError, match="takes no writes"):
+        pending(faults, table, MANY)
+        with pytest.raises(TableSetupError):
             table.writer()
         # Regions that were claimed before go on until they are emptied.
         writer.upsert(rows({1: 2}))
@@ -184,33 +183,27 @@ class TestPending:
         assert state(table) == {1: 2, 2: 1}
         writer.upsert(rows({2: 2}))
         table.merge()
-        with pytest.raises(TableSetupError, match="on its way to another region spec"):
+        with pytest.raises(TableSetupError):
             add_region_spec(table.uri, RegionSpec.unsharded())
         add_region_spec(table.uri, MANY)
         assert table.region_spec() == (2, MANY)
         assert state(table) == {1: 2, 2: 2}
         writer.abort()
 
-    def test_is_not_put_in_force_before_all_is_merged(
-        self, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_is_not_put_in_force_before_all_is_merged(self, make_table: MakeTable) -> None:
         table = make_table(buckets=2)
         with table.writer() as writer:
             writer.upsert(rows({1: 1}))
-        with monkeypatch.context() as patched:
-            patched.setattr("memwal.region_change.merge", _merge_nothing)
-            with pytest.raises(ConflictError, match="not sealed and merged"):
-                add_region_spec(table.uri, MANY)
+        with pytest.raises(ConflictError):
+            add_region_spec(table.uri, MANY, run=_run_nothing)
         with pytest.raises(TableSetupError):
             table.writer()
         add_region_spec(table.uri, MANY)
         assert base_state(table) == {1: 1}
 
 
-def _merge_nothing(location: Any, **_: Any) -> Any:
-    from memwal.maintenance.results import JobResult
-
-    return JobResult(job="merge", table=location.uri, version=1)
+def _run_nothing(tasks: Any, function: Any) -> list[Any]:
+    return []
 
 
 @pytest.mark.parametrize("operation", ["create", "get", "list"])

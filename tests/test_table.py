@@ -169,8 +169,8 @@ def test_a_branch_is_refused(make_table: MakeTable) -> None:
     table.merge()
     side = table.base().dataset.create_branch("side")
 
-    with pytest.raises(TableSetupError, match="is the branch side of a table"):
+    with pytest.raises(TableSetupError, match="side"):
         memwal.open(side.uri)
-    with pytest.raises(TableSetupError, match="is the branch side of a table"):
+    with pytest.raises(TableSetupError, match="side"):
         memwal.Table(TableLocation(side.uri, {})).writer()
     assert state(memwal.open(table.uri)) == {1: 1}

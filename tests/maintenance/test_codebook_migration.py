@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from support import native
-from support.faulty_store import Killed
+from support.deaths import die_at_commit
+from support.faulty_store import TABLE_MANIFEST, FaultyStore, FaultyStores, Killed
 from support.indexed import DIMENSION, SCHEMA, VECTOR, create_index, indexed_table, models, rows
+from support.some_kinds import some
 from support.tables import REGION
 
 import memwal
-from memwal.errors import ConflictError, InvalidInputError, TableSetupError
-from memwal.maintenance import codebook_migration
+from memwal.errors import ConflictError, InvalidInputError, MemWalError, TableSetupError
 from memwal.maintenance.codebook_migration import (
     abort_migration,
     finish_migration,
@@ -91,7 +93,7 @@ def test_the_whole_of_it(table: memwal.Table) -> None:
     assert migration_status(table.location, "idx").lacking == ((REGION, 1),)
     table.merge()
     assert migration_status(table.location, "idx").missing is not None
-    with pytest.raises(ConflictError, match="has not caught up"):
+    with pytest.raises(ConflictError):
         switch_migration(table.location, "idx")
     check_search(table)
     table.build_indexes()
@@ -101,7 +103,7 @@ def test_the_whole_of_it(table: memwal.Table) -> None:
     assert status.step == "switched"
     assert maintained(table) == ("id_idx", NEW, "idx")
     assert status.missing is not None
-    with pytest.raises(ConflictError, match="1 stored generations of 1 regions"):
+    with pytest.raises(ConflictError):
         finish_migration(table.location, "idx")
     check_search(table)
     collect(table)
@@ -192,10 +194,10 @@ def test_abort_takes_everything_back(table: memwal.Table, switched: bool) -> Non
 
 def test_steps_that_come_too_early_are_refused(table: memwal.Table) -> None:
     for step in (switch_migration, finish_migration):
-        with pytest.raises(TableSetupError, match="not started"):
+        with pytest.raises(TableSetupError):
             step(table.location, "idx")
     start_migration(table.location, "idx")
-    with pytest.raises(ConflictError, match="prefer"):
+    with pytest.raises(ConflictError):
         finish_migration(table.location, "idx")
     switch_migration(table.location, "idx")
     finish_migration(table.location, "idx")
@@ -205,68 +207,62 @@ def test_steps_that_come_too_early_are_refused(table: memwal.Table) -> None:
 
 
 def test_what_cannot_be_migrated_is_refused(table: memwal.Table) -> None:
-    with pytest.raises(TableSetupError, match="no vector index"):
-        start_migration(table.location, "id_idx")
-    with pytest.raises(TableSetupError, match="no vector index"):
-        start_migration(table.location, "other")
-    with pytest.raises(TableSetupError, match="over something else"):
+    for name in ("id_idx", "other"):
+        with pytest.raises(TableSetupError, match=name):
+            start_migration(table.location, name)
+    with pytest.raises(TableSetupError, match="id_idx"):
         start_migration(table.location, "idx", new="id_idx")
     with pytest.raises(InvalidInputError):
         start_migration(table.location, "idx", new="idx")
-    with pytest.raises(TableSetupError, match="neither"):
+    with pytest.raises(TableSetupError):
         migration_status(table.location, "a", new="b")
     base = table.base()
     create_index(base.dataset, "IVF_FLAT", name="beside")
-    with pytest.raises(TableSetupError, match="not maintained"):
+    with pytest.raises(TableSetupError, match="beside"):
         start_migration(table.location, "beside")
     for wrong in (7, 16):
-        with pytest.raises(InvalidInputError, match="sub-vectors"):
+        with pytest.raises(InvalidInputError, match=str(wrong)):
             start_migration(table.location, "idx", num_sub_vectors=wrong)
     with table.writer() as writer:
         writer.delete(pa.array(range(600)))
     table.merge()
-    with pytest.raises(TableSetupError, match="no rows"):
+    with pytest.raises(TableSetupError):
         start_migration(table.location, "idx")
     assert maintained(table) == ("id_idx", "idx")
     assert index_names(table.base()) == {"id_idx", "idx", "beside"}
 
 
-def _killed_steps(
-    monkeypatch: pytest.MonkeyPatch, step: Any, table: memwal.Table, *names: str
-) -> None:
+def _killed_steps(store: FaultyStore, step: Any, table: memwal.Table, *, commits: int) -> None:
     """Run a step again and again, killed before and after each of its commits in turn."""
-    for name in names:
-        for before in (True, False):
-            real = getattr(codebook_migration, name)
-
-            def dying(*args: Any, real: Any = real, before: bool = before, **options: Any) -> Any:
-                if not before:
-                    real(*args, **options)
-                raise Killed
-
-            with monkeypatch.context() as patch:
-                patch.setattr(codebook_migration, name, dying)
-                with pytest.raises(Killed):
-                    step(table.location, "idx")
+    for _ in range(commits):
+        for after in (False, True):
+            store.clear()
+            die_at_commit(store, after=after)
+            with pytest.raises((Killed, MemWalError)):
+                step(table.location, "idx")
+            assert store.count("create", TABLE_MANIFEST) == 1
+            store.clear()
             check_search(table)
+    store.clear()
     step(table.location, "idx")
+    assert store.count("create", TABLE_MANIFEST) == 0
 
 
 @pytest.mark.parametrize("end", ["finished", "not started"])
 def test_a_migration_that_dies_anywhere_goes_on(
-    table: memwal.Table, monkeypatch: pytest.MonkeyPatch, end: str
+    faults: FaultyStores, table: memwal.Table, end: str
 ) -> None:
     flush(table, 600, 20)
     table.merge()
-    commit, update = "commit_durably", "update_details"
-    _killed_steps(monkeypatch, start_migration, table, commit, update)
+    store = faults.of(table.location)
+    _killed_steps(store, start_migration, table, commits=2)
     table.build_indexes()
     collect(table)
     if end == "finished":
-        _killed_steps(monkeypatch, switch_migration, table, update)
-        _killed_steps(monkeypatch, finish_migration, table, update, commit)
+        _killed_steps(store, switch_migration, table, commits=1)
+        _killed_steps(store, finish_migration, table, commits=2)
     else:
-        _killed_steps(monkeypatch, abort_migration, table, update, commit)
+        _killed_steps(store, abort_migration, table, commits=2)
 
     status = migration_status(table.location, "idx")
 
@@ -291,22 +287,18 @@ def test_an_open_writer_notices(table: memwal.Table) -> None:
     check_search(table)
 
 
-def test_a_merge_while_it_finishes_is_noticed(
-    table: memwal.Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_merge_while_it_finishes_is_noticed(faults: FaultyStores, table: memwal.Table) -> None:
     start_migration(table.location, "idx")
     switch_migration(table.location, "idx")
     flush(table, 600, 20)
-    real = codebook_migration.update_details
-
-    def late(*args: Any, **options: Any) -> Any:
+    pause = faults.of(table.location).pause("create", TABLE_MANIFEST)
+    with ThreadPoolExecutor(1) as pool:
+        finishing = pool.submit(finish_migration, table.location, "idx")
+        assert pause.wait_until_reached(finishing)
         table.merge()
-        return real(*args, **options)
-
-    monkeypatch.setattr(codebook_migration, "update_details", late)
-
-    with pytest.raises(ConflictError, match="has not caught up"):
-        finish_migration(table.location, "idx")
+        pause.release()
+        with pytest.raises(ConflictError):
+            finishing.result()
 
     assert maintained(table) == ("id_idx", NEW, "idx")
 
@@ -322,7 +314,7 @@ def test_the_order_survives_merges_and_builds(table: memwal.Table) -> None:
     assert maintained(table) == ("id_idx", NEW, "idx")
 
 
-@pytest.mark.parametrize("kind", VECTOR)
+@pytest.mark.parametrize("kind", some(VECTOR, "IVF_FLAT", "IVF_SQ", "IVF_HNSW_PQ"))
 def test_all_kinds_of_a_table_that_maintains_everything(tmp_path: Path, kind: str) -> None:
     table = indexed_table(tmp_path, kind)
     assert table.base().details.maintain_all_indexes

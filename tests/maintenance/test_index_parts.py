@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.faulty_store import Killed
+from support.deaths import die_at_commit
+from support.faulty_store import FaultyStores, Killed
 from support.indexed import (
     KINDS,
     SCALAR,
@@ -22,10 +23,11 @@ from support.indexed import (
     rows,
     segments,
 )
+from support.some_kinds import some
 from support.tables import REGION, merged
 
 import memwal
-from memwal.errors import ConflictError, TableSetupError
+from memwal.errors import ConflictError, MemWalError, TableSetupError
 from memwal.maintenance import index_build
 from memwal.maintenance.index_build import build_indexes, caught_up
 from memwal.maintenance.index_parts import PartTask, commit_parts, maintained_index, run_part_task
@@ -84,7 +86,10 @@ def test_parts_answer_as_one_build_does(tmp_path: Path, kind: str) -> None:
         assert expected[0]
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in UNDIVIDED])
+@pytest.mark.parametrize(
+    "kind",
+    some([k for k in KINDS if k not in UNDIVIDED], "BTREE", "INVERTED", "IVF_PQ", "IVF_HNSW_FLAT"),
+)
 def test_parts_can_be_joined_with_the_rest_later(tmp_path: Path, kind: str) -> None:
     table = indexed_table(tmp_path, kind)
     backlog(table)
@@ -179,30 +184,24 @@ def test_parts_that_always_meet_others_end_in_one_task(
     assert caught_up(table.base(), "idx") == {REGION: 4}
 
 
-@pytest.mark.parametrize("moment", ["before the commit", "after the commit"])
+@pytest.mark.parametrize("committed", [False, True], ids=["before", "after"])
 def test_a_build_that_dies_is_repeated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+    faults: FaultyStores, tmp_path: Path, committed: bool
 ) -> None:
     table = indexed_table(tmp_path, "IVF_PQ")
     backlog(table)
     before = models(table)
-    real = index_build.commit_parts
-
-    def die(*args: Any) -> None:
-        if moment == "after the commit":
-            real(*args)
-        raise Killed
-
-    monkeypatch.setattr(index_build, "commit_parts", die)
     version = table.base().version
-    with pytest.raises(Killed):
+    store = faults.of(table.location)
+    die_at_commit(store, after=committed)
+    with pytest.raises((Killed, MemWalError)):
         in_parts(table)
-    assert table.base().version == version + (moment == "after the commit")
-    monkeypatch.undo()
+    store.clear()
+    assert table.base().version == version + committed
 
     result = in_parts(table)
 
-    assert result.commits == (moment == "before the commit")
+    assert result.commits == (not committed)
     assert caught_up(table.base(), "idx") == {REGION: 4}
     assert models(table) == before
     assert len(segments(table)) == 2

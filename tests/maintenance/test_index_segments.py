@@ -24,6 +24,7 @@ from support.indexed import (
     rows,
     segments,
 )
+from support.some_kinds import some
 from support.tables import REGION
 
 import memwal
@@ -153,9 +154,17 @@ def _clusters(counts: tuple[int, ...]) -> pa.Table:
     return made.set_column(4, SCHEMA.field("vector"), array)
 
 
-@pytest.mark.parametrize("kind", ["IVF_FLAT", "IVF_PQ", "IVF_SQ"])
-@pytest.mark.parametrize("case", ["partitions to join", "partitions to split"])
-@pytest.mark.parametrize("ours", [True, False], ids=["ours", "Lance's own"])
+@pytest.mark.parametrize(
+    ("kind", "case", "ours"),
+    [
+        # Every pair of two of these once.
+        pytest.param(kind, case, ours, marks=[] if default else pytest.mark.slow)
+        for kind, split_by_us in (("IVF_FLAT", False), ("IVF_PQ", True), ("IVF_SQ", False))
+        for case in ("partitions to join", "partitions to split")
+        for ours in (True, False)
+        for default in [ours is (split_by_us is (case == "partitions to split"))]
+    ],
+)
 def test_small_and_large_partitions_stay(tmp_path: Path, kind: str, case: str, ours: bool) -> None:
     """Lance's own optimization joins and splits partitions, which gives other centroids."""
     centroids = np.zeros((3, DIMENSION), "float32")
@@ -184,7 +193,7 @@ def test_small_and_large_partitions_stay(tmp_path: Path, kind: str, case: str, o
     assert (models(table) == before) is ours
 
 
-@pytest.mark.parametrize("kind", VECTOR)
+@pytest.mark.parametrize("kind", some(VECTOR, "IVF_PQ", "IVF_RQ", "IVF_HNSW_FLAT"))
 @pytest.mark.parametrize("max_tasks", [2, pytest.param(1, marks=pytest.mark.slow)])
 def test_an_index_of_which_no_row_is_left_keeps_its_model(
     tmp_path: Path, kind: str, max_tasks: int
@@ -203,8 +212,17 @@ def test_an_index_of_which_no_row_is_left_keeps_its_model(
     assert recall(table, answers(table, kind)) > 0.5
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in VECTOR])
-@pytest.mark.parametrize("ours", [True, False], ids=["ours", "several segments"])
+@pytest.mark.parametrize(
+    ("kind", "ours"),
+    [
+        *((kind, True) for kind in KINDS if kind not in VECTOR),
+        *((kind, False) for kind in ("BTREE", "BITMAP", "LABEL_LIST", "INVERTED")),
+        *(
+            pytest.param(kind, False, marks=pytest.mark.slow)
+            for kind in ("ZONEMAP", "BLOOMFILTER", "NGRAM")
+        ),
+    ],
+)
 def test_rows_that_keep_their_ids_are_not_found_by_what_they_held(
     tmp_path: Path, kind: str, ours: bool
 ) -> None:
@@ -234,7 +252,7 @@ def test_rows_that_keep_their_ids_are_not_found_by_what_they_held(
         assert bool(wrong) is (kind in ("BITMAP", "LABEL_LIST", "INVERTED"))
 
 
-@pytest.mark.parametrize("kind", VECTOR)
+@pytest.mark.parametrize("kind", some(VECTOR, "IVF_FLAT", "IVF_SQ", "IVF_HNSW_PQ"))
 def test_vector_indexes_over_rows_that_keep_their_ids(tmp_path: Path, kind: str) -> None:
     table = indexed_table(tmp_path, kind, stable_row_ids=True)
     before = models(table)

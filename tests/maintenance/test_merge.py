@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import random
 import shutil
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,8 @@ from uuid import UUID, uuid4
 import lance
 import pyarrow as pa
 import pytest
-from support.faulty_store import Killed, Pause
+from support.deaths import die_at_commit
+from support.faulty_store import TABLE_MANIFEST, FaultyStore, FaultyStores, Killed, Pause
 from support.tables import (
     REGION,
     MakeTable,
@@ -35,9 +37,9 @@ import memwal
 from memwal.errors import ConflictError, MemWalError, TableSetupError
 from memwal.format.names import generation_dir
 from memwal.maintenance import merge as merging
-from memwal.maintenance import merge_commit as committing
+from memwal.maintenance.guard import Guard
 from memwal.maintenance.merge import merge, plan_merge, run_merge_task
-from memwal.maintenance.merge_source import Generation, MergeSource, RegionBatch, read_source
+from memwal.maintenance.merge_source import read_source
 from memwal.region.region_ids import bucket_region_id
 from memwal.table_index.base_table import open_base
 
@@ -64,23 +66,63 @@ def check_merged(table: memwal.Table, expected: Rows, region_id: UUID = REGION) 
     assert merged(table, region_id) == newest
 
 
+PLACES = ("planned", "opened", "read", "deleted", "opened again")
+"""Of a merge that has keys to delete, in order: see :func:`at`."""
+
+BEFORE_COMMITS = ("read", "opened again")
+"""Right before the delete pass, and right before the marked commit."""
+
+
+def at(place: str, store: FaultyStore, act: Callable[[], None]) -> Guard | None:
+    """Have something done once at a place of the merge that comes next.
+
+    Returns
+    -------
+    callable or None
+        The guard that the merge is to have.
+    """
+
+    if place == "planned":
+        store.act("get", act, key=TABLE_MANIFEST, after=True)
+    elif place == "opened":
+        # The plan reads the base table first, then the commit does.
+        store.act("get", act, key=TABLE_MANIFEST, after=True, skip=1)
+    elif place == "deleted":
+        store.act("create", act, key=TABLE_MANIFEST, after=True)
+    else:
+        # The guard is asked before the delete pass, then before the marked commit.
+        return at_call({"read": 0, "opened again": 1}[place], act)
+    return None
+
+
+def at_call(number: int, act: Callable[[], None]) -> Guard:
+    """A guard that has something done at one of its calls."""
+    calls = itertools.count()
+    return lambda: act() if next(calls) == number else None
+
+
 @contextmanager
-def stopped_at(monkeypatch: pytest.MonkeyPatch, name: str, *, skip: int = 0) -> Iterator[Pause]:
-    """Let one call of a step, in another thread than this one, stand still before it begins."""
-    real, pause, left, here = getattr(committing, name), Pause(), [skip], threading.get_ident()
+def standing_at(
+    place: str,
+    faults: FaultyStores,
+    table: memwal.Table,
+    run: Callable[..., Any] = merge,
+    **options: Any,
+) -> Iterator[Future[Any]]:
+    """Let a merge in another thread stand still at a place until the block ends.
 
-    def step(*args: Any, **kwargs: Any) -> Any:
-        if threading.get_ident() != here:
-            left[0] -= 1
-            if left[0] == -1:
-                pause.stand()
-        return real(*args, **kwargs)
-
-    monkeypatch.setattr(committing, name, step)
-    try:
-        yield pause
-    finally:
-        pause.release()
+    ``run`` is given the location of the table, or ``task`` in its place, and a guard.
+    """
+    pause = Pause()
+    guard = at(place, faults.of(table.location), pause.stand)
+    given = options.pop("task", table.location)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run, given, guard=guard, **options)
+        try:
+            assert pause.wait_until_reached(running), f"it did not come to {place}"
+            yield running
+        finally:
+            pause.release()
 
 
 class TestMerge:
@@ -292,34 +334,29 @@ class TestOrder:
         for region in regions:
             check_merged(table, dict.fromkeys(range(30), 2), region)
 
-    def test_runs_that_are_too_small_for_the_inflow_reach_every_region(self) -> None:
+    def test_runs_that_are_too_small_for_the_inflow_reach_every_region(
+        self, make_table: MakeTable
+    ) -> None:
         """The same one first each time, and the other would wait while that has anything."""
-        batches = [
-            RegionBatch(
-                bucket_region_id(number),
-                tuple(Generation(g, f"gen_{g}", 10) for g in range(1, count + 1)),
-            )
-            for number, count in enumerate((5, 1))
-        ]
+        table = make_table(buckets=2)
+        regions = [bucket_region_id(number) for number in range(2)]
+        with table.writer() as writer:
+            writer.upsert(numbered(0, 20))
+            writer.flush()
+            for turn in range(4):
+                writer.upsert(rows({0: turn}))
+                writer.flush()
 
-        found = [merging._oldest(batches, 1) for _ in range(64)]
+        found = [plan_merge(table.location, run_bytes=1) for _ in range(64)]
 
-        assert all(len(taken) == 1 for taken in found)
-        assert all([g.number for g in taken[0].generations] == [1] for taken in found)
-        assert {taken[0].region_id for taken in found} == {b.region_id for b in batches}
-
-
-STEPS = ("open_base", "read_source", "_delete", "_upsert")
+        taken = [task.regions for (task,) in found]
+        assert all([g.number for g in batch.generations] == [1] for (batch,) in taken)
+        assert {batch.region_id for (batch,) in taken} == set(regions)
 
 
 class TestDeath:
-    @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
     def test_at_any_step_leaves_a_whole_table_and_the_next_run_completes(
-        self,
-        make_table: MakeTable,
-        monkeypatch: pytest.MonkeyPatch,
-        tmp_path: Path,
-        after: bool,
+        self, faults: FaultyStores, make_table: MakeTable, tmp_path: Path
     ) -> None:
         original = make_table()
         flush(original, {1: 1, 2: 2, 3: 3})
@@ -327,93 +364,98 @@ class TestDeath:
         flush(original, {1: 11, 4: 4}, [2, 4], {2: 22}, [3])
         expected: Rows = {1: 11, 2: 22}
 
-        taken: list[str] = []
-        die_at = [-1]
-        for name in STEPS:
-            real = getattr(committing, name)
-
-            def step(*args: Any, name: str = name, real: Any = real, **kwargs: Any) -> Any:
-                taken.append(name)
-                mine = len(taken) - 1 == die_at[0]
-                if mine and not after:
-                    raise Killed
-                found = real(*args, **kwargs)
-                if mine:
-                    raise Killed
-                return found
-
-            monkeypatch.setattr(committing, name, step)
-
-        def copy(number: int) -> memwal.Table:
+        def copy(number: int) -> tuple[memwal.Table, FaultyStore]:
             path = tmp_path / f"copy-{number}"
             shutil.copytree(folder(original), path)
-            return memwal.open(str(path))
+            table = memwal.open(str(path))
+            store = faults.of(table.location)
+            store.clear()
+            return table, store
 
         # One generation a commit: there are deaths between commits as well.
-        counted = copy(0)
-        taken.clear()
-        merge(counted.location, commit_bytes=1)
-        events = list(taken)
-        assert set(events) == set(STEPS)
-        check_merged(counted, expected)
-        for number, name in enumerate(events, start=1):
-            table = copy(number)
-            taken.clear()
-            die_at[0] = number - 1
-            with pytest.raises(Killed):
-                merge(table.location, commit_bytes=1)
-            die_at[0] = -1
+        table, store = copy(0)
+        guards = itertools.count()
+        merge(table.location, commit_bytes=1, guard=lambda: next(guards) and None)
+        commits = store.count("create", TABLE_MANIFEST)
+        # Two delete passes, and four marked commits.
+        assert next(guards) == commits == 6
+        check_merged(table, expected)
 
-            assert state(table) == expected, f"died at {name} ({number})"
+        def die() -> None:
+            raise Killed
+
+        for number in range(1, 2 * commits + 1):
+            table, store = copy(number)
+            commit, after = divmod(number - 1, 2)
+            guard = None
+            if after:
+                die_at_commit(store, after=True, skip=commit)
+            else:
+                guard = at_call(commit, die)
+            with pytest.raises((Killed, MemWalError)):
+                merge(table.location, commit_bytes=1, guard=guard)
+            store.clear()
+
+            assert state(table) == expected, f"died at commit {commit}, after it: {after == 1}"
             merge(table.location, commit_bytes=1)
             check_merged(table, expected)
 
 
 class TestTwoMergers:
-    @pytest.mark.parametrize("step", STEPS)
-    @pytest.mark.parametrize("skip", [0, 1])
+    @pytest.mark.parametrize("place", PLACES)
+    @pytest.mark.parametrize("at_once", [False, True], ids=["one by one", "at once"])
     def test_one_sleeps_while_the_other_does_all(
-        self, table: memwal.Table, monkeypatch: pytest.MonkeyPatch, step: str, skip: int
+        self, faults: FaultyStores, table: memwal.Table, place: str, at_once: bool
     ) -> None:
         """The other one merges further, and brings back what the sleeper wants to delete."""
         flush(table, {1: 1, 2: 2, 10: 10})
         table.merge()
         flush(table, {1: 11, 3: 3}, [2, 10])
-        with stopped_at(monkeypatch, step, skip=skip) as pause, ThreadPoolExecutor(1) as pool:
-            slow = pool.submit(table.merge)
-            pause.wait_until_reached(slow)
-            table.merge()
+        with standing_at(place, faults, table) as slow:
+            if not at_once:
+                table.merge()
+            # At once, the keys that the sleeper deletes are updated and never gone.
             flush(table, {10: 100, 2: 200}, {50: 50}, {3: 33})
             table.merge()
-            pause.release()
-            result = slow.result()
 
-        assert result.problems == ()
+        assert slow.result().problems == ()
         check_merged(table, {1: 11, 2: 200, 3: 33, 10: 100, 50: 50})
 
-    @pytest.mark.parametrize("step", ["_delete", "_upsert"])
-    def test_one_sleeps_while_the_other_does_more_of_the_same(
-        self, table: memwal.Table, monkeypatch: pytest.MonkeyPatch, step: str
+    @pytest.mark.parametrize("place", BEFORE_COMMITS)
+    def test_one_sleeps_while_the_other_does_some_of_the_same(
+        self, faults: FaultyStores, table: memwal.Table, place: str
     ) -> None:
         """Their commits overlap: new keys must not be inserted by both."""
         flush(table, {1: 1, 2: 2})
         table.merge()
         flush(table, {3: 3, 1: 11}, {4: 4}, [2])
-        planned = plan_merge(table.location)
-        first = replace(planned[0].regions[0], generations=planned[0].regions[0].generations[:2])
-        partly = replace(planned[0], regions=(first,))
-        with stopped_at(monkeypatch, step) as pause, ThreadPoolExecutor(1) as pool:
-            slow = pool.submit(run_merge_task, planned[0])
-            pause.wait_until_reached()
-            run_merge_task(partly)
+        (whole,) = plan_merge(table.location)
+        first = replace(whole.regions[0], generations=whole.regions[0].generations[:2])
+        with standing_at(place, faults, table, run_merge_task, task=whole) as slow:
+            run_merge_task(replace(whole, regions=(first,)))
             assert merged(table) == 3
-            pause.release()
-            slow.result()
+        slow.result()
 
         check_merged(table, {1: 11, 3: 3, 4: 4})
 
+    @pytest.mark.parametrize("count", [1, 2, 3])
+    def test_one_that_wakes_late_brings_nothing_back(
+        self, faults: FaultyStores, table: memwal.Table, count: int
+    ) -> None:
+        """Its mark is that of the newest generation, or of one before it."""
+        flush(table, {1: 1}, {1: 2, 2: 2}, {1: 3, 2: 3})
+        (whole,) = plan_merge(table.location)
+        first = replace(whole.regions[0], generations=whole.regions[0].generations[:count])
+        late = replace(whole, regions=(first,))
+        with standing_at("read", faults, table, run_merge_task, task=late) as slow:
+            table.merge()
+        assert slow.result().commits == 0
+
+        check_merged(table, {1: 3, 2: 3})
+
+    @pytest.mark.parametrize("place", BEFORE_COMMITS)
     def test_one_sleeps_while_the_other_merges_another_region(
-        self, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
+        self, faults: FaultyStores, make_table: MakeTable, place: str
     ) -> None:
         table = make_table(buckets=2)
         with table.writer() as writer:
@@ -423,14 +465,9 @@ class TestTwoMergers:
             writer.upsert(numbered(20, 40, n=1))
             writer.delete(keys(*range(10)))
         regions = [bucket_region_id(n) for n in range(2)]
-        for step in ("_delete", "_upsert"):
-            with stopped_at(monkeypatch, step) as pause, ThreadPoolExecutor(1) as pool:
-                slow = pool.submit(table.merge, regions=[regions[0]])
-                pause.wait_until_reached(slow)
-                table.merge(regions=[regions[1]])
-                pause.release()
-                slow.result()
-            monkeypatch.undo()
+        with standing_at(place, faults, table, regions=[regions[0]]) as slow:
+            table.merge(regions=[regions[1]])
+        slow.result()
         expected = {**dict.fromkeys(range(10, 20), 0), **dict.fromkeys(range(20, 60), 1)}
         for region in regions:
             check_merged(table, expected, region)
@@ -461,6 +498,7 @@ class TestTwoMergers:
             for number in range(2):
                 check_merged(table, expected, bucket_region_id(number))
 
+    @pytest.mark.slow
     def test_at_once_in_processes(self, table: memwal.Table) -> None:
         expected: Rows = {}
         dice = random.Random(5)
@@ -486,56 +524,10 @@ class TestTwoMergers:
         check_merged(table, expected)
 
 
-class TestZombie:
-    def test_delete_pass_is_refused_after_the_key_came_back(self, table: memwal.Table) -> None:
-        flush(table, {10: 10, 11: 11})
-        table.merge()
-        flush(table, [10])
-        old = table.base()
-        table.merge()
-        flush(table, {10: 100})
-        table.merge()
-
-        with pytest.raises(committing._Conflict):
-            committing._delete(old, pa.table({"id": keys(10)}))
-
-        check_merged(table, {10: 100, 11: 11})
-
-    def test_delete_pass_is_refused_after_the_key_was_updated(self, table: memwal.Table) -> None:
-        flush(table, {10: 10, 11: 11})
-        table.merge()
-        old = table.base()
-        flush(table, {10: 100})
-        table.merge()
-
-        with pytest.raises(committing._Conflict):
-            committing._delete(old, pa.table({"id": keys(10)}))
-
-        check_merged(table, {10: 100, 11: 11})
-
-    @pytest.mark.parametrize("pinned", [True, False], ids=["old version", "new version"])
-    @pytest.mark.parametrize("behind", [1, 2, 3])
-    def test_upsert_is_refused_with_its_mark(
-        self, table: memwal.Table, pinned: bool, behind: int
-    ) -> None:
-        flush(table, {1: 1}, {1: 2, 2: 2}, {1: 3, 2: 3})
-        (task,) = plan_merge(table.location)
-        batch = task.regions[0]
-        old = table.base()
-        source = read_source(old, [replace(batch, generations=batch.generations[:behind])], {})
-        assert source is not None
-        table.merge()
-
-        with pytest.raises((committing._Conflict, MemWalError)):
-            committing._upsert(old if pinned else table.base(), source)
-
-        check_merged(table, {1: 3, 2: 3})
-
-
 class TestDirectWrites:
     """Whoever writes straight into the base table while a merge runs."""
 
-    @pytest.mark.parametrize("step", ["read_source", "_delete", "_upsert"])
+    @pytest.mark.parametrize("place", ["opened", *BEFORE_COMMITS])
     @pytest.mark.parametrize(
         ("act", "expected"),
         [
@@ -571,36 +563,31 @@ class TestDirectWrites:
     )
     def test_are_kept(
         self,
+        faults: FaultyStores,
         table: memwal.Table,
-        monkeypatch: pytest.MonkeyPatch,
-        step: str,
+        place: str,
         act: Callable[[str], object],
         expected: Rows,
     ) -> None:
         flush(table, {1: 1, 5: 5}, {2: 2})
         table.merge(commit_bytes=1)
         flush(table, {1: 11, 3: 3}, [2])
-        with stopped_at(monkeypatch, step) as pause, ThreadPoolExecutor(1) as pool:
-            slow = pool.submit(table.merge)
-            pause.wait_until_reached()
+        with standing_at(place, faults, table) as slow:
             act(table.uri)
-            pause.release()
-            slow.result()
+        slow.result()
 
         whole: Rows = {1: 11, 3: 3, 5: 5, **expected}
         check_merged(table, {key: n for key, n in whole.items() if n is not None})
 
-    @pytest.mark.parametrize("step", ["_delete", "_upsert"])
+    @pytest.mark.parametrize("place", BEFORE_COMMITS)
     def test_of_the_very_keys_that_are_merged_leave_one_row_each(
-        self, table: memwal.Table, monkeypatch: pytest.MonkeyPatch, step: str
+        self, faults: FaultyStores, table: memwal.Table, place: str
     ) -> None:
         """Which of the two rows wins is nobody's business; that there is one is."""
         flush(table, {1: 1, 2: 2})
         table.merge()
         flush(table, {1: 11, 3: 3}, [2])
-        with stopped_at(monkeypatch, step) as pause, ThreadPoolExecutor(1) as pool:
-            slow = pool.submit(table.merge)
-            pause.wait_until_reached()
+        with standing_at(place, faults, table) as slow:
             (
                 lance.dataset(table.uri)
                 .merge_insert("id")
@@ -608,8 +595,7 @@ class TestDirectWrites:
                 .when_not_matched_insert_all()
                 .execute(rows({1: 100, 3: 300}))
             )
-            pause.release()
-            slow.result()
+        slow.result()
 
         check_merged(table, {1: 11, 3: 3})
 
@@ -654,8 +640,7 @@ class TestUnreadableGeneration:
 
         assert merged(table, good) == 3
         assert merged(table, bad) == 1
-        (problem,) = result.problems
-        assert str(bad) in problem
+        assert len(result.problems) == 1
         (held,) = result.held
         assert (held.region_id, held.generation) == (str(bad), 2)
         assert result.to_dict()["held"][0]["generation"] == 2
@@ -682,7 +667,7 @@ class TestUnreadableGeneration:
         check_merged(table, {1: 1, 2: 2, 3: 3, 4: 4})
 
     def test_in_a_table_whose_name_looks_like_an_error(
-        self, tmp_path: Path, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
+        self, tmp_path: Path, make_table: MakeTable
     ) -> None:
         """Errors of Lance are told apart by their text, which contains the path."""
         made = make_table()
@@ -694,7 +679,6 @@ class TestUnreadableGeneration:
         flush(table, {1: 11})
         for file in (path / "data").iterdir():
             file.write_bytes(b"\0" * file.stat().st_size)
-        monkeypatch.setattr(committing.time, "sleep", lambda seconds: None)
 
         with pytest.raises(MemWalError) as caught:
             table.merge()
@@ -711,96 +695,85 @@ class TestUnknownRegion:
         assert merged(table) == 0
 
 
+def crowd(table: memwal.Table, times: int | None = None) -> tuple[Guard, Rows]:
+    """A guard by which somebody appends before each commit, and what is appended."""
+    appended: Rows = {}
+
+    def append() -> None:
+        if times is None or len(appended) < times:
+            appended[1000 + len(appended)] = 0
+            lance.write_dataset(rows({max(appended): 0}), table.uri, mode="append")
+
+    return append, appended
+
+
 def test_a_conflict_that_never_ends_is_reported(
     table: memwal.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flush(table, {1: 1})
+    monkeypatch.setattr(merging, "_ATTEMPTS", 3)
+    guard, appended = crowd(table)
 
-    def lose(*args: Any) -> int:
-        raise committing._Conflict("lost")
-
-    monkeypatch.setattr(committing, "_upsert", lose)
-    monkeypatch.setattr(committing.time, "sleep", lambda seconds: None)
-
-    with pytest.raises(ConflictError, match="attempts"):
-        table.merge()
+    with pytest.raises(ConflictError):
+        merge(table.location, guard=guard)
+    assert len(appended) == 3
     assert merged(table) == 0
 
 
-def test_commits_shrink_where_others_get_in_between(
-    table: memwal.Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commits_shrink_where_others_get_in_between(table: memwal.Table) -> None:
     flush(table, *({key: key, 100: key} for key in range(1, 9)))
-    sizes: list[int] = []
-    real = committing._upsert
+    # As often as a commit of many generations is tried.
+    guard, appended = crowd(table, merging._TRIES)
 
-    def crowded(base: Any, source: MergeSource) -> int:
-        sizes.append(len(source.batches[0].generations))
-        if sizes[-1] > 2:
-            # Somebody appends whenever a commit takes long.
-            lance.write_dataset(rows({1000 + len(sizes): 0}), table.uri, mode="append")
-        return real(base, source)
+    result = merge(table.location, guard=guard)
 
-    monkeypatch.setattr(committing, "_upsert", crowded)
-    monkeypatch.setattr(committing.time, "sleep", lambda seconds: None)
-    result = table.merge()
-
-    appended = {1000 + number: 0 for number, size in enumerate(sizes, start=1) if size > 2}
     check_merged(table, {**{key: key for key in range(1, 9)}, 100: 8, **appended})
     assert result.figures["generations"] == 8
-    assert sizes[0] == 8
-    assert min(sizes) <= 2
+    assert result.commits > 1
 
 
-@pytest.mark.parametrize("step", ["_delete", "_upsert"])
+@pytest.mark.parametrize("place", BEFORE_COMMITS)
 @pytest.mark.parametrize("change", ["add", "drop", "rename"])
 def test_columns_that_change_under_it_are_as_they_are_then(
-    table: memwal.Table, monkeypatch: pytest.MonkeyPatch, step: str, change: str
+    faults: FaultyStores, table: memwal.Table, place: str, change: str
 ) -> None:
     flush(table, {1: 1, 2: 2, 7: 7})
     table.merge()
     flush(table, {1: 11, 3: 3}, [2])
-    real, calls = getattr(committing, step), [0]
 
-    def late(base: Any, rows: Any) -> int:
-        calls[0] += 1
-        if calls[0] == 1:
-            dataset = table.base().dataset
-            if change == "add":
-                dataset.add_columns(pa.field("extra", pa.int64()))
-            elif change == "drop":
-                dataset.drop_columns(["text"])
-            else:
-                dataset.alter_columns({"path": "text", "name": "words"})
-        return int(real(base, rows))
+    def alter() -> None:
+        dataset = table.base().dataset
+        if change == "add":
+            dataset.add_columns(pa.field("extra", pa.int64()))
+        elif change == "drop":
+            dataset.drop_columns(["text"])
+        else:
+            dataset.alter_columns({"path": "text", "name": "words"})
 
-    monkeypatch.setattr(committing, step, late)
-    table.merge()
+    merge(table.location, guard=at(place, faults.of(table.location), alter))
 
-    found = table.base().dataset.to_table().to_pylist()
-    assert {row["id"]: row["n"] for row in found} == {1: 11, 3: 3, 7: 7}
+    found = table.base().dataset.to_table()
+    assert ("text" in found.column_names) == (change == "add")
+    assert {row["id"]: row["n"] for row in found.to_pylist()} == {1: 11, 3: 3, 7: 7}
     if change != "drop":
         name = "words" if change == "rename" else "text"
-        assert {row[name] for row in found} == {"1=11", "3=3", "7=7"}
+        assert set(found[name].to_pylist()) == {"1=11", "3=3", "7=7"}
     assert merged(table) == 3
     assert table.scan().count_rows() == 3
 
 
-@pytest.mark.parametrize("step", ["_delete", "_upsert"])
+@pytest.mark.parametrize("place", BEFORE_COMMITS)
 @pytest.mark.parametrize("run_bytes", [1, None])
 def test_two_mergers_of_a_table_with_stable_row_ids(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, run_bytes: int | None
+    faults: FaultyStores, tmp_path: Path, place: str, run_bytes: int | None
 ) -> None:
     path = str(tmp_path / "stable")
     lance.write_dataset(rows({1: 1, 2: 2, 50: 50}), path, enable_stable_row_ids=True)
     table = memwal.enable(path, region_spec=memwal.RegionSpec.unsharded(), primary_key=["id"])
     flush(table, {1: 11, 7: 7, 9: 9}, [2, 7], {8: 8, 2: 22}, [9, 1], {1: 111})
-    with stopped_at(monkeypatch, step) as pause, ThreadPoolExecutor(1) as pool:
-        slow = pool.submit(table.merge)
-        pause.wait_until_reached()
+    with standing_at(place, faults, table) as slow:
         table.merge(commit_bytes=1, run_bytes=run_bytes)
-        pause.release()
-        slow.result()
+    slow.result()
 
     check_merged(table, {1: 111, 2: 22, 8: 8, 50: 50})
 

@@ -64,7 +64,7 @@ def test_the_two_halves_of_a_day_are_a_day(moment: datetime) -> None:
 
 
 def test_a_moment_without_a_zone_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match="no time zone"):
+    with pytest.raises(InvalidInputError):
         NIGHT.contains(datetime(2026, 1, 1))
 
 

@@ -32,5 +32,5 @@ def test_what_it_does_not_know_is_ignored() -> None:
 
 @pytest.mark.parametrize("values", [{}, {"job": "gc"}])
 def test_what_is_no_result(values: dict[str, str]) -> None:
-    with pytest.raises(InvalidInputError, match="not the result of a job"):
+    with pytest.raises(InvalidInputError):
         JobResult.from_dict(values)

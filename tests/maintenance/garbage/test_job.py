@@ -17,7 +17,7 @@ import lance
 import pytest
 from support.collecting import DAY, GRACE, HOUR, collect, drop, flush
 from support.fault_schedule import CHANGES
-from support.faulty_store import REGION_MANIFEST, FaultyStores, Killed
+from support.faulty_store import REGION_MANIFEST, TABLE_MANIFEST, FaultyStores, Killed
 from support.tables import (
     REGION,
     MakeTable,
@@ -48,8 +48,8 @@ from memwal.format.names import (
     wal_key,
 )
 from memwal.format.region_manifest import RegionStatus
-from memwal.maintenance import merge_commit as committing
 from memwal.maintenance.garbage import collect_garbage
+from memwal.maintenance.merge import merge
 from memwal.reader.sources import collect_sources
 from memwal.region.region_ids import bucket_region_id
 
@@ -301,9 +301,8 @@ class TestOrphans:
         writer = table.writer()
         writer.upsert(rows({9: 9}))
         faults.of(table.location).kill("create", REGION_MANIFEST)
-        region = writer._regions.all()[0]
-        with pytest.raises(Killed):
-            region._flush(region._tables.active)
+        with pytest.raises(MemWalError):
+            writer.flush()
         writer.abort()
         (orphan,) = region_folders(table) - before
         return orphan
@@ -665,29 +664,35 @@ class TestConcurrency:
                 assert reading.result() == {1: 11, 2: 2}, f"request {number}"
 
     def test_between_any_two_steps_of_a_merger(
-        self, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
+        self, faults: FaultyStores, table: memwal.Table
     ) -> None:
-        for name in ("open_base", "read_source", "_delete", "_upsert"):
-            table = make_table()
-            flush(table, {1: 1, 2: 2})
-            table.merge()
-            flush(table, {1: 11}, {3: 3})
-            with table.writer() as writer:
-                writer.delete(keys(2))
-            real = getattr(committing, name)
+        flush(table, {1: 1, 2: 2})
+        table.merge()
+        flush(table, {1: 11}, {3: 3})
+        with table.writer() as writer:
+            writer.delete(keys(2))
+        store = faults.of(table.location)
+        collections: list[int] = []
+        under_way: list[bool] = []
 
-            def step(*args: Any, real: Any = real, table: Any = table, **kwargs: Any) -> Any:
+        def step() -> None:
+            if not under_way:
+                under_way.append(True)
                 for days in (1, 2):
                     collect(table, days * DAY)
-                return real(*args, **kwargs)
+                collections.append(len(generations(table)))
+                under_way.clear()
 
-            monkeypatch.setattr(committing, name, step)
-            result = table.merge(commit_bytes=1)
-            monkeypatch.undo()
-            assert result.problems == ()
-            assert state(table) == {1: 11, 3: 3}
-            assert table.base().dataset.count_rows() == 2
-            assert merged(table) == 4
+        # Whenever it has read the base table, and before each of its commits.
+        store.act("get", step, key=TABLE_MANIFEST, after=True, times=1 << 30)
+        result = merge(table.location, commit_bytes=1, guard=step)
+        store.clear()
+        assert len(collections) >= 10
+        assert (collections[0], collections[-1]) == (3, 0)
+        assert result.problems == ()
+        assert state(table) == {1: 11, 3: 3}
+        assert table.base().dataset.count_rows() == 2
+        assert merged(table) == 4
 
 
 class TestDamagedRegion:
@@ -719,7 +724,7 @@ class TestDamagedRegion:
         assert {name for name in listing(folder(table)) if str(bad) in name} == before
         assert result is not None, "one bad region stopped the collection of the table"
         (problem,) = result.problems
-        assert str(bad) in problem
+        assert str(bad) in str(problem)
         assert region_folders(table, good) == set()
 
 

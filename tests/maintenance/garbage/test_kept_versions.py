@@ -13,7 +13,7 @@ from support.faulty_store import FaultyStores
 from support.tables import REGION, SCHEMA, MakeTable, generations, region_folders, rows, state
 
 import memwal
-from memwal.errors import MemWalError
+from memwal.errors import MemWalError, TableSetupError
 from memwal.maintenance.garbage import Reason, collect_garbage
 from memwal.maintenance.garbage.ages import Ages
 from memwal.maintenance.garbage.needs import read_needs
@@ -225,7 +225,7 @@ class TestBranches:
         merged_singly.base().dataset.create_branch(name)
         branch = TableLocation(f"{merged_singly.uri}/tree/{name}")
         for dry_run in (True, False):
-            with pytest.raises(MemWalError, match="branch"):
+            with pytest.raises(TableSetupError, match=name):
                 collect_garbage(branch, dry_run=dry_run)
 
 
@@ -293,7 +293,7 @@ def test_a_kept_version_whose_manifest_is_gone_stops_the_run(merged_singly: memw
     table.base().dataset.tags.create("kept", version)
     table.location.store.delete(f"_versions/{2**64 - 1 - version:020d}.manifest")
     before = region_folders(table)
-    with pytest.raises(MemWalError, match=f"version {version}"):
+    with pytest.raises(MemWalError, match=str(version)):
         collect(table, DAY)
     assert generations(table) == [1, 2, 3, 4]
     assert region_folders(table) == before

@@ -8,12 +8,11 @@ from typing import Any
 import lance
 import pytest
 from support.collecting import DAY, collect, flush
-from support.faulty_store import FaultyStores, Rule
+from support.faulty_store import TABLE_MANIFEST, FaultyStores, Rule
 from support.tables import REGION, age, folder, generations, region_folders, state
 
 import memwal
 from memwal.maintenance.garbage import Decision, Kind, Reason
-from memwal.maintenance.garbage import needs as needs_module
 from memwal.maintenance.garbage.ages import Ages
 from memwal.maintenance.garbage.needs import read_needs
 from memwal.table_index.base_table import BaseTable
@@ -41,12 +40,16 @@ def decided(table: memwal.Table, seconds: float, kind: Kind, **options: Any) -> 
     return [d for d in result.decisions if d.kind is kind]
 
 
+def assert_placed(base: BaseTable, tag: ReadTag) -> None:
+    assert place(base, tag)
+
+
 class TestHolding:
     def test_what_its_version_needs_for_its_time(self, table: memwal.Table, read: ReadTag) -> None:
         first, second = decided(table, HOURS, Kind.GENERATION)
         assert (first.goes, second.goes) == (True, False)
         assert second.reason is Reason.READ
-        assert second.words == f"a read of version {read.version} needs it"
+        assert str(read.version) in second.words
         collect(table, 2 * HOURS)
         assert generations(table) == [2]
         assert len(region_folders(table)) == 1
@@ -75,19 +78,14 @@ class TestHolding:
         assert state(lance.dataset(table.uri, version=read.version).to_table()) == {1: 1}
 
     def test_it_was_placed_while_tags_were_listed(
-        self, table: memwal.Table, monkeypatch: pytest.MonkeyPatch, read: ReadTag
+        self, faults: FaultyStores, table: memwal.Table, read: ReadTag
     ) -> None:
         """The listing that tells times came before it."""
         late = ReadTag(HOURS, read.version, "b")
-        listed = needs_module._listed
-
-        def just_now(base: BaseTable) -> Any:
-            table.location.store.delete(read.key)
-            place(base, late)
-            return listed(base)
-
-        monkeypatch.setattr(needs_module, "read_refs", lambda location: ())
-        monkeypatch.setattr(needs_module, "_listed", just_now)
+        base = table.base()
+        store = faults.of(table.location)
+        store.delete(read.key)
+        store.act("get", lambda: assert_placed(base, late), key=TABLE_MANIFEST)
         now = datetime.now().astimezone() + timedelta(hours=1)
         needs = read_needs(table.location, Ages(now=now, retention=timedelta(0)))
         holder = needs.holder(REGION, 2)

@@ -36,7 +36,7 @@ def test_sums_by_kind_and_reason() -> None:
         ("log entries", "newest_entry", 1),
         ("generation", "not_merged", 1),
     ]
-    assert found["stays"][2]["why"] == "it is not merged yet"
+    assert found["stays"][2]["why"] == WHY[Reason.NOT_MERGED]
 
 
 def test_every_kind_and_reason_is_among_the_examples() -> None:

@@ -25,6 +25,7 @@ from memwal.format.names import (
 )
 from memwal.format.region_manifest import RegionManifest
 from memwal.maintenance.verify import Finding, VerifyReport, verify
+from memwal.maintenance.verify import run as verify_run
 
 
 @dataclass(frozen=True)
@@ -180,7 +181,7 @@ def spoiled(clean_tables: dict[str, Path], client: str, tmp_path: Path) -> Spoil
 @pytest.fixture(autouse=True)
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look again at once."""
-    monkeypatch.setattr("memwal.maintenance.verify.run._PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(verify_run, "_PAUSE_SECONDS", 0.0)
 
 
 @pytest.fixture

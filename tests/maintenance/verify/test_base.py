@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 
 import lance
@@ -13,7 +14,13 @@ from support.tables import REGION, keys, numbered, rows
 
 from memwal.errors import CorruptDataError, InvalidInputError, TableSetupError
 from memwal.maintenance.verify import base_rows, verify
+from memwal.maintenance.verify.findings import Finding
 from memwal.storage.location import TableLocation
+
+
+def numbers(finding: Finding) -> list[int]:
+    """Return the numbers in the text of a finding, in order."""
+    return [int(number) for number in re.findall(r"\d+", finding.text)]
 
 
 @pytest.mark.parametrize("size", [0, 10, 300])
@@ -73,7 +80,7 @@ def test_an_index_folder_is_gone(spoiled):
 def test_a_key_that_was_appended_beside(spoiled):
     spoiled.table.base().dataset.insert(rows({5: 1, 6: 1, 300: 1, 301: 1}))
     found = [f for f in spoiled.verify().findings if f.code == "base-key-repeated"]
-    assert found[0].text.startswith("keys with several rows: 2; rows too many: 2; ")
+    assert numbers(found[0])[:2] == [2, 2]
     assert set(spoiled.codes()) == {"base-key-repeated"}
 
 
@@ -87,7 +94,7 @@ def test_repeated_keys_are_found_in_small_memory(table):
     table.base().dataset.insert(data)
     for max_bytes in (1 << 30, 10_000):
         (found,) = base_rows.check_repeated_keys(table.base(), max_bytes=max_bytes)
-        assert found.text.startswith("keys with several rows: 10; rows too many: 11; ")
+        assert numbers(found)[:2] == [10, 11]
 
 
 def test_equal_hashes_are_not_equal_keys(table, monkeypatch):
@@ -100,7 +107,7 @@ def test_rows_that_were_deleted_beside(spoiled):
     spoiled.table.base().dataset.delete("id in (50, 51)")
     found = spoiled.only("merged-row-changed")
     assert "merged-row-lost" in found.object
-    assert found.text.startswith("2 of ")
+    assert numbers(found)[0] == 2
 
 
 def test_rows_that_were_updated_beside(spoiled):
@@ -135,7 +142,7 @@ def test_a_merge_that_lost_rows(spoiled):
     bad_merge(
         spoiled.table, 3, right(spoiled).filter(pa.array([True] * 5 + [False] * 3 + [True] * 90))
     )
-    assert spoiled.only("merged-row-differs").text.startswith("3 of 99 rows")
+    assert numbers(spoiled.only("merged-row-differs"))[:2] == [3, 99]
 
 
 def test_a_merge_that_lost_new_rows(make_table):
@@ -145,13 +152,13 @@ def test_a_merge_that_lost_new_rows(make_table):
         writer.flush()
     bad_merge(table, 1, numbered(0, 7))
     (found,) = verify(table.location).findings
-    assert (found.code, found.text) == ("merged-row-lost", "3 of 10 rows are not in the base table")
+    assert (found.code, numbers(found)[:2]) == ("merged-row-lost", [3, 10])
 
 
 def test_a_merge_that_forgot_its_deletes(spoiled):
     data = pa.concat_tables([right(spoiled), rows({3: 9}).cast(right(spoiled).schema)])
     bad_merge(spoiled.table, 3, data)
-    assert spoiled.only("deleted-row-present").text.startswith("1 of ")
+    assert numbers(spoiled.only("deleted-row-present"))[0] == 1
 
 
 def test_a_bad_merge_is_still_one_after_a_good_one(spoiled):

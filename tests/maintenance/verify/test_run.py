@@ -12,6 +12,7 @@ from support.tables import rows
 
 from memwal.errors import StoreUnavailableError
 from memwal.maintenance.verify import CODES, Finding, Severity, VerifyReport, verify
+from memwal.maintenance.verify import regions as verify_regions
 from memwal.maintenance.verify.findings import worst_first
 
 GUIDE = (Path(__file__).resolve().parents[3] / "docs" / "verify.md").read_text()
@@ -44,7 +45,7 @@ def test_what_is_found_once_does_not_count(spoiled, monkeypatch):
         looks.append(region_id)
         return [Finding.of("hint-late", f"hint ({len(looks)})", "moves on", region=region_id)]
 
-    monkeypatch.setattr("memwal.maintenance.verify.regions.check_hint", check_hint)
+    monkeypatch.setattr(verify_regions, "check_hint", check_hint)
     assert spoiled.codes() == []
     assert len(looks) == 2
 
