@@ -72,7 +72,7 @@ def test_all_kinds_share_one_budget(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_budget_is_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MEMWAL_READ_CACHE_BYTES", "1 GB")
-    with pytest.raises(InvalidInputError, match="set it to a number of bytes"):
+    with pytest.raises(InvalidInputError, match="MEMWAL_READ_CACHE_BYTES"):
         Recent[str](100, len).get("a", lambda: "a")
 
 

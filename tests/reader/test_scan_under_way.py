@@ -257,7 +257,7 @@ class TestVersionsThatAreCleanedUp:
         first, others = begun(filled.scan().to_reader())
         filled.merge()
         clean_up(filled)
-        with pytest.raises(ObjectNotFoundError, match=r"version \d+ .*scan again.*older_than"):
+        with pytest.raises(ObjectNotFoundError, match="older_than"):
             joined(first, others)
         assert state(filled) == expected()
 

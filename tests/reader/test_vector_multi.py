@@ -120,11 +120,15 @@ def test_distances_of_lance_and_of_nothing() -> None:
 def test_mistakes_are_told(tmp_path: Path) -> None:
     documents = Documents(tmp_path, indexed=False)
     sources, newest = collect_newest(lambda: collect_sources(documents.table.location))
-    for query in (np.zeros(3), np.zeros((2, 3)), np.zeros((0, DIMENSION)), np.zeros((1, 1, 8))):
-        with pytest.raises(InvalidInputError, match="has multivectors"):
+    for query in (
+        np.zeros(3),
+        np.zeros((2, 3)),
+        np.zeros((0, DIMENSION)),
+        np.zeros((1, 1, 8)),
+        [[1.0] * DIMENSION, [1.0]],
+    ):
+        with pytest.raises(InvalidInputError):
             search(sources, newest, query)
-    with pytest.raises(InvalidInputError, match="not a vector"):
-        search(sources, newest, [[1.0] * DIMENSION, [1.0]])
     with pytest.raises(InvalidInputError, match="hamming"):
         search(sources, newest, np.ones((1, DIMENSION)), metric="hamming")
     one = search(sources, newest, np.ones(DIMENSION), metric="cosine")

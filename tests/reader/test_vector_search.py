@@ -188,33 +188,35 @@ def test_mistakes_are_told(tmp_path: Path) -> None:
     searched = Searched(tmp_path, rows=40)
     sources, newest = searched.sources(searched.table)
     good = [0.0] * DIMENSION
-    for vector, words, options in (
-        (good, "ask for at least one", {"k": 0}),
-        (good, "at least 1", {"refine_factor": 0}),
-        (good, "not in the table", {"column": "w"}),
-        (good, "column n is int64", {"column": "n"}),
-        (good[1:], "has shape", {}),
-        (["a"] * DIMENSION, "no vector|not a vector", {}),
-        ([float("nan")] * DIMENSION, "not finite", {}),
-        (good, "unknown columns", {"columns": ["x"]}),
-        (good, "no metric", {"metric": "far"}),
-        (good, "there is no field|No field|nosuch", {"filter": "nosuch > 1"}),
+    assert search(sources, newest, good).num_rows
+    for vector, named, options in (
+        (good, "k is", {"k": 0}),
+        (good, "refine_factor", {"refine_factor": 0}),
+        (good, "column w", {"column": "w"}),
+        (good, "int64", {"column": "n"}),
+        (good[1:], "column v", {}),
+        (["a"] * DIMENSION, "", {}),
+        ([float("nan")] * DIMENSION, "", {}),
+        (good, "x", {"columns": ["x"]}),
+        (good, "far", {"metric": "far"}),
+        (good, "nosuch", {"filter": "nosuch > 1"}),
     ):
-        with pytest.raises(memwal.MemWalError, match=words):
+        with pytest.raises(InvalidInputError) as refused:
             search(sources, newest, vector, **options)  # type: ignore[arg-type]
-    with pytest.raises(InvalidInputError, match="0 columns of vectors"):
-        _no_vectors(tmp_path)
+        assert named in str(refused.value)
 
 
-def _no_vectors(folder: Path) -> None:
+def test_a_table_without_vectors(tmp_path: Path) -> None:
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False)])
     table = memwal.create(
-        str(folder / "plain"),
+        str(tmp_path / "plain"),
         schema,
         primary_key=["id"],
         region_spec=memwal.RegionSpec.unsharded(),
     )
-    search(*_collect(table), [0.0])
+    sources, newest = _collect(table)
+    with pytest.raises(InvalidInputError):
+        search(sources, newest, [0.0])
 
 
 def _collect(reads: Any) -> Any:

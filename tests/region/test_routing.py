@@ -154,10 +154,9 @@ def test_null_names_no_region_here_nor_in_lancedb(tmp_path: Path, data_type: pa.
         theirs.upsert(None)
     router = Router(RegionSpec.identity("c"), theirs.schema)
     column = pa.array([IDENTITY_VALUES[data_type][0], None], data_type)
-    with pytest.raises(InvalidInputError, match="region column 'c' has 1 nulls"):
-        router.route(numbered(column))
-    with pytest.raises(InvalidInputError, match="region column 'c' has 1 nulls"):
-        router.regions_of(column)
+    for refused in (lambda: router.route(numbered(column)), lambda: router.regions_of(column)):
+        with pytest.raises(InvalidInputError, match="'c'"):
+            refused()
 
 
 @settings(deadline=None)
@@ -276,7 +275,7 @@ def test_a_table_that_exceeds_one_batch() -> None:
     large = pa.Array.from_buffers(pa.string(), 1, [None, offsets, text])
     table = pa.table({"id": pa.chunked_array([[1], [2]]), "text": pa.chunked_array([large, large])})
     router = Router(RegionSpec.bucket("id", 4), table.schema)
-    with pytest.raises(InvalidInputError, match=r"does not fit into one batch .*overflow"):
+    with pytest.raises(InvalidInputError):
         router.route(table)
     assert sum(len(router.route(batch)) for batch in table.to_batches()) == 2
 
@@ -284,28 +283,28 @@ def test_a_table_that_exceeds_one_batch() -> None:
 @pytest.mark.parametrize("spec", [RegionSpec.bucket("id", 4), RegionSpec.identity("id")], ids=str)
 def test_rows_without_the_region_column(spec: RegionSpec) -> None:
     router = Router(spec, SCHEMA)
-    with pytest.raises(InvalidInputError, match="no region column 'id'"):
-        router.route(pa.record_batch({"name": ["a"]}))
+    absent = pa.record_batch({"name": ["a"]})
     twice = pa.record_batch([pa.array([1]), pa.array([2])], names=["id", "id"])
-    with pytest.raises(InvalidInputError, match="or have it twice"):
-        router.route(twice)
+    for batch in (absent, twice):
+        with pytest.raises(InvalidInputError, match="'id'"):
+            router.route(batch)
 
 
 @pytest.mark.parametrize("spec", [RegionSpec.bucket("id", 4), RegionSpec.identity("id")], ids=str)
 def test_a_column_of_another_type_is_refused(spec: RegionSpec) -> None:
     router = Router(spec, SCHEMA)
     column = pa.array([5], pa.int32())
-    with pytest.raises(InvalidInputError, match="type int32 in the rows but int64 in the table"):
-        router.route(pa.record_batch({"id": column}))
-    with pytest.raises(InvalidInputError, match="type int32 in the rows but int64 in the table"):
-        router.regions_of(column)
+    batch = pa.record_batch({"id": column})
+    for refused in (lambda: router.route(batch), lambda: router.regions_of(column)):
+        with pytest.raises(InvalidInputError, match=r"int32.*int64"):
+            refused()
 
 
-def test_a_table_that_cannot_be_divided() -> None:
-    with pytest.raises(InvalidInputError, match="cannot divide a table"):
-        Router(RegionSpec.bucket("vector", 4), SCHEMA)
-    with pytest.raises(InvalidInputError, match="not one of the columns"):
-        Router(RegionSpec.identity("absent"), SCHEMA)
+@pytest.mark.parametrize("column", ["vector", "absent"])
+def test_a_table_that_cannot_be_divided(column: str) -> None:
+    for spec in (RegionSpec.bucket(column, 4), RegionSpec.identity(column)):
+        with pytest.raises(InvalidInputError, match=f"'{column}'"):
+            Router(spec, SCHEMA)
 
 
 def test_all_assignments() -> None:
@@ -524,7 +523,7 @@ def test_a_delete_has_to_tell_columns_outside_of_the_key() -> None:
     delete = pa.record_batch(
         [pa.array([1, 2]), pa.nulls(2, pa.date32()), pa.array([True, True])], schema=schema
     )
-    with pytest.raises(InvalidInputError, match="give these columns with the keys to delete"):
+    with pytest.raises(InvalidInputError):
         router.route(delete)
     found = router.route(delete, by=pa.record_batch({"at": day}))
     assert [region for region, _ in found] == regions
