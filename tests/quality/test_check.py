@@ -17,6 +17,7 @@ import memwal
 from memwal.catalog import Catalog, Policy, RunState
 from memwal.errors import InvalidInputError
 from memwal.fleet import Fleet, Skipped, Why, run_job
+from memwal.quality import check
 from memwal.quality.check import check_quality
 from memwal.quality.expectation import read_suite
 from memwal.quality.profile import propose_suite
@@ -61,8 +62,6 @@ def test_a_whole_check(merged: memwal.Table) -> None:
 
 
 def test_in_many_batches(merged: memwal.Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    from memwal.quality import check
-
     monkeypatch.setattr(check, "_BATCH_ROWS", 3)
     result = check_quality(merged.location, rules("off", *SUITE))
     assert [found["failed"] for found in result.quality["expectations"]] == [3, 2, 0, 0, 0, 3]

@@ -10,13 +10,13 @@ from uuid import UUID, uuid4
 import lance
 import pyarrow as pa
 import pytest
+from lance.dataset import MergeInsertBuilder
 from support.faulty_store import Killed
 from support.quarantined import flush, positive, quarantine, rules, waiting
 from support.tables import SCHEMA, MakeTable, base_state, folder, merged, rows
 
 import memwal
 from memwal.errors import InvalidInputError, MemWalError, TableSetupError
-from memwal.maintenance import merge_commit as committing
 from memwal.quality import quarantine as quarantining
 from memwal.quality.quarantine import Origin, Quarantine, State, describe, origins_of
 from memwal.quality.release import discard, release, waiting_rows
@@ -258,7 +258,7 @@ def test_rules_that_changed_before_a_merge_was_repeated(
         raise Killed
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(committing, "_upsert", die)
+        patch.setattr(MergeInsertBuilder, "mark_sstables_as_compacted", die)
         table.merge(quality=rules("quarantine"))
     assert waiting(table) == {(1, 1, -1)}
     negative = positive()

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lance.file import LanceFileReader
+from support.read_sources import sources_now
 from support.tables import MakeTable, folder, keys, numbered, rows, state
 
 import memwal
@@ -20,7 +21,6 @@ from memwal.format.bloom import BloomFilter
 from memwal.reader import lookup as lookup_module
 from memwal.reader.key_pages import key_positions, might_hold
 from memwal.reader.lookup import look_up
-from memwal.reader.sources import collect_sources
 
 
 @pytest.fixture
@@ -213,7 +213,7 @@ def test_composite_keys_are_not_every_combination_of_their_columns(make_table: M
 
 def looked_up(reads: Any, asked: pa.Array | pa.Table) -> pa.Table:
     columns = asked if isinstance(asked, pa.Table) else pa.table({"id": asked})
-    return look_up(collect_sources(reads.location, reads._memtables()), columns)
+    return look_up(sources_now(reads), columns)
 
 
 class TestSkipping:

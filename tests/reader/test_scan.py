@@ -10,6 +10,7 @@ import lance
 import polars
 import pyarrow as pa
 import pytest
+from support.read_sources import sources_now
 from support.tables import SCHEMA, MakeTable, folder, keys, listing, numbered, rows, state
 
 import memwal
@@ -18,7 +19,6 @@ from memwal.reader import generations as generations_module
 from memwal.reader import memtable_filter as memtable_filter_module
 from memwal.reader import merged_rows as merged_rows_module
 from memwal.reader.scan import Scan
-from memwal.reader.sources import collect_sources
 
 Reads = Any
 
@@ -258,7 +258,7 @@ def test_rows_that_were_written_straight_into_the_base_table_are_shown(
 
 
 def collected(reads: Reads) -> Callable[[], Any]:
-    return lambda: collect_sources(reads.location, reads._memtables())
+    return lambda: sources_now(reads)
 
 
 class TestOffset:

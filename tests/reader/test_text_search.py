@@ -85,13 +85,13 @@ def test_the_best_rows_are_found_whatever_is_left_out(
     with searched.table.writer() as writer:
         writer.upsert(searched.rows(range(550, 700)))
     skipped: list[int] = []
-    scores_at = text_leaves._Weighed.scores_at
+    scores_at = text_leaves.WeightedTerm.scores_at
 
     def spied(self: Any, documents: Any) -> Any:
         skipped.append(len(documents))
         return scores_at(self, documents)
 
-    monkeypatch.setattr(text_leaves._Weighed, "scores_at", spied)
+    monkeypatch.setattr(text_leaves.WeightedTerm, "scores_at", spied)
     for query in ("rare most", "few most many", "rare few some many most", "most most rare rare"):
         for boost in (1.0, 3.0, -1.0):
             one = MatchQuery(query, "t", boost=boost)

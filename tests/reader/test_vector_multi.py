@@ -10,6 +10,7 @@ import lance
 import numpy as np
 import pyarrow as pa
 import pytest
+from support.read_sources import sources_now
 
 import memwal
 from memwal.errors import InvalidInputError
@@ -64,9 +65,7 @@ class Documents:
             columns=["id", "_distance"],
             nearest={"column": "v", "q": np.array(query, "f4"), "k": 10, "metric": metric},
         ).to_table()
-        sources, newest = collect_newest(
-            lambda: collect_sources(self.table.location, reads._memtables())
-        )
+        sources, newest = collect_newest(lambda: sources_now(reads))
         found = search(sources, newest, query, metric=metric, columns=["id"], **options)
         assert found["id"].to_pylist() == wanted["id"].to_pylist()
         np.testing.assert_allclose(

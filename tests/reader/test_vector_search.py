@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +11,15 @@ import lance
 import numpy as np
 import pyarrow as pa
 import pytest
+from support.read_sources import sources_now
 from support.sampled import every
 from support.searched import DIMENSION, SCHEMA, Searched
 
 import memwal
 from memwal.errors import InvalidInputError
-from memwal.reader import vector_memory
 from memwal.reader.base_indexes import find_gap, find_index
 from memwal.reader.scan import collect_newest
 from memwal.reader.search import search
-from memwal.reader.sources import collect_sources
 from memwal.reader.vector_candidates import is_vector_index
 
 
@@ -27,10 +27,10 @@ from memwal.reader.vector_candidates import is_vector_index
 @pytest.mark.parametrize("seed", every(2, range(4)))
 @pytest.mark.timeout(120)
 def test_histories(
-    tmp_path: Path, seed: int, in_memory: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, seed: int, in_memory: bool, search_in_memory: Callable[[bool], None]
 ) -> None:
     """Whatever was written, flushed, merged, appended beside, indexed or compacted."""
-    monkeypatch.setattr(vector_memory, "_SEARCHES_BEFORE", 0 if in_memory else 1_000_000)
+    search_in_memory(in_memory)
     searched = Searched(tmp_path, seed=seed, maintained=["v_idx"])
     table = searched.table
     for _ in range(3):
@@ -220,7 +220,7 @@ def test_a_table_without_vectors(tmp_path: Path) -> None:
 
 
 def _collect(reads: Any) -> Any:
-    return collect_newest(lambda: collect_sources(reads.location, reads._memtables()))
+    return collect_newest(lambda: sources_now(reads))
 
 
 def _gap(searched: Searched) -> Any:
