@@ -23,10 +23,18 @@ from memwal.reader.scan import Scan
 Reads = Any
 
 
-@pytest.fixture(params=["base", "generation", "memtable", "all"])
-def reads(request: pytest.FixtureRequest, table: memwal.Table) -> Iterator[Reads]:
-    """Rows 1 to 6, of which 2 was changed and 5 deleted, in different places."""
+@pytest.fixture(scope="module", params=["base", "generation", "memtable", "all"])
+def reads(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Reads]:
+    """Rows 1 to 6, of which 2 was changed and 5 deleted, in different places; only to be read."""
     where = request.param
+    table = memwal.create(
+        str(tmp_path_factory.mktemp(where) / "table"),
+        SCHEMA,
+        primary_key=["id"],
+        region_spec=memwal.RegionSpec.unsharded(),
+    )
     writer = table.writer()
     _fill(table, writer, where)
     yield writer if where in ("memtable", "all") else table
