@@ -65,7 +65,7 @@ def leaf_hits(leaf: MatchQuery | PhraseQuery, column: TextColumn, *, k: int | No
         {term: len(postings.documents) for term, postings in held.items()},
     )
     weighed = [
-        _Weighed(term, held[term], times, statistics)
+        WeightedTerm(term, held[term], times, statistics)
         for term, times in Counter(term for group in groups for term in group).items()
         if len(held[term].documents)
     ]
@@ -91,7 +91,7 @@ def leaf_hits(leaf: MatchQuery | PhraseQuery, column: TextColumn, *, k: int | No
     return rows_of(column, found[near], scores[near])
 
 
-class _Weighed:
+class WeightedTerm:
     """A term of a query: the documents that hold it, and what it adds to their scores."""
 
     def __init__(
@@ -128,7 +128,7 @@ class _Weighed:
         )
 
 
-def _too_weak(terms: Sequence[_Weighed], k: int) -> list[_Weighed]:
+def _too_weak(terms: Sequence[WeightedTerm], k: int) -> list[WeightedTerm]:
     """Terms of which a document may have all and still is not one of the best ``k``.
 
     What the frequent terms of a query can add is often less than what the k-th best document has

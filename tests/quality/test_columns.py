@@ -167,6 +167,4 @@ def test_bounds_that_arrow_has_no_number_for() -> None:
     assert failing([1, 2], "expect_column_values_to_be_in_set", value_set=[2**70, 1]) == [1]
     assert failing(["ab"], "expect_column_value_lengths_to_equal", value=2**70) == [0]
     decimals = pa.array([1, 2]).cast(pa.decimal128(30, 2))
-    assert "does not go" in undecided(
-        decimals, "expect_column_values_to_be_between", min_value=2**70
-    )
+    assert undecided(decimals, "expect_column_values_to_be_between", min_value=2**70)

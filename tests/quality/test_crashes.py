@@ -14,6 +14,7 @@ from uuid import uuid4
 import numpy as np
 import pyarrow as pa
 import pytest
+from lance.dataset import MergeInsertBuilder
 from support.faulty_store import FaultyStore, FaultyStores, Killed, skip_waits
 from support.quarantined import flush, quarantine, rules, waiting
 from support.tables import SCHEMA, base_state, folder, merged, state
@@ -28,6 +29,7 @@ from memwal.quality.ledger import Ledger
 from memwal.quality.quarantine import origins_of
 from memwal.quality.release import discard
 from memwal.storage.location import TableLocation
+from memwal.table_index.strict_commit import create_durably
 
 EXPECTED = {1: 1, 2: 22, 3: 3, 4: 44}
 KEPT_OUT = {(2, 1, -1), (4, 9, -9)}
@@ -181,15 +183,13 @@ def test_a_row_that_was_judged_otherwise_leaves_the_quarantine(
 ) -> None:
     """A merge that dies decided on generations 2 to 4; the next one sees 5 as well."""
     table = play.copy()
-    real = committing._upsert
 
     def die(*arguments: object) -> int:
         raise Killed
 
-    monkeypatch.setattr(committing, "_upsert", die)
-    with pytest.raises(Killed):
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(MergeInsertBuilder, "mark_sstables_as_compacted", die)
         by_generation(table.location)
-    monkeypatch.setattr(committing, "_upsert", real)
     assert waiting(table) == {(2, 1, -1), (2, 4, -4)}
 
     at_once(table.location)
@@ -233,7 +233,7 @@ def test_who_wakes_when_all_is_merged_adds_nothing(
         if moment == "before it asks":
             meanwhile()
         elif moment == "after it made the table" and not woken[0]:
-            self._create(rows.schema)
+            create_durably(self.location, rows.schema.empty_table())
             meanwhile()
         return real(self, rows, wanted=ask)
 

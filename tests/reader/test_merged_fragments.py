@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import lance
@@ -11,7 +12,6 @@ from support.tables import MakeTable, rows
 
 import memwal
 from memwal.reader import merged_fragments as module
-from memwal.reader import vector_memory
 from memwal.reader.merged_fragments import merged_fragments
 from memwal.reader.recent import Recent
 
@@ -121,10 +121,10 @@ def test_nothing_is_known_past_what_was_cleaned_up(
 
 @pytest.mark.parametrize("in_memory", [False, True])
 def test_searches_see_what_was_updated_by_hand(
-    tmp_path: Path, in_memory: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, in_memory: bool, search_in_memory: Callable[[bool], None]
 ) -> None:
     """Also where generations that brought the rows before are still stored, and indexes lag."""
-    monkeypatch.setattr(vector_memory, "_SEARCHES_BEFORE", 0 if in_memory else 1_000_000)
+    search_in_memory(in_memory)
     searched = Searched(tmp_path, rows=300)
 
     def check() -> None:

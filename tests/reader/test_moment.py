@@ -105,7 +105,7 @@ class TestEventual:
     def test_is_not_for_a_writer(self, table: memwal.Table) -> None:
         with (
             table.writer() as writer,
-            pytest.raises(InvalidInputError, match="cannot be stale"),
+            pytest.raises(InvalidInputError, match="max_staleness"),
         ):
             collect_sources(table.location, writer.memtables(), max_staleness=HOUR)
 
@@ -129,9 +129,11 @@ class TestVersion:
         tagged = collect_version(table.location, "second")
         assert tagged.base.version == sorted(versions)[1]
 
+        caplog.clear()
         with caplog.at_level(logging.WARNING, "memwal"):
-            collect_version(table.location, max(versions))
-        assert "1 generations of 1 regions" in caplog.text
+            sources = collect_version(table.location, max(versions))
+        assert [len(region.generations) for region in sources.left_out] == [1]
+        assert [record.levelname for record in caplog.records] == ["WARNING"]
 
     def test_that_leaves_nothing_out_is_silent(
         self, table: memwal.Table, caplog: pytest.LogCaptureFixture
@@ -145,9 +147,9 @@ class TestVersion:
         assert caplog.text == ""
 
     def test_that_does_not_exist_is_refused(self, table: memwal.Table) -> None:
-        with pytest.raises(TableSetupError, match="version 99"):
+        with pytest.raises(TableSetupError, match="99"):
             collect_version(table.location, 99)
-        with pytest.raises(InvalidInputError, match="no tag 'nope'"):
+        with pytest.raises(InvalidInputError, match="'nope'"):
             collect_version(table.location, "nope")
 
     def test_from_before_memwal_was_enabled(self, tmp_path: Path) -> None:
@@ -158,7 +160,7 @@ class TestVersion:
         early = table.at(2)
         assert state(early) == {1: 1, 2: 2}
         assert early.scan(filter="n > 1").count_rows() == 1
-        with pytest.raises(InvalidInputError, match="no primary key"):
+        with pytest.raises(InvalidInputError):
             early.lookup(keys(1))
 
 

@@ -16,6 +16,7 @@ from support.searched import Searched
 from support.tables import MakeTable, rows, state
 
 import memwal
+from memwal.reader import moment, outdated
 from memwal.reader.kept_names import Generation, Name, Segment, Version, names_in, version_key
 from memwal.reader.moment import past_base
 from memwal.reader.recent import Recent, all_kept
@@ -117,9 +118,7 @@ def test_a_version_that_is_asked_for_stays(tmp_path: Path) -> None:
 
 def test_what_was_freed_is_given_back_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given_back: list[int] = []
-    monkeypatch.setattr(
-        "memwal.reader.outdated.release_free_memory", lambda: given_back.append(len(given_back))
-    )
+    monkeypatch.setattr(outdated, "release_free_memory", lambda: given_back.append(len(given_back)))
     searched = Searched(tmp_path)
     flush(searched, range(100, 130))
     assert given_back == []
@@ -135,7 +134,8 @@ def test_the_same_version_is_looked_through_once(
     """Also of more tables than stay open."""
     looked_through: list[str] = []
     monkeypatch.setattr(
-        "memwal.reader.moment.forget_outdated",
+        moment,
+        "forget_outdated",
         lambda newest, others: looked_through.append(newest.location.uri),
     )
     tables = [make_table() for _ in range(6)]

@@ -24,7 +24,7 @@ def test_none() -> None:
 
 @pytest.mark.parametrize("filter", ["n = 1)", "(n = 1", "n = 1) or (n = 2", ")("])
 def test_others(filter: str) -> None:
-    with pytest.raises(InvalidInputError, match="parentheses"):
+    with pytest.raises(InvalidInputError):
         whole_predicate(filter)
 
 

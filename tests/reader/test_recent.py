@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from memwal.errors import InvalidInputError
+from memwal.reader import recent as recent_module
 from memwal.reader.kept_names import Name, Segment
 from memwal.reader.recent import Recent
 
@@ -55,7 +56,7 @@ def test_all_kinds_share_one_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = Recent[str](100, len), Recent[str](100, len)
     counted = Recent[str](100)
     counted.get("x", lambda: "x")
-    monkeypatch.setattr("memwal.reader.recent.all_kept", lambda: [one, other, counted])
+    monkeypatch.setattr(recent_module, "all_kept", lambda: [one, other, counted])
     # An entry takes a kilobyte beside its value: there is room for two.
     monkeypatch.setenv("MEMWAL_READ_CACHE_BYTES", "2053")
     one.get("a", lambda: "aaa")
@@ -72,7 +73,7 @@ def test_all_kinds_share_one_budget(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_budget_is_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MEMWAL_READ_CACHE_BYTES", "1 GB")
-    with pytest.raises(InvalidInputError, match="set it to a number of bytes"):
+    with pytest.raises(InvalidInputError, match="MEMWAL_READ_CACHE_BYTES"):
         Recent[str](100, len).get("a", lambda: "a")
 
 
@@ -80,7 +81,7 @@ def test_threads_leave_it_right(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever they ask for, replace, and forget at once."""
     caches = [Recent[str](50, len), Recent[str](1000, len)]
     segments = [Segment("a", str(number)) for number in range(5)]
-    monkeypatch.setattr("memwal.reader.recent.all_kept", lambda: caches)
+    monkeypatch.setattr(recent_module, "all_kept", lambda: caches)
     monkeypatch.setenv("MEMWAL_READ_CACHE_BYTES", "12000")
 
     def live(seed: int) -> None:

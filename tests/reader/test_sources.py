@@ -228,7 +228,7 @@ class TestRaces:
         flushed(table, {1: 1})
         table.location.store.delete_folder(generation_dir(REGION, manifest(table).flushed[0].path))
 
-        with pytest.raises(ConflictError, match="grace"):
+        with pytest.raises(ConflictError):
             table.scan().to_table()
 
     def test_a_scan_that_was_made_earlier_runs_on_the_state_of_its_moment(

@@ -68,8 +68,15 @@ def check(part: TextPart, texts: list[str]) -> None:
     assert everything == sorted(wanted, key=str.encode)
 
 
-@pytest.mark.parametrize("held", [False, True])
-@pytest.mark.parametrize("with_position", [False, True])
+@pytest.mark.parametrize(
+    ("with_position", "held"),
+    [
+        (False, True),
+        (True, False),
+        pytest.param(False, False, marks=pytest.mark.slow),
+        pytest.param(True, True, marks=pytest.mark.slow),
+    ],
+)
 def test_long_lists_of_many_widths(
     tmp_path: Path, with_position: bool, held: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,7 +99,7 @@ def test_long_lists_of_many_widths(
     assert part.ready(["all", "not there"])
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(st.lists(st.text("abcdeé/漢-", max_size=12), min_size=1, max_size=40), st.data())
 def test_tokens_near_one(
     tmp_path_factory: pytest.TempPathFactory, tokens: list[str], data: st.DataObject
@@ -137,11 +144,12 @@ def test_rows_are_found_by_their_ids(tmp_path: Path) -> None:
 def test_what_is_no_index_is_told(tmp_path: Path) -> None:
     with pytest.raises(ObjectNotFoundError):
         open_segment(TableLocation(str(tmp_path), {}), str(tmp_path), "nowhere")
-    with pytest.raises(CorruptDataError, match="no map of tokens"):
+    with pytest.raises(CorruptDataError):
         TokenMap(b"\x07" * 64, lists=1, name="it")
-    with pytest.raises(CorruptDataError, match="2 blocks for 5"):
-        decode_postings([b"", b""], 5, documents=500, varint_tail=True, name="it")
-    with pytest.raises(CorruptDataError, match="cannot be read"):
-        decode_postings([b"\0" * 4 + b"\x81"], 5, documents=500, varint_tail=True, name="it")
-    with pytest.raises(CorruptDataError, match="cannot be read"):
-        decode_postings([b"\0" * 6], 128, documents=500, varint_tail=True, name="it")
+    for blocks, length in (
+        ([b"", b""], 5),
+        ([b"\0" * 4 + b"\x81"], 5),
+        ([b"\0" * 6], 128),
+    ):
+        with pytest.raises(CorruptDataError):
+            decode_postings(blocks, length, documents=500, varint_tail=True, name="it")

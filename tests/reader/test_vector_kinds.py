@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ import pyarrow as pa
 import pytest
 
 import memwal
-from memwal.reader import vector_memory
 
 DIMENSION = 8
 PQ = {"num_sub_vectors": 4, "num_bits": 4}
@@ -73,7 +73,7 @@ class Vectors:
 )
 def test_the_nearest_rows(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    search_in_memory: Callable[[bool], None],
     in_memory: bool,
     index: str,
     options: dict[str, Any],
@@ -81,7 +81,7 @@ def test_the_nearest_rows(
     metric: str,
     nested: bool,
 ) -> None:
-    monkeypatch.setattr(vector_memory, "_SEARCHES_BEFORE", 0 if in_memory else 1_000_000)
+    search_in_memory(in_memory)
     vectors = Vectors(tmp_path, number, nested=nested)
     base = lance.write_dataset(vectors.rows(range(700)), vectors.uri)
     base.create_index(
@@ -112,13 +112,13 @@ def test_the_nearest_rows(
 )
 def test_vectors_without_a_distance_are_never_found(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    search_in_memory: Callable[[bool], None],
     in_memory: bool,
     index: str,
     options: dict[str, Any],
 ) -> None:
     """Zeros under cosine, NaN and null, wherever they are: also where more rows are asked for."""
-    monkeypatch.setattr(vector_memory, "_SEARCHES_BEFORE", 0 if in_memory else 1_000_000)
+    search_in_memory(in_memory)
     random = np.random.default_rng(0)
     schema = pa.schema(
         [

@@ -10,6 +10,7 @@ import lance
 import numpy as np
 import pyarrow as pa
 import pytest
+from support.read_sources import sources_now
 
 import memwal
 from memwal.errors import InvalidInputError
@@ -64,9 +65,7 @@ class Documents:
             columns=["id", "_distance"],
             nearest={"column": "v", "q": np.array(query, "f4"), "k": 10, "metric": metric},
         ).to_table()
-        sources, newest = collect_newest(
-            lambda: collect_sources(self.table.location, reads._memtables())
-        )
+        sources, newest = collect_newest(lambda: sources_now(reads))
         found = search(sources, newest, query, metric=metric, columns=["id"], **options)
         assert found["id"].to_pylist() == wanted["id"].to_pylist()
         np.testing.assert_allclose(
@@ -120,11 +119,15 @@ def test_distances_of_lance_and_of_nothing() -> None:
 def test_mistakes_are_told(tmp_path: Path) -> None:
     documents = Documents(tmp_path, indexed=False)
     sources, newest = collect_newest(lambda: collect_sources(documents.table.location))
-    for query in (np.zeros(3), np.zeros((2, 3)), np.zeros((0, DIMENSION)), np.zeros((1, 1, 8))):
-        with pytest.raises(InvalidInputError, match="has multivectors"):
+    for query in (
+        np.zeros(3),
+        np.zeros((2, 3)),
+        np.zeros((0, DIMENSION)),
+        np.zeros((1, 1, 8)),
+        [[1.0] * DIMENSION, [1.0]],
+    ):
+        with pytest.raises(InvalidInputError):
             search(sources, newest, query)
-    with pytest.raises(InvalidInputError, match="not a vector"):
-        search(sources, newest, [[1.0] * DIMENSION, [1.0]])
     with pytest.raises(InvalidInputError, match="hamming"):
         search(sources, newest, np.ones((1, DIMENSION)), metric="hamming")
     one = search(sources, newest, np.ones(DIMENSION), metric="cosine")

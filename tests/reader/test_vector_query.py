@@ -15,22 +15,20 @@ IDS = pa.field("id", pa.int64(), nullable=False)
 
 
 @pytest.mark.parametrize(
-    ("number", "value", "match"),
+    ("number", "values"),
     [
-        (pa.uint8(), 256, "no bytes"),
-        (pa.uint8(), -1, "no bytes"),
-        (pa.uint8(), 1.5, "no bytes"),
-        (pa.uint8(), float("nan"), "no bytes"),
-        (pa.float16(), 1e6, "not finite"),
-        (pa.float32(), 1e300, "not finite"),
-        (pa.float64(), float("nan"), "not finite"),
-        (pa.float32(), "x", "not a vector"),
+        (pa.uint8(), [256, -1, 1.5, float("nan")]),
+        (pa.float16(), [1e6]),
+        (pa.float32(), [1e300, "x"]),
+        (pa.float64(), [float("nan")]),
     ],
+    ids=str,
 )
 def test_numbers_that_the_column_does_not_hold(
-    make_table: MakeTable, number: pa.DataType, value: Any, match: str
+    make_table: MakeTable, number: pa.DataType, values: list[Any]
 ) -> None:
-    table = make_table(pa.schema([IDS, pa.field("v", pa.list_(number, 2))]))
-    with pytest.raises(InvalidInputError, match=match):
-        query_vector(table.base(), "v", [1, value])
-    assert query_vector(table.base(), "v", [1, 2.0]).tolist() == [1, 2]
+    base = make_table(pa.schema([IDS, pa.field("v", pa.list_(number, 2))])).base()
+    for value in values:
+        with pytest.raises(InvalidInputError):
+            query_vector(base, "v", [1, value])
+    assert query_vector(base, "v", [1, 2.0]).tolist() == [1, 2]

@@ -140,5 +140,6 @@ def test_more_rows_than_a_block() -> None:
     "kind", [pa.decimal128(5, 2), pa.list_(pa.int8()), pa.float16(), pa.duration("s")], ids=str
 )
 def test_types_that_are_not_hashed(kind: pa.DataType) -> None:
-    with pytest.raises(InvalidInputError, match="cannot hash"):
-        murmur3(pa.nulls(1, kind))
+    column = pa.nulls(1, kind)
+    with pytest.raises(InvalidInputError):
+        murmur3(column)

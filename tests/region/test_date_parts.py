@@ -96,8 +96,9 @@ def test_text_as_datafusion_takes_it() -> None:
 
 @pytest.mark.parametrize("text", ["", "today", "2026-13-01", "2026-01-01T00:00:00+02:00"])
 def test_text_that_is_no_date(text: str) -> None:
-    with pytest.raises(InvalidInputError, match="a text is no date"):
-        date_part("year", pa.array([text]))
+    column = pa.array([text])
+    with pytest.raises(InvalidInputError):
+        date_part("year", column)
 
 
 @pytest.mark.parametrize(
@@ -106,5 +107,6 @@ def test_text_that_is_no_date(text: str) -> None:
     ids=str,
 )
 def test_types_without_parts(kind: pa.DataType) -> None:
-    with pytest.raises(InvalidInputError, match="has no year"):
-        date_part("year", pa.nulls(1, kind))
+    column = pa.nulls(1, kind)
+    with pytest.raises(InvalidInputError):
+        date_part("year", column)

