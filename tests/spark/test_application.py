@@ -129,11 +129,17 @@ def test_a_result_in_an_object_store(start, table, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "more", [("--result", "ftp://host/r.json"), ("--result-options-file", "/nowhere.json")]
+    ("more", "named"),
+    [
+        (("--result", "ftp://host/r.json"), "ftp://"),
+        (("--result-options-file", "/nowhere.json"), "/nowhere.json"),
+    ],
 )
-def test_where_a_result_goes_is_looked_at_before_the_job(start, session, table, capsys, more):
+def test_where_a_result_goes_is_looked_at_before_the_job(
+    start, session, table, capsys, more, named
+):
     assert start(answer, "--table", table.uri, *more) == 2
-    assert more[1] in capsys.readouterr().err
+    assert named in capsys.readouterr().err
     assert session.stopped == 0
 
 
