@@ -69,7 +69,7 @@ def _quick_disk(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)
-        patch.setattr(durability, "_syncfs", lambda: lambda _: 0)
+        patch.setattr(durability, "syncfs", lambda _: None)
         yield
 
 

@@ -195,7 +195,7 @@ def _plan(
     generations = tuple(pending)
     sizes = tuple(pending.values())
     together = _together(base, manifests, generations)
-    shares = _divide(
+    shares = divide(
         [
             *((size, True, number) for number, size in _fragment_bytes(base).items()),
             *((sum(sizes[at] for at in group), False, n) for n, group in enumerate(together)),
@@ -321,7 +321,7 @@ def _stored_bytes(fragment: LanceFragment) -> int:
     return int(fragment.physical_rows) * _GUESSED_ROW_BYTES
 
 
-def _divide(
+def divide(
     items: list[tuple[int, bool, int]], *, partitions: int | None, target_bytes: int
 ) -> tuple[Share, ...]:
     """Spread fragments and regions evenly: the largest first, each to the emptiest share."""

@@ -60,7 +60,7 @@ def read_share(plan: ReadPlan, share: Share) -> Iterator[pa.RecordBatch]:
         # The first batch is read now, while the share can still start over.
         first = list(itertools.islice(rows, 1))
     except (ObjectNotFoundError, TableSetupError) as error:
-        _opened.cache_clear()
+        open_moment.cache_clear()
         first, rows = [], _later_rows(plan, share, error)
     try:
         for batch in itertools.chain(first, rows):
@@ -68,13 +68,13 @@ def read_share(plan: ReadPlan, share: Share) -> Iterator[pa.RecordBatch]:
             keep_protected(location, plan.protection)
     except (ObjectNotFoundError, TableSetupError) as error:
         # The next try of the task looks for itself what is left.
-        _opened.cache_clear()
+        open_moment.cache_clear()
         raise _outdated(plan.moment, error) from error
 
 
 def _share_rows(plan: ReadPlan, share: Share) -> Iterator[pa.RecordBatch]:
     with lance_errors(f"reading {plan.moment.location}"):
-        opened = _opened(plan.moment)
+        opened = open_moment(plan.moment)
         for position in share.generations:
             yield from _generation_rows(plan, opened, plan.moment.generations[position])
         if share.fragments:
@@ -87,7 +87,7 @@ def _later_rows(plan: ReadPlan, share: Share, error: MemWalError) -> Iterator[pa
         later = find_later_moment(plan)
         if later is None:
             raise _outdated(plan.moment, error)
-        opened = _opened(later.moment)
+        opened = open_moment(later.moment)
         moved = replace(plan, moment=later.moment)
         planned = [plan.moment.generations[position] for position in share.generations]
         left = set(later.moment.generations)
@@ -151,7 +151,8 @@ class _Opened:
 
 
 @functools.lru_cache(maxsize=_OPEN_MOMENTS)
-def _opened(moment: Moment) -> _Opened:
+def open_moment(moment: Moment) -> _Opened:
+    """What this process has open of a moment; the last few are kept."""
     return _Opened(moment)
 
 

@@ -88,7 +88,7 @@ def register_credentials(name: str, fetch: Fetch) -> None:
             f"{_BOTO3!r} is taken"
         )
     _registered[name] = fetch
-    _credentials.cache_clear()
+    cached_credentials.cache_clear()
 
 
 def credentials_for(
@@ -109,7 +109,7 @@ def credentials_for(
     source = options.get(CREDENTIALS_FROM)
     if source is None and scheme == uris.S3:
         source = _profile(options, environment)
-    return None if source is None else _credentials(source, scheme)
+    return None if source is None else cached_credentials(source, scheme)
 
 
 def describe_credentials(
@@ -138,7 +138,8 @@ def describe_credentials(
 
 
 @functools.lru_cache(maxsize=512)
-def _credentials(source: str, scheme: str) -> Credentials:
+def cached_credentials(source: str, scheme: str) -> Credentials:
+    """The credentials of a source, which all stores of this process share."""
     if scheme not in NAMES:
         raise InvalidInputError(
             f"{CREDENTIALS_FROM} is for object stores, and {scheme} is none: leave it out"

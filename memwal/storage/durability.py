@@ -61,7 +61,7 @@ def link_new_file(folder: str, path: str, data: Data, *, durable: bool) -> None:
 
 def keeps_unnamed_files(folder: str) -> bool:
     """Whether files can be written into a folder without a name first, and are durable then."""
-    if _file_system(folder) not in _KEEP_UNNAMED_FILES or not os.path.isdir(_OPEN_FILES):
+    if file_system_magic(folder) not in _KEEP_UNNAMED_FILES or not os.path.isdir(_OPEN_FILES):
         return False
     with suppress(OSError):
         os.close(os.open(folder, _UNNAMED_FILE, 0o666))
@@ -107,11 +107,16 @@ def sync_file_system(path: str) -> None:
     """
     descriptor = os.open(path, _FOLDER)
     try:
-        if _syncfs()(descriptor) != 0:
-            code = ctypes.get_errno()
-            raise OSError(code, os.strerror(code), path)
+        syncfs(descriptor)
     finally:
         os.close(descriptor)
+
+
+def syncfs(descriptor: int) -> None:
+    """Call ``syncfs(2)``; raises what :func:`sync_file_system` raises."""
+    if _syncfs()(descriptor) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
 
 
 @functools.cache
@@ -127,8 +132,8 @@ def _syncfs() -> Callable[[int], int]:
     return function
 
 
-def _file_system(path: str) -> int | None:
-    """The magic number of the file system that ``path`` is on; ``None`` where nobody tells."""
+def file_system_magic(path: str) -> int | None:
+    """The magic number of the file system that ``path`` is on; None where ``statfs`` fails."""
     function = _statfs()
     # The number comes first, in a word of the machine; the whole is 120 bytes on 64-bit Linux.
     status = (ctypes.c_long * 64)()

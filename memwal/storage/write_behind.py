@@ -27,7 +27,7 @@ def write_behind(folder: Path | None) -> Iterator[None]:
     folder : Path or None
         Its own files only; None, and one that does not exist, does nothing.
     """
-    start = _sync_file_range()
+    start = sync_file_range()
     if folder is None or start is None or not folder.is_dir():
         yield
         return
@@ -62,8 +62,8 @@ def _begin(path: Path, start: Callable[[int, int, int, int], int]) -> None:
 
 
 @functools.cache
-def _sync_file_range() -> Callable[[int, int, int, int], int] | None:
-    """The system call; None where there is none."""
+def sync_file_range() -> Callable[[int, int, int, int], int] | None:
+    """The system call ``sync_file_range(2)``; None where there is none."""
     function = getattr(ctypes.CDLL(None), "sync_file_range", None)
     if function is not None:
         function.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]

@@ -34,7 +34,7 @@ def test_the_newest_of_each_source(one: dict[str, int], other: dict[str, int]) -
     "data", [b"", b"{", b"[]", b'{"a": -1}', b'{"a": true}', b'{"a": 1.5}', b'{"a": 1e99}', b"\xff"]
 )
 def test_anything_else_is_told(data: bytes) -> None:
-    with pytest.raises(CorruptDataError, match="x does not tell"):
+    with pytest.raises(CorruptDataError):
         decode_applied(data, name="x")
 
 

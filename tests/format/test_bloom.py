@@ -161,13 +161,13 @@ def test_no_keys() -> None:
 
 
 def test_columns_must_fit_together() -> None:
-    with pytest.raises(InvalidInputError, match="rows"):
+    with pytest.raises(InvalidInputError):
         build_bloom_filter([])
-    with pytest.raises(InvalidInputError, match="rows"):
+    with pytest.raises(InvalidInputError):
         build_bloom_filter([pa.array([1]), pa.array([1, 2])])
 
 
 @pytest.mark.parametrize("size", [0, FILTER_BYTES - 1, FILTER_BYTES + 32])
 def test_a_filter_has_one_size(size: int) -> None:
-    with pytest.raises(CorruptDataError, match=f"{size} bytes"):
+    with pytest.raises(CorruptDataError):
         BloomFilter.from_bytes(b"\0" * size)

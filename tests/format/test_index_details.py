@@ -215,7 +215,7 @@ def test_snapshots_can_be_taken_away() -> None:
     "changes", [{"num_regions": -1}, {"merged": {uuid4(): 2**64}}, {"snapshot_ts_millis": 2**63}]
 )
 def test_numbers_out_of_range_are_refused(changes: dict[str, Any]) -> None:
-    with pytest.raises(InvalidInputError, match="cannot be written"):
+    with pytest.raises(InvalidInputError):
         replace(IndexDetails(), **changes).encode()
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from lance.file import LanceFileReader
 
 from memwal.errors import InvalidInputError
+from memwal.format import keys as key_format
 from memwal.format.bloom import build_bloom_filter
 from memwal.format.keys import check_key_type, encode_composite_keys
 
@@ -137,9 +138,9 @@ def test_bytes_below_a_null_do_not_count() -> None:
 
 
 def test_more_bytes_than_one_array_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("memwal.format.keys._MAX_ARRAY_BYTES", 100)
+    monkeypatch.setattr(key_format, "_MAX_ARRAY_BYTES", 100)
     assert len(encode_composite_keys([pa.array(["x" * 97])])[0].as_py()) == 100
-    with pytest.raises(InvalidInputError, match="take 101 bytes"):
+    with pytest.raises(InvalidInputError):
         encode_composite_keys([pa.array(["x" * 98])])
 
 
@@ -148,9 +149,9 @@ def test_no_rows() -> None:
 
 
 def test_columns_must_fit_together() -> None:
-    with pytest.raises(InvalidInputError, match="rows"):
+    with pytest.raises(InvalidInputError):
         encode_composite_keys([])
-    with pytest.raises(InvalidInputError, match="rows"):
+    with pytest.raises(InvalidInputError):
         encode_composite_keys([pa.array([1]), pa.array([1, 2])])
 
 
@@ -180,5 +181,5 @@ def test_key_types_are_refused_as_lance_refuses_them(
         check_key_type(field)
     with pytest.raises(InvalidInputError):
         encode_composite_keys([pa.nulls(1, data_type)])
-    with pytest.raises(Exception, match="unsupported type"):
+    with pytest.raises((OSError, ValueError, RuntimeError)):
         dataset.initialize_mem_wal(maintained_indexes=[], unsharded=True)

@@ -126,7 +126,7 @@ def test_generation_name_refuses_what_does_not_fit() -> None:
 )
 def test_no_path_leads_out_of_the_region(name: str) -> None:
     assert names.parse_generation_name(name) is None
-    with pytest.raises(CorruptDataError, match="look at"):
+    with pytest.raises(CorruptDataError):
         names.generation_dir(REGION, name)
 
 

@@ -119,7 +119,7 @@ def test_a_number_that_was_known_can_be_taken_away() -> None:
 )
 def test_numbers_out_of_range_are_refused(changes: dict[str, Any]) -> None:
     manifest = RegionManifest(region_id=REGION, version=1, writer_epoch=1)
-    with pytest.raises(InvalidInputError, match="out of range"):
+    with pytest.raises(InvalidInputError):
         replace(manifest, **changes).encode()
 
 

@@ -109,6 +109,6 @@ def test_a_batch_in_another_schema_is_refused_and_the_next_is_not() -> None:
     batch = rows(COLUMNS["string"])
     entries = encoder(batch.schema)
 
-    with pytest.raises(InvalidInputError, match="cannot be written"):
+    with pytest.raises(InvalidInputError):
         entries.encode([batch, rows(COLUMNS["boolean"])], generation=1)
     assert entries.encode([batch], generation=1).batches == (batch,)

@@ -17,7 +17,6 @@ from lance.mem_wal import LsmVectorSearchPlanner
 from lance.query import DocumentGranularity
 from support import native
 from support.s3_emulator import running_emulator
-from support.sampled import every
 from support.tables import REGION, manifest
 
 import memwal
@@ -41,6 +40,18 @@ VECTOR_KINDS: dict[str, dict[str, Any]] = {
     "IVF_HNSW_PQ": {"num_sub_vectors": 8},
     "IVF_HNSW_SQ": {"m": 8},
 }
+
+
+METRICS = ["l2", "cosine", "dot"]
+# By default each kind with one metric, and each metric with two kinds or three.
+EACH_KIND_AND_METRIC = pytest.mark.parametrize(
+    ("kind", "metric"),
+    [
+        pytest.param(kind, metric, marks=[] if (k + m) % len(METRICS) == 0 else pytest.mark.slow)
+        for k, kind in enumerate(VECTOR_KINDS)
+        for m, metric in enumerate(METRICS)
+    ],
+)
 
 
 def vectors(ids: range, *, points: np.ndarray[Any, Any] = POINTS) -> pa.Table:
@@ -124,7 +135,7 @@ def nearest(
     return dict(zip(found["id"].to_pylist(), found["_distance"].to_pylist(), strict=True))
 
 
-@pytest.mark.parametrize("metric", ["l2", "cosine", "dot"])
+@pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("kind", VECTOR_KINDS)
 def test_vector_index_has_the_model_of_the_base_table(
     tmp_path: Path, kind: str, metric: str
@@ -137,8 +148,7 @@ def test_vector_index_has_the_model_of_the_base_table(
     assert description(dataset).num_rows_indexed == 60
 
 
-@pytest.mark.parametrize("metric", every(3, ["l2", "cosine", "dot"]))
-@pytest.mark.parametrize("kind", VECTOR_KINDS)
+@EACH_KIND_AND_METRIC
 def test_native_vector_search_sees_flushed_rows(tmp_path: Path, kind: str, metric: str) -> None:
     table = vector_table(tmp_path, kind, metric=metric)
     copies = vectors(range(5, 7)).set_column(0, KEY, pa.array([1000, 1001]))
@@ -152,8 +162,7 @@ def test_native_vector_search_sees_flushed_rows(tmp_path: Path, kind: str, metri
             assert next(iter(nearest(table, POINTS[key], metric=metric))) == key
 
 
-@pytest.mark.parametrize("metric", ["l2", "cosine", "dot"])
-@pytest.mark.parametrize("kind", VECTOR_KINDS)
+@EACH_KIND_AND_METRIC
 def test_equal_vectors_have_equal_codes(tmp_path: Path, kind: str, metric: str) -> None:
     """Estimated distances of the base table and of a generation are then equal too."""
     table = vector_table(tmp_path, kind, metric=metric)

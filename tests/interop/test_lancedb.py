@@ -162,10 +162,9 @@ def test_a_writer_of_lancedb_stays_open(tmp_path: Path) -> None:
     assert state(found(shared.lance)) == shared.wanted
     shared.put_ours({3: 3})
     assert state(found(shared.fresh())) == state(shared.ours) == shared.wanted
-    with pytest.raises(RuntimeError, match="fenced"):
-        upsert(shared.lance, rows({4: 4}))
-    with pytest.raises(RuntimeError, match="fenced"):
-        shared.lance.close_lsm_writers()
+    for call in (lambda: upsert(shared.lance, rows({4: 4})), shared.lance.close_lsm_writers):
+        with pytest.raises(RuntimeError, match="fenced"):
+            call()
     shared.put({2: 5})
     shared.check()
 
@@ -251,6 +250,6 @@ def test_lancedb_takes_mem_wal_away(tmp_path: Path) -> None:
     shared.fresh().unset_lsm_write_spec()
 
     assert shared.fresh().get_lsm_write_spec() is None
-    with pytest.raises(TableSetupError, match="not enabled"):
+    with pytest.raises(TableSetupError):
         memwal.open(shared.ours.uri)
     assert state(shared.fresh().to_arrow()) == shared.wanted

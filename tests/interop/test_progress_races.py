@@ -14,7 +14,6 @@ from support.native import everything
 from support.tables import MakeTable, base_state, keys, rows, state
 
 import memwal
-from memwal.maintenance import merge_commit
 from memwal.region.discovery import read_manifests
 from memwal.region.region_ids import UNSHARDED_ID
 from memwal.table_index.base_table import open_base
@@ -156,31 +155,30 @@ def test_our_mergers_and_a_native_one(make_table: MakeTable, start: Start) -> No
         assert len(set(ids)) == len(ids), f"version {version}"
 
 
-Meanwhile = Callable[[Callable[[], object]], None]
+def merge_meanwhile(
+    table: memwal.Table, happens: Callable[[], object], *, before_commit: int, **options: Any
+) -> Any:
+    """Merge, and have something happen once, just before one of the commits, counted from 1.
 
+    A merge with deletes has a commit for them, and then the one that marks what is merged.
+    """
+    commits = 0
 
-@pytest.fixture
-def before_the_mark(monkeypatch: pytest.MonkeyPatch) -> Meanwhile:
-    """Return a function that has something happen once, just before a merger's marked commit."""
+    def guard() -> None:
+        nonlocal commits
+        commits += 1
+        if commits == before_commit:
+            happens()
 
-    def meanwhile(happens: Callable[[], object]) -> None:
-        upsert, due = merge_commit._upsert, [happens]
-
-        def late(*arguments: Any) -> Any:
-            while due:
-                due.pop()()
-            return upsert(*arguments)
-
-        monkeypatch.setattr(merge_commit, "_upsert", late)
-
-    return meanwhile
+    result = table.merge(guard=guard, **options)
+    assert commits >= before_commit
+    return result
 
 
 @pytest.mark.parametrize("base", [{9: 0}, {1: 0}], ids=["a-new-key", "an-old-key"])
 @pytest.mark.parametrize("upserted", [{}, {2: 2}], ids=["nothing", "another-key"])
 def test_a_merger_gets_half_way_before_another(
     table: memwal.Table,
-    before_the_mark: Meanwhile,
     base: dict[int, int | None],
     upserted: dict[int, int | None],
 ) -> None:
@@ -194,20 +192,24 @@ def test_a_merger_gets_half_way_before_another(
         writer.delete(keys(1))
         writer.upsert(rows(upserted))
     wanted = state(table)
-    before_the_mark(lambda: native.merge(table, generations=1))
-    assert table.merge().problems == ()
+    result = merge_meanwhile(table, lambda: native.merge(table, generations=1), before_commit=2)
+    assert result.problems == ()
     assert base_state(table) == state(table) == wanted
 
 
-def test_a_merger_comes_second(table: memwal.Table, before_the_mark: Meanwhile) -> None:
+def test_a_merger_comes_second(table: memwal.Table) -> None:
     """Whatever Lance calls the refusal, it is no failure: somebody else did the work."""
     with table.writer() as writer:
         writer.upsert(rows({1: 1}))
         writer.flush()
         writer.delete(keys(1))
         writer.upsert(rows({2: 2}))
-    # Both generations at once; there is nothing to delete.
-    before_the_mark(lambda: native.mark(table, UNSHARDED_ID, 2, rows({2: 2})))
-    result = table.merge(commit_bytes=1)
+    # Both generations at once, before the first commit, which deletes nothing.
+    result = merge_meanwhile(
+        table,
+        lambda: native.mark(table, UNSHARDED_ID, 2, rows({2: 2})),
+        before_commit=1,
+        commit_bytes=1,
+    )
     assert (result.figures["generations"], result.problems) == (0, ())
     assert base_state(table) == {2: 2}

@@ -109,7 +109,8 @@ def test_a_result_that_cannot_be_written(start, table, tmp_path, capsys):
     assert start(answer, "--table", table.uri, "--result", tmp_path / "none" / "r.json") == 1
     captured = capsys.readouterr()
     assert json.loads(captured.out)["version"] == 3
-    assert captured.err.startswith("error: the job is done, but its result cannot be written")
+    assert captured.err.startswith("error: ")
+    assert str(tmp_path / "none" / "r.json") in captured.err
 
 
 def test_a_result_in_an_object_store(start, table, tmp_path, capsys):
@@ -124,21 +125,21 @@ def test_a_result_in_an_object_store(start, table, tmp_path, capsys):
     taken = f"file://{tmp_path}/results/run-2.json"
     write_result(taken, "{}")
     assert start(answer, "--table", table.uri, "--result", taken) == 1
-    assert "another result is at" in capsys.readouterr().err
+    assert taken in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("more", "message"),
+    ("more", "named"),
     [
-        (("--result", "ftp://host/r.json"), "scheme is not known"),
-        (("--result-options-file", "/nowhere.json"), "cannot read the storage options"),
+        (("--result", "ftp://host/r.json"), "ftp://"),
+        (("--result-options-file", "/nowhere.json"), "/nowhere.json"),
     ],
 )
 def test_where_a_result_goes_is_looked_at_before_the_job(
-    start, session, table, capsys, more, message
+    start, session, table, capsys, more, named
 ):
     assert start(answer, "--table", table.uri, *more) == 2
-    assert message in capsys.readouterr().err
+    assert named in capsys.readouterr().err
     assert session.stopped == 0
 
 
@@ -164,9 +165,10 @@ def test_spark_fails(start, session, table, capsys):
     from py4j.protocol import Py4JNetworkError
 
     assert start(fail_with(Py4JNetworkError("Answer is empty")), "--table", table.uri) == 1
-    assert (
-        capsys.readouterr().err == "error: Spark failed: Answer is empty; look at its log above\n"
-    )
+    captured = capsys.readouterr()
+    assert captured.err.startswith("error: ")
+    assert "Answer is empty" in captured.err
+    assert captured.err.count("\n") == 1
 
 
 def test_a_fault_is_not_hidden(start, session, table):
@@ -177,7 +179,7 @@ def test_a_fault_is_not_hidden(start, session, table):
 
 def test_no_table_is_told_before_spark_starts(start, session, tmp_path, capsys):
     assert start(answer, "--table", tmp_path / "none.lance") == 1
-    assert "there is no Lance table" in capsys.readouterr().err
+    assert "none.lance" in capsys.readouterr().err
     assert session.names == []
 
 
@@ -227,7 +229,8 @@ def test_a_signal_ends_the_job(start, session, table, capsys, number):
     assert session.stopped == 1
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err == f"error: told to end ({number.name}); running the job again is safe\n"
+    assert captured.err.startswith("error: ")
+    assert number.name in captured.err
 
 
 def test_a_second_signal_does_not_stop_the_clean_up(start, session, table):

@@ -74,7 +74,7 @@ class TestRows:
         assert frame.rdd.getNumPartitions() == 1
 
     def test_no_table(self, spark, tmp_path):
-        with pytest.raises(AnalysisException, match="there is no Lance table at"):
+        with pytest.raises(AnalysisException, match=str(tmp_path / "none")):
             load(spark, str(tmp_path / "none"))
 
     @pytest.mark.parametrize("seed", [2, pytest.param(1, marks=pytest.mark.slow)])
@@ -162,7 +162,7 @@ class TestMoment:
                 table.location, dry_run=False, retention=timedelta(0), clock=later(seconds)
             )
         if newer:
-            with pytest.raises(PySparkException, match="Load the table again"):
+            with pytest.raises(PySparkException, match="protect_seconds"):
                 frame.collect()
         else:
             assert shown(frame) == expected
@@ -204,15 +204,15 @@ class TestMoment:
         assert shown(load(spark, table, version=table.base().version)) == expected | {1: 7}
 
     @pytest.mark.parametrize(
-        ("options", "message"),
+        ("options", "named"),
         [
-            ({"version": 99}, "there is no version 99 of the table"),
-            ({"tag": "sunday"}, "has no tag 'sunday'; it has none"),
-            ({"tag": "sunday", "version": 1}, "a version or a tag, not both"),
+            ({"version": 99}, "99"),
+            ({"tag": "sunday"}, "'sunday'"),
+            ({"tag": "sunday", "version": 1}, "version"),
         ],
     )
-    def test_no_such_moment(self, spark, table, options, message):
-        with pytest.raises(AnalysisException, match=message):
+    def test_no_such_moment(self, spark, table, options, named):
+        with pytest.raises(AnalysisException, match=named):
             load(spark, table, **options)
 
 
@@ -242,24 +242,20 @@ class TestColumns:
         assert shown(frame) == expected
 
     @pytest.mark.parametrize(
-        ("schema", "message"),
-        [
-            ("id int", "column 'id' is bigint not null in the table, not int"),
-            ("n bigint not null", "column 'n' is bigint in the table, not bigint not null"),
-            ("other int", "unknown columns: other; the table has id, n, text"),
-        ],
+        ("schema", "named"),
+        [("id int", "'id'"), ("n bigint not null", "'n'"), ("other int", "other")],
     )
-    def test_another_schema(self, spark, table, schema, message):
-        with pytest.raises(PySparkException, match=message):
+    def test_another_schema(self, spark, table, schema, named):
+        with pytest.raises(PySparkException, match=named):
             spark.read.format("memwal").schema(schema).load(table.uri).collect()
 
     def test_a_schema_and_columns(self, spark, table):
         reader = spark.read.format("memwal").schema("id bigint").option("columns", "id")
-        with pytest.raises(PySparkException, match="not by both"):
+        with pytest.raises(PySparkException, match="columns"):
             reader.load(table.uri).collect()
 
     def test_an_unknown_column(self, spark, table):
-        with pytest.raises(AnalysisException, match="unknown columns: other; the table has id"):
+        with pytest.raises(AnalysisException, match="other"):
             load(spark, table, columns="id,other")
 
 
@@ -411,9 +407,7 @@ class TestTypes:
         table = make_table(schema)
         with table.writer() as writer:
             writer.upsert(pa.Table.from_pylist([{"id": 1}], schema=schema))
-        with pytest.raises(
-            AnalysisException, match=r"'clock' \(time64\[us\]\), 'huge' \(decimal256"
-        ):
+        with pytest.raises(AnalysisException, match=r"'clock'.*'huge'"):
             load(spark, table)
         assert load(spark, table, omit_unsupported="true").columns == ["id"]
         assert load(spark, table, columns="id").count() == 1
@@ -492,10 +486,10 @@ class TestSecrets:
         reader = spark.read.format("memwal").option(name, SECRET)
         with pytest.raises(AnalysisException, match="storage_options_file") as caught:
             reader.load(table.uri)
-        assert f"unknown options: {name};" in str(caught.value)
+        assert name in str(caught.value)
         # With a schema Spark asks only once there is a query.
         frame = reader.schema("id bigint").load(table.uri)
-        with pytest.raises(PySparkException, match=f"unknown options: {name};") as again:
+        with pytest.raises(PySparkException, match=name) as again:
             frame.collect()
         frame.explain(mode="extended")
         assert SECRET not in f"{caught.value} {again.value} {told()} {capfd.readouterr()}"

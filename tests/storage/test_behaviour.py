@@ -80,7 +80,7 @@ def test_a_large_object_survives_put_and_create(store: ObjectStore) -> None:
 def test_create_leaves_what_is_there(store: ObjectStore) -> None:
     store.create("taken", b"first")
 
-    with pytest.raises(ObjectExistsError, match="taken"):
+    with pytest.raises(ObjectExistsError):
         store.create("taken", b"second")
 
     assert store.get("taken") == b"first"
@@ -123,7 +123,7 @@ def test_replace_needs_the_content_it_expects(store: ObjectStore) -> None:
     store.put("a/b", b"one")
 
     store.replace("a/b", b"two", expected=b"one")
-    with pytest.raises(ConflictError, match="a/b"):
+    with pytest.raises(ConflictError):
         store.replace("a/b", b"three", expected=b"one")
 
     assert store.get("a/b") == b"two"
@@ -195,7 +195,7 @@ def test_get_range_of_nothing_is_nothing(store: ObjectStore) -> None:
 def test_a_range_that_is_none_is_refused(store: ObjectStore, start: int, length: int) -> None:
     store.create("a", b"0123456789")
 
-    with pytest.raises(InvalidInputError, match="offset"):
+    with pytest.raises(InvalidInputError):
         store.get_range("a", start=start, length=length)
 
 
@@ -283,7 +283,7 @@ def test_delete_folder_keeps_its_neighbours(store: ObjectStore) -> None:
 def test_the_root_is_not_a_folder_to_delete(store: ObjectStore) -> None:
     store.put("a", b"")
 
-    with pytest.raises(InvalidInputError, match="root"):
+    with pytest.raises(InvalidInputError):
         store.delete_folder("")
 
     assert keys_of(store) == ["a"]
@@ -303,7 +303,7 @@ def test_bad_keys_are_refused_everywhere(store: ObjectStore, key: str) -> None:
         lambda: store.delete_many([key]),
     ]
     for call in calls:
-        with pytest.raises(InvalidInputError, match="cannot name an object"):
+        with pytest.raises(InvalidInputError):
             call()
 
     assert keys_of(store) == []

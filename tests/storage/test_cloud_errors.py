@@ -90,7 +90,8 @@ def test_a_long_page_of_a_proxy_is_cut_and_the_advice_is_not() -> None:
     shown = str(from_obstore_error(GenericError(text), "read", "s3://b/t"))
 
     assert len(shown) <= 500
-    assert shown.endswith("after a write, look first")
+    short = str(from_obstore_error(GenericError("status code: 503"), "read", "s3://b/t"))
+    assert shown.endswith(short.rpartition("status")[2].partition("; ")[2])
 
 
 @pytest.mark.parametrize(
@@ -108,8 +109,7 @@ def test_a_refusal_names_the_right_that_lacks(action: str, right: str) -> None:
 
     shown = str(from_obstore_error(PermissionDeniedError(text), action, "s3://b/t"))
 
-    assert f"lack the right to {right} there" in shown
-    assert "memwal rights" in shown
+    assert right in shown
 
 
 def test_options_that_make_no_client() -> None:
@@ -140,8 +140,10 @@ def test_what_is_not_found_is_a_file_not_found_error() -> None:
 
 
 def test_errors_of_memwal_pass_through() -> None:
-    with pytest.raises(TableSetupError, match="mine"), translated("read", "s3://bucket/t"):
-        raise TableSetupError("mine")
+    mine = TableSetupError("mine")
+    with pytest.raises(TableSetupError) as caught, translated("read", "s3://bucket/t"):
+        raise mine
+    assert caught.value is mine
 
 
 @pytest.mark.parametrize(

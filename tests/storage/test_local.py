@@ -24,6 +24,9 @@ from memwal.errors import (
 from memwal.storage import durability, files, local
 from memwal.storage.local import LocalStore
 
+# The system's, before a test puts another in its place.
+REAL_SYNCFS = durability.syncfs
+
 Call = tuple[str, ...]
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -95,34 +98,18 @@ def test_create_makes_content_then_name_durable(root: Path, calls: list[Call], w
     store = LocalStore(root)
 
     store.create("wal/1", b"x")
-
-    assert calls == [
-        ("mkdir", "table"),
-        ("fsync", "."),
-        ("mkdir", "table/wal"),
-        ("fsync", "table"),
-        ("fsync", "TEMP"),
-        ("link", "TEMP", "table/wal/1"),
-        *UNLINKED[way],
-        ("fsync", "table/wal"),
-    ]
-
-
-def test_a_second_create_in_a_folder_does_no_more_than_it_must(
-    root: Path, calls: list[Call], way: str
-) -> None:
-    store = LocalStore(root)
-    store.create("wal/1", b"x")
-    calls.clear()
-
     store.create("wal/2", b"x")
 
-    assert calls == [
-        ("fsync", "TEMP"),
-        ("link", "TEMP", "table/wal/2"),
-        *UNLINKED[way],
-        ("fsync", "table/wal"),
-    ]
+    def created(path: str) -> list[Call]:
+        return [
+            ("fsync", "TEMP"),
+            ("link", "TEMP", path),
+            *UNLINKED[way],
+            ("fsync", "table/wal"),
+        ]
+
+    folders = [("mkdir", "table"), ("fsync", "."), ("mkdir", "table/wal"), ("fsync", "table")]
+    assert calls == [*folders, *created("table/wal/1"), *created("table/wal/2")]
 
 
 def test_a_file_without_a_name_is_only_used_where_it_is_kept(
@@ -130,17 +117,17 @@ def test_a_file_without_a_name_is_only_used_where_it_is_kept(
 ) -> None:
     root.mkdir()
     btrfs = 0x9123683E
-    monkeypatch.setattr(durability, "_file_system", lambda _path: btrfs)
+    monkeypatch.setattr(durability, "file_system_magic", lambda _path: btrfs)
     assert not durability.keeps_unnamed_files(str(root))
-    monkeypatch.setattr(durability, "_file_system", lambda _path: 0xEF53)
+    monkeypatch.setattr(durability, "file_system_magic", lambda _path: 0xEF53)
     assert durability.keeps_unnamed_files(str(root))
     monkeypatch.setattr(durability, "_OPEN_FILES", "/nowhere")
     assert not durability.keeps_unnamed_files(str(root))
 
 
 def test_the_file_system_is_asked_for(root: Path) -> None:
-    assert durability._file_system("/proc") == 0x9FA0
-    assert durability._file_system(str(root)) is None
+    assert durability.file_system_magic("/proc") == 0x9FA0
+    assert durability.file_system_magic(str(root)) is None
 
 
 def test_where_an_unnamed_file_cannot_be_linked_a_named_one_is(
@@ -180,26 +167,23 @@ def test_folders_that_somebody_else_made_are_made_durable_once(
     assert synced.count("table/a") == 1
 
 
-def test_put_makes_content_durable_before_it_replaces(root: Path, calls: list[Call]) -> None:
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda store: store.put("a/1", b"y"),
+        lambda store: store.replace("a/1", b"y", expected=b"x"),
+        lambda store: store.put_chunks("a/1", [b"y", b"y"]),
+    ],
+    ids=["put", "replace", "put_chunks"],
+)
+def test_a_replacement_is_durable_before_it_has_the_name(
+    root: Path, calls: list[Call], write: Callable[[LocalStore], None]
+) -> None:
     store = LocalStore(root)
     store.put("a/1", b"x")
     calls.clear()
 
-    store.put("a/1", b"y")
-
-    assert calls == [
-        ("fsync", "TEMP"),
-        ("replace", "TEMP", "table/a/1"),
-        ("fsync", "table/a"),
-    ]
-
-
-def test_replace_makes_content_durable_before_it_replaces(root: Path, calls: list[Call]) -> None:
-    store = LocalStore(root)
-    store.put("a/1", b"x")
-    calls.clear()
-
-    store.replace("a/1", b"y", expected=b"x")
+    write(store)
 
     assert calls == [
         ("fsync", "TEMP"),
@@ -314,17 +298,22 @@ def test_not_durable_means_no_fsync_at_all(root: Path, calls: list[Call]) -> Non
     assert keys_of(store) == ["a/1", "a/2"]
 
 
+def file_systems_synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The folders that ``syncfs`` is called for from now on; it is still called."""
+    synced: list[str] = []
+
+    def recording(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        REAL_SYNCFS(descriptor)
+
+    monkeypatch.setattr(durability, "syncfs", recording)
+    return synced
+
+
 def test_barrier_syncs_the_file_system_of_the_table(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = durability._syncfs()
-    synced: list[str] = []
-
-    def recording(descriptor: int) -> int:
-        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
-        return real(descriptor)
-
-    monkeypatch.setattr(durability, "_syncfs", lambda: recording)
+    synced = file_systems_synced(monkeypatch)
     store = LocalStore(root)
     store.create("a", b"x")
 
@@ -337,7 +326,7 @@ def test_a_barrier_up_to_an_object_is_left_out_where_a_later_one_was(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[int] = []
-    monkeypatch.setattr(durability, "_syncfs", lambda: lambda fd: synced.append(fd) or 0)
+    monkeypatch.setattr(durability, "syncfs", synced.append)
     store = LocalStore(root)
     store.create("a", b"x")
 
@@ -363,9 +352,10 @@ def test_a_barrier_up_to_an_object_is_left_out_where_a_later_one_was(
 def test_a_barrier_that_fails_is_not_silent(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = LocalStore(root)
     store.create("a", b"x")
-    monkeypatch.setattr(durability, "_syncfs", lambda: lambda _descriptor: -1)
+    # The real call, which answers -1.
+    monkeypatch.setattr(durability, "syncfs", lambda _descriptor: REAL_SYNCFS(-1))
 
-    with pytest.raises(StoreUnavailableError, match="sync the file system"):
+    with pytest.raises(StoreUnavailableError):
         store.barrier()
 
 
@@ -374,7 +364,7 @@ def test_a_barrier_up_to_what_cannot_be_looked_at_says_so(root: Path) -> None:
     store.create("a", b"x")
     (root / "loop").symlink_to("loop")
 
-    with pytest.raises(InvalidInputError, match="levels of symbolic links"):
+    with pytest.raises(InvalidInputError):
         store.barrier(up_to="loop")
 
 
@@ -383,20 +373,14 @@ def test_a_closed_folder_above_the_table_is_synced_the_long_way(
 ) -> None:
     root.mkdir()
     real_open = os.open
-    real_sync = durability._syncfs()
-    synced: list[str] = []
+    synced = file_systems_synced(monkeypatch)
 
     def refusing(path: str, *arguments: int) -> int:
         if path == str(root.parent):
             raise PermissionError(errno.EACCES, "closed", path)
         return real_open(path, *arguments)
 
-    def recording(descriptor: int) -> int:
-        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
-        return real_sync(descriptor)
-
     monkeypatch.setattr(os, "open", refusing)
-    monkeypatch.setattr(durability, "_syncfs", lambda: recording)
 
     LocalStore(root).create("a", b"x")
 
@@ -539,8 +523,8 @@ for write in (
 ):
     try:
         write()
-    except StoreFullError as error:
-        print(error)
+    except StoreFullError:
+        print("full")
 store.create("a/small", b"fits")
 """
 
@@ -549,7 +533,7 @@ def test_a_quota_leaves_nothing_behind(root: Path, run_python: Run) -> None:
     done = run_python(FILE_SIZE_LIMIT, root)
 
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("free space or raise the quota") == 3
+    assert done.stdout.split() == ["full"] * 3
     assert files_below(root) == ["a/old", "a/small"]
     assert (root / "a" / "old").read_bytes() == b"old"
 
@@ -570,7 +554,7 @@ def test_a_full_disk_leaves_nothing_behind(
         return descriptor
 
     monkeypatch.setattr(os, "open", on_a_full_disk)
-    with pytest.raises(StoreFullError, match="No space left") as caught:
+    with pytest.raises(StoreFullError) as caught:
         store.create("a/2", b"x")
 
     assert str(root / "a" / "2") in str(caught.value)
@@ -595,8 +579,8 @@ for call in (
 ):
     try:
         call()
-    except StoreAccessError as error:
-        print(error)
+    except StoreAccessError:
+        print("denied")
 """
 
 
@@ -611,7 +595,7 @@ def test_without_permission_every_call_says_so(root: Path, run_python: Run) -> N
         root.chmod(0o700)
 
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("read and write access") == 7
+    assert done.stdout.split() == ["denied"] * 7
     assert keys_of(store) == ["folder/old", "old"]
 
 
@@ -624,7 +608,7 @@ def test_a_file_system_without_links_is_refused(
 
     monkeypatch.setattr(os, "link", refuse)
 
-    with pytest.raises(UnsupportedStoreError, match="hard links"):
+    with pytest.raises(UnsupportedStoreError):
         LocalStore(root).create("a/1", b"x")
 
     assert files_below(root) == []
@@ -643,7 +627,7 @@ def test_a_failed_fsync_of_the_content_stores_nothing(
         real(descriptor)
 
     monkeypatch.setattr(os, "fsync", fail_for_files)
-    with pytest.raises(StoreUnavailableError, match="cannot create"):
+    with pytest.raises(StoreUnavailableError):
         store.create("a/2", b"x")
 
     assert files_below(root) == ["a/1"]
@@ -664,7 +648,7 @@ def test_a_failed_fsync_of_the_name_leaves_the_outcome_open(
 
     with monkeypatch.context() as failing:
         failing.setattr(os, "fsync", fail_for_folders)
-        with pytest.raises(StoreUnavailableError, match="read it back"):
+        with pytest.raises(StoreUnavailableError):
             store.create("a/2", b"mine")
 
     with pytest.raises(ObjectExistsError):
@@ -677,7 +661,7 @@ def test_a_file_where_a_folder_must_be(root: Path) -> None:
     store.create("a", b"x")
 
     for write in (store.create, store.put):
-        with pytest.raises(InvalidInputError, match="a file stands where"):
+        with pytest.raises(InvalidInputError):
             write("a/b/c", b"y")
 
     with pytest.raises(ConflictError):
@@ -700,7 +684,7 @@ def test_links_out_of_the_table_are_not_followed(root: Path, tmp_path: Path) -> 
 
 
 def test_a_name_that_is_too_long_is_refused(root: Path) -> None:
-    with pytest.raises(InvalidInputError, match="name"):
+    with pytest.raises(InvalidInputError):
         LocalStore(root).create("a/" + "n" * 300, b"x")
 
 
@@ -717,7 +701,7 @@ def test_a_folder_that_vanishes_all_the_time_is_reported(
 
     monkeypatch.setattr(os, "open", vanish)
 
-    with pytest.raises(StoreUnavailableError, match="was deleted"):
+    with pytest.raises(StoreUnavailableError):
         store.create("a/1", b"x")
 
 

@@ -11,7 +11,7 @@ from support import azurite
 from support.tables import keys, rows, state
 
 import memwal
-from memwal.errors import MemWalError, StoreAccessError
+from memwal.errors import StoreAccessError, TableSetupError
 from memwal.storage.location import TableLocation
 
 pytestmark = pytest.mark.slow
@@ -73,7 +73,7 @@ def test_a_signature_that_has_ended_is_told(emulator: azurite.Azurite) -> None:
     token = emulator.shared_access(container, -60)
     options = {**without_key(emulator), "azure_storage_sas_token": token}
 
-    with pytest.raises(StoreAccessError, match="check the credentials") as caught:
+    with pytest.raises(StoreAccessError) as caught:
         memwal.open(f"az://{container}/t", storage_options=options)
 
     assert token.partition("sig=")[2] not in str(caught.value)
@@ -100,5 +100,5 @@ def test_lance_and_memwal_know_the_same_names(
 
 
 def test_a_container_that_is_none(emulator: azurite.Azurite) -> None:
-    with pytest.raises(MemWalError, match="create the bucket or container"):
+    with pytest.raises(TableSetupError):
         memwal.open("az://no-such-container/t", storage_options=emulator.storage_options)

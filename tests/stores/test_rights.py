@@ -31,6 +31,7 @@ from memwal.format.names import (
     wal_dir,
     wal_key,
 )
+from memwal.maintenance import snapshot_build
 from memwal.maintenance.doctor import State, diagnose
 from memwal.maintenance.garbage import collect_garbage
 from memwal.maintenance.snapshot_build import build_snapshot
@@ -183,7 +184,6 @@ def try_what_is_denied(lake: Lake, acts: Sequence[Denied]) -> None:
         with pytest.raises(StoreAccessError) as caught:
             act(lake.as_role(role))
         assert lacking in str(caught.value), (role, act.__name__, str(caught.value))
-        assert "memwal rights" in str(caught.value)
         assert TOKEN not in "".join(traceback.format_exception(caught.value))
     assert state(lake.as_role(Role.READER)) == {1: 1, 2: 2}
     assert log_of(lake) == log
@@ -305,7 +305,7 @@ ACTIONS = {Act.CREATE: "s3:PutObject", Act.PUT: "s3:PutObject", Act.DELETE: "s3:
 @pytest.mark.slow
 def test_no_right_is_idle(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     # So that a few entries are many.
-    monkeypatch.setattr("memwal.maintenance.snapshot_build._HINT_LAG", 1)
+    monkeypatch.setattr(snapshot_build, "_HINT_LAG", 1)
     live(lake)
 
     assert lake.guard.denied == []

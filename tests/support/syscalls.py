@@ -37,7 +37,7 @@ _STRANGE = (
 _TRACED = (*SYNCS, *_WRITES, *_NAMES, *_FOLDERS, *_OPENS, _COPY, *_STRANGE, "sync")
 
 # As the system has them: tests that wait for no disk put others in their place.
-_FSYNC, _SYNCFS = os.fsync, durability._syncfs
+_FSYNC, _SYNCFS = os.fsync, durability.syncfs
 _PR_SET_PTRACER = 0x59616D61
 _ANYBODY = -1
 _LONGEST = 1 << 28
@@ -130,7 +130,7 @@ def watch(folder: Path, record: Path) -> Iterator[Watch]:
             pytest.skip(f"strace may not look at this process: {said}")
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(os, "fsync", _FSYNC)
-            patch.setattr(durability, "_syncfs", _SYNCFS)
+            patch.setattr(durability, "syncfs", _SYNCFS)
             yield found
     finally:
         tracer.send_signal(signal.SIGINT)
