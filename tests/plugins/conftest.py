@@ -195,11 +195,13 @@ def in_cluster(
     kubernetes: KubernetesServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> KubernetesServer:
     """Jobs run there, submitted by a ``spark-submit`` that needs no Spark."""
+    from memwal_airflow import driver_pod, submit
+
     folder = tmp_path / "bin"
     folder.mkdir()
     script = folder / "spark-submit"
-    submit = Path(__file__).parents[1] / "support" / "fake_cluster_submit.py"
-    script.write_text(f'#!/bin/sh\nexec {sys.executable} -I {submit} "$@"\n')
+    stand_in = Path(__file__).parents[1] / "support" / "fake_cluster_submit.py"
+    script.write_text(f'#!/bin/sh\nexec {sys.executable} -I {stand_in} "$@"\n')
     script.chmod(0o755)
     settings = {
         "SPARK_MASTER": f"k8s://{kubernetes.address}",
@@ -212,8 +214,8 @@ def in_cluster(
         monkeypatch.setenv(f"AIRFLOW__MEMWAL__{name}", value)
     # The command itself is not what is tested, and looking for a Java takes its time.
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr("memwal_airflow.submit.job_environment", lambda: dict(os.environ))
-    monkeypatch.setattr("memwal_airflow.driver_pod.POLL_SECONDS", 0.05)
+    monkeypatch.setattr(submit, "job_environment", lambda: dict(os.environ))
+    monkeypatch.setattr(driver_pod, "POLL_SECONDS", 0.05)
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "no-kubeconfig"))
     return kubernetes
 
