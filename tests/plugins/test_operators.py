@@ -48,6 +48,12 @@ def waiting(made: Any) -> dict[str, int]:
     return {r.region_id: r.backlog_generations for r in made.table.status().regions}
 
 
+@pytest.fixture
+def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For what a job leads to, however it was run: an application takes seconds to start."""
+    monkeypatch.setenv("AIRFLOW__MEMWAL__LOCAL_BELOW_BYTES", "1000000000")
+
+
 def left_behind(tmp_path: Path) -> list[Path]:
     return list((tmp_path / "state").iterdir())
 
@@ -233,6 +239,7 @@ def test_credentials_are_in_a_private_file_while_the_application_runs(
     assert left_behind(tmp_path) == []
 
 
+@pytest.mark.usefixtures("without_spark")
 def test_a_region_that_cannot_be_merged_is_held_and_seen(
     managed: Any, catalog: Catalog, context: Any
 ) -> None:
@@ -291,6 +298,7 @@ def test_the_quality_of_the_base_table_is_checked(
         check.execute(context)
 
 
+@pytest.mark.usefixtures("without_spark")
 @pytest.mark.parametrize(
     ("severity", "fail_on", "fails"),
     [
