@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
 
 from airflow.sdk import BaseOperator, Context
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from memwal.errors import InvalidInputError, MemWalError
 from memwal_airflow.jobs import RESULT_FILE, RunningJob, SparkJob, new_folder
@@ -23,6 +23,7 @@ from memwal_airflow.links import (
     table_address,
 )
 from memwal_airflow.reattach import EarlierTry, FoundDriver, find_earlier, forget, remember
+from memwal_airflow.skips import SkipReason, TaskSkipped
 from memwal_airflow.storage import options_file
 from memwal_airflow.target import Target, open_target
 
@@ -153,8 +154,8 @@ class MemWalOperator(BaseOperator):
         self.spark_conf = spark_conf
         self.spark_options = spark_options
         self.spark_application_id: str | None = None
-        self._spark_job: RunningJob | None = None
-        self._earlier: EarlierTry | None = None
+        self.spark_job: RunningJob | None = None
+        self.earlier_try: EarlierTry | None = None
         self._killed = False
 
     def run_on(
@@ -173,11 +174,13 @@ class MemWalOperator(BaseOperator):
 
         wanted = context["params"].get("jobs")
         if wanted and self.job not in wanted:
-            raise AirflowSkipException(f"This run is for {', '.join(wanted)} only.")
+            raise TaskSkipped(
+                f"This run is for {', '.join(wanted)} only.", reason=SkipReason.NOT_REQUESTED
+            )
         if self.table is not None:
             context["ti"].xcom_push(key=TablePageLink().xcom_key, value=table_address(self.table))
         try:
-            self._earlier = earlier = find_earlier(context, lambda: self._find_driver(context))
+            self.earlier_try = earlier = find_earlier(context, lambda: self._find_driver(context))
             with open_target(
                 self.table, self.table_uri, self.storage_options_ref, self.policy
             ) as target:
@@ -189,12 +192,12 @@ class MemWalOperator(BaseOperator):
         except InvalidInputError as error:
             raise AirflowFailException(str(error)) from error
         finally:
-            if self._spark_job is not None:
-                self._spark_job.clean_up()
-        if self._spark_job is not None:
+            if self.spark_job is not None:
+                self.spark_job.clean_up()
+        if self.spark_job is not None:
             forget(context)
         if isinstance(found, Skipped):
-            raise AirflowSkipException(found.reason)
+            raise TaskSkipped(found.reason, reason=SkipReason(found.why))
         for problem in found.problems:
             self.log.warning("%s: %s", self.job, problem)
         # As JSON has it: XComs and events of assets give lists back, and no tuples.
@@ -219,8 +222,8 @@ class MemWalOperator(BaseOperator):
     def on_kill(self) -> None:
         """End the application, also that of an earlier try while the lease is waited for."""
         self._killed = True
-        earlier = self._earlier
-        job = self._spark_job or (earlier.job if earlier is not None else None)
+        earlier = self.earlier_try
+        job = self.spark_job or (earlier.job if earlier is not None else None)
         if job is not None:
             job.end()
 
@@ -288,7 +291,7 @@ class MemWalOperator(BaseOperator):
                 earlier.job.name,
             )
             job = earlier.job
-        self._spark_job = job
+        self.spark_job = job
         try:
             if earlier is None:
                 remember(context, job, regions=regions)

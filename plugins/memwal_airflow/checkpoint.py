@@ -8,10 +8,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import Context
-from airflow.sdk.exceptions import AirflowException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowException
 
 from memwal_airflow.base import MemWalOperator, describe, external_id
 from memwal_airflow.reattach import EarlierTry
+from memwal_airflow.skips import SkipReason, TaskSkipped
 from memwal_airflow.target import Target
 
 if TYPE_CHECKING:
@@ -61,7 +62,9 @@ class TableCheckpointOperator(MemWalOperator):
         from memwal.maintenance.results import JobResult
 
         if self.is_dry_run(context):
-            raise AirflowSkipException("Dry run: it would merge and index what is flushed.")
+            raise TaskSkipped(
+                "Dry run: it would merge and index what is flushed.", reason=SkipReason.DRY_RUN
+            )
         ends_at = time.monotonic() + self.deadline.total_seconds()
 
         def perform(guard: Guard) -> JobResult:

@@ -11,6 +11,7 @@ from memwal.errors import InvalidInputError
 from memwal.maintenance.due import Figures, judge
 from memwal.maintenance.policy import Policy
 from memwal_airflow.looking import Look
+from memwal_airflow.skips import SkipReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +23,8 @@ class Finding:
     met : bool
     text : str
         Why, or why not, for people.
+    reason : SkipReason or None
+        Why a merge is not due; None for one that is, and for other conditions.
     value : dict
         The figures, in plain values; what a sensor returns.
     """
@@ -29,6 +32,7 @@ class Finding:
     met: bool
     text: str
     value: dict[str, Any]
+    reason: SkipReason | None = None
 
 
 class Condition(ABC):
@@ -98,12 +102,15 @@ class BacklogDue(Condition):
         if merge.reason is not None:
             return Finding(met=True, text=merge.reason, value=value)
         if merge.held_back is not None:
+            reason = SkipReason.QUIET
             why = f"held back: {merge.held_back}"
         elif len(ready) < len(seen) and generations:
+            reason = SkipReason.HELD
             why = f"{len(seen) - len(ready)} regions are held and wait for their next try"
         else:
+            reason = SkipReason.NOT_DUE
             why = f"{generations} generations wait, and no limit of the policy is reached"
-        return Finding(met=False, text=f"no region is due ({why})", value=value)
+        return Finding(met=False, text=f"no region is due ({why})", value=value, reason=reason)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ GONE_SECONDS = 40.0
 """How long is waited for the end of a pod that was told to end."""
 
 POLL_SECONDS = 2.0
-_GONE_POLL_SECONDS = 0.25
+GONE_POLL_SECONDS = 0.25
 
 log = logging.getLogger(__name__)
 
@@ -293,7 +293,7 @@ def remove(cluster: Cluster, pod: Mapping[str, Any]) -> None:
         found = cluster.pod(meta["name"])
         if found is None or found["metadata"]["uid"] != meta["uid"]:
             return
-        time.sleep(_GONE_POLL_SECONDS)
+        time.sleep(GONE_POLL_SECONDS)
     raise KubernetesUnavailableError(
         f"The pod {meta['name']} was told to end and is still there after {GONE_SECONDS:g} s; its "
         "node may be out of reach."

@@ -21,12 +21,12 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, get_current_context, task
-from airflow.sdk.exceptions import AirflowSkipException
 
 from memwal_airflow.dag_factory import START, snapshot_path
 from memwal_airflow.fleet_settings import FleetSettings
 from memwal_airflow.operators import MemWalVerifyOperator
 from memwal_airflow.results_folder import ResultsFolder
+from memwal_airflow.skips import SkipReason, TaskSkipped
 from memwal_airflow.storage import read_options
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def discover(uri: str, storage_options_ref: str | None, enable: bool) -> list[st
         state = "maintained" if enable else "disabled; enable it to have it maintained"
         log.info("%s is registered as %s (%s).", table.uri, table.name, state)
     if not added:
-        raise AirflowSkipException(f"Nothing below {uri} is new.")
+        raise TaskSkipped(f"Nothing below {uri} is new.", reason=SkipReason.NOTHING_TO_DO)
     return [table.name for table in added]
 
 
@@ -182,7 +182,9 @@ def choose_tables(per_day: int) -> list[str]:
     finally:
         catalog.close()
     if not chosen:
-        raise AirflowSkipException("Enough tables were verified within a day.")
+        raise TaskSkipped(
+            "Enough tables were verified within a day.", reason=SkipReason.NOTHING_TO_DO
+        )
     return chosen
 
 

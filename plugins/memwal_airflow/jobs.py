@@ -36,7 +36,7 @@ KEEP_SECONDS = 86_400.0
 """How long the folder of an application whose task never came back is kept."""
 
 _POLL_SECONDS = 0.2
-_READ_AT_ONCE = 1 << 20
+READ_AT_ONCE = 1 << 20
 _PROCESS_FILE = "process.json"
 
 log = logging.getLogger(__name__)
@@ -223,10 +223,10 @@ class SparkJob:
             while True:
                 # Asked before reading, so that what it wrote last is read.
                 over = not self.running
-                read = output.read(_READ_AT_ONCE)
+                read = output.read(READ_AT_ONCE)
                 *whole, begun = (begun + read).split("\n")
                 yield from whole
-                if len(begun) >= _READ_AT_ONCE:
+                if len(begun) >= READ_AT_ONCE:
                     yield begun
                     begun = ""
                 if time.monotonic() - looked_at >= LOOK_SECONDS:

@@ -23,11 +23,11 @@ from memwal.errors import InvalidInputError
 
 MASTER_PREFIX = "k8s://"
 
-_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _DEFAULT_NAMESPACE = "default"
 # To connect, and until something comes.
-_TIMEOUT_SECONDS = (5.0, 10.0)
-_PAUSES_SECONDS = (0.2, 1.0, 3.0)
+TIMEOUT_SECONDS = (5.0, 10.0)
+PAUSES_SECONDS = (0.2, 1.0, 3.0)
 _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _CONFLICT, _GONE = 401, 403, 404, 409, 410
 _VERBS = {"GET": "get or list", "DELETE": "delete"}
 
@@ -43,10 +43,10 @@ def is_kubernetes(master: str) -> bool:
     return master.startswith(MASTER_PREFIX)
 
 
-def own_namespace() -> str:
+def own_namespace(file: Path = ACCOUNT_NAMESPACE) -> str:
     """The namespace of the pod that this process runs in; ``default`` outside of a cluster."""
     with contextlib.suppress(OSError):
-        return _ACCOUNT_NAMESPACE.read_text().strip() or _DEFAULT_NAMESPACE
+        return file.read_text().strip() or _DEFAULT_NAMESPACE
     return _DEFAULT_NAMESPACE
 
 
@@ -152,7 +152,7 @@ class Cluster:
         from urllib3.exceptions import HTTPError
 
         what = ""
-        for pause in (*(_PAUSES_SECONDS if pauses is None else pauses), None):
+        for pause in (*(PAUSES_SECONDS if pauses is None else pauses), None):
             try:
                 return self._send(method, path, query, body)
             except ApiException as error:
@@ -191,7 +191,7 @@ class Cluster:
             auth_settings=["BearerToken"],
             _preload_content=False,
             _return_http_data_only=True,
-            _request_timeout=_TIMEOUT_SECONDS,
+            _request_timeout=TIMEOUT_SECONDS,
             # Where Spark sends its driver to; the client would put back where it has its
             # credentials from, whenever it renews them.
             _host=self.host,

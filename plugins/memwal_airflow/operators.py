@@ -8,7 +8,7 @@ from uuid import UUID
 
 from airflow.sdk import Context
 from airflow.sdk.configuration import conf
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 import memwal
 from memwal.errors import InvalidInputError
@@ -16,6 +16,7 @@ from memwal_airflow.base import MemWalOperator, describe, external_id
 from memwal_airflow.checkpoint import TableCheckpointOperator
 from memwal_airflow.checks import MemWalVerifyOperator
 from memwal_airflow.reattach import EarlierTry
+from memwal_airflow.skips import SkipReason, TaskSkipped
 from memwal_airflow.spark import SECTION
 from memwal_airflow.target import Target
 
@@ -150,13 +151,13 @@ class MemWalMergeOperator(MemWalJobOperator):
 
     def regions_for(self, context: Context) -> tuple[UUID, ...] | None:
         """Those of the operator, of the run, or of both."""
-        own = None if self.regions is None else _region_ids(self.regions)
-        asked = _region_ids(context["params"].get("regions") or ())
+        own = None if self.regions is None else region_ids(self.regions)
+        asked = region_ids(context["params"].get("regions") or ())
         if own is None:
             return tuple(sorted(asked)) or None
         found = own & asked if asked else own
         if not found:
-            raise AirflowSkipException("None of the regions is asked for.")
+            raise TaskSkipped("None of the regions is asked for.", reason=SkipReason.NOT_REQUESTED)
         return tuple(sorted(found))
 
     def take(self, result: dict[str, Any], context: Context) -> dict[str, Any]:
@@ -172,7 +173,9 @@ class MemWalMergeOperator(MemWalJobOperator):
             raise AirflowFailException(f"Nothing could be merged: {result['problems'][0]}")
         if result["problems"]:
             raise AirflowException(f"Nothing could be merged: {result['problems'][0]}")
-        raise AirflowSkipException("Nothing was merged: the backlog is gone by now.")
+        raise TaskSkipped(
+            "Nothing was merged: the backlog is gone by now.", reason=SkipReason.NOTHING_TO_DO
+        )
 
 
 class MemWalIndexOperator(MemWalJobOperator):
@@ -203,7 +206,10 @@ class MemWalIndexOperator(MemWalJobOperator):
     def take(self, result: dict[str, Any], context: Context) -> dict[str, Any]:
         """Describe the build on its asset."""
         if not result["commits"]:
-            raise AirflowSkipException("No index was changed: they have caught up by now.")
+            raise TaskSkipped(
+                "No index was changed: they have caught up by now.",
+                reason=SkipReason.NOTHING_TO_DO,
+            )
         describe(self, context, {"version": result["version"]})
         return result
 
@@ -263,7 +269,9 @@ class MemWalQualityOperator(MemWalJobOperator):
         """Run the check, where there is something to check by."""
         rules = target.managed.policy.quality
         if rules is None or not rules.suite:
-            raise AirflowSkipException(f"The policy of {target.name} has no suite.")
+            raise TaskSkipped(
+                f"The policy of {target.name} has no suite.", reason=SkipReason.NO_SUITE
+            )
         return super().run_on(target, context, earlier)
 
     def take(self, result: dict[str, Any], context: Context) -> dict[str, Any]:
@@ -290,7 +298,14 @@ def is_small(target: Target) -> bool:
     return status.base_bytes + status.backlog_bytes + status.reclaimable_bytes < limit
 
 
-def _region_ids(regions: Collection[Any] | Iterable[Any]) -> set[UUID]:
+def region_ids(regions: Collection[Any] | Iterable[Any]) -> set[UUID]:
+    """Parse the regions of an operator or of a run.
+
+    Raises
+    ------
+    InvalidInputError
+        One of them is not a UUID.
+    """
     try:
         return {UUID(str(region)) for region in regions}
     except ValueError:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator, Context
 from airflow.sdk.configuration import conf
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowFailException
 
 from memwal_airflow.deadlines import LATE
 from memwal_airflow.run_params import RunRequest
+from memwal_airflow.skips import SkipReason, TaskSkipped
 from memwal_airflow.storage import read_options
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class PlanOperator(CatalogTableOperator):
             raise AirflowFailException(f"{self.table} has no regions {', '.join(unknown)}.")
         reason = request.leaves_out("merge")
         if reason is not None:
-            raise AirflowSkipException(reason)
+            raise TaskSkipped(reason, reason=SkipReason.NOT_REQUESTED)
         most = min(policy.sensor_groups, conf.getint("core", "max_map_length", fallback=1024))
         wait = not (request.force or request.dry_run)
         return [
@@ -141,17 +142,24 @@ class PlanIndexesOperator(CatalogTableOperator):
         request = RunRequest.of(context["params"])
         reason = request.leaves_out("index")
         if reason is not None:
-            raise AirflowSkipException(reason)
+            raise TaskSkipped(reason, reason=SkipReason.NOT_REQUESTED)
         with self.catalog() as catalog:
             found = self.survey(catalog, catalog.get(self.table))
         due = found.due["index"]
         behind = [lag for lag in found.status.indexes if lag.generations or lag.rows]
         if not behind:
-            raise AirflowSkipException("Every maintained index covers what was merged.")
+            raise TaskSkipped(
+                "Every maintained index covers what was merged.", reason=SkipReason.NOTHING_TO_DO
+            )
         if due.reason is None and not request.force:
-            raise AirflowSkipException(f"Not due: {due.held_back or 'no limit is reached'}.")
+            raise TaskSkipped(
+                f"Not due: {due.held_back or 'no limit is reached'}.",
+                reason=SkipReason.NOT_DUE if due.held_back is None else SkipReason.QUIET,
+            )
         if request.dry_run:
-            raise AirflowSkipException(f"Dry run: {len(behind)} indexes would be built.")
+            raise TaskSkipped(
+                f"Dry run: {len(behind)} indexes would be built.", reason=SkipReason.DRY_RUN
+            )
         lag = {
             "generations": max(one.generations for one in behind),
             "rows": max(one.rows or 0 for one in behind),
@@ -190,7 +198,7 @@ class AnnounceIndexedOperator(BaseOperator):
         results = pulled if isinstance(pulled, list) else [pulled]
         built = [result for result in results if result is not None and result["commits"]]
         if not built:
-            raise AirflowSkipException("No index was changed.")
+            raise TaskSkipped("No index was changed.", reason=SkipReason.NOTHING_TO_DO)
         lag = context["ti"].xcom_pull(task_ids=self.plan_task_id, key=LAG)
         extra = {"version": max(result["version"] for result in built), **lag}
         for asset in self.outlets:

@@ -40,15 +40,25 @@ class TablePolls:
         Looks at a table.
     clock : callable
         Seconds, never set back.
+    looks_at_once : int
+        See :data:`LOOKS_AT_ONCE`.
+    longest_look : float
+        See :data:`LONGEST_LOOK`.
     """
 
     def __init__(
-        self, *, look: AsyncLook = look_async, clock: Callable[[], float] = time.monotonic
+        self,
+        *,
+        look: AsyncLook = look_async,
+        clock: Callable[[], float] = time.monotonic,
+        looks_at_once: int = LOOKS_AT_ONCE,
+        longest_look: float = LONGEST_LOOK,
     ) -> None:
         self._look = look
         self._clock = clock
+        self._longest_look = longest_look
         self._watched: dict[TableSource, _Poll] = {}
-        self._at_once = asyncio.Semaphore(LOOKS_AT_ONCE)
+        self._at_once = asyncio.Semaphore(looks_at_once)
 
     def __len__(self) -> int:
         """How many tables are watched."""
@@ -100,10 +110,11 @@ class TablePolls:
         regions = poll.wanted()
         outcome: Look | Exception
         try:
-            async with self._at_once, asyncio.timeout(LONGEST_LOOK):
+            async with self._at_once, asyncio.timeout(self._longest_look):
                 outcome = await self._look(source, regions=regions)
         except TimeoutError:
-            outcome = StoreUnavailableError(f"{source} did not answer in {LONGEST_LOOK:.0f} s")
+            limit = self._longest_look
+            outcome = StoreUnavailableError(f"{source} did not answer in {limit:.0f} s")
         except Exception as error:  # Everyone who waits for this look is told.
             outcome = error
         poll.outcome = outcome

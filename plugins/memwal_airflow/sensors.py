@@ -18,6 +18,7 @@ from airflow.sdk.exceptions import (
 from memwal.errors import InvalidInputError
 from memwal_airflow.conditions import BacklogDue, CaughtUp, Condition, Finding, Merged
 from memwal_airflow.looking import TableSource, look
+from memwal_airflow.skips import SkipReason, TaskSkipped
 from memwal_airflow.triggers import (
     BacklogTrigger,
     GenerationMergedTrigger,
@@ -213,7 +214,9 @@ class RegionBacklogSensor(TableSensor):
             return super().execute(context)
         _, finding = self._look(self.condition())
         if not finding.met:
-            raise AirflowSkipException(f"{self._source}: {finding.text}.")
+            raise TaskSkipped(
+                f"{self._source}: {finding.text}.", reason=finding.reason or SkipReason.NOT_DUE
+            )
         return finding.value
 
 

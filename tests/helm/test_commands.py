@@ -123,7 +123,7 @@ def test_one_after_another(
 
     before = CliRunner().invoke(app, arguments(release, "memwal-test-catalog"))
     assert before.exit_code != 0
-    assert "up to date" in run("memwal-migrate")
+    run("memwal-migrate")
     run("memwal-test-catalog")
     catalog = Catalog(url)
     catalog.register("flights", uri=table.uri, policy=Policy(merge_at_generations=1))

@@ -61,7 +61,7 @@ def test_alerts_can_be_left_out() -> None:
 def test_an_alert_that_there_is_not() -> None:
     release = Release(values={"prometheus": {"rules": {"disabled": ["MemwalLate"]}}})
     said = release.refusal()
-    assert "there is no alert MemwalLate" in said
+    assert "MemwalLate" in said
     assert "MemwalBacklogLate" in said
 
 

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -82,11 +82,12 @@ def load_dag(airflow_database: None) -> Iterator[Callable[[str, str], Any]]:
     path.unlink(missing_ok=True)
 
 
-@pytest.fixture
-def backlog(tmp_path: Path) -> BacklogTable:
+@pytest.fixture(scope="session")
+def first_backlog(tmp_path_factory: pytest.TempPathFactory) -> BacklogTable:
+    """The table that each test gets a copy of: writing it takes eight times as long."""
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
     table = memwal.create(
-        str(tmp_path / "table.lance"),
+        str(tmp_path_factory.mktemp("backlog") / "table.lance"),
         schema,
         primary_key=["id"],
         region_spec=memwal.RegionSpec.bucket("id", 2),
@@ -101,11 +102,31 @@ def backlog(tmp_path: Path) -> BacklogTable:
 
 
 @pytest.fixture
-def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Catalog]:
+def backlog(first_backlog: BacklogTable, tmp_path: Path) -> BacklogTable:
+    uri = str(tmp_path / "table.lance")
+    # Not the times of the files, by which a generation is as old as the session.
+    shutil.copytree(first_backlog.uri, uri, copy_function=shutil.copyfile)
+    return replace(first_backlog, uri=uri, table=memwal.open(uri))
+
+
+@pytest.fixture(scope="session")
+def first_catalog(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The empty catalog that each test gets a copy of."""
+    path = tmp_path_factory.mktemp("catalog") / "catalog.db"
+    catalog = Catalog(f"sqlite:///{path}")
+    catalog.migrate()
+    catalog.close()
+    return path
+
+
+@pytest.fixture
+def catalog(
+    first_catalog: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Catalog]:
     """The catalog that the plugin's code finds."""
+    shutil.copy(first_catalog, tmp_path / "catalog.db")
     monkeypatch.setenv("MEMWAL_CATALOG_URL", f"sqlite:///{tmp_path / 'catalog.db'}")
     catalog = Catalog()
-    catalog.migrate()
     yield catalog
     catalog.close()
 
@@ -195,11 +216,13 @@ def in_cluster(
     kubernetes: KubernetesServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> KubernetesServer:
     """Jobs run there, submitted by a ``spark-submit`` that needs no Spark."""
+    from memwal_airflow import driver_pod, submit
+
     folder = tmp_path / "bin"
     folder.mkdir()
     script = folder / "spark-submit"
-    submit = Path(__file__).parents[1] / "support" / "fake_cluster_submit.py"
-    script.write_text(f'#!/bin/sh\nexec {sys.executable} -I {submit} "$@"\n')
+    stand_in = Path(__file__).parents[1] / "support" / "fake_cluster_submit.py"
+    script.write_text(f'#!/bin/sh\nexec {sys.executable} -I {stand_in} "$@"\n')
     script.chmod(0o755)
     settings = {
         "SPARK_MASTER": f"k8s://{kubernetes.address}",
@@ -212,8 +235,8 @@ def in_cluster(
         monkeypatch.setenv(f"AIRFLOW__MEMWAL__{name}", value)
     # The command itself is not what is tested, and looking for a Java takes its time.
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr("memwal_airflow.submit.job_environment", lambda: dict(os.environ))
-    monkeypatch.setattr("memwal_airflow.driver_pod.POLL_SECONDS", 0.05)
+    monkeypatch.setattr(submit, "job_environment", lambda: dict(os.environ))
+    monkeypatch.setattr(driver_pod, "POLL_SECONDS", 0.05)
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "no-kubeconfig"))
     return kubernetes
 

@@ -17,5 +17,6 @@ def test_a_run_that_is_late_becomes_a_trouble_of_its_table(
         asyncio.run(tell_late(table="flights", seconds=90, context=context))
     (trouble,) = catalog.setbacks.troubles()
     assert (trouble.table, trouble.job) == ("flights", "late")
-    assert trouble.reason == "the run scheduled__1 was not over 90 s after it was queued"
+    assert "scheduled__1" in trouble.reason
+    assert "90 s" in trouble.reason
     assert trouble.reason in caplog.text

@@ -45,7 +45,7 @@ def test_settings_are_those_of_airflow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_entry_that_is_none_is_shown() -> None:
-    with pytest.raises(InvalidInputError, match="'s3://lake airflow:a airflow:b'"):
+    with pytest.raises(InvalidInputError, match="s3://lake airflow:a airflow:b"):
         parse_prefixes("/a, s3://lake airflow:a airflow:b")
 
 

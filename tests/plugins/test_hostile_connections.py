@@ -10,9 +10,10 @@ import pytest
 from hostile.harness import SECRET, Area, check_secret, fuzz, safely, survey
 from hostile.values import mutated, one_of_these, texts, trees
 from hypothesis import strategies as st
+from memwal_airflow import connection
 from memwal_airflow.connection import storage_options
 from memwal_airflow.fleet_settings import parse_prefixes
-from memwal_airflow.operators import _region_ids
+from memwal_airflow.operators import region_ids
 from memwal_airflow.run_params import RunRequest, run_params
 
 from memwal.errors import MemWalError
@@ -75,7 +76,7 @@ def _ask(_: Any, params: Any) -> None:
         except Exception as error:
             check_secret(str(error), where="the form")
     safely(lambda: RunRequest.of(taken))
-    safely(lambda: _region_ids(taken.get("regions") or ()))
+    safely(lambda: region_ids(taken.get("regions") or ()))
 
 
 _PARAMS = {"jobs": ["merge"], "regions": ["0" * 8 + "-0000" * 3 + "-" + "0" * 12], "force": True}
@@ -95,7 +96,7 @@ AREAS = (
         lambda _, text: safely(lambda: parse_prefixes(text)),
         "parse_prefixes",
     ),
-    Area("regions", st.lists(trees(), max_size=2), lambda _, r: safely(lambda: _region_ids(r)), ""),
+    Area("regions", st.lists(trees(), max_size=2), lambda _, r: safely(lambda: region_ids(r)), ""),
 )
 
 
@@ -114,6 +115,6 @@ def test_an_area_notices(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None
     def careless(*_: object) -> None:
         raise KeyError("oops")
 
-    monkeypatch.setattr("memwal_airflow.connection.as_options", careless)
+    monkeypatch.setattr(connection, "as_options", careless)
     found = survey(AREAS[0], tmp_path, examples=30, number=1)
     assert any("KeyError" in place for place in found)

@@ -120,7 +120,7 @@ def test_an_application_that_cannot_be_written_down_is_ended(
 
 
 def test_a_long_log_is_read_in_pieces(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "_READ_AT_ONCE", 10)
+    monkeypatch.setattr(jobs, "READ_AT_ONCE", 10)
     job = start("print('a' * 25); print('b'); print('c' * 12, end='')")
     assert job.child is not None
     job.child.wait(30)

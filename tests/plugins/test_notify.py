@@ -60,6 +60,12 @@ def connect(
     return make
 
 
+def warned(caplog: pytest.LogCaptureFixture) -> str:
+    """The warnings and errors in the log."""
+    records = (one for one in caplog.records if one.levelno >= logging.WARNING)
+    return "\n".join(one.getMessage() for one in records)
+
+
 def test_nobody_is_told_unless_somebody_is_named(trouble: Catalog, server: WebhookServer) -> None:
     assert notify_events() == 0
     assert server.received == []
@@ -108,7 +114,7 @@ def test_a_webhook_that_does_not_work_fails_nothing_and_is_not_shown(
         status = {"refuses": 403, "redirects": 307}[broken]
         server.answers.append((status, {"Location": f"{server.address}/{secrecy.marker}"}))
     assert notify_events(attempts=1, timeout=1) == 0
-    assert "ops was not told of events" in caplog.text
+    assert "ops" in warned(caplog)
     secrecy.check()
     server.ready.set()
     connect(conn_type)
@@ -148,12 +154,12 @@ def test_headers_of_an_http_connection_are_sent_and_not_logged(
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "why"),
+    ("name", "value", "named"),
     [
-        ("AIRFLOW__MEMWAL__NOTIFY_CONN_ID", "nowhere", "NotFound"),
-        ("AIRFLOW__MEMWAL__NOTIFY_OWNERS", '["air"]', "JSON object from owners"),
-        ("AIRFLOW_CONN_OPS", '{"conn_type": "generic"}', "of type generic"),
-        ("MEMWAL_CATALOG_URL", "sqlite:////nowhere/none.db", "no schema"),
+        ("AIRFLOW__MEMWAL__NOTIFY_CONN_ID", "nowhere", "nowhere"),
+        ("AIRFLOW__MEMWAL__NOTIFY_OWNERS", '["air"]', "notify_owners"),
+        ("AIRFLOW_CONN_OPS", '{"conn_type": "generic"}', "generic"),
+        ("MEMWAL_CATALOG_URL", "sqlite:////nowhere/none.db", "memwal catalog migrate"),
     ],
 )
 def test_wrong_settings_are_named_and_fail_nothing(
@@ -163,12 +169,12 @@ def test_wrong_settings_are_named_and_fail_nothing(
     caplog: pytest.LogCaptureFixture,
     name: str,
     value: str,
-    why: str,
+    named: str,
 ) -> None:
     connect("http")
     monkeypatch.setenv(name, value)
     assert notify_events() == 0
-    assert why in caplog.text
+    assert named in warned(caplog)
 
 
 class Failed:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from airflow.exceptions import AirflowNotFoundException
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from memwal_airflow import jobs
 from memwal_airflow.assets import indexed_asset, merged_asset
 from memwal_airflow.base import external_id
@@ -26,6 +26,8 @@ from memwal_airflow.operators import (
     MemWalSnapshotOperator,
     TableCheckpointOperator,
 )
+from memwal_airflow.skips import SkipReason
+from support.skips import skips
 from support.tables import SCHEMA, numbered
 
 import memwal
@@ -44,6 +46,12 @@ def merge_task(**options: Any) -> MemWalMergeOperator:
 
 def waiting(made: Any) -> dict[str, int]:
     return {r.region_id: r.backlog_generations for r in made.table.status().regions}
+
+
+@pytest.fixture
+def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For what a job leads to, however it was run: an application takes seconds to start."""
+    monkeypatch.setenv("AIRFLOW__MEMWAL__LOCAL_BELOW_BYTES", "1000000000")
 
 
 def left_behind(tmp_path: Path) -> list[Path]:
@@ -65,7 +73,7 @@ def test_small_tables_need_no_spark(
     monkeypatch.setenv("AIRFLOW__MEMWAL__LOCAL_BELOW_BYTES", limit)
     monkeypatch.setenv("AIRFLOW__MEMWAL__SPARK_APPS_FOLDER", str(tmp_path / "nowhere"))
     if not in_process:
-        with pytest.raises(AirflowFailException, match="There is no Spark application"):
+        with pytest.raises(AirflowFailException, match="nowhere"):
             merge_task().execute(context)
         return
     result = merge_task().execute(context)
@@ -112,9 +120,9 @@ def test_what_is_not_due_needs_no_spark(
     managed: Any, context: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW__MEMWAL__SPARK_APPS_FOLDER", "/none")
-    with pytest.raises(AirflowSkipException, match="no limit of its policy"):
+    with skips(SkipReason.NOT_DUE):
         merge_task(regions=[managed.cold]).execute(context)
-    with pytest.raises(AirflowSkipException, match="no limit of its policy"):
+    with skips(SkipReason.NOT_DUE):
         MemWalIndexOperator(task_id="index", table="t").execute(context)
     with pytest.raises(AirflowFailException, match="spark_apps_folder"):
         merge_task().execute(context)
@@ -123,16 +131,16 @@ def test_what_is_not_due_needs_no_spark(
 def test_quiet_hours_are_a_reason(managed: Any, catalog: Catalog, context: Any) -> None:
     windows = ("00:00-12:00 UTC", "12:00-00:00 UTC")
     catalog.update("t", policy=replace(catalog.get("t").policy, quiet_hours=windows))
-    with pytest.raises(AirflowSkipException, match="quiet hours"):
+    with skips(SkipReason.QUIET):
         merge_task().execute(context)
 
 
 def test_a_run_by_hand_names_jobs_and_regions_and_forces(managed: Any, context: Any) -> None:
     context["params"] = {"jobs": ["index", "gc"], "force": True, "regions": [managed.cold]}
-    with pytest.raises(AirflowSkipException, match="This run is for index, gc only"):
+    with skips(SkipReason.NOT_REQUESTED):
         merge_task().execute(context)
     context["params"]["jobs"] = []
-    with pytest.raises(AirflowSkipException, match="None of the regions is asked for"):
+    with skips(SkipReason.NOT_REQUESTED):
         merge_task(regions=[managed.hot]).execute(context)
     merge_task(regions=[managed.hot, managed.cold]).execute(context)
     assert waiting(managed) == {managed.hot: 4, managed.cold: 0}
@@ -142,7 +150,7 @@ def test_a_dry_run_says_what_would_be_done(
     managed: Any, catalog: Catalog, context: Any, tmp_path: Path
 ) -> None:
     context["params"] = {"dry_run": True}
-    with pytest.raises(AirflowSkipException, match=r"would run: region .*4 generations wait"):
+    with skips(SkipReason.DRY_RUN, naming=managed.hot):
         merge_task().execute(context)
     before = sorted(path for path in Path(managed.uri).rglob("*"))
     counted = MemWalCollectOperator(task_id="collect", table="t").execute(context)
@@ -156,7 +164,7 @@ def test_a_job_that_somebody_does_is_waited_for_a_while(
 ) -> None:
     with (
         catalog.leases.acquire(job_resource("t", "merge"), holder="a fleet"),
-        pytest.raises(AirflowSkipException, match="leased to a fleet"),
+        skips(SkipReason.AT_WORK, naming="a fleet"),
     ):
         merge_task(wait=timedelta(seconds=0.1)).execute(context)
     assert catalog.runs() == []
@@ -180,7 +188,7 @@ def test_a_lost_lease_ends_the_application(
         return running[0]
 
     monkeypatch.setattr(jobs.SparkJob, "start", start)
-    with pytest.raises(memwal.errors.ConflictError, match="is lost"):
+    with pytest.raises(memwal.errors.ConflictError):
         merge_task().execute(context)
     assert not running[0].running
     assert catalog.runs()[0].state is RunState.FAILED
@@ -194,15 +202,16 @@ def test_an_application_that_fails_is_recorded_with_the_end_of_its_log(
     apps.mkdir()
     monkeypatch.setenv("AIRFLOW__MEMWAL__SPARK_APPS_FOLDER", str(apps))
     (apps / "merge.py").write_text("raise SystemExit('no such luck')")
-    with pytest.raises(AirflowException, match=r"exit code 1[\s\S]*no such luck"):
+    with pytest.raises(AirflowException, match="no such luck"):
         merge_task().execute(context)
     (run,) = catalog.runs()
     assert run.state is RunState.FAILED
     assert "no such luck" in (run.error or "")
 
     (apps / "merge.py").write_text("")
-    with pytest.raises(AirflowException, match="left no result"):
+    with pytest.raises(AirflowException):
         merge_task().execute(context)
+    assert [run.state for run in catalog.runs()] == [RunState.FAILED] * 2
 
 
 def test_credentials_are_in_a_private_file_while_the_application_runs(
@@ -230,6 +239,7 @@ def test_credentials_are_in_a_private_file_while_the_application_runs(
     assert left_behind(tmp_path) == []
 
 
+@pytest.mark.usefixtures("without_spark")
 def test_a_region_that_cannot_be_merged_is_held_and_seen(
     managed: Any, catalog: Catalog, context: Any
 ) -> None:
@@ -237,17 +247,17 @@ def test_a_region_that_cannot_be_merged_is_held_and_seen(
     assert region.backlog_generations == 4
     for path in Path(managed.uri, "_mem_wal", managed.hot).glob("*_gen_1"):
         shutil.rmtree(path)
-    with pytest.raises(AirflowFailException, match=r"Nothing could be merged.*held at"):
+    with pytest.raises(AirflowFailException, match=managed.hot):
         merge_task().execute(context)
     assert [record.region_id for record in catalog.setbacks.held("t")] == [managed.hot]
-    with pytest.raises(AirflowSkipException, match="held and wait for their next try"):
+    with skips(SkipReason.HELD):
         merge_task().execute(context)
 
 
 def test_other_jobs(managed: Any, catalog: Catalog, context: Any) -> None:
     assert MemWalSnapshotOperator(task_id="a", table="t").execute(context)["job"] == "snapshot"
     assert MemWalCollectOperator(task_id="b", table="t").execute(context)["job"] == "gc"
-    with pytest.raises(AirflowSkipException, match="no limit"):
+    with skips(SkipReason.NOT_DUE):
         MemWalCompactOperator(task_id="c", table="t").execute(context)
     assert catalog.last_runs("t").keys() == {"snapshot", "gc"}
 
@@ -272,22 +282,23 @@ def test_the_quality_of_the_base_table_is_checked(
 ) -> None:
     check = MemWalQualityOperator(task_id="quality", table="t")
     context["params"] = {"force": True}
-    with pytest.raises(AirflowSkipException, match="has no suite"):
+    with skips(SkipReason.NO_SUITE):
         check.execute(context)
     context["params"] = {}
     managed.table.merge()
     with_rules(catalog, suite())
-    with pytest.raises(AirflowFailException, match="1 of 100 rows are not as expected"):
+    with pytest.raises(AirflowFailException):
         check.execute(context)
     found = context["ti"].pushed["result"]["quality"]
     assert (found["success"], found["expectations"][0]["failed"]) == (False, 1)
     run = catalog.runs()[0]
     assert (run.job, run.state) == ("quality", RunState.SUCCEEDED)
     assert (run.result or {})["quality"] == found
-    with pytest.raises(AirflowSkipException, match="no limit"):
+    with skips(SkipReason.NOT_DUE):
         check.execute(context)
 
 
+@pytest.mark.usefixtures("without_spark")
 @pytest.mark.parametrize(
     ("severity", "fail_on", "fails"),
     [
@@ -304,12 +315,12 @@ def test_what_a_check_fails_by(
     with_rules(catalog, suite(severity))
     check = MemWalQualityOperator(task_id="quality", table="t", fail_on=fail_on)
     if fails:
-        with pytest.raises(AirflowFailException, match="not as expected"):
+        with pytest.raises(AirflowFailException):
             check.execute(context)
     else:
         result = check.execute(context)
         assert result["quality"]["failed_rows"] == 1
-        assert "not as expected" in result["problems"][0]
+        assert len(result["problems"]) == 1
 
 
 def test_a_checkpoint_goes_through_the_gate_of_the_policy(
@@ -357,13 +368,13 @@ def test_a_checkpoint_merges_and_indexes_all(
 
     with (
         catalog.leases.acquire(job_resource("t", "index")),
-        pytest.raises(AirflowException, match="did not begin in time"),
+        pytest.raises(AirflowException, match=job_resource("t", "index")),
     ):
         TableCheckpointOperator(task_id="c", table="t", deadline=timedelta(seconds=0.1)).execute(
             context
         )
     context["params"] = {"dry_run": True}
-    with pytest.raises(AirflowSkipException, match="Dry run"):
+    with skips(SkipReason.DRY_RUN):
         task.execute(context)
 
 
@@ -375,7 +386,7 @@ def test_a_table_that_is_in_no_catalog(
     task = MemWalMergeOperator(
         task_id="merge", table_uri=backlog.uri, policy={"merge_at_generations": 9}
     )
-    with pytest.raises(AirflowSkipException, match="no limit"):
+    with skips(SkipReason.NOT_DUE):
         task.execute(context)
     task = MemWalMergeOperator(
         task_id="merge", table_uri=backlog.uri, policy=Policy(merge_at_generations=1)
@@ -386,35 +397,32 @@ def test_a_table_that_is_in_no_catalog(
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("operator", "options"),
     [
-        ({}, "give one of them"),
-        ({"table": "t", "table_uri": "/t"}, "give one of them"),
-        ({"table": "t", "policy": {}}, "is in the catalog"),
+        (MemWalSnapshotOperator, {}),
+        (MemWalSnapshotOperator, {"table": "t", "table_uri": "/t"}),
+        (MemWalSnapshotOperator, {"table": "t", "policy": {}}),
+        (MemWalQualityOperator, {"table": "t", "fail_on": "error"}),
     ],
 )
-def test_wrong_arguments(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidInputError, match=message):
-        MemWalSnapshotOperator(task_id="x", **options)
-
-
-def test_a_check_fails_by_what_there_is() -> None:
-    with pytest.raises(InvalidInputError, match="one of critical, warning, never"):
-        MemWalQualityOperator(task_id="x", table="t", fail_on="error")  # type: ignore[arg-type]
+def test_wrong_arguments(operator: type[MemWalOperator], options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInputError):
+        operator(task_id="x", **options)
 
 
 def test_wrong_regions_and_tables_are_not_tried_again(managed: Any, context: Any) -> None:
-    with pytest.raises(AirflowFailException, match="named by its UUID"):
+    with pytest.raises(AirflowFailException, match="hot"):
         merge_task(regions=["hot"]).execute(context)
-    with pytest.raises(AirflowFailException, match="has no region"):
-        merge_task(regions=["00000000-0000-0000-0000-000000000009"]).execute(context)
+    unknown = "00000000-0000-0000-0000-000000000009"
+    with pytest.raises(AirflowFailException, match=unknown):
+        merge_task(regions=[unknown]).execute(context)
     with pytest.raises(memwal.errors.ObjectNotFoundError):
         merge_task(table="none").execute(context)
 
 
 def test_which_master_a_job_runs_on(monkeypatch: pytest.MonkeyPatch) -> None:
     def master(**options: Any) -> str:
-        return str(merge_task(**options).hook()._connection["master"])
+        return merge_task(**options).hook().master
 
     monkeypatch.delenv("AIRFLOW__MEMWAL__SPARK_CONN_ID")
     monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", '{"conn_type": "spark", "host": "spark://m"}')
@@ -426,7 +434,7 @@ def test_which_master_a_job_runs_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW__MEMWAL__SPARK_CONN_ID", "cluster")
     assert master() == "spark://m"
     assert master(master="local[3]") == "local[3]"
-    with pytest.raises(AirflowNotFoundException, match="nowhere"):
+    with pytest.raises(AirflowNotFoundException):
         master(spark_conn_id="nowhere")
 
 

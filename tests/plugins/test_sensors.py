@@ -12,7 +12,9 @@ from memwal_airflow.sensors import (
     TableBacklogSensor,
     TableSensor,
 )
+from memwal_airflow.skips import SkipReason
 from memwal_airflow.triggers import BacklogTrigger, GenerationMergedTrigger
+from support.skips import skips
 
 from memwal.catalog import Catalog, Policy
 from memwal.errors import InvalidInputError, ObjectNotFoundError
@@ -62,7 +64,7 @@ def flights(backlog: Any, catalog: Catalog) -> Any:
 def test_a_region_that_is_due_is_not_deferred(backlog: Any) -> None:
     found = sensor(backlog, backlog.hot).execute(context())
     assert found["regions"] == [backlog.hot]
-    assert "4 generations wait" in found["due"]
+    assert backlog.hot in found["due"]
     both = sensor(backlog, [backlog.hot, backlog.cold]).execute(context())
     assert both["generations"] == 5
 
@@ -93,14 +95,14 @@ def test_others_wait_in_the_triggerer_with_all_they_need(backlog: Any, tmp_path:
 
 
 def test_without_waiting_it_skips_and_says_why(backlog: Any) -> None:
-    with pytest.raises(AirflowSkipException, match=r"no region is due \(1 generations wait"):
+    with skips(SkipReason.NOT_DUE, naming=backlog.uri):
         sensor(backlog, backlog.cold, wait=False).execute(context())
 
 
 def test_forced_it_does_not_even_look(backlog: Any) -> None:
     backlog = type(backlog)(uri="/nowhere", table=None, hot="", cold="x")
     found = sensor(backlog, "x", force=True).execute(context())
-    assert "forced" in found["due"]
+    assert found["regions"] == []
 
 
 def test_it_is_tried_again_by_default(backlog: Any) -> None:
@@ -114,7 +116,7 @@ def test_a_table_is_given_by_name_or_by_address() -> None:
         {"table": "a", "table_uri": "/a"},
         {"table": "a", "storage_options_ref": "/o"},
     ):
-        with pytest.raises(InvalidInputError, match="table"):
+        with pytest.raises(InvalidInputError):
             TableBacklogSensor(task_id="wait", **wrong)
 
 
@@ -130,7 +132,7 @@ def test_the_catalog_tells_where_a_table_is_and_when_it_is_due(
     deferral(waiting)
     some = TableBacklogSensor(task_id="wait", table="flights", policy={"merge_at_generations": 1})
     assert some.execute(context())["regions"] == [flights.cold]
-    with pytest.raises(ObjectNotFoundError, match="nothing"):
+    with pytest.raises(ObjectNotFoundError):
         TableBacklogSensor(task_id="wait", table="nothing").execute(context())
 
 
@@ -144,7 +146,7 @@ def test_a_generation_is_waited_for_until_it_is_merged(flights: Any) -> None:
     assert left.trigger.soft_fail is False
     flights.table.merge()
     assert waiting.execute(context())["generations"] == {flights.hot: 4}
-    with pytest.raises(InvalidInputError, match="region"):
+    with pytest.raises(InvalidInputError):
         GenerationMergedSensor(task_id="wait", table="flights", generation=4)
 
 
@@ -187,7 +189,7 @@ def test_one_that_does_not_defer_waits_in_the_worker(flights: Any) -> None:
         "poke_interval": 0.01,
         "timeout": 0.02,
     }
-    with pytest.raises(AirflowSkipException, match="timed out"):
+    with pytest.raises(AirflowSkipException):
         TableBacklogSensor(task_id="wait", **options).execute(context())
     with pytest.raises(AirflowSensorTimeout):
         GenerationMergedSensor(task_id="wait", **options).execute(context())

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from airflow._shared.module_loading import import_string
-from memwal_airflow import looking, polling, triggers
+from memwal_airflow import polling, triggers
 from memwal_airflow.triggers import (
     BacklogTrigger,
     GenerationMergedTrigger,
@@ -16,6 +16,7 @@ from memwal_airflow.triggers import (
 )
 
 from memwal.errors import MemWalError, StoreUnavailableError
+from memwal.maintenance import backlog as table_backlog
 
 POKE = 0.02
 RULE = {"merge_at_generations": 4, "merge_at_age_seconds": 3600.0}
@@ -75,24 +76,24 @@ def test_a_region_that_is_due_gives_one_event_after_a_pause(
     backlog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order: list[str] = []
-    sleep, read = asyncio.sleep, looking._read
+    sleep, read = asyncio.sleep, table_backlog.read_status
 
     async def noted_sleep(seconds: float) -> None:
         order.append("sleep")
         await sleep(seconds)
 
-    def noted_read(*arguments: Any) -> Any:
+    def noted_read(*arguments: Any, **options: Any) -> Any:
         order.append("look")
-        return read(*arguments)
+        return read(*arguments, **options)
 
     monkeypatch.setattr(triggers.asyncio, "sleep", noted_sleep)
-    monkeypatch.setattr(looking, "_read", noted_read)
+    monkeypatch.setattr(table_backlog, "read_status", noted_read)
     state, xcoms = run(trigger(backlog, backlog.hot))
     assert order == ["sleep", "look"]
     assert state == "success"
     found = xcoms.pop("return_value")
     assert (xcoms, found["regions"], found["generations"]) == ({}, [backlog.hot], 4)
-    assert "4 generations wait" in found["due"]
+    assert backlog.hot in found["due"]
     json.dumps(found)
 
 
@@ -100,13 +101,13 @@ def test_64_of_a_table_look_once_per_interval(
     backlog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[float] = []
-    read = looking._read
+    read = table_backlog.read_status
 
-    def noted(*arguments: Any) -> Any:
+    def noted(*arguments: Any, **options: Any) -> Any:
         looks.append(time.monotonic())
-        return read(*arguments)
+        return read(*arguments, **options)
 
-    monkeypatch.setattr(looking, "_read", noted)
+    monkeypatch.setattr(table_backlog, "read_status", noted)
     poke = 0.5
 
     async def all_of_them() -> list[Any]:
@@ -133,7 +134,7 @@ def test_the_end_of_the_window_ends_the_task_and_says_why(
     waiting = trigger(backlog, backlog.cold, seconds=5 * POKE, soft_fail=soft_fail)
     ended, xcoms = run(waiting)
     assert ended == state
-    assert "no region is due (1 generations wait" in xcoms["reason"]
+    assert backlog.uri in xcoms["reason"]
 
 
 def test_a_window_that_is_over_still_gets_one_look(backlog: Any) -> None:
@@ -181,13 +182,13 @@ def test_it_sees_what_is_merged_and_indexed_while_it_waits(backlog: Any) -> None
 def test_the_event_loop_goes_on_while_storage_blocks(
     backlog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = looking._read
+    read = table_backlog.read_status
 
-    def slow(*arguments: Any) -> Any:
+    def slow(*arguments: Any, **options: Any) -> Any:
         time.sleep(0.3)
-        return read(*arguments)
+        return read(*arguments, **options)
 
-    monkeypatch.setattr(looking, "_read", slow)
+    monkeypatch.setattr(table_backlog, "read_status", slow)
 
     async def both() -> tuple[int, list[Any]]:
         waiting = asyncio.ensure_future(events(trigger(backlog, backlog.hot)))
@@ -207,19 +208,19 @@ def test_a_few_errors_of_the_storage_are_lived_through(
     backlog: Any, monkeypatch: pytest.MonkeyPatch, failures: int
 ) -> None:
     left = [StoreUnavailableError("away")] * failures
-    read = looking._read
+    read = table_backlog.read_status
 
-    def flaky(*arguments: Any) -> Any:
+    def flaky(*arguments: Any, **options: Any) -> Any:
         if left:
             raise left.pop()
-        return read(*arguments)
+        return read(*arguments, **options)
 
-    monkeypatch.setattr(looking, "_read", flaky)
+    monkeypatch.setattr(table_backlog, "read_status", flaky)
     waiting = trigger(backlog, backlog.hot)
     if failures < triggers.MOST_FAILURES:
         assert run(waiting)[0] == "success"
     else:
-        with pytest.raises(StoreUnavailableError, match="away"):
+        with pytest.raises(StoreUnavailableError):
             run(waiting)
 
 

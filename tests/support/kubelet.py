@@ -52,7 +52,7 @@ class Kubelet:
     secrets: dict[tuple[str, str], str] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
     ran: dict[str, dict[str, Any]] = field(default_factory=dict)
-    _processes: dict[str, subprocess.Popen[str]] = field(default_factory=dict)
+    processes: dict[str, subprocess.Popen[str]] = field(default_factory=dict)
 
     def run(self, pod: Pod) -> None:
         """Run a pod to its end."""
@@ -82,7 +82,7 @@ class Kubelet:
             text=True,
             start_new_session=True,
         )
-        self._processes[pod.name] = process
+        self.processes[pod.name] = process
         pod.run()
         assert process.stdout is not None
         with process.stdout:
@@ -95,7 +95,7 @@ class Kubelet:
 
     def end(self, pod: Pod) -> None:
         """End a pod's container."""
-        process = self._processes.get(pod.name)
+        process = self.processes.get(pod.name)
         if process is None or process.poll() is not None:
             return
         os.killpg(process.pid, signal.SIGTERM)

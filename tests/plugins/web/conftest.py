@@ -39,11 +39,10 @@ def as_user(
     """Return a function that gives a client: ``as_user("viewer")``; nobody's without a name."""
     from airflow.api_fastapi.app import get_auth_manager
     from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
-    from memwal_airflow.web import collection, state
+    from memwal_airflow.web import state
     from starlette.testclient import TestClient
 
     state.get_catalog.cache_clear()
-    collection._kept.clear()
     clients = []
 
     def make(name: str | None = None, *, cookie: bool = False) -> Any:

@@ -236,6 +236,8 @@ def test_a_route_that_fails_is_noticed(page: Page, monkeypatch: pytest.MonkeyPat
     def broken(*_: object, **__: object) -> None:
         raise KeyError("oops")
 
-    monkeypatch.setattr("memwal_airflow.web.views.table_history", broken)
+    from memwal_airflow.web import views
+
+    monkeypatch.setattr(views, "table_history", broken)
     with pytest.raises(Broken, match="KeyError"):
         _check(page, Request("GET", "/api/tables/flights/history", "hours=1", (), b""))

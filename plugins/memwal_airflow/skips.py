@@ -1,0 +1,38 @@
+"""Skipped tasks, with a code that tells the reasons apart."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from airflow.sdk.exceptions import AirflowSkipException
+
+
+class SkipReason(StrEnum):
+    """Why a task was skipped. The first five are those of :class:`memwal.fleet.Why`."""
+
+    NOT_DUE = "not due"
+    QUIET = "quiet hours"
+    AT_WORK = "at work"
+    HELD = "held"
+    DRY_RUN = "dry run"
+    NOT_REQUESTED = "not requested"
+    """The parameters of the run name other jobs or other regions."""
+
+    NOTHING_TO_DO = "nothing to do"
+    NO_SUITE = "no suite"
+
+
+class TaskSkipped(AirflowSkipException):
+    """A task of this package was skipped.
+
+    Parameters
+    ----------
+    message : str
+        The reason for people, with figures; Airflow writes it to the log of the task.
+    reason : SkipReason
+        The reason for programs.
+    """
+
+    def __init__(self, message: str, *, reason: SkipReason) -> None:
+        super().__init__(message)
+        self.reason = reason

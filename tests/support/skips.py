@@ -1,0 +1,18 @@
+"""Skips of Airflow tasks, by their reason and not by their words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from memwal_airflow.skips import SkipReason, TaskSkipped
+
+
+@contextmanager
+def skips(reason: SkipReason, *, naming: str = "") -> Iterator[None]:
+    """Expect that the block ends in a skip for this reason, whose message contains ``naming``."""
+    with pytest.raises(TaskSkipped, match=re.escape(naming) or None) as caught:
+        yield
+    assert caught.value.reason is reason
