@@ -102,9 +102,9 @@ class TestOneProcess:
         assert set(troubles) == bad
         assert "StoreUnavailableError" in troubles["unreachable"].reason
         assert "hush-hush" not in caplog.text + str(troubles)
-        assert "there is no Lance table" in troubles["absent"].reason
-        assert "cannot read the storage options" in troubles["closed"].reason
-        assert "only Airflow" in troubles["foreign"].reason
+        assert str(tmp_path / "absent.lance") in troubles["absent"].reason
+        assert str(tmp_path / "no.json") in troubles["closed"].reason
+        assert "airflow:lake" in troubles["foreign"].reason
 
     def test_memory_is_given_back_after_each_job_whatever_came_of_it(
         self, catalog: Catalog, managed: Managed, monkeypatch: pytest.MonkeyPatch
@@ -153,7 +153,7 @@ class TestOneProcess:
         table = managed()
 
         def fail(self: memwal.Table, **options: Any) -> JobResult:
-            raise RuntimeError("nobody expects this")
+            raise RuntimeError("unexpected")
 
         monkeypatch.setattr(memwal.Table, "build_snapshot", fail)
         fleet = Fleet(catalog)
@@ -162,7 +162,7 @@ class TestOneProcess:
         assert found["flights", "merge"] == "JobResult"
         assert merged(table, bucket_region_id(0)) == 3
         (trouble,) = catalog.setbacks.troubles()
-        assert (trouble.job, trouble.reason) == ("snapshot", "RuntimeError: nobody expects this")
+        assert (trouble.job, trouble.reason) == ("snapshot", "RuntimeError: unexpected")
         assert ("flights", "snapshot") not in kinds(fleet.run_once())
 
     def test_a_poisoned_generation(
@@ -306,13 +306,16 @@ class TestForever:
         region = bucket_region_id(0)
         whole = memwal.Table.merge
 
-        def in_small_commits(self: memwal.Table, **options: Any) -> JobResult:
-            return whole(self, **{**options, "commit_bytes": 1})
-
-        monkeypatch.setattr(memwal.Table, "merge", in_small_commits)
         told: list[Outcome] = []
         fleet = Fleet(catalog, tell=told.append)
-        monkeypatch.setattr(fleet, "_check", _stop_at(fleet, 6, fleet._check))
+
+        def in_small_commits(
+            self: memwal.Table, *, guard: Callable[[], None], **options: Any
+        ) -> JobResult:
+            guard = _stop_at(fleet, 4, guard)
+            return whole(self, **{**options, "commit_bytes": 1, "guard": guard})
+
+        monkeypatch.setattr(memwal.Table, "merge", in_small_commits)
         fleet.run_once()
         assert 0 < merged(table, region) < 6
         assert [(one.job, one.result, one.trouble) for one in told][-1] == ("merge", None, None)
