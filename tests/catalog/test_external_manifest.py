@@ -152,6 +152,13 @@ def test_tables_do_not_share_names(
 COMMITTED_FROM = 2
 STEPS = ["staging", "row", "final", "mark", "discard"]
 CRASHES = [(step, after) for step in range(len(STEPS)) for after in (False, True)]
+LOOKS = ["get", "get_range", "head", "list", "create", "collect"]
+# Every look after every crash, once; each of them on both databases.
+CRASHES_AND_LOOKS = [
+    (("sqlite", "postgresql")[(number + place) % 2], *crash, look)
+    for number, crash in enumerate(CRASHES)
+    for place, look in enumerate(LOOKS)
+]
 
 
 def break_at(
@@ -178,8 +185,7 @@ def is_committed(step: int, after: bool) -> bool:
     return step >= COMMITTED_FROM or (STEPS[step] == "row" and after)
 
 
-@pytest.mark.parametrize(("step", "after"), CRASHES)
-@pytest.mark.parametrize("look", ["get", "get_range", "head", "list", "create", "collect"])
+@pytest.mark.parametrize(("kind", "step", "after", "look"), CRASHES_AND_LOOKS, indirect=["kind"])
 def test_a_process_that_dies_has_committed_or_not(
     store: ExternalManifestStore,
     other: ExternalManifestStore,

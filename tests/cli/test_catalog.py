@@ -74,7 +74,7 @@ def test_register_and_show(cli, catalog):
         (["register", "Bad Name", "/data/a.lance"], "'Bad Name'"),
         (["register", "a", "s3://u:hunter2@lake/a.lance"], "password"),
         (["register", "a", "/data/a.lance", "-p", "zeal=1"], "'zeal'"),
-        (["register", "a", "/data/a.lance", "-p", "zeal"], "'zeal'"),
+        (["register", "a", "/data/a.lance", "-p", "zeal"], "KEY=VALUE"),
         (["register", "a", "/data/a.lance", "-p", "priority=no"], "'priority'"),
         (["register", "known", "/data/a.lance"], "'known'"),
         (["update", "known"], "error: "),

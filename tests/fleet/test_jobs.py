@@ -166,7 +166,7 @@ def test_a_table_that_cannot_be_opened_is_a_failed_run(catalog: Catalog) -> None
 def test_options_in_airflow_are_given_by_the_caller(catalog: Catalog, managed: Managed) -> None:
     managed()
     catalog.update("flights", storage_options_ref="airflow:lake")
-    with pytest.raises(InvalidInputError, match="airflow:lake"):
+    with pytest.raises(InvalidInputError, match="'lake'"):
         run_job(catalog, "flights", "merge")
     assert done(run_job(catalog, "flights", "merge", storage_options={})).commits == 1
 

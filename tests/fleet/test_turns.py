@@ -21,7 +21,7 @@ from memwal.fleet.turns import joined, stand_back, turn
 from memwal.maintenance.results import JobResult
 
 Managed = Callable[..., memwal.Table]
-FRAGMENTS = 10
+FRAGMENTS = 4
 
 
 @pytest.fixture
