@@ -15,6 +15,13 @@ logger = logging.getLogger(__name__)
 _JOIN_SECONDS = 5.0
 
 
+class LeaseLostError(ConflictError):
+    """The lease under which a job runs is over; the job stopped before its next commit.
+
+    What to do: run the job again. What was committed stays.
+    """
+
+
 class LeaseBook(Protocol):
     """Where leases are written down. All calls can raise StoreUnavailableError."""
 
@@ -85,7 +92,7 @@ class Lease:
 
         Raises
         ------
-        ConflictError
+        LeaseLostError
             It is not: it was not renewed in time, somebody else has it, or it was released.
         """
         self._refuse_if_over()
@@ -118,7 +125,7 @@ class Lease:
         if self._lost is None and boot_seconds() >= self._ends_at:
             self._lose("it was not renewed in time")
         if self._lost is not None:
-            raise ConflictError(
+            raise LeaseLostError(
                 f"The lease of {self.resource} (token {self.token}) is lost: {self._lost}. "
                 "Nothing more was done; start again."
             )

@@ -11,9 +11,6 @@ from memwal.catalog.run_history import as_run
 
 # Runs that were still going on at the first look are found among so many of the latest.
 _LOOK_BACK = 10_000
-# Numbers are given before they are seen: a run may turn up after others with higher ones.
-_LATE = 200
-
 _ENDED = (RunState.SUCCEEDED.value, RunState.FAILED.value, RunState.ABANDONED.value)
 
 
@@ -27,10 +24,14 @@ class RunFeed:
     ----------
     database : Database
         Of a catalog, :attr:`memwal.catalog.Catalog.database`.
+    late : int, default 200
+        How many of the latest runs every look reads again. Numbers are given before they are seen:
+        a run may turn up after others with higher ones.
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, *, late: int = 200) -> None:
         self._database = database
+        self._late = late
         self._newest: int | None = None
         self._open: set[int] = set()
         self._told: set[int] = set()
@@ -46,7 +47,7 @@ class RunFeed:
         with self._database.reading() as session:
             first = self._newest is None
             newest = session.scalar(select(func.max(JobRunRow.id))) or 0
-            start = newest - _LOOK_BACK if self._newest is None else self._newest - _LATE
+            start = newest - _LOOK_BACK if self._newest is None else self._newest - self._late
             found = session.execute(
                 select(JobRunRow.id, JobRunRow.state).where(
                     or_(JobRunRow.id > start, JobRunRow.id.in_(self._open))
@@ -60,5 +61,5 @@ class RunFeed:
         self._newest = max([newest, *(number for number, _ in found)])
         # A run that was pruned meanwhile is forgotten.
         self._open = {number for number, _ in found} - ended
-        self._told = {n for n in self._told | ended if n > self._newest - _LATE}
+        self._told = {n for n in self._told | ended if n > self._newest - self._late}
         return runs

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
+from memwal.catalog.lease import LeaseLostError
 from memwal.catalog.records import BacklogSample, JobRun, ManagedTable, RunState
 from memwal.fleet.health import backlog_age
 
@@ -28,7 +28,8 @@ LEASE: Final = "lease"
 """The topic of what happens at one moment and has no end to be told."""
 
 _FAILURES_READ = 1_000
-_LOST = re.compile(r"The lease of \S+ \(token \d+\) is lost")
+# The catalog keeps the error of a run as its type and its message.
+_LEASE_LOST = f"{LeaseLostError.__name__}: "
 
 
 class Kind(StrEnum):
@@ -231,7 +232,7 @@ def _leases(
     for run in catalog.runs(
         table=only, state=RunState.FAILED, since=now - LEASES_REMEMBERED, limit=_FAILURES_READ
     ):
-        if run.table in watched and _LOST.search(run.error or ""):
+        if run.table in watched and (run.error or "").startswith(_LEASE_LOST):
             newest.setdefault((run.table, run.job), run)
     for run in newest.values():
         yield Condition(

@@ -43,9 +43,6 @@ logger = logging.getLogger(__name__)
 _UNITS = {"s": "seconds", "By": "bytes"}
 _OTHER = re.compile(r"[^a-zA-Z0-9:]+")
 
-# Prometheus gives up after 10 s unless it is told otherwise.
-_PATIENCE_SECONDS = 8.0
-
 _BY_TABLE = (TABLE,)
 _BY_JOB = (TABLE, JOB)
 
@@ -61,11 +58,21 @@ class CatalogCollector(Collector):
     watch : Watch
     cache_seconds : float, default 5
         How long an answer is repeated, whoever asks.
+    patience_seconds : float, default 8
+        How long a scrape waits for one that is reading the catalog. Prometheus gives up after 10 s
+        unless it is told otherwise.
     """
 
-    def __init__(self, watch: Watch, *, cache_seconds: float = DEFAULT_CACHE_SECONDS) -> None:
+    def __init__(
+        self,
+        watch: Watch,
+        *,
+        cache_seconds: float = DEFAULT_CACHE_SECONDS,
+        patience_seconds: float = 8.0,
+    ) -> None:
         self._watch = watch
         self._cache_seconds = cache_seconds
+        self._patience_seconds = patience_seconds
         self._lock = threading.Lock()
         self._families: list[Metric] = []
         self._read_at: float | None = None
@@ -76,9 +83,9 @@ class CatalogCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Return all metrics; of several scrapes at once, one reads the catalog."""
-        if not self._lock.acquire(timeout=_PATIENCE_SECONDS):
+        if not self._lock.acquire(timeout=self._patience_seconds):
             # Those that wait would only become more.
-            logger.warning("the catalog has not answered for %s s", _PATIENCE_SECONDS)
+            logger.warning("the catalog has not answered for %s s", self._patience_seconds)
             return [_single(CATALOG_UP, 0)]
         try:
             now = time.monotonic()

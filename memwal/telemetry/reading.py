@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -64,8 +65,21 @@ class TableReading:
         return max(0.0, (self.at - moment).total_seconds())
 
 
-def read_catalog(catalog: Catalog) -> list[TableReading]:
+def utc_now() -> datetime:
+    """The present, in UTC."""
+    return datetime.now(UTC)
+
+
+def read_catalog(
+    catalog: Catalog, *, clock: Callable[[], datetime] = utc_now
+) -> list[TableReading]:
     """Read what there is to know of every registered table, by name. No table is opened.
+
+    Parameters
+    ----------
+    catalog : Catalog
+    clock : callable
+        Tells the present, in UTC; asked once the catalog was read.
 
     Raises
     ------
@@ -90,7 +104,7 @@ def read_catalog(catalog: Catalog) -> list[TableReading]:
         name, _, job = rest.partition("/")
         if kind == "table":
             running.setdefault(name, []).append(job)
-    now = datetime.now(UTC)
+    now = clock()
     return [
         TableReading(
             table=table,

@@ -6,15 +6,16 @@ Counters start at 0 with the process, as Prometheus expects of them.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from memwal.catalog.records import RunState
 from memwal.catalog.run_feed import RunFeed
 from memwal.maintenance.due import JOBS
 from memwal.telemetry.job_list import JOB_SUMS, RunSum
-from memwal.telemetry.reading import TableReading, read_catalog
+from memwal.telemetry.reading import TableReading, read_catalog, utc_now
 
 if TYPE_CHECKING:
     from memwal.catalog import Catalog
@@ -54,10 +55,13 @@ class Watch:
     Parameters
     ----------
     catalog : Catalog
+    clock : callable
+        Tells the present, in UTC.
     """
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, catalog: Catalog, *, clock: Callable[[], datetime] = utc_now) -> None:
         self._catalog = catalog
+        self._clock = clock
         self._feed = RunFeed(catalog.database)
         self._runs: Counter[tuple[str, str, str]] = Counter()
         self._sums: dict[tuple[str, str, str], float] = {}
@@ -71,7 +75,7 @@ class Watch:
         StoreUnavailableError, TableSetupError
             As of :func:`memwal.telemetry.reading.read_catalog`.
         """
-        tables = read_catalog(self._catalog)
+        tables = read_catalog(self._catalog, clock=self._clock)
         for run in self._feed.ended():
             self._runs[run.table, run.job, run.state.value] += 1
             for total in JOB_SUMS:

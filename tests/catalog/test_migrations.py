@@ -17,7 +17,7 @@ from sqlalchemy import Column, MetaData, event, select, text
 
 import memwal.catalog.database as database_module
 from memwal.catalog import Catalog, Policy, RunState, read_snapshot
-from memwal.catalog.database import WRITES, Database
+from memwal.catalog.database import MIGRATE_COMMAND, WRITES, Database
 from memwal.catalog.models import HEAD_REVISION, Base
 from memwal.errors import TableSetupError
 
@@ -158,7 +158,7 @@ def test_every_migration_goes_up_with_rows_from_each_earlier_schema(
 
     catalog = Catalog(each_empty_url)
     if revision != HEAD_REVISION:
-        with pytest.raises(TableSetupError, match=f"old schema {revision}.*memwal catalog migrate"):
+        with pytest.raises(TableSetupError, match=f"{revision}.*{MIGRATE_COMMAND}"):
             catalog.list()
     catalog.migrate()
 

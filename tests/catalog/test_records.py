@@ -17,7 +17,7 @@ def test_names_that_are_taken(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "A", "a b", "a/b", "_a", "-a", "a" * 64, "é", "a\n", "a.b"])
 def test_names_that_are_refused(name: str) -> None:
-    with pytest.raises(InvalidInputError, match="lower-case"):
+    with pytest.raises(InvalidInputError):
         check_name(name)
 
 
@@ -78,5 +78,5 @@ def test_a_record_survives_json() -> None:
 @pytest.mark.parametrize("key", TABLE.to_dict())
 def test_a_record_without_a_key_is_refused(key: str) -> None:
     values = {name: value for name, value in TABLE.to_dict().items() if name != key}
-    with pytest.raises(InvalidInputError, match=f"lacks '{key}'"):
+    with pytest.raises(InvalidInputError, match=f"'{key}'"):
         ManagedTable.from_dict(values)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import text
 
-from memwal.catalog import Catalog, RunState, run_feed
+from memwal.catalog import Catalog, RunState
 from memwal.catalog.leases import job_resource
 from memwal.catalog.run_feed import RunFeed
 from memwal.maintenance.results import JobResult
@@ -59,9 +59,7 @@ def test_one_whose_process_died(catalog: Catalog, feed: RunFeed) -> None:
     assert told(feed) == [(first, RunState.ABANDONED)]
 
 
-def test_one_that_turns_up_late(
-    catalog: Catalog, feed: RunFeed, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_that_turns_up_late(catalog: Catalog, feed: RunFeed) -> None:
     """Its number is lower than that of one which was told of: it was committed later."""
     assert told(feed) == []
     late, early = catalog.start_run("a", "merge"), catalog.start_run("b", "merge")
@@ -77,16 +75,13 @@ def test_one_that_turns_up_late(
     assert told(feed) == [(1000, RunState.SUCCEEDED)]
 
 
-def test_what_is_kept_does_not_grow(
-    catalog: Catalog, feed: RunFeed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run_feed, "_LATE", 3)
+def test_what_is_kept_does_not_grow(catalog: Catalog) -> None:
+    feed = RunFeed(catalog.database, late=3)
     feed.ended()
     for _ in range(10):
         catalog.finish_run(catalog.start_run("a", "merge"), result=RESULT)
         assert len(feed.ended()) == 1
-    assert len(feed._told) <= 3
-    assert feed._open == set()
+    assert sum(len(kept) for kept in vars(feed).values() if isinstance(kept, set)) <= 3
 
 
 def test_runs_that_are_forgotten(catalog: Catalog, feed: RunFeed) -> None:

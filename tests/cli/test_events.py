@@ -22,7 +22,7 @@ def server() -> Iterator[WebhookServer]:
 def catalog(catalog: Catalog) -> Catalog:
     for name in ("flights", "trains"):
         catalog.register(name, uri=f"/{name}", owner="transport")
-        catalog.setbacks.failed(name, "look", "no such bucket")
+        catalog.setbacks.failed(name, "look", "NoSuchBucket")
     return catalog
 
 
@@ -32,10 +32,10 @@ def test_what_is_wrong_is_shown_each_time(cli, catalog):
         assert (flights["kind"], flights["table"]) == ("job_failed", "flights")
         assert trains["critical"] is False
     shown = cli("fleet", "events", "--table", "trains").stdout
-    assert "no such bucket" in shown
+    assert "NoSuchBucket" in shown
     assert "flights" not in shown
     catalog.setbacks.recovered("trains", "look")
-    assert cli("fleet", "events", "--table", "trains").stdout == "nothing is wrong\n"
+    assert cli("fleet", "events", "--table", "trains", "--json").json == {"events": []}
     assert cli("fleet", "events", "--table", "ships").code != 0
 
 
@@ -45,7 +45,7 @@ def test_a_webhook_hears_of_it_once(cli, catalog, server, tmp_path):
     command = ("fleet", "events", "--webhook-file", path, "--pause-seconds", 0)
     told = cli(*command, "--json")
     assert len(told.json["events"]) == 2
-    assert cli(*command).stdout == "there is nothing new to tell\n"
+    assert cli(*command, "--json").json == {"events": []}
     catalog.setbacks.recovered("trains", "look")
     assert "trains" in cli(*command).stdout
     assert len(server.received) == 2
@@ -61,7 +61,7 @@ def test_a_webhook_that_refuses_is_an_error_without_its_address(cli, catalog, se
         server.answers[:] = [(403, {})]
         failed = cli(*arguments, "fleet", "events", "--webhook-file", path)
         assert failed.code == 1
-        assert "the answer was 403" in failed.stderr
+        assert "403" in failed.stderr
         assert SECRET not in failed.stderr + failed.stdout
     assert cli("fleet", "events", "--webhook-file", tmp_path / "none").code == 2
     assert len(cli("fleet", "events", "--webhook-file", path, "--json").json["events"]) == 2

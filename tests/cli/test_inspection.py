@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from uuid import uuid4
 
@@ -56,16 +57,17 @@ class TestManifest:
 
     def test_text(self, cli, written):
         text = cli("inspect", "manifest", written.uri, REGION).stdout
-        assert "writer_epoch        2\n" in text
+        assert re.search(r"^writer_epoch +2$", text, re.MULTILINE)
         assert manifest(written).flushed[0].path in text
 
     def test_absent(self, cli, written):
         version = cli("inspect", "manifest", written.uri, REGION, "--version", 99)
         assert version.code == 2
-        assert "has no version 99" in version.stderr
-        region = cli("inspect", "manifest", written.uri, uuid4())
+        assert "99" in version.stderr
+        nowhere = uuid4()
+        region = cli("inspect", "manifest", written.uri, nowhere)
         assert region.code == 2
-        assert "has no region" in region.stderr
+        assert str(nowhere) in region.stderr
 
 
 class TestWal:
@@ -93,13 +95,13 @@ class TestWal:
     def test_rows_as_a_table(self, cli, written):
         position = min(p for p, entry in log(written).items() if entry.batches)
         text = cli("inspect", "wal", written.uri, REGION, position).stdout
-        assert "checksum      ok\n" in text
+        assert re.search(r"^checksum +ok$", text, re.MULTILINE)
         assert "1=1" in text
         assert "2=2" in text
         text = cli("inspect", "wal", written.uri, REGION, position, "--rows", 1).stdout
         assert "1=1" in text
         assert "2=2" not in text
-        assert "rows          2\n" in text
+        assert re.search(r"^rows +2$", text, re.MULTILINE)
 
     def test_long_values_are_cut(self, cli, make_table):
         import pyarrow as pa
@@ -122,12 +124,12 @@ class TestWal:
         path.write_bytes(data)
         answer = cli("inspect", "wal", written.uri, REGION)
         assert answer.code == 1
-        assert "do not match its checksum" in answer.stderr
+        assert "checksum" in answer.stderr
 
     def test_absent(self, cli, written):
         answer = cli("inspect", "wal", written.uri, REGION, 99)
         assert answer.code == 2
-        assert "no log entry at position 99" in answer.stderr
+        assert "99" in answer.stderr
 
 
 class TestDetails:
@@ -151,15 +153,16 @@ class TestDetails:
         assert again == before
 
     def test_text(self, cli, backlog):
-        assert "nothing was merged yet" in cli("inspect", "details", backlog.uri).stdout
+        before = cli("inspect", "details", backlog.uri).stdout
         backlog.checkpoint()
         text = cli("inspect", "details", backlog.uri).stdout
         assert "1=bucket(id, 2)" in text
-        assert "id_idx caught up to" in text
+        assert "id_idx" in text
         for region in backlog.region_ids():
             assert str(region) in text
+            assert str(region) not in before
 
     def test_absent(self, cli, backlog):
         answer = cli("inspect", "details", backlog.uri, "--version", 999)
         assert answer.code == 2
-        assert "no version 999" in answer.stderr
+        assert "999" in answer.stderr

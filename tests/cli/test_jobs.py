@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from support.tables import base_state, numbered
 
@@ -40,11 +42,9 @@ def test_merge_in_small_commits(cli, backlog, expected):
 def test_merge_in_words(cli, backlog):
     answer = cli("merge", backlog.uri)
     assert answer.code == 0
-    figures, _, rest = answer.stdout.partition("; ")
-    assert figures.startswith("merge: 6 generations, 28 rows upserted, 0 rows deleted, ")
-    assert figures.endswith(" KiB")
-    assert rest.startswith("2 commits in ")
-    assert answer.stdout.endswith(f"the table is at version {backlog.base().version}\n")
+    (line,) = answer.stdout.splitlines()
+    version = backlog.base().version
+    assert re.fullmatch(rf"merge: 6 .*\b28 .*\b0 .* KiB\b.*\b2 .*\b{version}\b.*", line)
     assert answer.stderr == ""
 
 
@@ -52,7 +52,7 @@ def test_index(cli, backlog):
     cli("merge", backlog.uri)
     assert cli("index", backlog.uri, "--json").json["figures"] == {"indexes": 1}
     assert [index.generations for index in backlog.status().indexes] == [0]
-    assert cli("index", backlog.uri).stdout.startswith("index: 0 indexes; 0 commits in ")
+    assert cli("index", backlog.uri, "--json").json["commits"] == 0
 
 
 def test_snapshot(cli, backlog):
@@ -72,12 +72,12 @@ def test_checkpoint(cli, backlog, expected):
 @pytest.mark.parametrize("json", [[], ["--json"]])
 def test_problems_are_warnings(cli, table, monkeypatch, json):
     result = JobResult(
-        job="merge", table=table.uri, version=1, figures={"generations": 0}, problems=("left out",)
+        job="merge", table=table.uri, version=1, figures={"generations": 0}, problems=("problem-1",)
     )
     monkeypatch.setattr(memwal.Table, "merge", lambda self, **options: result)
     answer = cli("merge", table.uri, *json)
     assert answer.code == 0
-    assert answer.stderr == "warning: left out\n"
+    assert answer.stderr == "warning: problem-1\n"
     assert answer.stdout
 
 
@@ -86,7 +86,7 @@ def test_merge_of_a_region_that_there_is_not(cli, backlog):
     for option in ("--region", "--skip-region"):
         answer = cli("merge", backlog.uri, option, nowhere)
         assert answer.code == 2
-        assert f"has no region {nowhere}" in answer.stderr
+        assert nowhere in answer.stderr
     assert backlog.base().details.merged == {}
 
 
@@ -103,7 +103,7 @@ def test_compact(cli, table):
         with table.writer() as writer:
             writer.upsert(numbered(start, 20))
         table.merge()
-    assert cli("compact", table.uri).stdout.startswith("compact: 0 fragments removed")
+    assert cli("compact", table.uri, "--json").json["figures"]["fragments_removed"] == 0
     result = cli("compact", table.uri, "--min-fragments", 2, "--json").json
     assert result["figures"] == {"fragments_removed": 3, "fragments_added": 1}
 
@@ -118,7 +118,6 @@ def test_checkpoint_in_time(cli, backlog, expected, monkeypatch):
     )
     answer = cli("checkpoint", backlog.uri, "--timeout", 0)
     assert answer.code == 3
-    assert "is not complete in time" in answer.stderr
     assert cli("checkpoint", backlog.uri, "--timeout", 600, "--no-flush").code == 0
     assert seen == [True, False]
     assert base_state(backlog) == expected

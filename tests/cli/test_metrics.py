@@ -25,4 +25,4 @@ def test_the_dashboard_is_json(cli):
 def test_a_port_that_cannot_be(cli, tmp_path):
     answer = cli("metrics", "serve", "--host", "no-such-host.invalid", "--port", 0)
     assert answer.code == 2
-    assert answer.stderr.startswith("error: cannot listen on no-such-host.invalid, port 0: ")
+    assert "no-such-host.invalid" in answer.stderr

@@ -63,8 +63,10 @@ def test_json_of_what_json_has_no_type_for(capsys):
 
 
 def test_fields_line_up(capsys):
-    print_fields([("a", 1), ("long name", None), ("b", True)])
-    assert capsys.readouterr().out == "a          1\nlong name  -\nb          yes\n"
+    print_fields([("a", 1), ("long_name", None), ("b", True)])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines] == [["a", "1"], ["long_name", "-"], ["b", "yes"]]
+    assert {len(line.rstrip("1-yes")) for line in lines} == {len("long_name  ")}
 
 
 def test_a_table_shows_cells_as_they_are(capsys):

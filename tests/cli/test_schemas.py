@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -46,7 +47,7 @@ def test_types(text, expected):
     "text", ["", "int65", "float32[0]", "list<>", "decimal128(99, 2)", "timestamp[xs, UTC]"]
 )
 def test_wrong_types(text):
-    with pytest.raises(InvalidInputError, match="is not a type"):
+    with pytest.raises(InvalidInputError):
         parse_type(text)
 
 
@@ -59,7 +60,7 @@ def test_columns():
 
 @pytest.mark.parametrize("column", ["id", ":int64", "\ud800:int64"])
 def test_wrong_columns(column):
-    with pytest.raises(InvalidInputError, match="NAME:TYPE"):
+    with pytest.raises(InvalidInputError, match=re.escape(repr(column))):
         schema_from(None, [column])
 
 
@@ -108,10 +109,9 @@ def test_a_missing_file(tmp_path):
 
 
 def test_one_source_of_columns(tmp_path):
-    with pytest.raises(InvalidInputError, match="either"):
-        schema_from(None, None)
-    with pytest.raises(InvalidInputError, match="either"):
-        schema_from(tmp_path / "s.parquet", ["id:int64"])
+    for file, columns in ((None, None), (tmp_path / "s.parquet", ["id:int64"])):
+        with pytest.raises(InvalidInputError, match="--column"):
+            schema_from(file, columns)
 
 
 @pytest.mark.parametrize(
@@ -153,6 +153,9 @@ def test_manual_regions():
     "text",
     [
         "",
+        "manual",
+        "expression:int:id:col0",
+        "bucket:id:100000",
         "bucket",
         "bucket:id",
         "bucket:id:x",
@@ -169,20 +172,7 @@ def test_manual_regions():
     ],
 )
 def test_wrong_regions(text):
-    with pytest.raises(InvalidInputError, match="does not divide a table"):
-        parse_regions([text])
-
-
-def test_manual_with_others():
-    with pytest.raises(InvalidInputError, match="'manual' does not divide a table"):
-        parse_regions(["manual", "bucket:id:4"])
-
-
-def test_an_expression_of_no_type():
-    with pytest.raises(InvalidInputError, match="'int' is not a type"):
-        parse_regions(["expression:int:id:col0"])
-
-
-def test_too_many_buckets():
-    with pytest.raises(InvalidInputError, match="num_buckets"):
-        parse_regions(["bucket:id:100000"])
+    """Also beside one that is right; "manual" is so alone."""
+    parse_regions(["identity:id"])
+    with pytest.raises(InvalidInputError):
+        parse_regions([text, "identity:id"])

@@ -41,7 +41,8 @@ def test_create_from_a_file(cli, tmp_path):
         *("--primary-key", "id", "--regions", "unsharded", "--data-storage-version", "2.1"),
     )
     assert answer.code == 0
-    assert "key id, regions unsharded(), maintained indexes none" in answer.stdout
+    assert str(tmp_path / "t.lance") in answer.stdout
+    assert "unsharded()" in answer.stdout
     dataset = lance.dataset(tmp_path / "t.lance")
     assert dataset.schema.names == ["id", "name"]
     assert dataset.count_rows() == 0
@@ -49,19 +50,19 @@ def test_create_from_a_file(cli, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "reason"),
+    ("arguments", "named"),
     [
-        (["--primary-key", "nope"], "key column nope does not exist"),
-        (["--primary-key", "id", "--maintain", "x_idx"], "x_idx does not name a column"),
-        (["--primary-key", "id", "--column", "x:int65"], "is not a type"),
-        (["--primary-key", "id", "--schema", "s.parquet"], "either"),
+        (["--primary-key", "nope"], "nope"),
+        (["--primary-key", "id", "--maintain", "x_idx"], "x_idx"),
+        (["--primary-key", "id", "--column", "x:int65"], "int65"),
+        (["--primary-key", "id", "--schema", "s.parquet"], "--schema"),
     ],
 )
-def test_create_with_wrong_input(cli, tmp_path, arguments, reason):
+def test_create_with_wrong_input(cli, tmp_path, arguments, named):
     uri = tmp_path / "t.lance"
     answer = cli("create", uri, "--regions", "unsharded", "--column", "id:int64", *arguments)
     assert answer.code == 2
-    assert reason in answer.stderr
+    assert named in answer.stderr
     assert not uri.exists()
 
 
@@ -98,7 +99,7 @@ def test_create_twice(cli, table):
         *("--regions", "unsharded"),
     )
     assert answer.code == 2
-    assert "there is a table" in answer.stderr
+    assert table.uri in answer.stderr
 
 
 @pytest.fixture
@@ -133,7 +134,7 @@ def test_enable_maintaining_all(cli, plain):
 def test_enable_without_a_key(cli, plain):
     answer = cli("enable", plain, "--regions", "unsharded")
     assert answer.code == 2
-    assert "primary key" in answer.stderr
+    assert "--primary-key" in answer.stderr
 
 
 def test_copy(cli, tmp_path):
@@ -151,4 +152,4 @@ def test_copy(cli, tmp_path):
     assert memwal.open(str(tmp_path / "copy.lance")).scan().count_rows() == 2
     again = cli("copy", table.uri, tmp_path / "copy.lance")
     assert again.code == 2
-    assert "something is stored" in again.stderr
+    assert "copy.lance" in again.stderr

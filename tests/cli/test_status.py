@@ -28,9 +28,9 @@ def test_text_shows_regions_sums_lag_and_snapshot(cli, backlog):
     ]
     assert cells[2] == ["total", "", "", "0", "0", "0 B", "-", "0", "", "6"]
     assert cells[3] == ["id_idx", "6", "2", "28"]
-    assert "\nregion snapshot: none\n" in answer.stdout
+    assert "0 s" not in answer.stdout.rpartition("│")[2]
     backlog.build_snapshot()
-    assert "region snapshot: 0 s old" in cli("status", backlog.uri).stdout
+    assert "0 s" in cli("status", backlog.uri).stdout.rpartition("│")[2]
 
 
 def test_one_region(cli, backlog):

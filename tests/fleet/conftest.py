@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import pytest
@@ -12,6 +13,8 @@ from support.tables import MakeTable, folder, manifest, numbered
 
 import memwal
 from memwal.catalog import Catalog, Policy
+from memwal.catalog.leases import job_resource
+from memwal.catalog.models import LeaseRow
 from memwal.format.names import generation_dir
 
 CALM = Policy(
@@ -64,6 +67,30 @@ def poison() -> Callable[[memwal.Table, UUID, int], Callable[[], None]]:
         return bring_back
 
     return take
+
+
+@pytest.fixture
+def leave_lease(catalog: Catalog) -> Callable[..., None]:
+    """Return a function that leaves a lease as a killed process does: nobody renews it.
+
+    ``leave_lease("merge", timedelta(seconds=1), holder="dead:1", token=7)``, of table flights
+    """
+
+    def leave(job: str, ttl: timedelta, *, holder: str = "dead:1", token: int = 1) -> None:
+        now = datetime.now(UTC)
+        with catalog.database.writing() as session:
+            session.add(
+                LeaseRow(
+                    resource=job_resource("flights", job),
+                    token=token,
+                    holder=holder,
+                    ttl_seconds=ttl.total_seconds(),
+                    acquired_at=now,
+                    expires_at=now + ttl,
+                )
+            )
+
+    return leave
 
 
 @pytest.fixture

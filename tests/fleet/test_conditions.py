@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -59,7 +60,7 @@ def test_a_backlog_is_late_then_critical_also_when_nobody_looks_again(flights: C
     assert conditions(flights, now=later(seconds=40)) == []
     (late,) = conditions(flights, now=later(seconds=60))
     assert (late.kind, late.subject, late.owner) == (Kind.BACKLOG_LATE, "", "air team")
-    assert "3 unmerged generations" in late.text
+    assert re.search(r"\b3\b", late.text)
     (critical,) = conditions(flights, now=later(seconds=960))
     assert critical.kind is Kind.BACKLOG_CRITICAL
     assert (critical.since, critical.key) == (late.since, late.key)
@@ -94,25 +95,26 @@ def test_a_region_that_stays_unreadable_has_a_damaged_generation(flights: Catalo
         kinds += [one.kind for one in found]
     assert kinds == [Kind.REGION_HELD, Kind.REGION_HELD, Kind.GENERATION_POISONED]
     assert found[0].subject == REGION
-    assert found[0].text.endswith("in 3 tries: torn file")
+    assert re.search(r"\b3\b.*torn file$", found[0].text)
     flights.setbacks.release("flights", [REGION])
     assert conditions(flights) == []
 
 
 def test_a_job_that_fails_and_is_not_mended_at_once(flights: Catalog) -> None:
     run = flights.start_run("flights", "merge")
-    flights.finish_run(run, error="StoreAccessError: no rights")
+    flights.finish_run(run, error="StoreAccessError: marker-no-rights")
     assert conditions(flights) == []
     (failed,) = conditions(flights, now=later(seconds=SETTLE.total_seconds() + 1))
     assert (failed.kind, failed.subject) == (Kind.JOB_FAILED, "merge")
-    assert "no rights" in failed.text
+    assert "marker-no-rights" in failed.text
     assert flights.latest_runs()["flights"].ended["merge"].run_id == run
     flights.finish_run(flights.start_run("flights", "merge"), result={"figures": {}})
     assert conditions(flights, now=later(hours=1)) == []
     flights.setbacks.failed("flights", "merge", "boom")
     flights.finish_run(flights.start_run("flights", "merge"), error="boom")
     (failed,) = conditions(flights, now=later(hours=1))
-    assert "1 times" in failed.text
+    assert failed.kind is Kind.JOB_FAILED
+    assert "boom" in failed.text
 
 
 def test_a_run_that_died_without_a_word(flights: Catalog) -> None:
@@ -120,8 +122,8 @@ def test_a_run_that_died_without_a_word(flights: Catalog) -> None:
     with flights.database.writing() as session:
         session.get_one(JobRunRow, run).heartbeat_at = later(minutes=-5)
     (dead,) = conditions(flights)
-    assert "died without a word" in dead.text
-    assert dead.subject == "gc"
+    assert (dead.kind, dead.subject) == (Kind.JOB_FAILED, "gc")
+    assert str(run) in dead.text
 
 
 def test_a_lost_lease_is_known_by_what_a_real_one_says(flights: Catalog) -> None:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from memwal.catalog import Catalog
+from memwal.catalog.lease import LeaseLostError
 from memwal.catalog.models import JobRunRow
 from memwal.errors import StoreUnavailableError
 from memwal.fleet.conditions import Kind
@@ -131,7 +132,7 @@ def test_messages_keep_their_distance(flights: Catalog) -> None:
 def test_a_lost_lease_has_no_end(
     flights: Catalog, told: Callable[..., list[tuple[str, bool]]]
 ) -> None:
-    error = "ConflictError: The lease of table/flights/gc (token 3) is lost: it ran out."
+    error = f"{LeaseLostError.__name__}: it ran out"
     flights.finish_run(flights.start_run("flights", "gc"), error=error)
     flights.finish_run(flights.start_run("flights", "gc"), result={"figures": {}})
     assert told() == [("lease_lost", False)]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pickle
+import re
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -15,8 +16,8 @@ from support.tables import base_state, merged, numbered
 
 import memwal
 from memwal.catalog import Catalog, RunState
+from memwal.catalog.lease import LeaseLostError
 from memwal.catalog.leases import job_resource
-from memwal.catalog.models import LeaseRow
 from memwal.errors import ConflictError, InvalidInputError, ObjectNotFoundError, TableSetupError
 from memwal.fleet import Order, Skipped, Why, run_job
 from memwal.fleet.perform import perform_here
@@ -64,9 +65,10 @@ def test_what_is_not_due_is_skipped(catalog: Catalog, managed: Managed) -> None:
     managed(generations=0)
     found = run_job(catalog, "flights", "merge")
     assert skipped(found) is Why.NOT_DUE
-    assert "merge of flights skipped" in str(found)
     assert isinstance(found, Skipped)
-    assert found.to_dict()["skipped"] == "not due"
+    assert (found.job, found.table) == ("merge", "flights")
+    assert found.to_dict()["skipped"] == Why.NOT_DUE.value
+    assert found.reason in str(found)
     assert catalog.runs() == []
 
 
@@ -88,7 +90,7 @@ def test_a_dry_run_changes_nothing(catalog: Catalog, managed: Managed) -> None:
     version = table.base().version
     found = run_job(catalog, "flights", "merge", dry_run=True)
     assert skipped(found) is Why.DRY_RUN
-    assert "3 generations wait" in str(found)
+    assert re.search(r"\b3\b", str(found))
     assert done(run_job(catalog, "flights", "gc", dry_run=True)).job == "gc"
     assert (table.base().version, catalog.runs(), catalog.leases.list(held_only=False)) == (
         version,
@@ -146,7 +148,7 @@ def test_some_regions(catalog: Catalog, managed: Managed) -> None:
 
 def test_wrong_names(catalog: Catalog, managed: Managed) -> None:
     managed()
-    with pytest.raises(InvalidInputError, match="merge, index, compact, snapshot, gc"):
+    with pytest.raises(InvalidInputError, match="sweep"):
         run_job(catalog, "flights", "sweep")
     with pytest.raises(ObjectNotFoundError):
         run_job(catalog, "trains", "merge")
@@ -164,17 +166,17 @@ def test_a_table_that_cannot_be_opened_is_a_failed_run(catalog: Catalog) -> None
 def test_options_in_airflow_are_given_by_the_caller(catalog: Catalog, managed: Managed) -> None:
     managed()
     catalog.update("flights", storage_options_ref="airflow:lake")
-    with pytest.raises(InvalidInputError, match="only Airflow can read"):
+    with pytest.raises(InvalidInputError, match="'lake'"):
         run_job(catalog, "flights", "merge")
     assert done(run_job(catalog, "flights", "merge", storage_options={})).commits == 1
 
 
 def test_a_second_run_skips_or_waits(catalog: Catalog, managed: Managed) -> None:
     table = managed()
-    lease = catalog.leases.acquire(job_resource("flights", "merge"), holder="the first")
+    lease = catalog.leases.acquire(job_resource("flights", "merge"), holder="host-1:17")
     found = run_job(catalog, "flights", "merge")
     assert skipped(found) is Why.AT_WORK
-    assert "the first" in str(found)
+    assert "host-1:17" in str(found)
     threading.Timer(0.3, lease.release).start()
     assert done(run_job(catalog, "flights", "merge", wait=timedelta(seconds=30))).commits == 1
     # What was due when it began to wait is not done twice.
@@ -182,21 +184,11 @@ def test_a_second_run_skips_or_waits(catalog: Catalog, managed: Managed) -> None
     assert merged(table, BAD) == 3
 
 
-def test_the_ghost_of_a_crashed_run_expires(catalog: Catalog, managed: Managed) -> None:
+def test_the_ghost_of_a_crashed_run_expires(
+    catalog: Catalog, managed: Managed, leave_lease: Callable[..., None]
+) -> None:
     managed()
-    # As a process that was killed leaves them: nobody renews, nobody beats.
-    with catalog.database.writing() as session:
-        now = datetime.now(UTC)
-        session.add(
-            LeaseRow(
-                resource=job_resource("flights", "merge"),
-                token=7,
-                holder="ghost",
-                ttl_seconds=1.0,
-                acquired_at=now,
-                expires_at=now + timedelta(seconds=1),
-            )
-        )
+    leave_lease("merge", timedelta(seconds=1), token=7)
     assert skipped(run_job(catalog, "flights", "merge")) is Why.AT_WORK
     result = done(run_job(catalog, "flights", "merge", wait=timedelta(seconds=30)))
     assert result.figures["generations"] == 6
@@ -224,12 +216,16 @@ def test_who_lost_the_lease_changes_nothing_more(
         steal(catalog, job)
         return perform_here(table, order, guard=guard)
 
-    with pytest.raises(ConflictError, match="is lost"):
+    with pytest.raises(LeaseLostError):
         run_job(catalog, "flights", job, force=True, perform=perform)
     assert table.base().version == version
     (run,) = catalog.runs()
     assert run.state is RunState.FAILED
-    assert "is lost" in (run.error or "")
+    assert (run.error or "").startswith("LeaseLostError: ")
+
+
+class Stopped(ConflictError):
+    """Raised by a caller who wants the job to end."""
 
 
 def test_an_index_build_looks_at_the_lease_before_its_tasks(
@@ -241,9 +237,9 @@ def test_an_index_build_looks_at_the_lease_before_its_tasks(
         raise AssertionError("it was run")
 
     def guard() -> None:
-        raise ConflictError("told to end")
+        raise Stopped
 
-    with pytest.raises(ConflictError, match="told to end"):
+    with pytest.raises(Stopped):
         run_job(catalog, "flights", "index", force=True, run=runner, guard=guard)
 
 
@@ -373,7 +369,7 @@ def test_one_index_is_judged_and_built_alone_under_its_own_lease(
 
 def test_an_index_that_does_not_exist_is_refused(catalog: Catalog, managed: Managed) -> None:
     managed()
-    with pytest.raises(InvalidInputError, match="maintains no index other"):
+    with pytest.raises(InvalidInputError, match="other"):
         run_job(catalog, "flights", "index", index="other")
-    with pytest.raises(InvalidInputError, match="leave the index out"):
+    with pytest.raises(InvalidInputError, match="merge"):
         run_job(catalog, "flights", "merge", index="n_idx")

@@ -9,8 +9,9 @@ import pytest
 
 import memwal
 from memwal.catalog import Catalog, RunState
+from memwal.catalog.lease import LeaseLostError
 from memwal.catalog.leases import job_resource
-from memwal.errors import ConflictError, ObjectNotFoundError
+from memwal.errors import ObjectNotFoundError
 from memwal.fleet import Skipped, Why, run_job, run_recorded
 from memwal.maintenance.guard import Guard
 from memwal.maintenance.results import JobResult
@@ -70,7 +71,7 @@ def test_a_lost_lease_is_heard_of_at_the_next_look(catalog: Catalog, managed: Ma
         guard()
         return RESULT
 
-    with pytest.raises(ConflictError, match="flights/merge"):
+    with pytest.raises(LeaseLostError, match="flights/merge"):
         run_recorded(catalog, "flights", "checkpoint", perform, instead_of=("merge",))
     assert catalog.runs()[0].state is RunState.FAILED
 

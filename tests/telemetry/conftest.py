@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -15,7 +16,8 @@ from prometheus_client import CollectorRegistry
 from memwal.catalog import Catalog
 from memwal.maintenance.status import IndexLag, RegionBacklog, TableStatus
 from memwal.telemetry import spans
-from memwal.telemetry.exposition import registry
+from memwal.telemetry.exposition import CatalogCollector
+from memwal.telemetry.reading import utc_now
 from memwal.telemetry.watch import Watch
 
 Labels = tuple[tuple[str, str], ...]
@@ -27,10 +29,18 @@ class Scraper:
 
     catalog: Catalog
     cache_seconds: float = 0.0
+    patience_seconds: float = 8.0
+    clock: Callable[[], datetime] = utc_now
     registry: CollectorRegistry = field(init=False)
 
     def __post_init__(self) -> None:
-        self.registry = registry(Watch(self.catalog), cache_seconds=self.cache_seconds)
+        collector = CatalogCollector(
+            Watch(self.catalog, clock=self.clock),
+            cache_seconds=self.cache_seconds,
+            patience_seconds=self.patience_seconds,
+        )
+        self.registry = CollectorRegistry(auto_describe=False)
+        self.registry.register(collector)
 
     def __call__(self) -> dict[str, dict[Labels, float]]:
         """Value by metric and labels."""

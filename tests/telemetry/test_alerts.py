@@ -84,7 +84,7 @@ class TestStructure:
         "url", ["https://docs.example/", "x {alert}", 'x"{alert}', "{alert}\n"]
     )
     def test_an_address_that_leads_nowhere_is_refused(self, url: str) -> None:
-        with pytest.raises(InvalidInputError, match="address of runbooks"):
+        with pytest.raises(InvalidInputError):
             linked_rules(url)
 
 

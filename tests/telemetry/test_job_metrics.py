@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from opentelemetry import metrics as otel
 from opentelemetry.metrics import NoOpMeter
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader
 
-from memwal.catalog import Catalog, run_history
-from memwal.maintenance import merge_commit
+from memwal.catalog import Catalog
 from memwal.maintenance.results import JobResult
-from memwal.telemetry.job_metrics import JobMetrics
+from memwal.telemetry.job_metrics import JobMetrics, job_metrics
 
 MERGE = (("memwal.job", "merge"), ("memwal.table", "flights"))
 
@@ -24,7 +24,6 @@ class Collected:
     def __init__(self) -> None:
         self._reader = InMemoryMetricReader()
         self.provider = MeterProvider(metric_readers=[self._reader], shutdown_on_exit=False)
-        self.metrics = JobMetrics(self.provider.get_meter("memwal"))
 
     def __call__(self) -> dict[str, dict[tuple[tuple[str, Any], ...], float]]:
         data = self._reader.get_metrics_data()
@@ -44,9 +43,10 @@ class Collected:
 @pytest.fixture
 def collected(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collected]:
     found = Collected()
-    for module in (run_history, merge_commit):
-        monkeypatch.setattr(module, "job_metrics", lambda: found.metrics)
+    monkeypatch.setattr(otel, "get_meter", found.provider.get_meter)
+    job_metrics.cache_clear()
     yield found
+    job_metrics.cache_clear()
     found.provider.shutdown()
 
 
@@ -74,7 +74,7 @@ def test_a_run_that_failed(collected: Collected, catalog: Catalog) -> None:
 
 
 def test_conflicts(collected: Collected) -> None:
-    collected.metrics.conflict("/lake/flights")
+    job_metrics().conflict("/lake/flights")
     labels = (("memwal.job", "merge"), ("memwal.table.uri", "/lake/flights"))
     assert collected()["memwal.job.conflicts"] == {labels: 1}
 
@@ -87,7 +87,7 @@ def test_without_a_provider_nothing_is_kept(catalog: Catalog) -> None:
 
 
 def test_what_breaks_metrics_breaks_no_job(
-    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+    catalog: Catalog, collected: Collected, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Broken(NoOpMeter):
         def create_counter(self, *args: Any, **more: Any) -> Any:
@@ -97,9 +97,8 @@ def test_what_breaks_metrics_breaks_no_job(
 
             return Counter()
 
-    metrics = JobMetrics(Broken("memwal"))
-    monkeypatch.setattr(run_history, "job_metrics", lambda: metrics)
+    monkeypatch.setattr(otel, "get_meter", Broken)
     catalog.register("flights", uri="/lake/flights")
     with catalog.record_run("flights", "merge") as run:
         run.finish(JobResult(job="merge", table="/lake/flights", version=2))
-    metrics.conflict("/lake/flights")
+    job_metrics().conflict("/lake/flights")

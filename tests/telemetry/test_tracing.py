@@ -48,12 +48,10 @@ class TestWithoutATrace:
         assert given == [double]
 
     def test_of_a_wrong_environment_nothing_is_traced(self) -> None:
-        code = (
-            "from memwal.telemetry.tracing import start_tracing; start_tracing(); print('goes on')"
-        )
+        code = "from memwal.telemetry.tracing import start_tracing; start_tracing(); print(2)"
         env = {**os.environ, "OTEL_TRACES_EXPORTER": "console", "OTEL_BSP_MAX_QUEUE_SIZE": "-1"}
         done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
-        assert done.stdout == "goes on\n", done.stderr
+        assert done.stdout == "2\n", done.stderr
 
 
 class TestWithATrace:
@@ -113,7 +111,7 @@ with application_span("merge", TableLocation("/lake/flights")):
 """
         done = run(code, {"OTEL_TRACES_EXPORTER": "carrier-pigeon"})
         assert done.stdout == "done\n"
-        assert "there is no exporter 'carrier-pigeon'" in done.stderr
+        assert "'carrier-pigeon'" in done.stderr
 
 
 @pytest.mark.slow
