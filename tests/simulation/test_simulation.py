@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -89,11 +90,11 @@ def no_bound_of_the_log(patch: pytest.MonkeyPatch) -> None:
 
     def judged(entries: Any, history: Any, ages: Any) -> Any:
         for positions, decision in judge(entries, history, ages):
-            if decision.reason.name == "GENERATION_KEPT":
+            if decision.reason is Reason.GENERATION_KEPT:
                 yield positions, decision
             else:
-                object.__setattr__(decision, "goes", decision.reason.name in ("UNNEEDED", "REPLAY"))
-                yield positions, decision
+                goes = decision.reason in (Reason.UNNEEDED, Reason.REPLAY)
+                yield positions, replace(decision, goes=goes)
 
     patch.setattr(log_entries, "judge_entries", judged)
 
@@ -116,9 +117,7 @@ def no_grace(patch: pytest.MonkeyPatch) -> None:
 
     def judged(folder: Any, history: Any, needs: Any, ages: Any) -> Any:
         decision = judge(folder, history, needs, ages)
-        if decision is not None:
-            object.__setattr__(decision, "goes", True)
-        return decision
+        return decision and replace(decision, goes=True)
 
     patch.setattr(generations, "judge_dropped", judged)
 
