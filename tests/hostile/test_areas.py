@@ -1,6 +1,7 @@
 """Hostile input to every place where something of a user is read.
 
-More of it, with a seed of one's own: ``PYTHONPATH=tests:plugins python -m hostile.play all 10000``.
+More of it, with a seed of one's own:
+``PYTHONPATH=tests:plugins python -m hostile.try_inputs all 10000``.
 """
 
 from __future__ import annotations
