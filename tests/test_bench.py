@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -41,10 +42,10 @@ def run(program: str, folder: Path, *arguments: str) -> str:
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Run every benchmark of the writer once."""
-    report: dict[str, Any] = json.loads(
-        run("writer.py", tmp_path_factory.mktemp("bench"), "--json")
-    )
+    """Run every benchmark of the writer once; they leave nothing behind."""
+    folder = tmp_path_factory.mktemp("bench")
+    report: dict[str, Any] = json.loads(run("writer.py", folder, "--json"))
+    assert list(folder.iterdir()) == []
     return report
 
 
@@ -72,19 +73,13 @@ def test_a_flush_of_the_log_is_one_put(report: dict[str, Any]) -> None:
     (line,) = [line for line in report["lines"] if line["name"] == "requests"]
 
     assert line["ratio"] == 1
-    assert line["note"] == "20 PUT for 20 flushes"
+    assert re.findall(r"\d+", line["note"]) == ["20", "20"]
 
 
 def test_prints_a_table_with_the_target(tmp_path: Path) -> None:
     printed = run("writer.py", tmp_path, "--only", "durable-single")
 
     assert "<= 1.3" in printed
-
-
-def test_leaves_nothing_behind(tmp_path: Path) -> None:
-    run("writer.py", tmp_path, "--only", "reads")
-
-    assert list(tmp_path.iterdir()) == []
 
 
 READ_LINES: dict[str, dict[str, int]] = {
@@ -142,7 +137,7 @@ JOB_LINES: dict[str, dict[str, int]] = {
     "memory": {"merge memory": 3},
     "quality": {"quality": 3},
     "spark": {"spark": 3},
-    "regions": {"region requests": 7, "region seconds": 7, "region memory": 7},
+    "regions": {"region requests": 6, "region seconds": 6, "region memory": 6},
 }
 
 
@@ -183,7 +178,6 @@ def test_a_region_costs_the_same_requests_however_many_there_are(tmp_path: Path)
     looks = [line["note"].partition(" for each")[0] for line in counted if "look" in line["what"]]
     assert looks == [
         "2.00 GET, 3.00 HEAD, 0.00 LIST",
-        "1.00 GET, 3.00 HEAD, 0.00 LIST",
         "1.00 GET, 2.00 HEAD, 0.00 LIST",
     ]
 

@@ -69,33 +69,41 @@ print(json.dumps(said))
     assert list(said) == list(ASKED)
     assert set(ASKED) <= set(EXTRAS)
     for extra, message in said.items():
-        assert f"pip install 'memwal[{extra}]'" in message
+        assert f"'memwal[{extra}]'" in message
 
 
 def test_the_program_names_its_extra() -> None:
     done = run("-c", f"{ABSENT}\nfrom memwal.__main__ import main\nmain()")
     assert done.returncode == 2
     assert (done.stdout, done.stderr.count("\n")) == ("", 1)
-    assert "pip install 'memwal[cli]'" in done.stderr
+    assert "'memwal[cli]'" in done.stderr
 
 
-@pytest.mark.parametrize("url", ["postgresql+psycopg://u:hunter2@h/d", "postgresql://u:hunter2@h"])
-def test_a_catalog_names_the_extra_of_its_driver(url: str) -> None:
-    code = f"""
-import sys
+def test_a_catalog_names_the_extra_of_its_driver() -> None:
+    code = """
+import json, sys
 sys.modules["psycopg"] = sys.modules["psycopg2"] = None
 from memwal.catalog import Catalog
-Catalog({url!r})
+from memwal.errors import MissingExtraError
+said = []
+for url in ("postgresql+psycopg://u:hunter2@h/d", "postgresql://u:hunter2@h"):
+    try:
+        Catalog(url)
+    except MissingExtraError as error:
+        said.append(str(error))
+print(json.dumps(said))
 """
     done = run("-c", code)
-    last = done.stderr.splitlines()[-1]
-    assert last.startswith("memwal.errors.MissingExtraError")
-    assert "pip install 'memwal[postgres]'" in last
-    assert "hunter2" not in last
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert len(said) == 2
+    for message in said:
+        assert "'memwal[postgres]'" in message
+        assert "hunter2" not in message
 
 
 def test_a_mistake_of_ours_is_not_told_as_an_extra() -> None:
     with pytest.raises(ModuleNotFoundError), needs("catalog"):
         import memwal.no_such_module  # noqa: F401
-    with pytest.raises(MissingExtraError, match="no_such_package is not installed"), needs("cli"):
+    with pytest.raises(MissingExtraError, match="no_such_package"), needs("cli"):
         import no_such_package  # noqa: F401

@@ -19,7 +19,7 @@ from psycopg import pq
 SESSION = "-c datestyle=ISO -c timezone=UTC -c bytea_output=hex -c intervalstyle=iso_8601"
 
 _EPOCH = 946_684_800  # PostgreSQL counts from the year 2000.
-_STATUS_SECONDS = 5.0
+STATUS_SECONDS = 5.0
 
 
 class Slot:
@@ -102,7 +102,7 @@ class Slot:
 
     def tell(self, *, now: bool = False) -> None:
         """Tell the server what is confirmed, from time to time."""
-        if not now and time.monotonic() < self._told + _STATUS_SECONDS:
+        if not now and time.monotonic() < self._told + STATUS_SECONDS:
             return
         self._told = time.monotonic()
         moment = int((time.time() - _EPOCH) * 1_000_000)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 import signal
@@ -19,11 +20,13 @@ import follow
 import psycopg
 import pyarrow as pa
 import pytest
+import slot
 from support.postgres import PostgresServer
 from support.tables import log
 from target import SchemaChangedError
 
 import memwal
+from memwal.table import Writer
 
 HERE = Path(__file__).parents[2] / "examples" / "cdc"
 COLUMNS = (
@@ -125,7 +128,7 @@ class Shop:
 
 @pytest.fixture
 def shop(server: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
-    monkeypatch.setattr("slot._STATUS_SECONDS", 0.05)
+    monkeypatch.setattr(slot, "STATUS_SECONDS", 0.05)
     found = Shop(server, str(tmp_path / "orders.lance"))
     yield found
     found.connection.close()
@@ -225,13 +228,14 @@ class TestFollowing:
         shop.run(insert(1, 30))
         monkeypatch.setattr(follow, "COPY_ROWS", 10)
         with monkeypatch.context() as patch:
-            chunks = follow._chunks
+            upsert, chunks = Writer.upsert, itertools.count()
 
-            def die(rows: Any, size: int) -> Iterator[Any]:
-                yield next(chunks(rows, size))
-                raise KeyboardInterrupt
+            def die(self: Writer, *given: Any, **options: Any) -> Any:
+                if next(chunks):
+                    raise KeyboardInterrupt
+                return upsert(self, *given, **options)
 
-            patch.setattr(follow, "_chunks", die)
+            patch.setattr(Writer, "upsert", die)
             with pytest.raises(KeyboardInterrupt):
                 follow.follow(shop.dsn, **shop.arguments())
         shop.run("DELETE FROM orders WHERE id < 5", "UPDATE orders SET n = 0")
@@ -268,7 +272,7 @@ class TestFollowing:
 
     def test_a_column_of_another_type_is_told(self, shop: Shop) -> None:
         with (
-            pytest.raises(SchemaChangedError, match="'n' is int64 now and int32 here"),
+            pytest.raises(SchemaChangedError, match="'n'"),
             shop.following() as wait,
         ):
             wait()

@@ -149,7 +149,7 @@ def test_a_process_whose_regions_were_taken_sends_clients_elsewhere_and_flushes_
             assert new.post("/orders", json=[order(1, 5.0), order(2, 5.0)]).status_code == 200
             answer = old.post("/orders", json=[order(1, 3.0)])
             assert answer.status_code == 503
-            assert "claimed by another writer" in answer.json()["error"]
+            assert answer.json().keys() == {"error"}
             assert old.get("/readyz").status_code == 503
             assert old.get("/healthz").status_code == 200
             assert new.get("/readyz").status_code == 200

@@ -24,6 +24,7 @@ from uuid import UUID
 import pyarrow as pa
 from fuzz import byte_changes, samples
 from fuzz.children import Progress
+from support.failures import unexpected
 from support.tables import listing
 from typer.testing import CliRunner
 
@@ -192,10 +193,8 @@ def _regions(name: str) -> list[UUID]:
 def _command(*words: str) -> None:
     """A command in this process, as a shell would run it."""
     found = CliRunner().invoke(app, list(words), catch_exceptions=True)
-    if found.exception is not None and not isinstance(found.exception, SystemExit):
-        raise found.exception
-    if "--debug tells where" in found.output:
-        raise AssertionError(f"memwal {' '.join(words)}: {found.output}")
+    if (error := unexpected(found)) is not None:
+        raise AssertionError(f"memwal {' '.join(words)}: {found.output}") from error
 
 
 def _replay(case: Case) -> pa.Table:

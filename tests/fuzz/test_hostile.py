@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import struct
 from dataclasses import replace
 from datetime import timedelta
@@ -15,6 +16,7 @@ import lance
 import pyarrow as pa
 import pytest
 from fuzz.samples import foreign_entry
+from support.failures import unexpected
 from support.tables import (
     REGION,
     base_state,
@@ -69,9 +71,9 @@ def test_no_generation_leads_out_of_the_table(
         lambda: table.lookup(keys(1)),
         table.status,
     ):
-        with pytest.raises(CorruptDataError, match="not the name of a flushed generation"):
+        with pytest.raises(CorruptDataError, match=re.escape(repr(path))):
             read()
-    assert "not the name of a flushed generation" in table.merge().problems[0]
+    assert repr(path) in table.merge().problems[0]
     table.collect_garbage(dry_run=False, grace=NOW, retention=NOW, orphan_age=NOW, index_age=NOW)
     assert table.verify().findings
     assert listing(outside) == kept
@@ -89,7 +91,7 @@ def test_no_generation_leads_out_of_the_table(
 def test_no_filter_is_made_of_what_stands_in_a_quarantine(origin: tuple[Any, ...]) -> None:
     names_of = [f"quarantine_{name}" for name in ("region", "folder", "row")]
     stored = pa.table({name: [value] for name, value in zip(names_of, origin, strict=True)})
-    with pytest.raises(CorruptDataError, match="no merge put there"):
+    with pytest.raises(CorruptDataError):
         origins_of(stored)
 
 
@@ -101,9 +103,9 @@ def test_a_snapshot_leads_to_no_other_file(table: memwal.Table) -> None:
     schema = snapshot_rows([manifest(table)], ()).schema
     for key in ("../secret", "/etc/passwd", "data/x", "index.lance", "_indices//index.lance"):
         details = replace(table.base().details, inline_snapshots=pointer_to(key, schema))
-        with pytest.raises(CorruptDataError, match="memwal snapshot writes a new one"):
+        with pytest.raises(CorruptDataError):
             external_key(details)
-        with pytest.raises(CorruptDataError, match="memwal snapshot writes a new one"):
+        with pytest.raises(CorruptDataError):
             read_snapshot(table.location.store, details)
 
 
@@ -150,7 +152,7 @@ def test_odd_names_beside_the_regions_are_passed_over(table: memwal.Table) -> No
     assert again.collect_garbage(dry_run=True, explain=True).problems == ()
     for words in (["status"], ["verify"], ["gc", "--explain"], ["gc", "--explain", "--json"]):
         told = CliRunner().invoke(app, [words[0], table.uri, *words[1:]])
-        assert "--debug tells where" not in told.output
+        assert unexpected(told) is None
         assert told.exit_code in (0, 1)
         assert "\x1b" not in told.output
     with again.writer() as writer:
@@ -168,7 +170,7 @@ def test_a_folder_in_the_place_of_a_hint_stops_nobody(table: memwal.Table) -> No
 def test_a_newest_manifest_of_zeros_is_told(table: memwal.Table) -> None:
     path = folder(table) / names.table_manifest_keys(table.base().version)[0]
     path.write_bytes(bytes(path.stat().st_size))
-    with pytest.raises(CorruptDataError, match="not written to its end"):
+    with pytest.raises(CorruptDataError, match=re.escape(table.uri)):
         memwal.open(table.uri)
 
 
@@ -206,7 +208,7 @@ def test_a_hint_is_never_needed(table: memwal.Table, hint: bytes) -> None:
 def test_a_manifest_counts_no_further_than_names_go(field: str) -> None:
     plain = RegionManifest(region_id=REGION, version=1, writer_epoch=1)
     beyond = replace(plain, **{field: names.LARGEST + 1}).encode()
-    with pytest.raises(CorruptDataError, match=f"{field} is {names.LARGEST + 1}"):
+    with pytest.raises(CorruptDataError, match=str(names.LARGEST + 1)):
         RegionManifest.decode(beyond)
 
 
@@ -232,7 +234,7 @@ def test_progress_that_nobody_made_takes_no_generation(table: memwal.Table, posi
         found = table.collect_garbage(
             dry_run=False, grace=NOW, retention=NOW, orphan_age=NOW, index_age=NOW
         )
-        assert "are said to be merged" in found.problems[0]
+        assert str(generation) in found.problems[0]
     assert region_folders(table) == kept
     assert [flushed.path for flushed in manifest(table).flushed] == sorted(kept)
     assert base_state(table) == {}
@@ -256,7 +258,8 @@ def test_rows_that_do_not_fit_the_table_are_told(tmp_path: Path) -> None:
     )
     tip = max(newest.replay_after, newest.wal_last_seen) + 1
     table.location.store.create(names.wal_key(REGION, tip), foreign_entry(wider))
-    with pytest.raises(CorruptDataError, match="do not fit the table"), table.writer() as writer:
+    entry = names.wal_key(REGION, tip)
+    with pytest.raises(CorruptDataError, match=entry), table.writer() as writer:
         writer.claim()
 
 
@@ -298,13 +301,14 @@ def test_a_key_index_that_is_damaged_hides_nothing(make_table: Any, file: str, d
 
 def test_a_key_index_that_leads_elsewhere_is_told(make_table: Any) -> None:
     table = wide_table(make_table)
+    (generation,) = manifest(table).flushed
     (path,) = folder(table).rglob("page_data.lance")
     data = path.read_bytes()
     three, four = (struct.pack("<Q", number) for number in (3, 4))
     # The numbers of two rows, neighbours as their keys are.
     ids = data.rindex(three + four)
     path.write_bytes(data[:ids] + three + three + data[ids + 16 :])
-    with pytest.raises(CorruptDataError, match="rows of other keys"):
+    with pytest.raises(CorruptDataError, match=generation.path):
         table.lookup(keys(4))
     assert {found.code for found in table.verify().findings} == {"key-index-wrong"}
 
@@ -325,11 +329,15 @@ def test_a_snapshot_that_cannot_be_read_is_done_without(table: memwal.Table) -> 
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
-    [(b"abcdef", b"abc\0ef"), (b"qwerty", b"qwe\0ty"), (b"Europe/Rome", b"Europe\0Rome")],
+    ("old", "new", "bad"),
+    [
+        (b"abcdef", b"abcdeg", b"abc\0ef"),
+        (b"qwerty", b"qwertz", b"qwe\0ty"),
+        (b"Europe/Rome", b"Europe/Oslo", b"Europe\0Rome"),
+    ],
 )
 def test_a_zero_byte_in_a_name_does_not_end_the_process(
-    tmp_path: Path, old: bytes, new: bytes
+    tmp_path: Path, old: bytes, new: bytes, bad: bytes
 ) -> None:
     table = memwal.create(
         str(tmp_path / "table"),
@@ -344,8 +352,11 @@ def test_a_zero_byte_in_a_name_does_not_end_the_process(
         region_spec=memwal.RegionSpec.unsharded(),
     )
     path = folder(table) / names.table_manifest_keys(table.base().version)[0]
-    path.write_bytes(path.read_bytes().replace(old, new))
-    with pytest.raises(CorruptDataError, match="zero byte"):
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(old, new))
+    open_dataset(table.location)
+    path.write_bytes(whole.replace(old, bad))
+    with pytest.raises(CorruptDataError):
         open_dataset(table.location)
 
 

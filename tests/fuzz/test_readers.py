@@ -8,13 +8,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from fuzz import arrow_changes, play, protobuf_changes, samples
+from fuzz import arrow_changes, fuzz_readers, protobuf_changes, samples
 from fuzz.children import play_in_children
-from fuzz.play import Found, TooMuchWork, limited_memory
+from fuzz.fuzz_readers import Found, TooMuchWork, limited_memory
 from fuzz.readers import READERS, Reader
 
 from memwal.errors import MemWalError
 from memwal.format.wal_entry import decode_entry
+from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.base import ObjectStore
 
 FIXED = 150
@@ -25,8 +26,8 @@ HERE = [name for name, reader in READERS.items() if not reader.alone]
 @pytest.mark.parametrize("name", HERE)
 def test_what_nobody_wrote_is_read_or_refused(name: str) -> None:
     with limited_memory():
-        played = play.play(name, "fixed", FIXED)
-        play.play(name, os.urandom(4).hex(), FRESH)
+        played = fuzz_readers.fuzz(name, "fixed", FIXED)
+        fuzz_readers.fuzz(name, os.urandom(4).hex(), FRESH)
 
     assert sum(played.outcomes.values()) == FIXED
     # Few changes leave nothing to refuse, and few make everything worthless.
@@ -38,7 +39,7 @@ def test_what_nobody_wrote_is_read_or_refused(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", READERS)
 def test_many_that_nobody_wrote_are_read_or_refused(name: str) -> None:
-    ended = play_in_children("fuzz.play", name, os.urandom(4).hex(), count=5_000)
+    ended = play_in_children("fuzz.fuzz_readers", name, os.urandom(4).hex(), count=5_000)
 
     # Lance reads the rows of a snapshot, and ends the process at some.
     assert not ended.given_up or name == "region-snapshot"
@@ -54,8 +55,8 @@ def test_the_samples_are_read(name: str) -> None:
 
 def test_a_seed_decides_everything() -> None:
     reader = READERS["log-entry"]
-    inputs = [play.make_input(reader, 7, number) for number in range(50)]
-    assert inputs == [play.make_input(reader, 7, number) for number in range(50)]
+    inputs = [fuzz_readers.make_input(reader, 7, number) for number in range(50)]
+    assert inputs == [fuzz_readers.make_input(reader, 7, number) for number in range(50)]
     assert len({data for data, _ in inputs}) > 40
 
 
@@ -70,7 +71,7 @@ def broken(monkeypatch: pytest.MonkeyPatch, read: Any, **options: Any) -> None:
 def test_another_error_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     broken(monkeypatch, lambda data: {}[data])
     with pytest.raises(Found, match="KeyError"):
-        play.play("broken", 1, 1)
+        fuzz_readers.fuzz("broken", 1, 1)
 
 
 def test_an_error_that_says_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,13 +80,13 @@ def test_an_error_that_says_nothing_is_found(monkeypatch: pytest.MonkeyPatch) ->
 
     broken(monkeypatch, read)
     with pytest.raises(Found, match="says too little"):
-        play.play("broken", 1, 1)
+        fuzz_readers.fuzz("broken", 1, 1)
 
 
 def test_a_change_that_goes_unnoticed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     broken(monkeypatch, len, vouched=lambda _: True)
     with pytest.raises(Found, match="not noticed"):
-        play.play("broken", 1, 5)
+        fuzz_readers.fuzz("broken", 1, 5)
 
 
 def test_work_without_end_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +96,7 @@ def test_work_without_end_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
     broken(monkeypatch, read)
     with pytest.raises(Found, match="calls") as caught:
-        play.play("broken", 1, 1)
+        fuzz_readers.fuzz("broken", 1, 1)
     assert isinstance(caught.value.__cause__, TooMuchWork)
 
 
@@ -108,24 +109,24 @@ def test_a_bomb_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
     broken(monkeypatch, read)
     with limited_memory(), pytest.raises(Found, match="memory ran out"):
-        play.play("broken", 1, 1)
+        fuzz_readers.fuzz("broken", 1, 1)
 
 
 def test_memory_that_arrow_takes_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     before = pa.default_memory_pool().max_memory()
-    monkeypatch.setattr(play, "_ARROW_MEMORY", before + (1 << 20))
+    monkeypatch.setattr(fuzz_readers, "_ARROW_MEMORY", before + (1 << 20))
     broken(monkeypatch, lambda data: pa.allocate_buffer(before + (2 << 20)))
     with pytest.raises(Found, match="Arrow reserved"):
-        play.play("broken", 1, 1)
+        fuzz_readers.fuzz("broken", 1, 1)
 
 
 def test_a_hint_that_misleads_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def misled(self: ObjectStore) -> int:
         return 1 << 64
 
-    monkeypatch.setattr("memwal.region.manifest_store.RegionManifestStore._read_hint", misled)
+    monkeypatch.setattr(RegionManifestStore, "_read_hint", misled)
     with pytest.raises(Found):
-        play.play("version-hint", 1, 1)
+        fuzz_readers.fuzz("version-hint", 1, 1)
 
 
 # The changes that know what they change.

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 from histories.nemesis import Child
-from histories.play import BrokenPromise, Cast, perform, play
+from histories.run_history import BrokenPromise, Cast, perform, run_history
 from histories.safeguards import SAFEGUARDS
 
 import memwal
@@ -82,14 +82,14 @@ def test_a_writer_that_does_not_look_after_a_pause_is_noticed() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 7))
 def test_a_play_keeps_its_promises(seed: int) -> None:
-    print(play(seed, SECONDS))
+    print(run_history(seed, SECONDS))
 
 
 @pytest.mark.slow
 def test_fresh_plays_keep_their_promises() -> None:
     for _ in range(2):
         seed = int.from_bytes(os.urandom(4))
-        print(seed, play(seed, SECONDS))
+        print(seed, run_history(seed, SECONDS))
 
 
 @pytest.mark.slow
@@ -104,4 +104,4 @@ def test_a_missing_safeguard_is_noticed(without: str) -> None:
 
     with pytest.raises(BrokenPromise):
         for seed in range(20):
-            play(seed, SECONDS, cast)
+            run_history(seed, SECONDS, cast)

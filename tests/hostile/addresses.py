@@ -15,11 +15,13 @@ from hostile.values import NASTY, NUMBERS, mutated, one_of_these, texts
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from memwal.catalog import Catalog
+from memwal.catalog import Catalog, database, records
 from memwal.catalog.records import check_name, check_storage_options_ref, check_uri
 from memwal.errors import MemWalError
+from memwal.fleet import webhook
 from memwal.fleet.webhook import Webhook, deliver
-from memwal.storage.credentials import Credentials
+from memwal.storage import options, options_file, uris
+from memwal.storage.credentials import Credentials, Held
 from memwal.storage.location import TableLocation, redact
 from memwal.storage.open import open_store
 from memwal.storage.options import cloud_settings
@@ -265,20 +267,20 @@ AREAS = (
         "addresses",
         addresses() | secret_addresses() | texts(),
         _address,
-        "memwal.storage.uris:_local",
+        (uris, "_local"),
     ),
     Area(
         "names and references",
         texts("airflow:x", "/x/y.json", "airflow:", ".json", "flights_2024-eu"),
         _reference,
-        "memwal.catalog.records:InvalidInputError",
+        (records, "InvalidInputError"),
     ),
-    Area("storage options", _options(), _open, "memwal.storage.options:_number"),
+    Area("storage options", _options(), _open, (options, "_number")),
     Area(
         "files with storage options",
         _contents(),
         _options_file,
-        "memwal.storage.options_file:as_options",
+        (options_file, "as_options"),
         lambda folder: _no_network(folder),
     ),
     Area(
@@ -291,16 +293,14 @@ AREAS = (
             max_size=4,
         ),
         _credentials,
-        "memwal.storage.credentials:Held.for_lance",
+        (Held, "for_lance"),
     ),
-    Area(
-        "webhooks", _webhooks() | texts(), _webhook, "memwal.fleet.webhook:slack_body", _no_network
-    ),
+    Area("webhooks", _webhooks() | texts(), _webhook, (webhook, "slack_body"), _no_network),
     Area(
         "addresses of a catalog",
         _catalog_urls(),
         _catalog,
-        "memwal.catalog.database:make_url",
+        (database, "make_url"),
         _no_network,
         examples=8,
     ),

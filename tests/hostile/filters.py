@@ -14,6 +14,7 @@ from hypothesis.strategies import SearchStrategy
 
 import memwal
 from memwal.errors import MemWalError
+from memwal.reader import scan
 from memwal.region.predicate_alternatives import read_predicate
 
 LIVE = frozenset(range(10)) - {3, 4}
@@ -85,7 +86,7 @@ AREAS = (
         "filters",
         filters(),
         _read,
-        "memwal.reader.scan:whole_predicate",
+        (scan, "whole_predicate"),
         filtered_table,
         examples=8,
     ),

@@ -47,15 +47,14 @@ class Area:
         Takes an empty folder; makes what the attempts need, a table for example.
     examples : int, default 15
         How many inputs the default tests try.
-    weakness : str
-        Function that a test breaks to see that the area notices: ``module:name`` or
-        ``module:Class.name``.
+    weakness : pair of module or class, and str
+        Function that a test breaks to see that the area notices, by its name in there.
     """
 
     name: str
     inputs: SearchStrategy[Any]
     attempt: Callable[[Any, Any], object]
-    weakness: str
+    weakness: tuple[object, str]
     place: Callable[[Path], AbstractContextManager[Any]] = lambda _: nullcontext()
     examples: int = 15
 

@@ -19,10 +19,13 @@ from memwal.catalog.records import ManagedTable
 from memwal.cli.catalog import _values
 from memwal.cli.quality import _read
 from memwal.errors import MemWalError
+from memwal.fleet import schedule
 from memwal.fleet.order import Order
 from memwal.fleet.schedule import interval_seconds, is_time
+from memwal.maintenance import policy
 from memwal.maintenance.due import JOBS
 from memwal.maintenance.policy import Policy
+from memwal.quality import yaml_text
 from memwal.quality.evaluate import evaluate
 from memwal.quality.expectation import Expectation, read_suite, suite_digest
 from memwal.quality.kinds import RULES
@@ -277,22 +280,22 @@ AREAS = (
         "policies",
         mutated(POLICY) | trees() | st.builds(nested, st.integers(1, 50)),
         _policy,
-        "memwal.maintenance.policy:check_integer",
+        (policy, "check_integer"),
         examples=30,
     ),
-    Area("policies of a command line", _settings(), _set, "memwal.maintenance.policy:check_tags"),
-    Area("schedules", _cron(), _schedule, "memwal.fleet.schedule:_field"),
+    Area("policies of a command line", _settings(), _set, (policy, "check_tags")),
+    Area("schedules", _cron(), _schedule, (schedule, "_field")),
     Area(
         "suites",
         mutated(SUITE, *([one] for one in SUITE)) | _patterns().map(lambda one: [one]) | trees(),
         _hold,
-        "memwal.quality.expectation:Expectation._check_values",
+        (Expectation, "_check_values"),
     ),
     Area(
         "files with suites",
         _files(),
         _file,
-        "memwal.quality.yaml_text:check_data",
+        (yaml_text, "check_data"),
         _folder,
         examples=10,
     ),

@@ -15,10 +15,13 @@ from hostile.values import NUMBERS, mutated, one_of_these, texts, trees
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from memwal.catalog.records import ManagedTable
+from memwal.catalog.records import ManagedTable, Policy
 from memwal.catalog.snapshot import FORMAT, read_snapshot
+from memwal.cli import schemas
 from memwal.cli.schemas import schema_from
+from memwal.quality import quarantine
 from memwal.quality.quarantine import Origin
+from memwal.spark import read_options
 from memwal.spark.read_options import parse_options
 
 _AT = datetime(2026, 3, 1, tzinfo=UTC).isoformat()
@@ -101,15 +104,15 @@ AREAS = (
         "snapshots of a catalog",
         _documents(SNAPSHOT),
         _snapshot,
-        "memwal.catalog.records:ManagedTable.from_dict",
+        (ManagedTable, "from_dict"),
         _folder,
     ),
-    Area("records", mutated(RECORD) | trees(), _record, "memwal.catalog.records:Policy.from_dict"),
+    Area("records", mutated(RECORD) | trees(), _record, (Policy, "from_dict")),
     Area(
         "files with schemas",
         _documents(SCHEMA),
         _schema,
-        "memwal.cli.schemas:_json",
+        (schemas, "_json"),
         _folder,
     ),
     Area(
@@ -120,7 +123,7 @@ AREAS = (
             max_size=4,
         ),
         _load,
-        "memwal.spark.read_options:_parse",
+        (read_options, "_parse"),
     ),
     Area(
         "origins of rows",
@@ -132,6 +135,6 @@ AREAS = (
             one_of_these(*NUMBERS),
         ),
         _origin,
-        "memwal.quality.quarantine:parse_generation_name",
+        (quarantine, "parse_generation_name"),
     ),
 )

@@ -10,10 +10,13 @@ from hostile.values import NASTY, one_of_these, texts, words
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
+from memwal.cli import schemas
 from memwal.cli.schemas import parse_regions, schema_from
 from memwal.errors import MemWalError
+from memwal.region import expression_text
 from memwal.region.expressions import Expression
 from memwal.region.routing import Router
+from memwal.region.spec import RegionSpec
 
 SCHEMA = pa.schema([("n", pa.int64()), ("t", pa.string())])
 ROWS = pa.record_batch(
@@ -149,13 +152,13 @@ AREAS = (
         "region expressions",
         st.tuples(expressions(), st.sampled_from(_RESULTS)),
         _evaluate,
-        "memwal.region.expression_text:_check_depth",
+        (expression_text, "_check_depth"),
     ),
     Area(
         "regions of a command line",
         st.lists(_region_texts(), min_size=1, max_size=3),
         _divide,
-        "memwal.region.spec:RegionSpec.__post_init__",
+        (RegionSpec, "__post_init__"),
     ),
     Area(
         "columns of a command line",
@@ -165,6 +168,6 @@ AREAS = (
             max_size=3,
         ),
         _columns,
-        "memwal.cli.schemas:parse_type",
+        (schemas, "parse_type"),
     ),
 )

@@ -14,6 +14,7 @@ from hypothesis.strategies import SearchStrategy
 from memwal.errors import MemWalError
 from memwal.region.routing import Router
 from memwal.region.spec import RegionSpec
+from memwal.writer import rows
 from memwal.writer.rows import RowShape
 
 TABLE = pa.schema(
@@ -163,11 +164,11 @@ def _write(_: Any, rows: pa.Table | None) -> None:
 
 
 AREAS = (
-    Area("rows", _columns(), _write, "memwal.writer.rows:_flags"),
+    Area("rows", _columns(), _write, (rows, "_flags")),
     Area(
         "keys",
         _columns(),
         lambda _, rows: None if rows is None else safely(lambda: SHAPE.deletes(rows)),
-        "memwal.writer.rows:RowShape._check_key",
+        (RowShape, "_check_key"),
     ),
 )

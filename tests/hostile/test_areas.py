@@ -1,13 +1,12 @@
 """Hostile input to every place where something of a user is read.
 
-More of it, with a seed of one's own: ``PYTHONPATH=tests:plugins python -m hostile.play all 10000``.
+More of it, with a seed of one's own:
+``PYTHONPATH=tests:plugins python -m hostile.try_inputs all 10000``.
 """
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hostile.areas import AREAS
@@ -34,12 +33,7 @@ def test_an_area_at_length(area: Area, tmp_path: Path) -> None:
 @pytest.mark.parametrize("area", AREAS, ids=str)
 def test_an_area_notices(area: Area, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is read there fails as a careless function would."""
-    module, _, path = area.weakness.partition(":")
-    *classes, name = path.split(".")
-    owner: Any = importlib.import_module(module)
-    for one in classes:
-        owner = getattr(owner, one)
-    assert hasattr(owner, name)
+    owner, name = area.weakness
 
     def careless(*_: object, **__: object) -> None:
         raise KeyError("oops")
@@ -59,5 +53,5 @@ def test_a_secret_is_noticed() -> None:
     def tells() -> None:
         raise InvalidInputError("wrong") from ValueError(f"no such thing: {SECRET}")
 
-    with pytest.raises(Broken, match="a secret is shown by ValueError"):
+    with pytest.raises(Broken, match="ValueError"):
         safely(tells)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -42,7 +43,7 @@ ENDLESS.append(ENDLESS)
     ],
 )
 def test_yaml(text: str) -> None:
-    with pytest.raises(ValueError, match=r"."):
+    with pytest.raises(ValueError):
         read_yaml(text)
 
 
@@ -54,7 +55,7 @@ def test_yaml_that_is_plain() -> None:
     "text", ["[" * 100_000, '{"a":' * 100_000, '["\\ud800"]', '{"\\udfff": 1}', "9" * 5_000, "{"]
 )
 def test_json(text: str) -> None:
-    with pytest.raises(ValueError, match=r"."):
+    with pytest.raises(ValueError):
         read_json(text)
 
 
@@ -65,13 +66,13 @@ def test_json_that_is_plain() -> None:
 
 @pytest.mark.parametrize("value", [nested(MOST_DEPTH), ENDLESS, [[0] * 1_000] * 1_001])
 def test_data(value: object) -> None:
-    with pytest.raises(ValueError, match=r"nested deeper|more than"):
+    with pytest.raises(ValueError):
         check_data(value)
 
 
 @pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1, 10**400, MOST_SECONDS + 1])
 def test_lengths_of_time(seconds: float) -> None:
-    with pytest.raises(InvalidInputError, match="--wait is no length of time"):
+    with pytest.raises(InvalidInputError, match="--wait"):
         duration(seconds, "--wait")
 
 
@@ -96,7 +97,7 @@ FILTERS: dict[str, Callable[[int], str]] = {
 def test_filters_that_would_end_the_process(name: str) -> None:
     assert whole_predicate(FILTERS[name](MOST_OPERATORS - 10))
     for more in (MOST_OPERATORS + 1, 10_000):
-        with pytest.raises(InvalidInputError, match="operators in a row"):
+        with pytest.raises(InvalidInputError, match=str(MOST_OPERATORS)):
             whole_predicate(FILTERS[name](more))
         # Pruning looks at the text as it was given.
         assert safely(lambda more=more: read_predicate(FILTERS[name](more)))
@@ -105,7 +106,7 @@ def test_filters_that_would_end_the_process(name: str) -> None:
 def test_filters_of_many_parts() -> None:
     assert whole_predicate(f"id in ({', '.join(map(str, range(100_000)))})")
     assert whole_predicate(" or ".join(["id = 1 + 1"] * MOST_PARTS))
-    with pytest.raises(InvalidInputError, match=r"list values with in \(\.\.\.\)"):
+    with pytest.raises(InvalidInputError, match=str(MOST_PARTS)):
         whole_predicate(" or ".join(["id = 1"] * (MOST_PARTS + 1)))
 
 
@@ -113,7 +114,7 @@ def test_filters_of_many_parts() -> None:
     "filter", ["n = 1 -- '\n", "n = 1 /* ( */ ) -- ", "n = 1 /* ' */ ) or (true /* ' */"]
 )
 def test_filters_that_hide_what_stands_beside(filter: str) -> None:
-    with pytest.raises(InvalidInputError, match="no comments"):
+    with pytest.raises(InvalidInputError, match=re.escape(filter)):
         whole_predicate(filter)
 
 
@@ -138,20 +139,21 @@ def test_filters_that_are_taken_end_no_process(name: str) -> None:
 def test_schedules_that_never_come(text: str) -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
     for ask in (lambda: interval_seconds(text), lambda: is_time(text, last=now, now=now)):
-        with pytest.raises(InvalidInputError, match="step"):
+        with pytest.raises(InvalidInputError, match=re.escape(text.split()[0])):
             ask()
 
 
 def test_types_in_types() -> None:
-    with pytest.raises(InvalidInputError, match="is none"):
-        parse_type("list<" * 1_000 + "int8" + ">" * 1_000)
+    text = "list<" * 1_000 + "int8" + ">" * 1_000
+    with pytest.raises(InvalidInputError, match=str(len(text))):
+        parse_type(text)
 
 
 def test_a_schema_at_which_lance_panics(tmp_path: Path) -> None:
     file = tmp_path / "schema.json"
     kind = {"type": "fixed_size_list", "length": 2, "fields": []}
     file.write_text(json.dumps({"fields": [{"name": "v", "type": kind, "nullable": True}]}))
-    with pytest.raises(InvalidInputError, match="does not describe a schema"):
+    with pytest.raises(InvalidInputError, match=re.escape(str(file))):
         schema_from(file, None)
 
 

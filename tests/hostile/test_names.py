@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -30,7 +31,7 @@ def make(folder: Path, name: str, *, key: str | None = None) -> memwal.Table:
 
 @pytest.mark.parametrize("name", ["a.b", "a`b", "a\0b", 'a"b', "_rowid", "_tombstone"])
 def test_names_that_are_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(InvalidInputError, match=r"another"):
+    with pytest.raises(InvalidInputError, match=re.escape(repr(name)[1:-1])):
         make(tmp_path, name)
     assert not (tmp_path / "t.lance" / "_versions").exists()
 

@@ -1,8 +1,8 @@
 """Random worlds for as long as you like, on all cores: ``make soak MINUTES=60``.
 
 It prints how many worlds, steps, faults of each kind, acknowledged writes and checked reads there
-were, and of each world that broke a promise its seed and how to play it again. The exit code is 1
-when there was one.
+were, and of each world that broke a promise its seed and how to explore it again. The exit code is
+1 when there was one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from rich.console import Console
 from rich.progress import Progress, TimeElapsedColumn
 from rich.table import Table
-from simulation.play import STEPS, BrokenPromise, Played, play
+from simulation.explore import STEPS, BrokenPromise, Explored, explore
 
 MOST_SHOWN = 5
 
@@ -34,30 +34,30 @@ def main() -> None:
     arguments = parser.parse_args()
     console = Console()
     ended = time.monotonic() + arguments.minutes * 60
-    played: list[Played] = []
+    explored: list[Explored] = []
     broken: list[str] = []
     with Progress(*Progress.get_default_columns(), TimeElapsedColumn(), console=console) as bar:
         task = bar.add_task("worlds", total=arguments.minutes * 60)
         for outcome in _outcomes(arguments, ended):
-            if isinstance(outcome, Played):
-                played.append(outcome)
+            if isinstance(outcome, Explored):
+                explored.append(outcome)
             else:
                 broken.append(outcome)
                 console.print(outcome, highlight=False, markup=False)
             left = max(ended - time.monotonic(), 0)
-            name = f"{len(played):,} worlds, {len(broken)} broken"
+            name = f"{len(explored):,} worlds, {len(broken)} broken"
             bar.update(task, completed=arguments.minutes * 60 - left, description=name)
             if len(broken) >= MOST_SHOWN:
                 break
-    console.print(_table(played, first=arguments.first_seed))
+    console.print(_table(explored, first=arguments.first_seed))
     if broken:
         sys.exit(f"{len(broken)} worlds broke a promise; see above")
 
 
-def _outcomes(arguments: argparse.Namespace, ended: float) -> Iterator[Played | str]:
+def _outcomes(arguments: argparse.Namespace, ended: float) -> Iterator[Explored | str]:
     seed = arguments.first_seed
     with ProcessPoolExecutor(arguments.processes) as pool:
-        running: set[Future[Played | str]] = set()
+        running: set[Future[Explored | str]] = set()
         while running or time.monotonic() < ended:
             while len(running) < 2 * arguments.processes and time.monotonic() < ended:
                 running.add(pool.submit(_one, seed, arguments.steps))
@@ -67,23 +67,23 @@ def _outcomes(arguments: argparse.Namespace, ended: float) -> Iterator[Played | 
                 yield future.result()
 
 
-def _one(seed: int, steps: int) -> Played | str:
+def _one(seed: int, steps: int) -> Explored | str:
     try:
-        return play(seed, steps)
+        return explore(seed, steps)
     except BrokenPromise as broken:
         return str(broken)
 
 
-def _table(played: list[Played], *, first: int) -> Table:
+def _table(explored: list[Explored], *, first: int) -> Table:
     faults: Counter[str] = Counter()
-    for world in played:
+    for world in explored:
         faults += world.faults
     table = Table("what", "how many", title=f"worlds from seed {first}")
-    table.add_row("worlds", f"{len(played):,}")
-    table.add_row("steps", f"{sum(world.steps for world in played):,}")
-    table.add_row("hours of their time", f"{sum(world.seconds for world in played) / 3600:,.0f}")
-    table.add_row("acknowledged writes", f"{sum(world.acknowledged for world in played):,}")
-    table.add_row("reads and looks checked", f"{sum(world.reads for world in played):,}")
+    table.add_row("worlds", f"{len(explored):,}")
+    table.add_row("steps", f"{sum(world.steps for world in explored):,}")
+    table.add_row("hours of their time", f"{sum(world.seconds for world in explored) / 3600:,.0f}")
+    table.add_row("acknowledged writes", f"{sum(world.acknowledged for world in explored):,}")
+    table.add_row("reads and looks checked", f"{sum(world.reads for world in explored):,}")
     for name, count in sorted(faults.items()):
         table.add_row(f"faults: {name}", f"{count:,}")
     return table

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 import pytest
 from simulation import jobs, writers
-from simulation.play import BrokenPromise, play
+from simulation.explore import BrokenPromise, explore
 
 from memwal.maintenance.garbage import generations, log_entries, orphans, region
 from memwal.maintenance.garbage.decisions import Reason
@@ -34,25 +35,25 @@ FRESH = int(os.environ.get("MEMWAL_SIMULATION_SEEDS", "3"))
 
 @pytest.mark.parametrize("seed", FIXED)
 def test_a_world_keeps_its_promises(seed: int) -> None:
-    played = play(seed, steps=1_500)
+    explored = explore(seed, steps=1_500)
 
-    assert played.acknowledged > 20
-    assert played.reads > 20
+    assert explored.acknowledged > 20
+    assert explored.reads > 20
 
 
 def test_fresh_worlds_keep_their_promises() -> None:
     for _ in range(FRESH):
-        play(int.from_bytes(os.urandom(4)), steps=1_500)
+        explore(int.from_bytes(os.urandom(4)), steps=1_500)
 
 
 def test_a_seed_decides_everything() -> None:
-    assert play(7, steps=1_000) == play(7, steps=1_000)
+    assert explore(7, steps=1_000) == explore(7, steps=1_000)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1_000, 1_100))
 def test_a_long_life_keeps_its_promises(seed: int) -> None:
-    play(seed, steps=10_000)
+    explore(seed, steps=10_000)
 
 
 # Safeguards, and how the world is without each of them.
@@ -89,11 +90,11 @@ def no_bound_of_the_log(patch: pytest.MonkeyPatch) -> None:
 
     def judged(entries: Any, history: Any, ages: Any) -> Any:
         for positions, decision in judge(entries, history, ages):
-            if decision.reason.name == "GENERATION_KEPT":
+            if decision.reason is Reason.GENERATION_KEPT:
                 yield positions, decision
             else:
-                object.__setattr__(decision, "goes", decision.reason.name in ("UNNEEDED", "REPLAY"))
-                yield positions, decision
+                goes = decision.reason in (Reason.UNNEEDED, Reason.REPLAY)
+                yield positions, replace(decision, goes=goes)
 
     patch.setattr(log_entries, "judge_entries", judged)
 
@@ -116,9 +117,7 @@ def no_grace(patch: pytest.MonkeyPatch) -> None:
 
     def judged(folder: Any, history: Any, needs: Any, ages: Any) -> Any:
         decision = judge(folder, history, needs, ages)
-        if decision is not None:
-            object.__setattr__(decision, "goes", True)
-        return decision
+        return decision and replace(decision, goes=True)
 
     patch.setattr(generations, "judge_dropped", judged)
 
@@ -174,4 +173,4 @@ def test_a_missing_safeguard_is_noticed(
 
     with pytest.raises(BrokenPromise):
         for seed in range(400):
-            play(seed, steps=6_000)
+            explore(seed, steps=6_000)

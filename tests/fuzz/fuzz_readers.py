@@ -1,7 +1,8 @@
-"""Giving readers what nobody wrote: ``python -m fuzz.play READER SEED COUNT``, as many as you like.
+"""Give readers inputs that nobody wrote.
 
-A seed and a number decide an input. ``python -m fuzz.play READER SEED --only NUMBER`` gives one of
-them again, without a limit on memory and steps, and shows what it does.
+``python -m fuzz.fuzz_readers READER SEED COUNT`` gives as many as you like. A seed and a number
+decide an input; ``python -m fuzz.fuzz_readers READER SEED --only NUMBER`` gives one of them again,
+without a limit on memory and steps, and shows what it does.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class TooMuchWork(BaseException):
 
 @dataclass
 class Played:
-    """What a play came to.
+    """What came of the inputs.
 
     Attributes
     ----------
@@ -53,7 +54,7 @@ class Played:
     outcomes: Counter[str] = field(default_factory=Counter)
 
 
-def play(
+def fuzz(
     name: str,
     seed: int | str,
     count: int,
@@ -88,7 +89,7 @@ def play(
             raise Found(
                 f"{name}, seed {seed}, input {number} ({len(data)} bytes): "
                 f"{type(error).__name__}: {error}\n{data[:200]!r}\n"
-                f"again: PYTHONPATH=tests python -m fuzz.play {name} {seed} --only {number}"
+                f"again: PYTHONPATH=tests python -m fuzz.fuzz_readers {name} {seed} --only {number}"
             ) from error
     return played
 
@@ -189,7 +190,7 @@ def main() -> int:
     progress = Progress(given.progress)
     with limited_memory():
         for name in READERS if given.reader == "all" else [given.reader]:
-            played = play(name, given.seed, given.count, start=given.start, note=progress.note)
+            played = fuzz(name, given.seed, given.count, start=given.start, note=progress.note)
             print(f"{name}: {dict(played.outcomes.most_common())}", flush=True)
     return 0
 

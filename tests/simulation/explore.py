@@ -1,6 +1,6 @@
-"""A play: who is there, what may go wrong, and what must be true at every moment and in the end.
+"""A random world: who is there, what may go wrong, and what must be true at every moment.
 
-``python -m simulation.play SEED [STEPS]`` plays one again and tells the end of what happened.
+``python -m simulation.explore SEED [STEPS]`` explores one again and tells the end of what happened.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _MANIFESTS_LEFT = 6
 
 
 @dataclass(frozen=True)
-class Played:
-    """What a play came to.
+class Explored:
+    """What came of exploring a world.
 
     Attributes
     ----------
@@ -44,11 +44,11 @@ class Played:
 
 
 class BrokenPromise(AssertionError):
-    """What a play found: the promise, the seed, and the last of what happened."""
+    """What was found: the promise, the seed, and the last of what happened."""
 
 
-def play(seed: int, steps: int = STEPS) -> Played:
-    """Play once.
+def explore(seed: int, steps: int = STEPS) -> Explored:
+    """Explore the world of a seed once.
 
     Raises
     ------
@@ -61,14 +61,14 @@ def play(seed: int, steps: int = STEPS) -> Played:
     # With few keys writes meet; with many a lost one is not covered by the next.
     lake = Lake(world, dice.choice([1, 1, 2, 3]), dice.choice([5, 50]), RETENTION)
     try:
-        _Cast(world, lake).play(steps)
+        _Cast(world, lake).live(steps)
     except AssertionError as broken:
         told = "\n".join(world.told[-80:])
         raise BrokenPromise(
             f"seed {seed}, after {world.steps} steps: {broken}\n{told}\n"
-            f"play it again: PYTHONPATH=tests python -m simulation.play {seed} {steps}"
+            f"again: PYTHONPATH=tests python -m simulation.explore {seed} {steps}"
         ) from broken
-    return Played(world.steps, lake.truth.acknowledged, lake.truth.reads, world.faults, world.now)
+    return Explored(world.steps, lake.truth.acknowledged, lake.truth.reads, world.faults, world.now)
 
 
 def _odds(dice: Random) -> Odds:
@@ -85,7 +85,7 @@ def _odds(dice: Random) -> Odds:
 
 
 class _Cast:
-    """The processes of a play."""
+    """The processes of a world."""
 
     def __init__(self, world: World, lake: Lake) -> None:
         self._world = world
@@ -93,7 +93,7 @@ class _Cast:
         self._failure: BaseException | None = None
         self._processes: list[Process] = []
 
-    def play(self, steps: int) -> None:
+    def live(self, steps: int) -> None:
         """Let everybody live, then clean up, and look at what is left."""
         dice, lake = self._world.dice, self._lake
         for region in lake.regions:
@@ -208,9 +208,9 @@ class _Cast:
 
 
 def main() -> None:
-    """Play one again."""
-    played = play(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else STEPS)
-    print(played)
+    """Explore one again."""
+    explored = explore(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else STEPS)
+    print(explored)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""A play with real processes: who is there, what happens to them, and what must be true of it.
+"""A history of real processes: who is there, what happens to them, and what must be true.
 
-``PYTHONPATH=tests python -m histories.play SEED [SECONDS]`` plays one. The seed decides who is
-there and what is done to them when; the machine decides the rest.
+``PYTHONPATH=tests python -m histories.run_history SEED [SECONDS]`` runs one. The seed decides who
+is there and what is done to them when; the machine decides the rest.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Cast:
 
 @dataclass
 class Played:
-    """What a play came to.
+    """What a history came to.
 
     Attributes
     ----------
@@ -91,11 +91,11 @@ class Played:
 
 
 class BrokenPromise(AssertionError):
-    """What a play found: the promise, the seed, and where the histories are."""
+    """What was found: the promise, the seed, and where the histories are."""
 
 
 def cast_of(seed: int) -> Cast:
-    """Who is there in the play of a seed: our writers alone, or with Lance's in between."""
+    """Who is there in the history of a seed: our writers alone, or with Lance's in between."""
     dice = Random(seed)
     regions = dice.choice([1, 2, 4])
     if dice.random() < 0.25:
@@ -105,7 +105,7 @@ def cast_of(seed: int) -> Cast:
     return Cast((*roles, *more), regions=regions, clocks=dice.random() < 0.6)
 
 
-def play(seed: int, seconds: float, cast: Cast | None = None) -> Played:
+def run_history(seed: int, seconds: float, cast: Cast | None = None) -> Played:
     """Play once, with a nemesis that a seed directs.
 
     Raises
@@ -120,7 +120,7 @@ def play(seed: int, seconds: float, cast: Cast | None = None) -> Played:
     except BrokenPromise as broken:
         raise BrokenPromise(
             f"seed {seed}: {broken}\nAgain, if it happens again: "
-            f"PYTHONPATH=tests python -m histories.play {seed} {seconds:g}"
+            f"PYTHONPATH=tests python -m histories.run_history {seed} {seconds:g}"
         ) from None
     return replace(played, done=nemesis.done)
 
@@ -260,7 +260,7 @@ def _played(records: Records) -> Played:
 
 def main() -> None:
     """Play one, and tell what it came to."""
-    played = play(int(sys.argv[1]), float(sys.argv[2]) if len(sys.argv) > 2 else 30.0)
+    played = run_history(int(sys.argv[1]), float(sys.argv[2]) if len(sys.argv) > 2 else 30.0)
     print(played)
     for what, count in played.failures.most_common():
         print(f"{count:6} times failed {what}")

@@ -1,6 +1,6 @@
 """Trying hostile input for as long as one likes.
 
-``python -m hostile.play AREA [EXAMPLES] [SEED]`` tries one area, or ``all`` of them.
+``python -m hostile.try_inputs AREA [EXAMPLES] [SEED]`` tries one area, or ``all`` of them.
 """
 
 from __future__ import annotations
