@@ -20,7 +20,7 @@ $(VENV)/.ready: requirements/tools.lock requirements/dev.lock requirements/java.
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/tools.lock
 	$(BIN)/uv pip sync --quiet --require-hashes requirements/dev.lock
 	$(BIN)/uv pip install --quiet --no-deps --no-build-isolation -e .
-	@$(BIN)/python -m memwal.spark.java >/dev/null 2>&1 \
+	@$(BIN)/python -m memwal.spark.session >/dev/null 2>&1 \
 	  || $(BIN)/uv pip install --quiet --require-hashes -r requirements/java.lock
 	@touch $@
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from _measure import Figure, Line, Target, constant, seconds
 
 import memwal
-from memwal.maintenance.index_build import build_indexes
+from memwal.jobs.index.job import build_indexes
 
 _DIMENSIONS = 64
 _ID = pa.field("id", pa.int64(), nullable=False)

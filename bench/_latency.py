@@ -12,7 +12,7 @@ from _disk import DurableFolder
 from _measure import Line, Target, interleaved, milliseconds, rates
 
 import memwal
-from memwal.format.names import wal_dir
+from memwal.format.paths import wal_dir
 
 _ROUNDS = 20
 _THREADS = 32

@@ -13,7 +13,7 @@ from _load_rows import ABSENT, Counts, torn
 from _load_state import Truth
 
 import memwal
-from memwal.maintenance.verify.codes import Severity
+from memwal.jobs.verify.findings import Severity
 
 _SHOWN = 3
 

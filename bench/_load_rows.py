@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 import memwal
-from memwal.region.routing import Router
+from memwal.region.router import Router
 
 DIMENSIONS = 64
 SCHEMA = pa.schema(

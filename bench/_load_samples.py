@@ -17,7 +17,7 @@ from _load_crew import KINDS, Crew
 from _load_state import WRITES, Events, of_kind
 
 import memwal
-from memwal.format.names import APPLIED_DIR, MEM_WAL_DIR
+from memwal.format.paths import APPLIED_DIR, MEM_WAL_DIR
 
 FILES = {
     "data": "rows of the base table",

@@ -16,7 +16,7 @@ import lance
 from _child import memory, reset_peak
 
 import memwal
-from memwal.maintenance.merge import merge
+from memwal.jobs.merge.job import merge
 from memwal.quality.rules import QualityRules
 
 
@@ -27,7 +27,7 @@ def main() -> None:
     table.base()
     gate = task.get("quality")
     rules = QualityRules.from_dict(gate) if gate else None
-    import_module("memwal.table_index.pinned_namespace")
+    import_module("memwal.base_table.namespaces")
     os.sync()
     reset_peak()
     baseline = memory("VmRSS")

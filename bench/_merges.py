@@ -16,9 +16,9 @@ import pyarrow as pa
 from _measure import Figure, Line, Target, constant, rates
 
 import memwal
-from memwal.maintenance.merge import DEFAULT_COMMIT_BYTES, pending_generations
-from memwal.maintenance.merge_source import RegionBatch, read_source
-from memwal.region.discovery import read_manifests
+from memwal.jobs.merge.job import DEFAULT_COMMIT_BYTES, pending_generations
+from memwal.jobs.merge.read import RegionBatch, read_source
+from memwal.region.manifest_store import read_manifests
 
 _CHILD = Path(__file__).with_name("_merge_child.py")
 _ROUNDS = 7

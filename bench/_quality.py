@@ -14,7 +14,7 @@ import _backlog as backlogs
 from _measure import Figure, Line, Target
 from _merges import backlog_table
 
-from memwal.maintenance.merge import DEFAULT_COMMIT_BYTES
+from memwal.jobs.merge.job import DEFAULT_COMMIT_BYTES
 
 _CHILD = Path(__file__).with_name("_merge_child.py")
 _ROUNDS = 3

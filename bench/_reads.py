@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 from _measure import Line, Target, constant, milliseconds, seconds
 
-from memwal.memtable.indexes import MemTableSnapshot
-from memwal.writer.memtable import MemTable
-from memwal.writer.rows import RowShape
+from memwal.lsm.memtable.indexes import MemTableSnapshot
+from memwal.writer.region_writer.memtables import MemTable
+from memwal.writer.region_writer.rows import RowShape
 
 _BATCH = 1_000
 _READS = 50

@@ -16,9 +16,9 @@ from functools import partial
 from _child import memory, reset_peak
 
 import memwal
-from memwal.maintenance.backlog import read_status
-from memwal.maintenance.garbage import DEFAULT_GRACE, DEFAULT_RETENTION, collect_garbage
-from memwal.maintenance.snapshot_build import build_snapshot
+from memwal.jobs.backlog import read_status
+from memwal.jobs.gc import DEFAULT_GRACE, DEFAULT_RETENTION, collect_garbage
+from memwal.jobs.table.snapshot import build_snapshot
 from memwal.storage.location import TableLocation
 
 # What was made just now must look as old as garbage has to be.

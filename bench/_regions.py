@@ -21,14 +21,14 @@ from uuid import UUID
 import _tables as tables
 from _measure import Line, Target, constant
 from _requests import gateway_before
-from support.s3_emulator import running_emulator
+from support.stores.s3_emulator import running_emulator
 
 import memwal
-from memwal.format.names import BLOOM_FILTER_NAME, generation_dir, wal_key
+from memwal.base_table.commit import commit_details
+from memwal.format.paths import BLOOM_FILTER_NAME, generation_dir, wal_key
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest
 from memwal.region.manifest_store import RegionManifestStore
-from memwal.region.region_ids import identity_region_id
-from memwal.table_index.strict_commit import commit_details
+from memwal.region.router import identity_region_id
 
 _CHILD = Path(__file__).with_name("_region_child.py")
 # A table of so many rows in the other parts of this program has so many regions here.

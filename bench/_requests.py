@@ -11,8 +11,8 @@ import _tables as tables
 from _measure import Line, Target, constant
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-from support.s3_emulator import running_emulator
-from support.store_gateway import gateway_before as gateway_before
+from support.stores.s3_emulator import running_emulator
+from support.stores.store_gateway import gateway_before as gateway_before
 
 _WARM_UP = 5
 

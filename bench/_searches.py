@@ -14,7 +14,7 @@ from _measure import Line, Target, constant, interleaved, milliseconds
 from lance.mem_wal import LsmVectorSearchPlanner
 
 import memwal
-from memwal.reader.sources import collect_sources
+from memwal.reader.sources.collect import collect_sources
 
 VECTORS = pa.schema(
     [

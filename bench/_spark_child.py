@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import memwal
-from memwal.maintenance.merge import DEFAULT_COMMIT_BYTES, merge
-from memwal.maintenance.results import JobResult, TaskRunner, run_in_process
+from memwal.jobs.job import JobResult, TaskRunner, run_in_process
+from memwal.jobs.merge.job import DEFAULT_COMMIT_BYTES, merge
 from memwal.spark.runner import spark_runner
 from memwal.spark.session import spark_session
 

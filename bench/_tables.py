@@ -12,8 +12,8 @@ import pyarrow as pa
 from lance.mem_wal import ShardSnapshot, ShardWriter
 
 import memwal
-from memwal.format.names import wal_dir
-from memwal.region.discovery import read_manifests
+from memwal.format.paths import wal_dir
+from memwal.region.manifest_store import read_manifests
 
 DIMENSIONS = 128
 NARROW = pa.schema(

@@ -15,7 +15,7 @@ from _measure import Figure, Line, Target, interleaved, milliseconds
 from lance.query import MatchQuery
 
 import memwal
-from memwal.reader.sources import collect_sources
+from memwal.reader.sources.collect import collect_sources
 
 TEXTS = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("text", pa.string())])
 

@@ -17,8 +17,8 @@ from _disk import DurableFolder
 from _measure import Figure, Line, Target, interleaved, milliseconds, rates, seconds
 
 import memwal
-from memwal.format.names import generation_dir
-from memwal.region.discovery import read_manifests
+from memwal.format.paths import generation_dir
+from memwal.region.manifest_store import read_manifests
 
 _BATCH = 1_000
 _ROUNDS = 5

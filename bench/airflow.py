@@ -30,10 +30,10 @@ from rich.console import Console
 from rich.table import Table as Screen
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "plugins"))
+sys.path[:0] = [str(ROOT / "plugins"), str(ROOT / "examples")]
 
 from _measure import machine  # noqa: E402
-from memwal_airflow.standalone import AirflowStandalone  # noqa: E402
+from airflow_demo.standalone import AirflowStandalone  # noqa: E402
 
 import memwal  # noqa: E402
 from memwal.catalog import Catalog, Policy, RunState  # noqa: E402

@@ -1,5 +1,6 @@
 """The open maintenance plane for Lance MemWAL tables: embedded writers and readers, and jobs that
-merge, index, publish and collect what they leave behind."""
+merge, index, publish and collect what they leave behind.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 from memwal.version import __version__
 
 if TYPE_CHECKING:
-    from memwal import aio, errors
+    from memwal.create import create, enable
     from memwal.errors import MemWalError
     from memwal.region.spec import RegionSpec
-    from memwal.region_change import add_region_spec
-    from memwal.setup import create, enable
-    from memwal.storage.credential_sources import register_credentials
+    from memwal.resharding import add_region_spec
+    from memwal.storage.credentials import register_credentials
     from memwal.table import Table, open
-    from memwal.writer.options import WriterOptions
+    from memwal.writer.region_writer.options import WriterOptions
 
 __all__ = [
     "__version__",
@@ -37,12 +37,12 @@ _MODULES = {
     "MemWalError": "memwal.errors",
     "RegionSpec": "memwal.region.spec",
     "Table": "memwal.table",
-    "WriterOptions": "memwal.writer.options",
-    "add_region_spec": "memwal.region_change",
-    "create": "memwal.setup",
-    "enable": "memwal.setup",
+    "WriterOptions": "memwal.writer.region_writer.options",
+    "add_region_spec": "memwal.resharding",
+    "create": "memwal.create",
+    "enable": "memwal.create",
     "open": "memwal.table",
-    "register_credentials": "memwal.storage.credential_sources",
+    "register_credentials": "memwal.storage.credentials",
 }
 
 

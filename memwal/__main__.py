@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 
 from memwal.errors import MissingExtraError
-from memwal.extras import needs
+from memwal.util.optional_deps import needs
 
 
 def main() -> None:
     """Run the command line; ends the process with an exit code, 2 when it is not installed."""
     try:
         with needs("cli"):
-            from memwal.cli.main import run
+            from memwal.cli.commands.app import run
     except MissingExtraError as error:
         sys.stderr.write(f"error: {error}\n")
         sys.exit(2)

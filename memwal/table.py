@@ -11,10 +11,10 @@ from weakref import WeakSet
 
 import pyarrow as pa
 
-from memwal.maintenance.backlog import read_status
-from memwal.maintenance.checkpoint import CheckpointProgress, checkpoint
-from memwal.maintenance.compaction import DEFAULT_ATTEMPTS, DEFAULT_MIN_FRAGMENTS, compact
-from memwal.maintenance.garbage import (
+from memwal.base_table.details import current_spec
+from memwal.base_table.snapshot import BaseTable, open_base
+from memwal.jobs.backlog import read_status
+from memwal.jobs.gc import (
     DEFAULT_GRACE,
     DEFAULT_INDEX_AGE,
     DEFAULT_ORPHAN_AGE,
@@ -22,29 +22,28 @@ from memwal.maintenance.garbage import (
     CollectionResult,
     collect_garbage,
 )
-from memwal.maintenance.guard import Guard
-from memwal.maintenance.index_build import DEFAULT_PART_ROWS, build_indexes
-from memwal.maintenance.index_segments import DEFAULT_MAX_SEGMENTS
-from memwal.maintenance.merge import DEFAULT_COMMIT_BYTES, merge
-from memwal.maintenance.results import JobResult, TaskRunner, run_in_process
-from memwal.maintenance.snapshot_build import build_snapshot
-from memwal.maintenance.status import TableStatus
+from memwal.jobs.index.job import DEFAULT_PART_ROWS, build_indexes
+from memwal.jobs.job import Guard, JobResult, TaskRunner, run_in_process
+from memwal.jobs.merge.job import DEFAULT_COMMIT_BYTES, merge
+from memwal.jobs.status import TableStatus
+from memwal.jobs.table.checkpoint import CheckpointProgress, checkpoint
+from memwal.jobs.table.compact import DEFAULT_ATTEMPTS, DEFAULT_MIN_FRAGMENTS, compact
+from memwal.jobs.table.snapshot import build_snapshot
+from memwal.lsm.indexes.segments import DEFAULT_MAX_SEGMENTS
+from memwal.lsm.wal.applied_steps import look_up
 from memwal.quality.rules import QualityRules
-from memwal.reader.sources import MemTables
-from memwal.reads import PastReads, Reads
-from memwal.region.discovery import discover_regions, read_manifests
-from memwal.region.routing import Router
+from memwal.queries import PastReads, Reads
+from memwal.reader.sources.collect import MemTables
+from memwal.region.manifest_store import discover_regions, read_manifests
+from memwal.region.router import Router
 from memwal.region.spec import RegionSpec
 from memwal.storage.location import TableLocation
 from memwal.storage.open import check_reachable
-from memwal.table_index.base_table import BaseTable, open_base
-from memwal.table_index.region_specs import current_spec
-from memwal.writer.applied import look_up
-from memwal.writer.options import WriterOptions
+from memwal.writer.region_writer.options import WriterOptions
 from memwal.writer.table_writer import TableWriter
 
 if TYPE_CHECKING:
-    from memwal.maintenance.verify import Depth, VerifyReport
+    from memwal.jobs.verify import Depth, VerifyReport
 
 
 def open(uri: str, *, storage_options: Mapping[str, str] | None = None) -> Table:
@@ -213,7 +212,7 @@ class Table(Reads):
         return PastReads(self.location, version)
 
     def status(self, *, regions: Collection[UUID] | None = None) -> TableStatus:
-        """Backlog, log and catch-up lag per region. See :func:`memwal.maintenance.backlog`.
+        """Backlog, log and catch-up lag per region. See :func:`memwal.jobs.backlog`.
 
         Parameters
         ----------
@@ -234,7 +233,7 @@ class Table(Reads):
         guard: Guard | None = None,
         run: TaskRunner = run_in_process,
     ) -> JobResult:
-        """Merge flushed generations into the base table: :func:`memwal.maintenance.merge.merge`."""
+        """Merge flushed generations into the base table: :func:`memwal.jobs.merge.job.merge`."""
         return merge(
             self.location,
             regions=regions,
@@ -257,7 +256,7 @@ class Table(Reads):
         guard: Guard | None = None,
         run: TaskRunner = run_in_process,
     ) -> JobResult:
-        """Rewrite small fragments: :func:`memwal.maintenance.compaction.compact`."""
+        """Rewrite small fragments: :func:`memwal.jobs.table.compact.compact`."""
         return compact(
             self.location,
             min_fragments=min_fragments,
@@ -278,7 +277,7 @@ class Table(Reads):
         guard: Guard | None = None,
         run: TaskRunner = run_in_process,
     ) -> JobResult:
-        """Catch maintained indexes up: :func:`memwal.maintenance.index_build.build_indexes`."""
+        """Catch maintained indexes up: :func:`memwal.jobs.index.job.build_indexes`."""
         return build_indexes(
             self.location,
             names=names,
@@ -294,7 +293,7 @@ class Table(Reads):
     ) -> list[str]:
         """Maintain more indexes, or fewer.
 
-        See :func:`memwal.maintenance.index_choice.choose_indexes`.
+        See :func:`memwal.jobs.index.selection.choose_indexes`.
 
         Parameters
         ----------
@@ -311,7 +310,7 @@ class Table(Reads):
         InvalidInputError
             The table has no such index, or maintains all that it has.
         """
-        from memwal.maintenance.index_choice import choose_indexes
+        from memwal.jobs.index.selection import choose_indexes
 
         return choose_indexes(self.location, add=add, remove=remove)
 
@@ -322,7 +321,7 @@ class Table(Reads):
         guard: Guard | None = None,
         run: TaskRunner = run_in_process,
     ) -> JobResult:
-        """Publish region states: :func:`memwal.maintenance.snapshot_build.build_snapshot`."""
+        """Publish region states: :func:`memwal.jobs.table.snapshot.build_snapshot`."""
         return build_snapshot(self.location, max_tasks=max_tasks, guard=guard, run=run)
 
     def collect_garbage(
@@ -340,7 +339,7 @@ class Table(Reads):
         guard: Guard | None = None,
         run: TaskRunner = run_in_process,
     ) -> CollectionResult:
-        """Delete what nobody needs: :func:`memwal.maintenance.garbage.collect_garbage`."""
+        """Delete what nobody needs: :func:`memwal.jobs.gc.collect_garbage`."""
         return collect_garbage(
             self.location,
             dry_run=dry_run,
@@ -365,8 +364,8 @@ class Table(Reads):
         max_tasks: int = 1,
         run: TaskRunner = run_in_process,
     ) -> VerifyReport:
-        """Check every invariant: :func:`memwal.maintenance.verify.verify`."""
-        from memwal.maintenance.verify import verify
+        """Check every invariant: :func:`memwal.jobs.verify.verify`."""
+        from memwal.jobs.verify import verify
 
         return verify(
             self.location,
@@ -378,7 +377,7 @@ class Table(Reads):
         )
 
     def copy_to(self, uri: str, *, storage_options: Mapping[str, str] | None = None) -> JobResult:
-        """Copy the table, in use or not: :func:`memwal.maintenance.table_copy.copy_table`.
+        """Copy the table, in use or not: :func:`memwal.jobs.table.copy.copy_table`.
 
         Parameters
         ----------
@@ -387,12 +386,13 @@ class Table(Reads):
         storage_options : mapping of str to str, optional
             Of the target.
         """
-        from memwal.maintenance.table_copy import copy_table
+        from memwal.jobs.table.copy import copy_table
 
         return copy_table(self.location, TableLocation(uri, storage_options or {}))
 
     def check_quality(self, quality: QualityRules, *, sample_rows: int | None = None) -> JobResult:
-        """Hold the base table against a suite: :func:`memwal.quality.check.check_quality`.
+        """Hold the base table against a suite:
+        :func:`memwal.jobs.table.quality_check.check_quality`.
 
         Parameters
         ----------
@@ -401,7 +401,7 @@ class Table(Reads):
         sample_rows : int, optional
             Look at so many rows, chosen at random; by default as many as the rules say.
         """
-        from memwal.quality.check import check_quality
+        from memwal.jobs.table.quality_check import check_quality
 
         return check_quality(self.location, quality, sample_rows=sample_rows)
 
@@ -416,7 +416,7 @@ class Table(Reads):
         progress: Callable[[CheckpointProgress], None] | None = None,
         run: TaskRunner = run_in_process,
     ) -> JobResult:
-        """Merge and index what is written now: :func:`memwal.maintenance.checkpoint.checkpoint`.
+        """Merge and index what is written now: :func:`memwal.jobs.table.checkpoint.checkpoint`.
 
         Parameters
         ----------

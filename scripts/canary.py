@@ -2,9 +2,9 @@
 
 Usage: ``python scripts/canary.py [--pylance 15.0.0b1] [--lancedb 0.39.0] [--python python3.13]
 [--all] [-- pytest arguments]``. It runs the tests of the facts of Lance and LanceDB
-(``tests/support/facts.py``) and those of the golden tables; with ``--all`` also the facts of Spark
-and Airflow, for which these are installed. Everything that is not named is as the lock has it. The
-exit code is that of pytest, or 3 when there is no such combination of packages.
+(``tests/support/oracles/facts.py``) and those of the golden tables; with ``--all`` also the facts
+of Spark and Airflow, for which these are installed. Everything that is not named is as the lock has
+it. The exit code is that of pytest, or 3 when there is no such combination of packages.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from support.facts import FACTS, LEAN  # noqa: E402
+from support.oracles.facts import FACTS, LEAN  # noqa: E402
 
 LEAN_EXTRAS = "expressions,cli,catalog,quality,metrics"
 TOOLS = (

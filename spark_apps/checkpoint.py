@@ -8,9 +8,15 @@ For example::
 
 import sys
 
-from memwal.maintenance.results import JobResult
-from memwal.spark.application import Application, job_parser, run_application, seconds
-from memwal.spark.merge_options import add_merge_options, merge_arguments
+from memwal.jobs.job import JobResult
+from memwal.spark.application import (
+    Application,
+    add_merge_options,
+    job_parser,
+    merge_arguments,
+    run_application,
+    seconds,
+)
 
 
 def main() -> int:

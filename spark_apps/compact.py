@@ -7,12 +7,8 @@ For example::
 
 import sys
 
-from memwal.maintenance.compaction import (
-    DEFAULT_ATTEMPTS,
-    DEFAULT_COMMIT_BYTES,
-    DEFAULT_MIN_FRAGMENTS,
-)
-from memwal.maintenance.results import JobResult
+from memwal.jobs.job import JobResult
+from memwal.jobs.table.compact import DEFAULT_ATTEMPTS, DEFAULT_COMMIT_BYTES, DEFAULT_MIN_FRAGMENTS
 from memwal.spark.application import Application, job_parser, positive_int, run_application
 
 

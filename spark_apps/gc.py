@@ -9,7 +9,7 @@ For example::
 
 import sys
 
-from memwal.maintenance.garbage import (
+from memwal.jobs.gc import (
     DEFAULT_GRACE,
     DEFAULT_INDEX_AGE,
     DEFAULT_ORPHAN_AGE,

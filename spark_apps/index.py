@@ -7,9 +7,9 @@ For example::
 
 import sys
 
-from memwal.maintenance.index_build import DEFAULT_PART_ROWS
-from memwal.maintenance.index_segments import DEFAULT_MAX_SEGMENTS
-from memwal.maintenance.results import JobResult
+from memwal.jobs.index.job import DEFAULT_PART_ROWS
+from memwal.jobs.job import JobResult
+from memwal.lsm.indexes.segments import DEFAULT_MAX_SEGMENTS
 from memwal.spark.application import Application, job_parser, positive_int, run_application
 
 

@@ -8,15 +8,16 @@ For example::
 import sys
 
 from memwal.fleet.tables import check_regions
-from memwal.maintenance.results import JobResult
+from memwal.jobs.job import JobResult
 from memwal.spark.application import (
     Application,
+    add_merge_options,
     job_parser,
+    merge_arguments,
     positive_int,
     regions_option,
     run_application,
 )
-from memwal.spark.merge_options import add_merge_options, merge_arguments
 
 
 def main() -> int:

@@ -8,8 +8,8 @@ For example::
 
 import sys
 
-from memwal.maintenance.results import JobResult
-from memwal.quality.check import check_quality
+from memwal.jobs.job import JobResult
+from memwal.jobs.table.quality_check import check_quality
 from memwal.quality.rules import read_rules
 from memwal.spark.application import Application, job_parser, positive_int, run_application
 

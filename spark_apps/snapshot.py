@@ -7,7 +7,7 @@ For example::
 
 import sys
 
-from memwal.maintenance.results import JobResult
+from memwal.jobs.job import JobResult
 from memwal.spark.application import Application, job_parser, positive_int, run_application
 
 

@@ -10,7 +10,7 @@ For example::
 import sys
 
 from memwal.errors import InvalidInputError
-from memwal.maintenance.verify import Depth, Severity, VerifyReport, repair
+from memwal.jobs.verify import Depth, Severity, VerifyReport, repair
 from memwal.spark.application import (
     Application,
     Result,

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, settings
-from support.facts import FACTS, facts_of, told
-from support.faulty_store import FaultyStores
-from support.tables import SCHEMA, MakeTable
+from support.data.tables import SCHEMA, MakeTable
+from support.oracles.facts import FACTS, facts_of, told
+from support.stores.faulty_store import FaultyStores
 
 import memwal
-from memwal.storage import durability
+from memwal.storage import local_files
 
 if TYPE_CHECKING:
     from memwal.catalog import Catalog
@@ -69,7 +69,7 @@ def _quick_disk(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)
-        patch.setattr(durability, "syncfs", lambda _: None)
+        patch.setattr(local_files, "syncfs", lambda _: None)
         yield
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from support.faulty_store import GENERATION, REGION_MANIFEST, WAL, FaultyStores, Pause
-from support.tables import REGION, MakeTable, generations, keys, log, numbered, rows, state
+from support.data.tables import REGION, MakeTable, generations, keys, log, numbered, rows, state
+from support.stores.faulty_store import GENERATION, REGION_MANIFEST, WAL, FaultyStores, Pause
 
 import memwal
 from memwal.aio import AsyncHandle, open_writer
@@ -22,7 +22,7 @@ from memwal.errors import (
     StoreFullError,
     WriterClosedError,
 )
-from memwal.writer.handle import PendingWrite, WriteHandle
+from memwal.writer.region_writer.handle import PendingWrite, WriteHandle
 
 BUFFERED = memwal.WriterOptions(durable=False, buffer_interval=3600.0)
 """Nothing becomes durable before it is asked for."""

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from support.command_lines import calls, fault
-from support.given import GIVEN
-from support.page_runs import PageRun
-from support.pages import NEEDS, PARSED, ROOT, RUN, SHOWN, Block, Page, pages, read_page
+from support.docs.command_lines import calls, fault
+from support.docs.given import GIVEN
+from support.docs.page_runs import PageRun
+from support.docs.pages import NEEDS, PARSED, ROOT, RUN, SHOWN, Block, Page, pages, read_page
 
 PAGES = pages()
 BLOCKS = [block for page in PAGES for block in page.blocks]

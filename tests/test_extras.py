@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from memwal.errors import MissingExtraError
-from memwal.extras import needs
+from memwal.util.optional_deps import needs
 
 ROOT = Path(__file__).resolve().parents[1]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
@@ -30,14 +30,14 @@ sys.meta_path.insert(0, Absent())
 ASKED = {
     "catalog": "from memwal.catalog import Catalog",
     "spark": "from memwal.spark.session import spark_session; spark_session('app')",
-    "quality": "from memwal.quality.great_expectations import load_gx; load_gx()",
-    "metrics": "from memwal.telemetry.endpoint import MetricsEndpoint; MetricsEndpoint(None)",
+    "quality": "from memwal.quality.evaluate import load_gx; load_gx()",
+    "metrics": "from memwal.exporter.server import MetricsEndpoint; MetricsEndpoint(None)",
     "aws": (
         "from memwal.storage.open import open_store; "
         "open_store('s3://bucket/t', {'aws_profile': 'lake'})"
     ),
     "expressions": (
-        "import pyarrow as pa; from memwal.region.expressions import Expression; "
+        "import pyarrow as pa; from memwal.region.sql_transform import Expression; "
         "Expression('col0', pa.int64(), 1).value_type([pa.int64()])"
     ),
 }

@@ -10,13 +10,13 @@ import lance
 import pyarrow as pa
 import pytest
 from lance.mem_wal import CompactedSsTable
-from support.native import snapshots
-from support.s3_emulator import S3Emulator, running_emulator
+from support.oracles.native import snapshots
+from support.stores.s3_emulator import S3Emulator, running_emulator
 
 import memwal
+from memwal.base_table.commit import commit_details
+from memwal.base_table.snapshot import open_base
 from memwal.errors import ConflictError
-from memwal.table_index.base_table import open_base
-from memwal.table_index.strict_commit import commit_details
 
 SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("text", pa.string())])
 AT_ONCE = timedelta(0)

@@ -10,19 +10,20 @@ from pathlib import Path
 
 import lance
 import pytest
-from support import indexed, native
-from support.indexed import indexed_table
-from support.power_loss import BEGINNING, END, Crash, Recorder, since, survive, survive_not
-from support.quarantined import rules, waiting
-from support.tables import SCHEMA, generations, keys, log, rows, state
+from support.data import indexed
+from support.data.indexed import indexed_table
+from support.data.quarantined import rules, waiting
+from support.data.tables import SCHEMA, generations, keys, log, rows, state
+from support.faults.power_loss import BEGINNING, END, Crash, Recorder, since, survive, survive_not
+from support.oracles import native
 
 import memwal
+from memwal.base_table.read_tags import ReadTag, parse_read_tag_key, place, torn_tags
 from memwal.errors import CorruptDataError, TableSetupError
-from memwal.maintenance import snapshot_build
-from memwal.maintenance.garbage import collect_garbage
-from memwal.maintenance.verify import verify
+from memwal.jobs.gc import collect_garbage
+from memwal.jobs.table import snapshot
+from memwal.jobs.verify import verify
 from memwal.storage.location import TableLocation
-from memwal.table_index.read_tags import ReadTag, parse_read_tag_key, place, torn_tags
 
 SPEC = memwal.RegionSpec.unsharded()
 ROWS = {1: 1, 2: 2}
@@ -269,7 +270,7 @@ def hint_at_a_log_of_lance(stage: Stage) -> None:
     for n in range(6):
         native.put(shard, table, rows({10 + n: n}))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(snapshot_build, "_HINT_LAG", 1)
+        patch.setattr(snapshot, "_HINT_LAG", 1)
         assert table.build_snapshot().figures["hints"] == 1
     stage.done()
 

@@ -12,13 +12,13 @@ import commands
 import errors
 import policies
 import pytest
-from support.documented import PACKAGES, documented, found, lacking
-from support.pages import ROOT
+from support.docs.documented import PACKAGES, documented, found, lacking
+from support.docs.pages import ROOT
 from typer.main import get_command
 from typer.testing import CliRunner
 
 from memwal.catalog import Catalog, Policy
-from memwal.cli.main import app
+from memwal.cli.commands.app import app
 
 CODE = [
     path
@@ -34,10 +34,10 @@ class TestPython:
             "memwal",
             "memwal.catalog",
             "memwal.fleet",
-            "memwal.maintenance.garbage",
-            "memwal.maintenance.verify",
+            "memwal.jobs.gc",
+            "memwal.jobs.verify",
             "memwal.spark",
-            "memwal_airflow.operators",
+            "memwal_airflow.operators.maintenance",
         ):
             exported = found(module).exports
             assert exported

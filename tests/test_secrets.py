@@ -13,19 +13,19 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from support.secrecy import Secrecy
-from support.store_gateway import Answer, Forward, Gateway, Request, gateway_before
+from support.oracles.secrecy import Secrecy
+from support.stores.store_gateway import Answer, Forward, Gateway, Request, gateway_before
 from typer.main import get_command
 from typer.testing import CliRunner
 
 import memwal
 from memwal.catalog import Catalog
-from memwal.cli.failures import ExitCode
-from memwal.cli.main import app
+from memwal.cli.commands.app import app
+from memwal.cli.errors import ExitCode
 from memwal.errors import StoreAccessError
 from memwal.fleet import Fleet
-from memwal.maintenance.doctor import diagnose
-from memwal.maintenance.merge import MergeTask
+from memwal.jobs.merge.job import MergeTask
+from memwal.jobs.table.store_check import diagnose
 from memwal.storage.location import TableLocation
 from memwal.telemetry import spans
 

@@ -15,7 +15,7 @@ from typing import Any
 import hooks
 import pytest
 import yaml
-from support.pages import ROOT, pages
+from support.docs.pages import ROOT, pages
 
 DOCS = ROOT / "docs"
 
@@ -163,7 +163,7 @@ class TestBuilt:
     @pytest.mark.parametrize("scheme", ["light", "dark"])
     def test_a_browser_shows_it_from_files_and_searches(self, site: Path, scheme: Any) -> None:
         from playwright.sync_api import sync_playwright
-        from support.browser import CHROMIUM, FLAGS
+        from support.airflow.browser import CHROMIUM, FLAGS
 
         with sync_playwright() as play:
             browser = play.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))

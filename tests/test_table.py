@@ -8,13 +8,13 @@ from uuid import UUID, uuid4
 
 import pyarrow as pa
 import pytest
-from support.tables import REGION, MakeTable, keys, manifest, numbered, rows, state
+from support.data.tables import REGION, MakeTable, keys, manifest, numbered, rows, state
 
 import memwal
 from memwal.errors import InvalidInputError, MemWalError, TableSetupError
-from memwal.maintenance.merge import plan_merge, run_merge_task
+from memwal.jobs.merge.job import plan_merge, run_merge_task
 from memwal.region.manifest_store import RegionManifestStore
-from memwal.region.region_ids import bucket_region_id
+from memwal.region.router import bucket_region_id
 from memwal.storage.location import TableLocation
 
 

@@ -14,7 +14,7 @@ from pgoutput import Relation
 
 import memwal
 from memwal.errors import TableSetupError
-from memwal.region.routing import Router
+from memwal.region.router import Router
 
 REGIONS = 4
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 import memwal
 from memwal.errors import TableSetupError
-from memwal.region.routing import Router
+from memwal.region.router import Router
 
 SCHEMA = pa.schema(
     [

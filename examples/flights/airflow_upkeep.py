@@ -8,12 +8,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from memwal_airflow.standalone import AirflowStandalone
+from airflow_demo.standalone import AirflowStandalone
 from run import Settings
 from upkeep import Upkeep, UpkeepJob, UpkeepRun, timed
 
 from memwal.catalog import Catalog, Policy
-from memwal.maintenance.results import JobResult
+from memwal.jobs.job import JobResult
 from memwal.quality.rules import QualityRules
 
 ROOT = Path(__file__).parents[2]

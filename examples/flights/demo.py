@@ -16,6 +16,8 @@ import sys
 import time
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
 # Lance logs an error about its own MemWAL index at every merge_insert, and reads this on import.
 os.environ.setdefault("LANCE_LOG", "error,lance::index=off")
 

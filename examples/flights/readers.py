@@ -11,7 +11,7 @@ from flightdata import KEY, SCHEMA
 from lance.mem_wal import LsmScanner, ShardSnapshot
 
 import memwal
-from memwal.region.discovery import read_manifests
+from memwal.region.manifest_store import read_manifests
 
 
 def with_memwal(table: memwal.Table) -> pa.Table:

@@ -12,7 +12,7 @@ from stream import Batch, EventStream, Integers
 
 import memwal
 from memwal.region.bucketing import bucket
-from memwal.region.routing import Router
+from memwal.region.router import Router
 
 REGIONS = 8
 REGION_SPEC = memwal.RegionSpec.bucket(KEY, REGIONS)

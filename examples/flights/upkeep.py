@@ -12,7 +12,7 @@ from datetime import timedelta
 from functools import partial
 
 import memwal
-from memwal.maintenance.results import JobResult
+from memwal.jobs.job import JobResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,24 +1,18 @@
-"""The registry of managed tables, of what was done to them, and of their backlog over time.
+"""Registry of managed tables, of their job runs, and of their backlog over time.
 
-``Catalog`` needs ``memwal[catalog]`` and is loaded when it is first asked for; the rest, and
-reading a snapshot in particular, needs nothing but the standard library.
+``Catalog`` needs ``memwal[catalog]`` and is loaded on first access. Everything else, reading an
+exported snapshot in particular, needs nothing but the standard library.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from memwal.catalog.records import (
-    BacklogSample,
-    JobRun,
-    ManagedTable,
-    Pruned,
-    RunState,
-    TableState,
-)
-from memwal.catalog.snapshot import read_snapshot
-from memwal.extras import needs
-from memwal.maintenance.policy import Policy, merge_reason
+from memwal.catalog.export import read_snapshot
+from memwal.catalog.records import BacklogSample, ManagedTable, Pruned, TableState
+from memwal.jobs.job import JobRun, RunState
+from memwal.jobs.policy import Policy, merge_reason
+from memwal.util.optional_deps import needs
 
 if TYPE_CHECKING:
     from memwal.catalog.catalog import Catalog

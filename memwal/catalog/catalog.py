@@ -11,12 +11,13 @@ from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from memwal.catalog import snapshot
+from memwal.catalog import export
+from memwal.catalog.backoff import Setbacks
 from memwal.catalog.database import Database, default_url
 from memwal.catalog.history import History
 from memwal.catalog.leases import Leases
 from memwal.catalog.models import BacklogSampleRow, JobRunRow, ManagedTableRow
-from memwal.catalog.notified import Notified
+from memwal.catalog.notifications import Notified
 from memwal.catalog.records import (
     NAME,
     ManagedTable,
@@ -26,10 +27,9 @@ from memwal.catalog.records import (
     check_uri,
     shown_name,
 )
-from memwal.catalog.setbacks import Setbacks
 from memwal.errors import InvalidInputError, ObjectNotFoundError
-from memwal.maintenance.policy import Policy
-from memwal.storage.os_errors import from_os_error
+from memwal.jobs.policy import Policy
+from memwal.storage.local_files import from_os_error
 from memwal.storage.uris import parse_uri
 
 
@@ -70,7 +70,7 @@ class Catalog(History):
 
     def __init__(self, url: str | None = None, *, snapshot_path: str | Path | None = None) -> None:
         super().__init__(Database(url or default_url()))
-        path = snapshot_path or os.environ.get(snapshot.PATH_VARIABLE)
+        path = snapshot_path or os.environ.get(export.PATH_VARIABLE)
         self._snapshot_path = Path(path) if path else None
 
     def migrate(self) -> None:
@@ -296,8 +296,8 @@ class Catalog(History):
         if not Path(path).name:
             raise InvalidInputError(f"The snapshot {path} has no name; give that of a file.")
         try:
-            with snapshot.snapshot_lock(path):
-                snapshot.write_snapshot(path, self.list())
+            with export.snapshot_lock(path):
+                export.write_snapshot(path, self.list())
         except OSError as error:
             raise from_os_error(error, "write the snapshot", str(path)) from error
 

@@ -40,8 +40,8 @@ from memwal.errors import (
     StoreUnavailableError,
     TableSetupError,
 )
-from memwal.given_data import is_unicode
-from memwal.storage.os_errors import from_os_error
+from memwal.storage.local_files import from_os_error
+from memwal.util.safe_json import is_unicode
 
 URL_VARIABLE = "MEMWAL_CATALOG_URL"
 URL_FILE_VARIABLE = "MEMWAL_CATALOG_URL_FILE"

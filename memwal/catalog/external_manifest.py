@@ -69,7 +69,7 @@ from memwal.errors import (
     StoreError,
     UnsupportedStoreError,
 )
-from memwal.storage.base import Data, ObjectInfo, ObjectStore, check_key, check_prefix
+from memwal.storage.object_store import Data, ObjectInfo, ObjectStore, check_key, check_prefix
 
 logger = logging.getLogger(__name__)
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from datetime import datetime
-from enum import StrEnum
 from typing import Any, Self
 from urllib.parse import urlsplit
 
 from memwal.errors import InvalidInputError
-from memwal.given_data import is_unicode
-from memwal.maintenance.policy import Policy
-from memwal.maintenance.status import TableStatus
+from memwal.jobs.policy import Policy
+from memwal.jobs.status import TableStatus
 from memwal.storage.uris import parse_uri
+from memwal.util.safe_json import is_unicode
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 CONNECTION_PREFIX = "airflow:"
@@ -113,79 +112,6 @@ class ManagedTable:
             ) from None
         policy = Policy.from_dict(found["policy"])
         return cls(**{key: found[key] for key in kinds} | times | {"policy": policy})
-
-
-class RunState(StrEnum):
-    """State of a job run. ``ABANDONED``: its process died, or a later try found it unfinished."""
-
-    RUNNING = "running"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    ABANDONED = "abandoned"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobRun:
-    """One run of one maintenance job.
-
-    Attributes
-    ----------
-    run_id : int
-        Number of the run in the catalog.
-    table : str
-        Name of the managed table. Runs outlast the registration of their table.
-    job : str
-        ``merge``, ``index``, ``snapshot`` or ``gc``.
-    state : RunState
-        How it ended, or ``running``.
-    started_at : datetime
-        In UTC.
-    finished_at : datetime or None
-        None while it runs.
-    result : dict or None
-        ``JobResult.to_dict()`` of a run that succeeded.
-    error : str or None
-        What went wrong in a run that failed.
-    external_id : str or None
-        Id of the run where it was started, for example of the Airflow task instance.
-    done, total : int or None
-        Tasks that are finished, and all of them; None when it did not tell.
-    rows, bytes : int or None
-        What it worked on.
-    version_before, version_after : int or None
-        Versions of the base table.
-    lease_token : int or None
-        Token of the lease that it ran under.
-    heartbeat_at : datetime or None
-        When it last said that it is alive, in UTC; None for a run that does not say so.
-    """
-
-    run_id: int
-    table: str
-    job: str
-    state: RunState
-    started_at: datetime
-    finished_at: datetime | None
-    result: dict[str, Any] | None
-    error: str | None
-    external_id: str | None
-    done: int | None = None
-    total: int | None = None
-    rows: int | None = None
-    bytes: int | None = None
-    version_before: int | None = None
-    version_after: int | None = None
-    lease_token: int | None = None
-    heartbeat_at: datetime | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        times = {
-            "started_at": self.started_at.isoformat(),
-            "finished_at": self.finished_at.isoformat() if self.finished_at else None,
-            "heartbeat_at": self.heartbeat_at.isoformat() if self.heartbeat_at else None,
-        }
-        return {**asdict(self), **times, "state": self.state.value}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,16 +1,22 @@
-"""Maintenance of the tables of a catalog: one job under its lease, and many tables on one budget.
+"""Maintenance of the tables of a catalog: one job under its lease, or many tables on one budget.
 
-Nothing here knows of Airflow or Spark. Lance and SQLAlchemy are loaded when something is run.
+Nothing here imports Airflow or Spark. Lance and SQLAlchemy are loaded when a job is run.
 """
 
-from memwal.fleet.budget import Budget, Outcome
-from memwal.fleet.discover import FoundTable, find_tables, register_found
-from memwal.fleet.fleet import Fleet
-from memwal.fleet.jobs import run_job
-from memwal.fleet.order import Order, Skipped, Why
+from __future__ import annotations
+
+from memwal.fleet.job_spec import Order, Skipped, Why
 from memwal.fleet.overview import TableOverview, overview
-from memwal.fleet.recorded import run_recorded
-from memwal.fleet.tables import Survey, open_managed, survey
+from memwal.fleet.run_job import run_job, run_recorded
+from memwal.fleet.scheduler import Budget, Fleet, Outcome
+from memwal.fleet.tables import (
+    FoundTable,
+    Survey,
+    find_tables,
+    open_managed,
+    register_found,
+    survey,
+)
 
 __all__ = [
     "Budget",

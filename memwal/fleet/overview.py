@@ -1,21 +1,142 @@
-"""What the catalog knows of every table's maintenance: no table is opened for it."""
+"""Overview of every table's maintenance, details of one table, and rates of rows.
+
+All of it comes from the catalog: no table is opened. Rates are computed from samples of the backlog
+and the runs of merges.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from memwal.catalog.records import BacklogSample, JobRun, ManagedTable, RunState
+from memwal.catalog.records import BacklogSample, ManagedTable
 from memwal.fleet.health import Health, JobError, backlog_age, health
-from memwal.fleet.rates import WINDOW, Rates, present_rates
+from memwal.fleet.tables import due_but_held
+from memwal.jobs.due import Due
+from memwal.jobs.job import JobRun, RunState
+from memwal.jobs.status import RegionBacklog, TableStatus
 
 if TYPE_CHECKING:
-    from memwal.catalog import Catalog
-    from memwal.catalog.latest import LatestRuns
-    from memwal.catalog.setbacks import Trouble
+    from memwal.catalog import Catalog, JobRun, TableState
+    from memwal.catalog.backoff import HeldRecord, Trouble
+    from memwal.catalog.history import LatestRuns, MergedRows
+    from memwal.catalog.records import BacklogSample
+
+WINDOW = timedelta(minutes=15)
+"""What the present rates are taken over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """Rows per second.
+
+    Attributes
+    ----------
+    rows_in : float or None
+        Flushed: what the backlog grew by, and what merges took out of it meanwhile. Rows of one
+        key that were merged as one count as one. Never below 0; None with less than two samples.
+    rows_merged : float
+        Upserted and deleted by merges.
+    """
+
+    rows_in: float | None
+    rows_merged: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryPoint:
+    """A sample, and the rates since the one before.
+
+    Attributes
+    ----------
+    sample : BacklogSample
+    rates : Rates or None
+        None for the first.
+    """
+
+    sample: BacklogSample
+    rates: Rates | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        sample, rates = self.sample, self.rates
+        return {
+            "at": sample.at.isoformat(),
+            "generations": sample.generations,
+            "rows": sample.rows,
+            "bytes": sample.bytes,
+            "wal_entries": sample.wal_entries,
+            "oldest_seconds": sample.oldest_seconds,
+            "lag_generations": sample.lag_generations,
+            "lag_rows": sample.lag_rows,
+            "reclaimable_bytes": sample.reclaimable_bytes,
+            "base_rows": sample.base_rows,
+            "rows_in_per_second": None if rates is None else rates.rows_in,
+            "rows_merged_per_second": None if rates is None else rates.rows_merged,
+        }
+
+
+def present_rates(
+    first: BacklogSample | None,
+    last: BacklogSample | None,
+    merges: Iterable[MergedRows],
+    *,
+    window: timedelta = WINDOW,
+) -> Rates:
+    """Take the rates of a window.
+
+    Parameters
+    ----------
+    first, last : BacklogSample or None
+        The first and the last sample in the window.
+    merges : iterable of MergedRows
+        Of this table, in the window.
+    window : timedelta, default 15 minutes
+        Its length.
+    """
+    found = list(merges)
+    merged = sum(one.rows for one in found) / window.total_seconds()
+    rows_in = None
+    if first is not None and last is not None and last.at > first.at:
+        meanwhile = sum(one.rows for one in found if first.at < one.at <= last.at)
+        rows_in = _grown(first, last, meanwhile)
+    return Rates(rows_in=rows_in, rows_merged=merged)
+
+
+def history_points(
+    samples: Sequence[BacklogSample], merges: Sequence[MergedRows]
+) -> list[HistoryPoint]:
+    """Put rates to the samples of one table.
+
+    Parameters
+    ----------
+    samples : sequence of BacklogSample
+        Oldest first.
+    merges : sequence of MergedRows
+        Of the same table, oldest first.
+    """
+    times = [one.at for one in merges]
+    points = [HistoryPoint(sample=one, rates=None) for one in samples[:1]]
+    for before, sample in pairwise(samples):
+        seconds = (sample.at - before.at).total_seconds()
+        if seconds <= 0:
+            points.append(HistoryPoint(sample=sample, rates=None))
+            continue
+        between = merges[bisect_right(times, before.at) : bisect_right(times, sample.at)]
+        merged = sum(one.rows for one in between)
+        rates = Rates(rows_in=_grown(before, sample, merged), rows_merged=merged / seconds)
+        points.append(HistoryPoint(sample=sample, rates=rates))
+    return points
+
+
+def _grown(first: BacklogSample, last: BacklogSample, merged: int) -> float:
+    seconds = (last.at - first.at).total_seconds()
+    return max(0.0, (last.rows - first.rows + merged) / seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,3 +307,100 @@ def _errors(runs: LatestRuns | None, troubles: Sequence[Trouble]) -> tuple[JobEr
         at = run.finished_at or run.heartbeat_at or run.started_at
         found[job] = JobError(job=job, reason=reason, at=at)
     return tuple(sorted(found.values(), key=lambda error: error.at, reverse=True))
+
+
+QUALITY = "quality"
+"""Key of the results of runs under which checks of the data tell what they found."""
+
+_QUALITY_SINCE = timedelta(days=7)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableDetail:
+    """One managed table.
+
+    Attributes
+    ----------
+    overview : TableOverview
+    state : TableState or None
+        The latest status, with ages as of that look; None when nobody has looked yet.
+    due : mapping of str to Due
+        Which jobs are due by now, by that status and the policy; empty when there is none.
+    held : tuple of HeldRecord
+        All regions that are held.
+    checked : JobRun or None
+        The latest run that looked at rows, by the gate of a merge or a check of the base table,
+        within a week; with its whole result.
+    """
+
+    overview: TableOverview
+    state: TableState | None
+    due: Mapping[str, Due]
+    held: tuple[HeldRecord, ...]
+    checked: JobRun | None
+
+
+def table_detail(catalog: Catalog, name: str, *, now: datetime | None = None) -> TableDetail:
+    """Return what the catalog knows of one table.
+
+    Raises
+    ------
+    ObjectNotFoundError
+        No table has this name.
+    StoreUnavailableError
+        The catalog does not answer.
+    """
+    now = now or datetime.now(UTC)
+    (found,) = overview(catalog, table=name, now=now)
+    state = next(iter(catalog.states(table=name)), None)
+    held = tuple(catalog.setbacks.held(name))
+    due: dict[str, Due] = {}
+    if state is not None:
+        status = aged(state.status, max(0.0, (now - state.at).total_seconds()))
+        policy = found.managed.policy
+        due = due_but_held(status, policy, held, now=now, last_runs=found.last_runs)
+    checked = catalog.latest_run_with(name, QUALITY, since=now - _QUALITY_SINCE)
+    return TableDetail(overview=found, state=state, due=due, held=held, checked=checked)
+
+
+def table_history(
+    catalog: Catalog, name: str, *, since: datetime, most: int = 500
+) -> list[HistoryPoint]:
+    """Return how the backlog of a table went, and how fast rows came and were merged.
+
+    Parameters
+    ----------
+    catalog : Catalog
+    name : str
+        Of the table.
+    since : datetime
+        Aware.
+    most : int, default 500
+        Most points to return: with more samples, some are left out, evenly.
+
+    Raises
+    ------
+    ObjectNotFoundError
+        No table has this name.
+    StoreUnavailableError
+        The catalog does not answer.
+    """
+    catalog.get(name)
+    samples = catalog.backlog_points(name, since=since, most=most)
+    return history_points(samples, catalog.merges(since, table=name))
+
+
+def aged(status: TableStatus, seconds: float) -> TableStatus:
+    """The same status some time later, if nothing has happened meanwhile."""
+
+    def older(region: RegionBacklog) -> RegionBacklog:
+        if region.oldest_backlog_seconds is None:
+            return region
+        return replace(region, oldest_backlog_seconds=region.oldest_backlog_seconds + seconds)
+
+    snapshot = status.snapshot_age_seconds
+    return replace(
+        status,
+        regions=tuple(older(region) for region in status.regions),
+        snapshot_age_seconds=None if snapshot is None else snapshot + seconds,
+    )

@@ -1,1 +1,1 @@
-"""Pure encoding of everything that stands in a MemWAL table's storage. No I/O happens here."""
+"""Pure encoders and decoders of everything stored in a MemWAL table. No I/O happens here."""

@@ -15,8 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from memwal.errors import CorruptDataError
-from memwal.format import _rows
-from memwal.format._rows import Fixed, Piece
+from memwal.format import keys
+from memwal.format.keys import Fixed, Piece
 
 FILTER_BYTES = 32_768
 
@@ -61,7 +61,7 @@ def build_bloom_filter(key_columns: Sequence[pa.Array | pa.ChunkedArray]) -> byt
         When there is no column, or the lengths differ.
     """
     bits = np.zeros(FILTER_BYTES * 8, np.bool_)
-    for columns in _rows.slices(key_columns):
+    for columns in keys.slices(key_columns):
         for positions in _bit_positions(_hash_keys(columns)):
             bits[positions] = True
     return np.packbits(bits, bitorder="little").tobytes()
@@ -123,7 +123,7 @@ class BloomFilter:
             When there is no column, or the lengths differ.
         """
         found = []
-        for columns in _rows.slices(key_columns):
+        for columns in keys.slices(key_columns):
             hit = np.ones(len(columns[0]), np.bool_)
             for positions in _bit_positions(_hash_keys(columns)):
                 hit &= self.bits[positions]
@@ -145,42 +145,42 @@ def _bit_positions(hashes: Hashes) -> list[npt.NDArray[np.int64]]:
 
 def _hash_keys(columns: Sequence[pa.Array]) -> Hashes:
     pieces = [piece for column in columns for piece in _pieces(column)]
-    lengths = _rows.row_lengths(pieces)
+    lengths = keys.row_lengths(pieces)
     # SipHash reads 8 bytes at a time; the last word holds what is left, and the length on top.
     words = lengths // 8 + 1
     ends = np.cumsum(words)
     starts = ends - words
     data = np.zeros(int(ends[-1]) * 8, np.uint8)
-    _rows.write_rows(pieces, out=data, starts=starts * 8)
+    keys.write_rows(pieces, out=data, starts=starts * 8)
     data[ends * 8 - 1] = lengths.astype(np.uint8)
     return _siphash(data.view("<u8"), starts=starts, words=words)
 
 
 def _pieces(column: pa.Array) -> list[Piece]:
-    valid = _rows.validity(column)
+    valid = keys.validity(column)
     flags = np.zeros(len(column), np.uint8) if valid is None else (~valid).astype(np.uint8)
     return [Fixed(flags[:, np.newaxis]), *_value_pieces(column, valid)]
 
 
-def _value_pieces(column: pa.Array, valid: _rows.Mask | None) -> list[Piece]:
+def _value_pieces(column: pa.Array, valid: keys.Mask | None) -> list[Piece]:
     if column.type in (pa.int32(), pa.int64()):
-        return [Fixed(_little_endian(_rows.integers(column)), valid)]
+        return [Fixed(_little_endian(keys.integers(column)), valid)]
     if column.type == pa.string():
         end = np.full((len(column), 1), 0xFF, np.uint8)
-        return [_rows.byte_runs(column), Fixed(end, valid)]
+        return [keys.byte_runs(column), Fixed(end, valid)]
     if column.type == pa.binary():
-        runs = _rows.byte_runs(column)
+        runs = keys.byte_runs(column)
         return [Fixed(_little_endian(runs.counts), valid), runs]
     # Lance hashes no more than the null flag of any other type.
     return []
 
 
-def _little_endian(values: npt.NDArray[np.integer]) -> _rows.Bytes:
+def _little_endian(values: npt.NDArray[np.integer]) -> keys.Bytes:
     width = values.dtype.itemsize
     return values.astype(f"<i{width}").view(np.uint8).reshape(-1, width)
 
 
-def _siphash(data: Hashes, *, starts: _rows.Counts, words: _rows.Counts) -> Hashes:
+def _siphash(data: Hashes, *, starts: keys.Counts, words: keys.Counts) -> Hashes:
     """Return SipHash-1-3 with the key (0, 0) of every row's words.
 
     The rows that have most words come first, so that those still going are always a prefix.

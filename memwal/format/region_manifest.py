@@ -7,13 +7,8 @@ from enum import IntEnum
 from uuid import UUID
 
 from memwal.errors import InvalidInputError
-from memwal.format._messages import (
-    check_counters,
-    parse_message,
-    parse_uuid,
-    rewrite_entries,
-)
 from memwal.format._proto import memwal_pb2
+from memwal.format.memwal_index import check_counters, parse_message, parse_uuid, rewrite_entries
 
 _COUNTERS = ("version", "writer_epoch", "replay_after", "wal_last_seen", "current_generation")
 _SIZES = ("memory_bytes", "rows", "key_bytes")

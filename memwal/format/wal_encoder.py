@@ -9,8 +9,7 @@ import pyarrow as pa
 import xxhash
 
 from memwal.errors import InvalidInputError
-from memwal.format.applied_steps import AppliedSteps, encode_applied
-from memwal.format.names import LARGEST
+from memwal.format.paths import LARGEST
 from memwal.format.wal_layout import (
     ALIGNED,
     APPLIED,
@@ -23,6 +22,8 @@ from memwal.format.wal_layout import (
     PREFIX,
     SENTINEL,
     WRITER_ID,
+    AppliedSteps,
+    encode_applied,
     has_dictionaries,
     has_wide_values,
 )

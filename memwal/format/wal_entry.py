@@ -12,9 +12,7 @@ import pyarrow as pa
 import xxhash
 
 from memwal.errors import CorruptDataError
-from memwal.format.applied_steps import AppliedSteps, decode_applied
-from memwal.format.names import LARGEST
-from memwal.format.wal_claims import check_claims
+from memwal.format.paths import LARGEST
 from memwal.format.wal_encoder import encode_entry, encode_sentinel
 from memwal.format.wal_layout import (
     ALIGNED,
@@ -29,9 +27,12 @@ from memwal.format.wal_layout import (
     PREFIX,
     SENTINEL,
     WRITER_ID,
+    AppliedSteps,
     children_of,
+    decode_applied,
     has_wide_values,
 )
+from memwal.format.wal_limits import check_claims
 
 __all__ = ["TornEntryError", "WalEntry", "decode_entry", "encode_entry", "encode_sentinel"]
 

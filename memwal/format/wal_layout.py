@@ -1,17 +1,27 @@
-"""How one entry of a region's WAL is laid out: an Arrow IPC stream (spec: WAL Entry Format).
+"""Layout of a WAL entry: an Arrow IPC stream and its metadata (spec: WAL Entry Format).
 
 The epoch and the generation stand in the schema's metadata, as Lance writes them. Beside them
-memwal writes who wrote the entry, so that an ambiguous answer of the store can be settled by
-reading the entry back; a checksum of every byte of the entry except the checksum's own digits, so
-that a torn or changed entry is never taken for a whole one; and in an entry that is a step, which
-steps the region has (:mod:`memwal.format.applied_steps`). Lance ignores all three.
+memwal writes three things, which Lance ignores:
+
+* the writer of the entry, so that an ambiguous answer of the store can be settled by reading the
+  entry back;
+* a checksum of every byte of the entry except the checksum's own digits, so that a torn or changed
+  entry is never taken for a whole one;
+* in an entry that is a step of a source, which steps the region has applied.
+
+Applied steps are text, in the metadata of log entries and in the books that outlive them. The text
+is JSON: an object from the name of each source to the version of its newest step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
+
+from memwal.errors import CorruptDataError
+from memwal.util.safe_json import read_json
 
 EPOCH = b"writer_epoch"
 GENERATION = b"generation"
@@ -63,3 +73,52 @@ def children_of(data_type: pa.DataType) -> list[pa.Field]:
 
 def _storage(data_type: pa.DataType) -> pa.DataType:
     return data_type.storage_type if isinstance(data_type, pa.BaseExtensionType) else data_type
+
+
+AppliedSteps = Mapping[str, int]
+"""Version of the newest step that was applied, by source."""
+
+
+def encode_applied(applied: AppliedSteps) -> bytes:
+    """Return the text of what was applied."""
+    return json.dumps(dict(applied), sort_keys=True, separators=(",", ":")).encode()
+
+
+def decode_applied(data: bytes, *, name: str) -> dict[str, int]:
+    """Read what :func:`encode_applied` wrote.
+
+    Parameters
+    ----------
+    data : bytes
+    name : str
+        Of the object it stands in, for the error.
+
+    Raises
+    ------
+    CorruptDataError
+        It is no such text.
+    """
+    try:
+        found = read_json(data)
+    except ValueError as error:
+        raise _unreadable(name, str(error)) from error
+    if not isinstance(found, dict):
+        raise _unreadable(name, "it is no object")
+    for source, version in found.items():
+        if type(version) is not int or not 0 <= version <= MAX_U64:
+            raise _unreadable(name, f"the version of {source!r} is {version!r}")
+    return found
+
+
+def newest_steps(one: AppliedSteps, other: AppliedSteps) -> dict[str, int]:
+    """The newest step of each source, of two accounts of one region."""
+    found = dict(one)
+    for source, version in other.items():
+        found[source] = max(version, found.get(source, version))
+    return found
+
+
+def _unreadable(name: str, reason: str) -> CorruptDataError:
+    return CorruptDataError(
+        f"{name} does not tell which steps were applied: {reason}; keep the object and look at it"
+    )

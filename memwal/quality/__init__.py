@@ -1,1 +1,1 @@
-"""Expectations about the rows of a table: what enters it, and what is in it."""
+"""Data quality: expectations, the gate of merges, quarantine, and reports."""

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from memwal.errors import InvalidInputError
-from memwal.quality.expectation import Expectation
-from memwal.quality.great_expectations import check_with_gx, new_context
+from memwal.quality.evaluate import check_with_gx, new_context
+from memwal.quality.expectations import Expectation
 
 _SITE = "quality"
 

@@ -17,13 +17,13 @@ import numpy as np
 import pyarrow as pa
 
 from memwal.errors import InvalidInputError
+from memwal.quality.checks import Mask
 from memwal.quality.evaluate import Finding, evaluate
-from memwal.quality.expectation import Expectation, Severity
-from memwal.quality.kinds import Kind
+from memwal.quality.expectations import Expectation, Severity
+from memwal.quality.registry import Kind
 from memwal.quality.report import QualityReport, tally
 from memwal.quality.rules import Mode, QualityRules
-from memwal.quality.vectors import Mask
-from memwal.region.newest import newest_rows
+from memwal.region.rows import newest_rows
 
 Positions = np.ndarray[Any, np.dtype[np.int64]]
 

@@ -10,12 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from memwal.base_table.snapshot import lance_errors, open_base
 from memwal.errors import InvalidInputError
-from memwal.quality.columns import one_array, present
-from memwal.quality.expectation import Expectation, Severity
-from memwal.quality.vectors import is_vector
+from memwal.quality.checks import is_vector, one_array, present
+from memwal.quality.expectations import Expectation, Severity
 from memwal.storage.location import TableLocation
-from memwal.table_index.base_table import lance_errors, open_base
 
 DEFAULT_SAMPLE_ROWS = 100_000
 _FEW_VALUES = 20

@@ -16,6 +16,14 @@ import lance
 import numpy as np
 import pyarrow as pa
 
+from memwal.base_table.commit import commit_durably, create_durably, is_conflict
+from memwal.base_table.snapshot import (
+    BaseTable,
+    describe_base,
+    open_base,
+    open_dataset,
+    translate_lance_error,
+)
 from memwal.errors import (
     ConflictError,
     CorruptDataError,
@@ -23,20 +31,11 @@ from memwal.errors import (
     ObjectNotFoundError,
     TableSetupError,
 )
-from memwal.format.names import parse_generation_name
-from memwal.quality.expectation import Expectation, suite_digest
+from memwal.format.paths import parse_generation_name
+from memwal.quality.expectations import Expectation, suite_digest
 from memwal.quality.gate import Quarantined
 from memwal.quality.rules import quarantine_beside
 from memwal.storage.location import TableLocation
-from memwal.table_index.base_table import (
-    BaseTable,
-    describe_base,
-    open_base,
-    open_dataset,
-    translate_lance_error,
-)
-from memwal.table_index.commit_conflicts import is_conflict
-from memwal.table_index.strict_commit import commit_durably, create_durably
 
 PREFIX = "quarantine_"
 FOLDER = f"{PREFIX}folder"

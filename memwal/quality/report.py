@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from memwal.format.python_rows import python_rows
+from memwal.format.values import python_rows
 from memwal.quality.evaluate import Finding
-from memwal.quality.expectation import Expectation
+from memwal.quality.expectations import Expectation
 
 MOST_EXAMPLES = 5
 """So many keys of failing rows are kept of each expectation."""

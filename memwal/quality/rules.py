@@ -1,4 +1,4 @@
-"""What a table's policy says about the quality of its rows."""
+"""Quality rules of a table's policy, and a YAML reader that admits plain values only."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
 
-from memwal.durations import MOST_SECONDS
 from memwal.errors import InvalidInputError
-from memwal.given_data import read_json
-from memwal.quality.expectation import Expectation, read_suite
+from memwal.quality.expectations import Expectation, read_suite
 from memwal.storage.uris import parse_uri
+from memwal.util.clock import MOST_SECONDS
+from memwal.util.optional_deps import needs
+from memwal.util.safe_json import check_data, read_json
 
 
 class Mode(StrEnum):
@@ -156,3 +157,40 @@ def read_rules(text: str) -> QualityRules:
         if isinstance(error, InvalidInputError):
             raise
         raise InvalidInputError(f"the quality rules are not JSON: {error}") from error
+
+
+def read_yaml(text: str) -> Any:
+    """What a YAML text says. Each value stands where it is: there are no names for them.
+
+    A few lines of names that stand for one another would be more than fits into memory, already
+    while they are read.
+
+    Raises
+    ------
+    ValueError
+        It is no YAML, or has tags, names of values, or what :func:`check_data` refuses.
+    MissingExtraError
+        PyYAML is not installed.
+    """
+    with needs("quality"):
+        import yaml
+
+    class Plain(yaml.SafeLoader):
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            if self.check_event(yaml.AliasEvent):
+                raise ValueError("names of values (*name) are not known here; write the value out")
+            return super().compose_node(parent, index)
+
+    try:
+        loader = Plain(text)
+        try:
+            found = loader.get_single_data()
+        finally:
+            loader.dispose()
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except Exception as error:
+        # Its constructors trust what they are given, and raise whatever comes of it.
+        raise ValueError(str(error) or type(error).__name__) from error
+    check_data(found)
+    return found

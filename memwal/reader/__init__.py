@@ -1,1 +1,1 @@
-"""Readers: which generations a read needs, and the newest row of every key among them."""
+"""Readers: snapshot of a table, merging scan, point lookup, and explain."""

@@ -1,9 +1,12 @@
-"""Where in the base table given keys are."""
+"""Rows of the base table by key, and the rows that newer sources replaced."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import hashlib
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,12 +14,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from memwal.base_table.snapshot import BaseTable
 from memwal.errors import InvalidInputError
 from memwal.reader.base_indexes import covered_fragments, find_index
-from memwal.reader.batches import ROW_ID, gathered
-from memwal.reader.row_set import RowIds
-from memwal.region.newest import key_column
-from memwal.table_index.base_table import BaseTable
+from memwal.reader.cache.keys import version_key
+from memwal.reader.cache.lru import Recent
+from memwal.reader.latest import read_keys
+from memwal.reader.row_set import ROW_ID, RowIds, gathered
+from memwal.reader.sources.collect import ReadSources
+from memwal.reader.sources.generation import GenerationSource
+from memwal.region.rows import key_column
 
 if TYPE_CHECKING:
     import lance
@@ -40,7 +47,7 @@ def rows_of_keys(base: BaseTable, keys: pa.Array) -> tuple[RowIds, Positions]:
     Parameters
     ----------
     keys : pyarrow.Array
-        Distinct keys as :func:`memwal.region.newest.key_column` gives them.
+        Distinct keys as :func:`memwal.region.rows.key_column` gives them.
 
     Returns
     -------
@@ -150,3 +157,134 @@ def _literals(column: pa.ChunkedArray) -> list[str]:
     if pt.is_binary(kind) or pt.is_large_binary(kind):
         return ["X'" + value.hex() + "'" for value in column.to_pylist()]
     raise InvalidInputError(f"a key of type {kind} cannot be looked up")
+
+
+_CACHE_BYTES = 128 << 20
+_VERSIONS = 4
+# So many keys of MemTables are remembered, or twice as many as there are, before all are forgotten.
+_MOST_KEYS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReplacedRows:
+    """Rows of the base table that do not count.
+
+    Attributes
+    ----------
+    rows : numpy.ndarray of uint64
+        Their row ids, ascending.
+    digest : bytes
+        The same for the same rows.
+    """
+
+    rows: RowIds
+    digest: bytes
+
+    @classmethod
+    def of(cls, parts: Sequence[RowIds]) -> ReplacedRows:
+        """The rows of several arrays."""
+        rows = np.unique(np.concatenate([np.empty(0, np.uint64), *parts]))
+        return cls(rows, hashlib.blake2b(rows.tobytes()).digest())
+
+
+def replaced_rows(sources: ReadSources) -> ReplacedRows:
+    """Rows of the base table whose keys a generation has.
+
+    They are found by the base table's index on its key, or by one pass over the key column, for all
+    generations that were not seen with this version of it before, and for keys of MemTables that
+    were not.
+    """
+    flushed = [source.identity for source in sources.generations if source.identity is not None]
+    if len(flushed) == len(sources.generations):
+        key = (version_key(sources.base), *flushed)
+        return _together.get(key, lambda: ReplacedRows.of(_parts(sources)))
+    return ReplacedRows.of(_parts(sources))
+
+
+def _parts(sources: ReadSources) -> list[RowIds]:
+    base = sources.base
+    if not base.dataset.fragment_ids():
+        return []
+    found, missing, unflushed = [], [], []
+    for source in sources.generations:
+        if source.identity is None:
+            unflushed.append(read_keys(source, base.primary_key).keys)
+            continue
+        known = _known.peek(_key(base, source))
+        if known is None:
+            missing.append(source)
+        else:
+            found.append(known)
+    if missing:
+        found += _find(base, missing)
+    if unflushed:
+        found.append(_of_memtables(base, pc.unique(pa.concat_arrays(unflushed))))
+    return found
+
+
+def _key(base: BaseTable, source: GenerationSource) -> tuple[Hashable, ...]:
+    return version_key(base), source.identity
+
+
+def _find(base: BaseTable, sources: Sequence[GenerationSource]) -> list[RowIds]:
+    keys = [read_keys(source, base.primary_key).keys for source in sources]
+    every = pc.unique(pa.concat_arrays(keys))
+    rows, positions = rows_of_keys(base, every)
+    found = []
+    for source, own in zip(sources, keys, strict=True):
+        mine = rows[pc.is_in(every, value_set=own).to_numpy(zero_copy_only=False)[positions]]
+        found.append(_known.get(_key(base, source), partial(_same, mine)))
+    return found
+
+
+def _same(rows: RowIds) -> RowIds:
+    return rows
+
+
+def _of_memtables(base: BaseTable, keys: pa.Array) -> RowIds:
+    """Rows of keys that MemTables have; only those that were not looked up before are now."""
+    lookups = _lookups.get(version_key(base), partial(_Lookups, keys.type))
+    done = lookups.done
+    if len(done.keys) > max(_MOST_KEYS, 2 * len(keys)):
+        done = _Done.none(keys.type)
+    fresh = keys
+    if len(done.keys):
+        fresh = keys.filter(pc.invert(pc.is_in(keys, value_set=done.keys)))
+    if len(fresh):
+        rows, positions = rows_of_keys(base, fresh)
+        done = _Done(
+            pa.concat_arrays([done.keys, fresh]),
+            np.concatenate([done.rows, rows]),
+            np.concatenate([done.positions, positions + len(done.keys)]),
+        )
+        # Of two that do this at once one is forgotten, and looks its keys up again.
+        lookups.done = done
+    wanted = pc.is_in(done.keys, value_set=keys).to_numpy(zero_copy_only=False)
+    found: RowIds = done.rows[wanted[done.positions]]
+    return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Done:
+    """Keys that were looked up in the base table, and the rows there: ``positions`` of the keys."""
+
+    keys: pa.Array
+    rows: RowIds
+    positions: np.ndarray[Any, np.dtype[np.int64]]
+
+    @classmethod
+    def none(cls, key_type: pa.DataType) -> _Done:
+        """Nothing was looked up."""
+        return cls(pa.array([], key_type), np.empty(0, np.uint64), np.empty(0, np.int64))
+
+
+class _Lookups:
+    """What was looked up in one version of a base table."""
+
+    def __init__(self, key_type: pa.DataType) -> None:
+        self.done = _Done.none(key_type)
+
+
+_together: Recent[ReplacedRows] = Recent(_CACHE_BYTES, lambda found: found.rows.nbytes)
+_known: Recent[RowIds] = Recent(_CACHE_BYTES, lambda rows: rows.nbytes)
+_lookups: Recent[_Lookups] = Recent(_VERSIONS)

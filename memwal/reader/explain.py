@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
-from memwal.reader.pruning import PrunedRegion
-from memwal.reader.sources import ReadSources
+from memwal.reader.sources.collect import ReadSources
+from memwal.reader.sources.pruning import PrunedRegion
 
 
 @dataclass(frozen=True, slots=True)

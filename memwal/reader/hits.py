@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from memwal.reader.memtable_filter import passing_rows
-from memwal.reader.parallel import run_all
+from memwal.reader.merged_scan import passing_rows
 from memwal.reader.row_set import RowIds, encode_row_set
-from memwal.reader.sources import ReadSources
+from memwal.reader.sources.collect import ReadSources
+from memwal.util.concurrency import run_all
 
 BASE = -1
 """Number of the base table among the sources; generations count from 0."""

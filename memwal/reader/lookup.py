@@ -1,4 +1,7 @@
-"""Point lookup: the newest row of each of many keys."""
+"""Point lookup: the newest row of each of many keys (spec: Point Lookup).
+
+A key goes only to the regions that it can belong to, as far as the key tells.
+"""
 
 from __future__ import annotations
 
@@ -14,28 +17,68 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from memwal.base_table.snapshot import BaseTable, lance_errors
 from memwal.errors import CorruptDataError
-from memwal.format.names import TOMBSTONE
+from memwal.format.paths import TOMBSTONE
+from memwal.format.region_manifest import RegionManifest
 from memwal.reader.base_rows import key_predicate, rows_of_keys
-from memwal.reader.batches import read_rows
-from memwal.reader.generations import GenerationSource
-from memwal.reader.key_pages import key_positions, might_hold
-from memwal.reader.key_regions import regions_of_keys
-from memwal.reader.merged_rows import project
-from memwal.reader.newest import find_newest
-from memwal.reader.parallel import run_all
-from memwal.reader.row_set import RowIds
+from memwal.reader.key_index import key_positions, might_hold
+from memwal.reader.latest import find_newest
+from memwal.reader.merged_scan import project
+from memwal.reader.row_set import RowIds, read_rows
 from memwal.reader.scan import output_schema
-from memwal.reader.sources import ReadSources
-from memwal.region.newest import key_column, newest_rows
-from memwal.table_index.base_table import BaseTable, lance_errors
+from memwal.reader.sources.collect import ReadSources
+from memwal.reader.sources.generation import GenerationSource
+from memwal.reader.sources.key_routing import is_told_by_key, spec_of
+from memwal.region.router import Router
+from memwal.region.rows import key_column, newest_rows
+from memwal.region.spec import RegionSpec
+from memwal.util.concurrency import run_all
 
 if TYPE_CHECKING:
     import lance
 
-logger = logging.getLogger(__name__)
+_NUMBER = "key"
 
 Positions = npt.NDArray[np.int64]
+
+
+def regions_of_keys(sources: ReadSources, keys: pa.Table) -> dict[UUID, Positions]:
+    """Positions of the keys that can be in each region; a region that is absent may have any.
+
+    A region is known by its values and not by its id, which another client may have chosen.
+    """
+    found: dict[UUID, Positions] = {}
+    by_spec: dict[int, list[RegionManifest]] = {}
+    for manifest in sources.manifests.values():
+        by_spec.setdefault(manifest.spec_id, []).append(manifest)
+    for spec_id, manifests in by_spec.items():
+        spec = spec_of(sources.base, spec_id)
+        if spec is None or not is_told_by_key(spec, sources.base):
+            continue
+        places = _by_values(spec, sources.base, keys)
+        names = {field.field_id for field in spec.fields}
+        for manifest in manifests:
+            values = frozenset(manifest.region_fields)
+            if {name for name, _ in values} != names:
+                # A null, or a region that another client made without values.
+                continue
+            found[manifest.region_id] = places.get(values, np.empty(0, np.int64))
+    return found
+
+
+def _by_values(
+    spec: RegionSpec, base: BaseTable, keys: pa.Table
+) -> dict[frozenset[tuple[str, bytes]], Positions]:
+    numbered = keys.append_column(_NUMBER, pa.array(np.arange(keys.num_rows)))
+    return {
+        frozenset(assignment.field_values): rows.column(rows.num_columns - 1).to_numpy()
+        for assignment, rows in Router(spec, base.schema).route(numbered)
+    }
+
+
+logger = logging.getLogger(__name__)
+
 
 # More keys than this are not put into one predicate.
 _MAX_PREDICATE_KEYS = 5_000
@@ -56,8 +99,8 @@ def look_up(
     Parameters
     ----------
     sources : ReadSources
-        See :func:`memwal.reader.sources.collect_sources`. It is to be collected, and this to be
-        run, again when it raises ObjectNotFoundError.
+        See :func:`memwal.reader.sources.collect.collect_sources`. It is to be collected, and this
+        to be run, again when it raises ObjectNotFoundError.
     keys : pyarrow.Table
         The key columns, in the table's types and without nulls.
     columns : sequence of str, optional

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from memwal.base_table.snapshot import translate_lance_error
 from memwal.errors import CorruptDataError, InvalidInputError
-from memwal.table_index.base_table import translate_lance_error
 
 MOST_OPERATORS: Final = 200
 """The most operators of which each takes what the one before gave.

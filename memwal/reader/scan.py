@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from memwal.base_table.snapshot import BaseTable, lance_errors
 from memwal.errors import ConflictError, InvalidInputError
 from memwal.reader.explain import ReadPlan, plan_of
-from memwal.reader.merged_rows import GENERATION, MergedRows, with_extra
-from memwal.reader.newest import ROW_ADDRESS, NewestRows, find_newest, keys_of
+from memwal.reader.latest import ROW_ADDRESS, NewestRows, find_newest, keys_of
+from memwal.reader.merged_scan import GENERATION, MergedRows, with_extra
 from memwal.reader.predicate import understood, whole_predicate
-from memwal.reader.retry import while_collected
-from memwal.reader.sources import ReadSources
-from memwal.table_index.base_table import BaseTable, lance_errors
+from memwal.reader.sources.collect import ReadSources, while_collected
 
 if TYPE_CHECKING:
     import pandas as pd

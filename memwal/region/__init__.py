@@ -1,1 +1,1 @@
-"""What a region is: its manifest, its spec and ids, the routing of rows, and its discovery."""
+"""Regions: manifest, spec, ids, routing of rows, and discovery."""

@@ -17,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from memwal.errors import InvalidInputError
-from memwal.region.murmur3 import Words, canonical_bits, hash_32, hash_64, hash_bytes, hash_one
+from memwal.region.hashing import Words, canonical_bits, hash_32, hash_64, hash_bytes, hash_one
 
 _Hasher: TypeAlias = Callable[[pa.Array], Words]
 

@@ -1,12 +1,24 @@
-"""Versions of one region's manifest (spec: Region Manifest Versioning)."""
+"""Versioned manifest of a region, and discovery of regions (spec: Region Manifest Versioning).
+
+Versions are trimmed from the front, so those from the newest one backwards have no gap. A version
+that stands before a gap was written by a process that slept through a trim, and tells nothing.
+Generation numbers only grow from one version to the next, so the version in which a generation was
+flushed is found by bisection.
+
+Which version this process last saw of a region is remembered only as the place where the next
+search begins. It is never trusted.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Container
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from typing import NamedTuple
 from uuid import UUID
 
 from memwal.errors import (
@@ -17,17 +29,19 @@ from memwal.errors import (
     ObjectNotFoundError,
     UnsupportedStoreError,
 )
-from memwal.format.names import (
+from memwal.format.paths import (
     LARGEST,
+    MEM_WAL_DIR,
     manifest_dir,
     manifest_key,
     parse_manifest_name,
+    parse_region_name,
     version_hint_key,
 )
 from memwal.format.region_manifest import RegionManifest
-from memwal.given_data import read_json
-from memwal.storage.base import ObjectInfo, ObjectStore
-from memwal.storage.settled import create_settled
+from memwal.storage.object_store import ObjectInfo, ObjectStore, create_settled
+from memwal.util.clock import boot_seconds
+from memwal.util.safe_json import read_json
 
 logger = logging.getLogger(__name__)
 
@@ -290,3 +304,101 @@ def _version_in(hint: bytes | None) -> int | None:
     except (ValueError, KeyError, TypeError):
         return None
     return version if isinstance(version, int) and 0 < version <= LARGEST else None
+
+
+def unbroken(stored: Container[int], newest: int) -> range:
+    """The versions from the newest one backwards, up to the first gap; oldest first."""
+    first = newest
+    while first - 1 in stored:
+        first -= 1
+    return range(first, newest + 1)
+
+
+def newest_before(
+    read: Callable[[int], RegionManifest], versions: range, generation: int
+) -> RegionManifest | None:
+    """The newest of some versions by which a generation was not flushed yet; None if all have it.
+
+    Parameters
+    ----------
+    read : callable
+        Gives a version.
+    versions : range
+        Without a gap; at least one.
+    """
+    if read(versions[-1]).current_generation <= generation:
+        return read(versions[-1])
+    found = bisect_right(versions[:-1], generation, key=lambda v: read(v).current_generation)
+    return read(versions[found - 1]) if found else None
+
+
+_PARALLEL_LOCAL_READS = 16
+_PARALLEL_READS = 64
+_KNOWN_REGIONS = 100_000
+
+_RECENT_SECONDS = 120.0
+"""Shorter than any collector's grace should be."""
+
+
+class _Met(NamedTuple):
+    """A version of a region's manifest, and when it was the newest."""
+
+    version: int
+    at: float
+
+
+# What this process met last of each region's manifest, by the table's address. Never trusted, only
+# where to look first; when there are too many, all are forgotten.
+_met: dict[tuple[str, UUID], _Met] = {}
+
+
+def discover_regions(store: ObjectStore) -> list[UUID]:
+    """Ids of the regions that have a folder, in the order of their ids: one listing."""
+    found = (parse_region_name(name) for name in store.list_folders(MEM_WAL_DIR))
+    return sorted(region_id for region_id in found if region_id is not None)
+
+
+def parallel_reads(store: ObjectStore) -> int:
+    """How many regions are read at once: objects are waited for, files of this machine are not."""
+    return _PARALLEL_LOCAL_READS if store.is_local else _PARALLEL_READS
+
+
+def read_manifests(
+    store: ObjectStore,
+    regions: Collection[UUID] | None = None,
+) -> dict[UUID, RegionManifest]:
+    """Newest manifest of each region, read side by side.
+
+    Two requests are enough for one that this process met in the last two minutes, and that is
+    still the newest; others take three.
+
+    Parameters
+    ----------
+    regions : collection of UUID, optional
+        Regions to read; by default all that have a folder. One without a manifest (a claim that
+        died before its first write) is left out.
+    """
+    wanted = list(discover_regions(store) if regions is None else regions)
+    if not wanted:
+        return {}
+
+    now = boot_seconds()
+
+    def read(region: UUID) -> RegionManifest | None:
+        met = _met.get((store.uri, region))
+        recent = met.version if met is not None and now - met.at < _RECENT_SECONDS else None
+        return RegionManifestStore(store, region).read_latest(recent=recent)
+
+    with ThreadPoolExecutor(min(parallel_reads(store), len(wanted))) as pool:
+        manifests = list(pool.map(read, wanted))
+    found = {
+        region: manifest
+        for region, manifest in zip(wanted, manifests, strict=True)
+        if manifest is not None
+    }
+    if len(_met) + len(found) > _KNOWN_REGIONS:
+        _met.clear()
+    _met.update(
+        ((store.uri, region), _Met(manifest.version, now)) for region, manifest in found.items()
+    )
+    return found

@@ -11,10 +11,9 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from memwal.errors import InvalidInputError, TableSetupError
-from memwal.format.index_details import StoredRegionSpec
-from memwal.region.expressions import Expression
-from memwal.region.fields import RegionField
-from memwal.region.stored_fields import PENDING, field_from_stored, is_pending
+from memwal.format.memwal_index import StoredRegionSpec
+from memwal.region.spec_fields import PENDING, RegionField, field_from_stored, is_pending
+from memwal.region.sql_transform import Expression
 from memwal.region.transforms import (
     MAX_BUCKETS,
     Bucket,
@@ -212,7 +211,7 @@ class RegionSpec:
         ----------
         sql : str
             Over ``col0``, ``col1``, ..., for example ``lower(left(col0, 2))``. Its functions are
-            those of :data:`memwal.region.expression_text.FUNCTIONS`.
+            those of :data:`memwal.expressions.region_sql.FUNCTIONS`.
         columns : sequence of str
             What ``col0``, ``col1``, ... are.
         result_type : pyarrow.DataType

@@ -18,10 +18,10 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from memwal.errors import InvalidInputError
+from memwal.expressions.date_parts import PART_TYPES, DatePart, date_part, has_date_parts
 from memwal.region.bucketing import BUCKETABLE_TYPES, bucket, is_bucketable
-from memwal.region.column_hash import HASHABLE_TYPES, is_hashable, murmur3_multi
-from memwal.region.date_parts import PART_TYPES, DatePart, date_part, has_date_parts
-from memwal.region.region_values import VALUE_TYPES, type_name
+from memwal.region.hashing import HASHABLE_TYPES, is_hashable, murmur3_multi
+from memwal.region.values import VALUE_TYPES, type_name
 
 MAX_BUCKETS: Final = 1024
 """The most buckets Lance sets a table up with."""
@@ -90,7 +90,7 @@ class Identity(Transform):
 
 @dataclass(frozen=True, slots=True)
 class CalendarPart(Transform):
-    """``date_part(part, col0)``: see :mod:`memwal.region.date_parts`."""
+    """``date_part(part, col0)``: see :mod:`memwal.expressions.date_parts`."""
 
     part: DatePart
     source_types = PART_TYPES

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from memwal.extras import needs
+from memwal.util.optional_deps import needs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,7 +69,7 @@ def release(uri: str, *, storage_options: Mapping[str, str] | None = None) -> in
     StoreAccessError, StoreUnavailableError
         As for any write.
     """
-    from memwal.spark import protection
+    from memwal.spark import read_tags
     from memwal.storage.location import TableLocation
 
-    return protection.release(TableLocation(uri, storage_options or {}))
+    return read_tags.release(TableLocation(uri, storage_options or {}))

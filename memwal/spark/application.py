@@ -1,25 +1,30 @@
-"""What the Spark applications of the maintenance jobs have in common.
+"""Shared parts of the Spark applications that run maintenance jobs.
 
-Each is started by ``spark-submit``, or by ``python`` for a local session, with the interpreter
-that memwal is installed in. It prints the result of its job as one line of JSON.
+Each application is started by ``spark-submit``, or by ``python`` for a local session, with the
+interpreter that memwal is installed in. It prints the result of its job as one line of JSON.
 
 Exit codes
 ----------
 0
-    The job ran. What it had to leave out stands under ``problems`` in its result; whoever runs
-    the job decides what to make of that.
+    The job ran. What it had to leave out stands under ``problems`` in its result; the caller
+    decides how to treat that.
 1
-    It failed, or what it checked is not in order; a line on stderr that starts with ``error:``
-    tells why, and what to do. Running it again is safe.
+    The job failed, or a check found errors; a line on stderr that starts with ``error:`` tells why,
+    and what to do. Running it again is safe.
 2
     The command line, the storage options or the table's address are wrong; nothing was done.
 130, 143
-    It was told to end (SIGINT, SIGTERM), and took its Spark tasks with it. Running it again is
-    safe.
+    A shutdown was requested (SIGINT, SIGTERM), and the Spark tasks ended with the application.
+    Running it again is safe.
 
-``spark-submit`` hands on what the driver writes, to either stream, as its own stdout; the result
-is the last line. Whoever needs it for certain takes it from ``--result``, which is written whole
-or not at all: a file, or an object where the driver runs on another machine.
+``spark-submit`` passes on what the driver writes, to either stream, as its own stdout; the result
+is the last line. A caller that must not miss the result takes it from ``--result``, which is
+written whole or not at all: a file, or an object where the driver runs on another machine.
+
+``python -m memwal.spark.application`` prints the folder of the applications, in the installed
+package or in the checkout, for a shell that calls ``spark-submit`` itself::
+
+    spark-submit $(python -m memwal.spark.application)/merge.py --table ...
 """
 
 from __future__ import annotations
@@ -38,20 +43,21 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 from uuid import UUID
 
-from memwal.durations import duration
 from memwal.errors import InvalidInputError, MemWalError
-from memwal.maintenance.results import TaskRunner
+from memwal.jobs.job import TaskRunner
+from memwal.jobs.merge.job import DEFAULT_COMMIT_BYTES
+from memwal.quality.rules import read_rules
 from memwal.spark.result_store import check_target, write_result
-from memwal.spark.runner import spark_reason, spark_runner
+from memwal.spark.runner import application_span, carrying, spark_reason, spark_runner
 from memwal.spark.session import APPLICATION_LINE, is_submitted, spark_session
+from memwal.storage.credentials import read_options_file
 from memwal.storage.location import TableLocation
-from memwal.storage.options_file import read_options_file
 from memwal.table import Table
 from memwal.table import open as open_table
-from memwal.telemetry.tracing import application_span, carrying
+from memwal.util.clock import duration
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -297,3 +303,58 @@ def _on_end(handler: Callable[[int, FrameType | None], NoReturn] | signal.Handle
 def _fail(reason: object, code: int) -> int:
     sys.stderr.write(f"error: {' '.join(str(reason).split())}\n")
     return code
+
+
+# Every task commits to the same table, and commits wait for one another.
+MOST_TASKS: Final = 8
+
+
+def add_merge_options(parser: ArgumentParser) -> None:
+    """Add what bounds a merge, and what its rows are held against."""
+    parser.add_argument(
+        "--commit-bytes",
+        type=positive_int,
+        default=DEFAULT_COMMIT_BYTES,
+        metavar="N",
+        help="bytes in memory that go into one commit, which bounds a worker's memory "
+        "(default: %(default)s)",
+    )
+    parser.add_argument(
+        "--quality",
+        metavar="JSON",
+        help="rules of quality as a policy has them, or @FILE with them (default: all rows enter)",
+    )
+    parser.add_argument(
+        "--max-tasks",
+        type=positive_int,
+        metavar="N",
+        help="tasks that the regions are divided into at most "
+        f"(default: what runs at once, up to {MOST_TASKS})",
+    )
+
+
+def merge_arguments(application: Application) -> dict[str, Any]:
+    """What these options mean for ``Table.merge`` and ``Table.checkpoint``."""
+    options = application.options
+    return {
+        "commit_bytes": options.commit_bytes,
+        "quality": read_rules(options.quality) if options.quality else None,
+        "max_tasks": options.max_tasks or min(application.parallelism, MOST_TASKS),
+        "run": application.run,
+    }
+
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def apps_folder() -> Path:
+    """Folder of ``merge.py`` and the other applications.
+
+    A wheel has them inside the package ``memwal``; a checkout beside it.
+    """
+    installed = _PACKAGE / "spark_apps"
+    return installed if installed.is_dir() else _PACKAGE.parent / "spark_apps"
+
+
+if __name__ == "__main__":
+    print(apps_folder())

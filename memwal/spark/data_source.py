@@ -15,13 +15,12 @@ from pyspark.sql.datasource import (  # noqa: TID253 - what is defined here is a
 
 from memwal.errors import InvalidInputError
 from memwal.spark.arrow_types import check_schema, spark_schema, to_spark
-from memwal.spark.protection import SESSION, keep_protected
-from memwal.spark.read_options import parse_options
-from memwal.spark.read_plan import ReadPlan, plan_read
-from memwal.spark.read_rows import read_share
+from memwal.spark.partition_reader import read_share
+from memwal.spark.read_tags import SESSION, keep_protected
+from memwal.spark.scan_plan import ReadPlan, parse_options, plan_read
+from memwal.storage.credentials import read_options_file
 from memwal.storage.location import TableLocation
 from memwal.storage.open import check_options
-from memwal.storage.options_file import read_options_file
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,7 +58,7 @@ class MemWalDataSource(DataSource):  # type: ignore[misc]
     A load reads the table at one moment: that of ``load()``, or with a ``schema(...)`` of the
     caller's that of its first query. Every query of the data frame sees that moment, so that a
     table can be joined with itself; load again to see what was written since. Options are the
-    attributes of :class:`memwal.spark.read_options.ReadOptions`.
+    attributes of :class:`memwal.spark.scan_plan.ReadOptions`.
     """
 
     # Of a registration; see register().

@@ -14,9 +14,9 @@ from typing import Any
 from uuid import uuid4
 
 from memwal.errors import ConflictError, CorruptDataError, ObjectNotFoundError, StoreError
-from memwal.given_data import read_json
+from memwal.storage.object_store import create_settled
 from memwal.storage.open import open_store
-from memwal.storage.settled import create_settled
+from memwal.util.safe_json import read_json
 
 KEEP = timedelta(days=7)
 """Age at which a result is cleaned up that nobody fetched."""

@@ -1,5 +1,5 @@
-"""Floor 2: the objects of a table, wherever they are.
+"""Object stores of tables: local disks, S3, GCS, Azure and memory behind one small interface.
 
-One small interface over local disks, S3, GCS, Azure and memory. What the protocol needs of a
-store is put-if-absent that is durable when it returns; everything else is convenience.
+The protocol needs one thing of a store: a put-if-absent that is durable when it returns. Everything
+else is convenience.
 """

@@ -1,17 +1,24 @@
-"""Tables in S3, GCS, Azure and memory, through obstore."""
+"""Object store over S3, GCS, Azure and memory, through obstore.
+
+A memory store lives as long as its process. obstore does not survive a fork: a child of a process
+that used it is refused.
+"""
 
 from __future__ import annotations
 
 import builtins
 import os
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, PreconditionError
+from obstore.store import MemoryStore
+from obstore.store import ObjectStore as ObstoreBackend
 
 from memwal.errors import (
     ConflictError,
@@ -20,9 +27,13 @@ from memwal.errors import (
     TableSetupError,
     UnsupportedStoreError,
 )
-from memwal.storage import base
-from memwal.storage.base import Data, ObjectInfo, ObjectStore
-from memwal.storage.cloud_errors import translated, was_retried
+from memwal.storage import object_store, uris
+from memwal.storage.cloud_errors import ERRORS, bad_options, translated, was_retried
+from memwal.storage.credentials import Credentials
+from memwal.storage.object_store import Data, ObjectInfo, ObjectStore
+from memwal.storage.options import CLOUDS, cloud_settings
+from memwal.storage.uris import TableUri
+from memwal.util.redaction import secret_values
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta, UpdateVersion
@@ -123,7 +134,7 @@ class CloudStore(ObjectStore):
             return self._backend.get(path).bytes().to_bytes()
 
     def get_range(self, key: str, *, start: int, length: int) -> bytes:
-        base.check_range(start, length)
+        object_store.check_range(start, length)
         path = self._path(key)
         try:
             with self._calling("read", key):
@@ -155,15 +166,15 @@ class CloudStore(ObjectStore):
         return version not in (None, "null")
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        return self._list(base.check_prefix(prefix))
+        return self._list(object_store.check_prefix(prefix))
 
     def _list(self, prefix: str) -> Iterator[ObjectInfo]:
         for meta in self._walk(prefix):
-            if not base.is_temporary(meta["path"].rpartition("/")[2]):
+            if not object_store.is_temporary(meta["path"].rpartition("/")[2]):
                 yield self._info(meta)
 
     def list_folders(self, prefix: str) -> builtins.list[str]:
-        folder = self._root + base.check_prefix(prefix)
+        folder = self._root + object_store.check_prefix(prefix)
         with self._calling("list", prefix):
             found = self._backend.list_with_delimiter(folder.rstrip("/") or None)
         return sorted(path.rpartition("/")[2] for path in found["common_prefixes"])
@@ -175,7 +186,7 @@ class CloudStore(ObjectStore):
         self._delete_paths(self._path(key) for key in keys)
 
     def delete_folder(self, prefix: str) -> None:
-        self._delete_paths(meta["path"] for meta in self._walk(base.check_folder(prefix)))
+        self._delete_paths(meta["path"] for meta in self._walk(object_store.check_folder(prefix)))
 
     def _delete_paths(self, paths: Iterable[str]) -> None:
         remaining = iter(paths)
@@ -193,11 +204,11 @@ class CloudStore(ObjectStore):
             self._backend.delete(path)
 
     def delete_stale_temporaries(self, prefix: str, *, older_than: timedelta) -> int:
-        base.check_prefix(prefix)
+        object_store.check_prefix(prefix)
         return 0
 
     def sync(self, prefix: str) -> None:
-        base.check_prefix(prefix)
+        object_store.check_prefix(prefix)
 
     def barrier(self, *, up_to: str | None = None) -> None:
         return
@@ -209,7 +220,7 @@ class CloudStore(ObjectStore):
                 yield from batch
 
     def _path(self, key: str) -> str:
-        return self._root + base.check_key(key)
+        return self._root + object_store.check_key(key)
 
     def _info(self, meta: ObjectMeta) -> ObjectInfo:
         return ObjectInfo(meta["path"][len(self._root) :], meta["size"], meta["last_modified"])
@@ -248,3 +259,68 @@ def _refuse_fork() -> None:
             "start workers with the 'spawn' or 'forkserver' method of multiprocessing"
         )
     _Process.used = True
+
+
+_EXPRESS_BUCKET = "--x-s3"
+
+_memories: dict[str, MemoryStore] = {}
+_memories_lock = threading.Lock()
+
+
+def memory_backend(name: str) -> MemoryStore:
+    """Return the memory store of this name; it lives as long as the process."""
+    with _memories_lock:
+        return _memories.setdefault(name, MemoryStore())
+
+
+def cloud_backend(
+    address: TableUri, options: Mapping[str, str], credentials: Credentials | None = None
+) -> ObstoreBackend:
+    """Return a client of the bucket of an address, with credentials that may change.
+
+    Raises
+    ------
+    InvalidInputError
+        An option has a value that it cannot have, or one is missing that another one needs, such
+        as the secret of an access key.
+    """
+    settings = cloud_settings(address.scheme, options)
+    config = dict(settings.config)
+    if address.scheme == uris.S3 and address.authority.endswith(_EXPRESS_BUCKET):
+        config["aws_s3_express"] = "true"
+    bucket = f"{address.scheme}://{address.authority}"
+    try:
+        backend: ObstoreBackend = CLOUDS[address.scheme].from_url(
+            bucket,
+            config=config,
+            client_options=settings.client,
+            credential_provider=None if credentials is None else _provider(credentials),
+            retry_config={
+                "max_retries": settings.max_retries,
+                "retry_timeout": settings.retry_timeout,
+            },
+        )
+    except ERRORS as error:
+        raise bad_options(error, bucket, secrets=secret_values(options, os.environ)) from None
+    return backend
+
+
+# What obstore calls the credentials that Lance has these names for.
+_OBSTORE_NAMES: Final = {
+    "aws_access_key_id": "access_key_id",
+    "aws_secret_access_key": "secret_access_key",
+    "aws_session_token": "token",
+    "google_storage_token": "token",
+    "azure_storage_account_key": "access_key",
+    "azure_storage_sas_token": "sas_token",
+    "azure_storage_token": "token",
+}
+
+
+def _provider(credentials: Credentials) -> Callable[[], dict[str, Any]]:
+    def provide() -> dict[str, Any]:
+        held = credentials.current()
+        named = {_OBSTORE_NAMES[name]: value for name, value in held.options.items()}
+        return {**named, "expires_at": datetime.fromtimestamp(held.expires_at, UTC)}
+
+    return provide

@@ -102,7 +102,7 @@ _DUMP = "\n\nDebug source"
 _LONGEST = 300
 
 
-# What has to be allowed for what is tried; see memwal.rights.
+# What has to be allowed for what is tried; see memwal.permissions.
 _ACTS = {
     "create": "put objects",
     "store": "put objects",

@@ -17,20 +17,20 @@ from functools import partial
 from pathlib import Path
 
 from memwal.errors import ConflictError, StoreUnavailableError, UnsupportedStoreError
-from memwal.storage import base, files
-from memwal.storage.base import Data, ObjectInfo, ObjectStore
-from memwal.storage.durability import (
+from memwal.storage import local_files, object_store
+from memwal.storage.local_files import (
+    FolderCache,
+    from_os_error,
     fsync_file,
     fsync_folder,
     keeps_unnamed_files,
     link_new_file,
+    lock_folder,
     sync_file_system,
     write_chunks,
     write_new_file,
 )
-from memwal.storage.folders import FolderCache
-from memwal.storage.locks import lock_folder
-from memwal.storage.os_errors import from_os_error
+from memwal.storage.object_store import Data, ObjectInfo, ObjectStore
 
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EMLINK})
 # A folder that vanishes under a write is made again this often: nobody deletes one that many
@@ -133,7 +133,7 @@ class LocalStore(ObjectStore):
         with _translated("replace", path):
             try:
                 with lock_folder(os.path.dirname(path), fcntl.LOCK_EX):
-                    if files.read(path) != expected:
+                    if local_files.read(path) != expected:
                         raise changed
                     self._write_once(path, data, publish=os.replace)
             except (FileNotFoundError, NotADirectoryError):
@@ -142,18 +142,18 @@ class LocalStore(ObjectStore):
     def get(self, key: str) -> bytes:
         path = self._path(key)
         with _translated("read", path), _absent_when_below_a_file():
-            return files.read(path)
+            return local_files.read(path)
 
     def get_range(self, key: str, *, start: int, length: int) -> bytes:
-        base.check_range(start, length)
+        object_store.check_range(start, length)
         path = self._path(key)
         with _translated("read", path), _absent_when_below_a_file():
-            return files.read(path, start=start, length=length)
+            return local_files.read(path, start=start, length=length)
 
     def head(self, key: str) -> ObjectInfo | None:
         path = self._path(key)
         with _translated("look at", path):
-            return files.describe(path, key)
+            return local_files.describe(path, key)
 
     def exists(self, key: str) -> bool:
         path = self._path(key)
@@ -169,17 +169,19 @@ class LocalStore(ObjectStore):
 
     def _list(self, folder: str) -> Iterator[ObjectInfo]:
         with _translated("list", folder):
-            for file in files.walk(folder):
-                if files.is_staging(file.name):
+            for file in local_files.walk(folder):
+                if local_files.is_staging(file.name):
                     continue
-                info = files.describe(file.path, file.path[len(self._root) :].lstrip(os.sep))
+                info = local_files.describe(file.path, file.path[len(self._root) :].lstrip(os.sep))
                 if info is not None:
                     yield info
 
     def list_folders(self, prefix: str) -> builtins.list[str]:
         folder = self._folder_path(prefix)
         with _translated("list", folder):
-            return sorted(entry.name for entry in files.entries(folder) if files.is_folder(entry))
+            return sorted(
+                entry.name for entry in local_files.entries(folder) if local_files.is_folder(entry)
+            )
 
     def delete(self, key: str) -> None:
         path = self._path(key)
@@ -188,26 +190,26 @@ class LocalStore(ObjectStore):
             suppress(FileNotFoundError, NotADirectoryError),
             lock_folder(os.path.dirname(path), fcntl.LOCK_SH),
         ):
-            files.remove(path)
+            local_files.remove(path)
 
     def delete_many(self, keys: Iterable[str]) -> None:
         for key in keys:
             self.delete(key)
 
     def delete_folder(self, prefix: str) -> None:
-        folder = self._path(base.check_folder(prefix))
+        folder = self._path(object_store.check_folder(prefix))
         self._folders.forget(folder)
         with _translated("delete", folder):
-            files.remove_tree(folder)
+            local_files.remove_tree(folder)
 
     def delete_stale_temporaries(self, prefix: str, *, older_than: timedelta) -> int:
         folder = self._folder_path(prefix)
         before = time.time() - older_than.total_seconds()
         deleted = 0
         with _translated("clean", folder):
-            for file in files.walk(folder):
-                if files.is_staging(file.name) and _changed_before(file.path, before):
-                    files.remove(file.path)
+            for file in local_files.walk(folder):
+                if local_files.is_staging(file.name) and _changed_before(file.path, before):
+                    local_files.remove(file.path)
                     deleted += 1
         return deleted
 
@@ -219,11 +221,11 @@ class LocalStore(ObjectStore):
             # Content first, then names, then the names of the folders above: a name that is
             # durable never points to content that is not.
             os.stat(folder)
-            for file in files.walk(folder):
+            for file in local_files.walk(folder):
                 with suppress(FileNotFoundError):
                     if file.is_file(follow_symlinks=False):
                         fsync_file(file.path)
-            for inner in files.walk_folders(folder):
+            for inner in local_files.walk_folders(folder):
                 with suppress(FileNotFoundError):
                     fsync_folder(inner)
             self._folders.forget_way_to(folder)
@@ -252,10 +254,10 @@ class LocalStore(ObjectStore):
         return barrier is not None and barrier.is_after(changed)
 
     def _path(self, key: str) -> str:
-        return self._root_prefix + base.check_key(key)
+        return self._root_prefix + object_store.check_key(key)
 
     def _folder_path(self, prefix: str) -> str:
-        folder = base.check_prefix(prefix)
+        folder = object_store.check_prefix(prefix)
         return os.path.join(self._root, folder) if folder else self._root
 
     def _write(self, path: str, data: Data, write_once: Callable[[str, Data], None]) -> None:
@@ -308,7 +310,7 @@ class LocalStore(ObjectStore):
         """Settle an object that has its name already, which a failure must not hide."""
         try:
             if temporary is not None:
-                files.remove(temporary)
+                local_files.remove(temporary)
             self._settle(path)
         except OSError as error:
             raise StoreUnavailableError(

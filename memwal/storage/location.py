@@ -9,14 +9,14 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from memwal.storage import base, uris
-from memwal.storage.base import ObjectStore
-from memwal.storage.credential_sources import CREDENTIALS_FROM, credentials_for
+from memwal.storage import object_store, uris
+from memwal.storage.credentials import CREDENTIALS_FROM, credentials_for
+from memwal.storage.object_store import ObjectStore
 from memwal.storage.open import check_options, open_store
-from memwal.storage.redaction import redact
+from memwal.util.redaction import redact
 
 if TYPE_CHECKING:
-    from memwal.storage.vended import VendingNamespace
+    from memwal.storage.vended_credentials import VendingNamespace
 
 __all__ = ["TableLocation", "redact"]
 
@@ -48,7 +48,7 @@ class TableLocation:
     storage_options : mapping
         As Lance takes them; a copy of what was given. ``memwal_commits_in`` and
         ``memwal_credentials_from`` are ours, see :data:`COMMITS_IN` and
-        :data:`~memwal.storage.credential_sources.CREDENTIALS_FROM`.
+        :data:`~memwal.storage.credentials.CREDENTIALS_FROM`.
 
     Raises
     ------
@@ -126,7 +126,7 @@ class TableLocation:
         InvalidInputError
             The path is absolute or leads out of the table.
         """
-        return f"{self.uri.rstrip('/')}/{base.check_key(path)}"
+        return f"{self.uri.rstrip('/')}/{object_store.check_key(path)}"
 
     def __str__(self) -> str:
         return self.uri
@@ -158,7 +158,7 @@ def _vending(location: TableLocation) -> VendingNamespace | None:
     if credentials is None:
         return None
     # Here, since its library takes half a second to import.
-    from memwal.storage.vended import VendingNamespace
+    from memwal.storage.vended_credentials import VendingNamespace
 
     return VendingNamespace(location.uri, _static_options(location), credentials)
 

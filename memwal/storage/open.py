@@ -7,19 +7,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from uuid import uuid4
 
-from memwal.errors import (
-    InvalidInputError,
-    MemWalError,
-    ObjectExistsError,
-    UnsupportedStoreError,
-)
+from memwal.errors import InvalidInputError, MemWalError, ObjectExistsError, UnsupportedStoreError
 from memwal.storage import uris
-from memwal.storage.backends import cloud_backend, memory_backend
-from memwal.storage.base import ObjectStore
-from memwal.storage.cloud import CloudStore
-from memwal.storage.credential_sources import credentials_for
+from memwal.storage.cloud import CloudStore, cloud_backend, memory_backend
+from memwal.storage.credentials import credentials_for
 from memwal.storage.local import LocalStore
-from memwal.storage.redaction import Secrets, secret_values
+from memwal.storage.object_store import ObjectStore
+from memwal.util.redaction import Secrets, secret_values
 
 
 def open_store(
@@ -41,7 +35,7 @@ def open_store(
         environment variables that Lance reads; credentials that are nowhere are looked for the
         way obstore does: web identity, container, machine. Profiles of AWS are read by boto3, and
         ``memwal_credentials_from`` names other sources, see
-        :mod:`memwal.storage.credential_sources`. On a server without S3's bulk delete set
+        :mod:`memwal.storage.credentials`. On a server without S3's bulk delete set
         ``aws_disable_bulk_delete``.
     durable : bool, default True
         Only for local paths: ``False`` skips fsync; see

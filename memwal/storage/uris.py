@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from urllib.parse import unquote
 
 from memwal.errors import InvalidInputError
-from memwal.given_data import is_unicode
+from memwal.util.safe_json import is_unicode
 
 LOCAL = "file"
 MEMORY = "memory"

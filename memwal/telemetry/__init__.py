@@ -1,7 +1,7 @@
-"""Metrics and traces of jobs, and what the catalog tells Prometheus.
+"""Spans and metric definitions over OpenTelemetry's API; neither reading nor writing needs them.
 
-Nothing here is needed to write or to read. ``spans``, ``attributes`` and ``job_metrics`` use
-OpenTelemetry's API alone; ``tracing`` sets its SDK up in the programs of memwal when the
-environment asks for it; ``reading``, ``watch``, ``exposition`` and ``endpoint`` stand on the
-catalog.
+Metrics of writers are in :mod:`memwal.writer.metrics`, metrics of jobs in
+:mod:`memwal.jobs.metrics`. :mod:`memwal.spark.runner` sets OpenTelemetry's SDK up in the programs
+of memwal when the environment asks for it, and :mod:`memwal.exporter` serves the catalog's figures
+to Prometheus.
 """

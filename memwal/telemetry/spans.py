@@ -1,13 +1,15 @@
-"""Spans around what a job does, through OpenTelemetry's API alone.
+"""Spans and attribute names of jobs, over OpenTelemetry's API alone.
 
 Without a ``TracerProvider`` a span costs microseconds and goes nowhere. An error is recorded by its
-kind and the first line of its message, without secrets and without values of rows; a stack trace,
-which may show either, is not.
+type and the first line of its message, without secrets and without values of rows; a stack trace,
+which may show either, is not recorded. A failure of telemetry is logged and never fails the work
+that it describes.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Iterator
 
@@ -16,10 +18,52 @@ from opentelemetry.trace import Span, Status, StatusCode
 from opentelemetry.util.types import AttributeValue
 
 from memwal.storage.location import TableLocation
-from memwal.storage.redaction import secret_values
-from memwal.telemetry.attributes import TABLE_URI
-from memwal.telemetry.harmless import harmless
-from memwal.writer.shown import shown_error
+from memwal.util.log import shown_error
+from memwal.util.redaction import secret_values
+
+TABLE = "memwal.table"
+"""Name of a managed table."""
+
+TABLE_URI = "memwal.table.uri"
+"""Address of a table, which holds no credentials."""
+
+REGION_ID = "memwal.region.id"
+"""UUID of a region."""
+
+JOB = "memwal.job"
+"""``merge``, ``index``, ``compact``, ``snapshot`` or ``gc``."""
+
+OUTCOME = "memwal.outcome"
+"""How a run ended: ``succeeded``, ``failed`` or ``abandoned``."""
+
+INDEX = "memwal.index"
+"""Name of a maintained index."""
+
+OWNER = "memwal.owner"
+"""Who to ask about a table."""
+
+ROWS = "memwal.rows"
+"""Rows that a step works on."""
+
+VERSION = "memwal.version"
+"""Version of the base table that a step starts from."""
+
+
+logger = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def harmless() -> Iterator[None]:
+    """Log what goes wrong in the block, or in the function, and go on behind it.
+
+    Providers, processors and exporters are chosen by whoever runs the process. Only the kind of
+    an error is logged: its text may show what it was about.
+    """
+    try:
+        yield
+    except Exception as error:
+        logger.warning("metrics or traces are incomplete: %s", type(error).__name__)
+
 
 ERROR_TYPE = "error.type"
 

@@ -1,1 +1,1 @@
-"""Writers: the write-ahead log, the MemTable, the flush, one region, and many."""
+"""Writers: the writer of a table, its open regions, routing, and metrics."""

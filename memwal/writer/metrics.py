@@ -1,12 +1,12 @@
 """OpenTelemetry metrics of all writers of this process.
 
-Only the API is used: where the numbers go is for the producer's MeterProvider to say, which may be
-set before or after writers are opened. While there is none, nothing is read and nothing is kept.
-Sums and levels are read off the writers' counters when somebody collects them; the path of a write
-is touched by histograms alone, once per log entry.
+Only the API is used: where the numbers go is decided by the producer's MeterProvider, which may be
+set before or after writers are opened. Without one, nothing is read and nothing is kept. Sums and
+levels are read from the writers' counters when they are collected; the path of a write records
+histograms only, once per log entry.
 
 There are no spans: an entry belongs to many callers and a flush to none, and a span of the
-producer's own around its call shows what it waited for.
+producer's own around its call shows what the call waited for.
 """
 
 from __future__ import annotations
@@ -25,9 +25,106 @@ from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Histogram, Meter, Observation
 
 from memwal.storage.location import TableLocation
-from memwal.writer.metric_list import HISTOGRAMS, LEVELS, REGION_ID, SUMS, TABLE_URI, Level, Sum
-from memwal.writer.stats import Durations, WriterCounters, WriterStats
-from memwal.writer.totals import Totals
+from memwal.telemetry.metric import MetricDefinition
+from memwal.telemetry.spans import REGION_ID as REGION_ID
+from memwal.telemetry.spans import TABLE_URI as TABLE_URI
+from memwal.writer.region_writer.stats import Durations, Totals, WriterCounters, WriterStats
+
+
+@dataclass(frozen=True, slots=True)
+class Sum(MetricDefinition):
+    """A counter: something that only grows, over all writers there ever were."""
+
+    of: Callable[[Totals], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Level(MetricDefinition):
+    """What open writers hold now: added up per table, or with ``largest`` the largest of them."""
+
+    of: Callable[[WriterStats], float]
+    largest: bool = False
+
+
+APPEND_DURATION = MetricDefinition(
+    "memwal.writer.append.duration", "s", "Time of one append to a log, until it was durable."
+)
+FLUSH_DURATION = MetricDefinition(
+    "memwal.writer.flush.duration", "s", "Time of one flush of a MemTable that succeeded."
+)
+BACKPRESSURE_DURATION = MetricDefinition(
+    "memwal.writer.backpressure.duration", "s", "Time that one write waited for a flush."
+)
+
+HISTOGRAMS = (APPEND_DURATION, FLUSH_DURATION, BACKPRESSURE_DURATION)
+
+SUMS = (
+    Sum("memwal.writer.writes", "{write}", "Writes acknowledged as durable.", lambda t: t.writes),
+    Sum("memwal.writer.rows", "{row}", "Rows of these writes, with deletes.", lambda t: t.rows),
+    Sum("memwal.writer.bytes", "By", "Arrow bytes of these rows.", lambda t: t.bytes),
+    Sum("memwal.writer.entries", "{entry}", "Entries appended to logs.", lambda t: t.entries),
+    Sum("memwal.writer.entries.size", "By", "Encoded size of these.", lambda t: t.entry_bytes),
+    Sum(
+        "memwal.writer.generations",
+        "{generation}",
+        "Generations flushed.",
+        lambda t: t.generations,
+    ),
+    Sum(
+        "memwal.writer.generations.size",
+        "By",
+        "Memory of the MemTables that became these.",
+        lambda t: t.flushed_bytes,
+    ),
+    Sum(
+        "memwal.writer.flush.failures",
+        "{failure}",
+        "Tries of a flush that failed.",
+        lambda t: t.failed_flushes,
+    ),
+    Sum(
+        "memwal.writer.refusals",
+        "{write}",
+        "Writes that were not accepted.",
+        lambda t: t.refused_writes,
+    ),
+)
+
+LEVELS = (
+    Level("memwal.writer.regions", "{region}", "Regions held.", lambda s: len(s.regions)),
+    Level(
+        "memwal.writer.memtable.size",
+        "By",
+        "Memory of MemTables, sealed ones included.",
+        lambda s: s.memtable_bytes,
+    ),
+    Level(
+        "memwal.writer.memtable.sealed",
+        "{memtable}",
+        "MemTables that wait for a flush.",
+        lambda s: s.sealed_memtables,
+    ),
+    Level(
+        "memwal.writer.buffered.writes",
+        "{write}",
+        "Writes that are not durable yet.",
+        lambda s: s.buffered_writes,
+    ),
+    Level(
+        "memwal.writer.buffered.size",
+        "By",
+        "Bytes of writes that are not durable yet.",
+        lambda s: s.buffered_bytes,
+    ),
+    Level(
+        "memwal.writer.unflushed.age",
+        "s",
+        "Age of the oldest row that no generation has yet.",
+        lambda s: s.unflushed_age_seconds,
+        largest=True,
+    ),
+)
+
 
 _DURATION_BUCKETS = (
     *(0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),

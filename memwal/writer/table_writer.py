@@ -1,4 +1,7 @@
-"""The writer of a table: rows go to the writers of their regions, which are claimed on demand."""
+"""Writer of a table: routes rows to region writers, which are claimed on demand.
+
+Failures of the parts of a write are joined into one error for the whole write.
+"""
 
 from __future__ import annotations
 
@@ -6,34 +9,73 @@ import functools
 import math
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from types import TracebackType
 from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
 
-from memwal.boot_clock import boot_seconds
-from memwal.errors import InvalidInputError, MemWalError
-from memwal.format.names import TOMBSTONE
-from memwal.memtable.unflushed import UnflushedRows
-from memwal.region.routing import RegionAssignment, Router
-from memwal.table_index.base_table import BaseTable, open_base
-from memwal.writer.applied import Step
-from memwal.writer.completion import PartialRows
-from memwal.writer.fork import ForkGuard
-from memwal.writer.form import Form
-from memwal.writer.handle import Part, PendingWrite, WriteHandle, as_error, done
+from memwal.base_table.snapshot import BaseTable, open_base
+from memwal.errors import InvalidInputError, MemWalError, PartialWriteError, RegionFailure
+from memwal.format.paths import TOMBSTONE
+from memwal.lsm.memtable.unflushed import UnflushedRows
+from memwal.lsm.wal.applied_steps import Step
+from memwal.region.router import RegionAssignment, Router
+from memwal.util.clock import boot_seconds
+from memwal.util.concurrency import ForkGuard
 from memwal.writer.metrics import process_metrics
-from memwal.writer.options import WriterOptions
-from memwal.writer.region_writer import WholeRows
-from memwal.writer.regions import HeldRegions
-from memwal.writer.rows import RowShape
-from memwal.writer.stats import WriterStats
-from memwal.writer.steps import AppliedStep
-from memwal.writer.upkeep import watch_for_loss
-from memwal.writer.workshop import Workshop
-from memwal.writer.write_failures import Route, settle, settle_one
+from memwal.writer.open_regions import HeldRegions
+from memwal.writer.region_writer.context import Workshop
+from memwal.writer.region_writer.handle import Part, PendingWrite, WriteHandle, as_error, done
+from memwal.writer.region_writer.options import WriterOptions
+from memwal.writer.region_writer.partial_rows import PartialRows
+from memwal.writer.region_writer.rows import RowShape
+from memwal.writer.region_writer.stats import WriterStats, watch_for_loss
+from memwal.writer.region_writer.steps import AppliedStep
+from memwal.writer.region_writer.writer import WholeRows
+from memwal.writer.routing import Form
+
+Route = Callable[[pa.RecordBatch], list[tuple[RegionAssignment, pa.RecordBatch]]]
+"""Splits rows by region."""
+
+
+def settle_one(parts: Sequence[Part]) -> None:
+    """Raise what the failure of a write to one region means."""
+    for _, part in parts:
+        if part.error is not None:
+            raise as_error(part.error)
+
+
+def settle(route: Route, batches: Iterable[pa.RecordBatch], parts: Sequence[Part]) -> None:
+    """Raise what the failures of some regions mean for the whole write."""
+    errors = {region_id: as_error(w.error) for region_id, w in parts if w.error is not None}
+    if not errors:
+        return
+    kinds = {type(error) for error in errors.values()}
+    if len(errors) == len(parts) and len(kinds) == 1:
+        raise next(iter(errors.values()))
+    positions = _positions(route, batches)
+    failures = [RegionFailure(i, error, positions[i]) for i, error in errors.items()]
+    raise PartialWriteError(
+        f"{len(errors)} of {len(parts)} regions did not take their rows "
+        f"({sum(len(f.rows) for f in failures):,} rows; the others are durable): "
+        + "; ".join(f"{f.region_id}: {f.error}" for f in failures[:3]),
+        failures,
+    )
+
+
+def _positions(route: Route, batches: Iterable[pa.RecordBatch]) -> dict[UUID, pa.Array]:
+    """Which rows belong to each region."""
+    found: dict[UUID, list[pa.Array]] = {}
+    start = 0
+    for batch in batches:
+        numbers = pa.array(range(start, start + batch.num_rows), pa.int64())
+        start += batch.num_rows
+        numbered = batch.append_column("", numbers)
+        for assignment, rows in route(numbered):
+            found.setdefault(assignment.region_id, []).append(rows.column(rows.num_columns - 1))
+    return {region_id: pa.concat_arrays(parts) for region_id, parts in found.items()}
 
 
 class TableWriter:

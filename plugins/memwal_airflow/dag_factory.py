@@ -1,9 +1,9 @@
-"""One DAG per managed table, built from a snapshot of the catalog.
+r"""One DAG per managed table, built from a snapshot of the catalog.
 
 The DAG of a table::
 
     plan -> wait_for_backlog (mapped over regions) -> merge -> plan_indexes -> index (mapped)
-                             \\-> region_problems      -> announce_indexed -> compact
+                             \-> region_problems      -> announce_indexed -> compact
                                                        -> snapshot -> collect -> quality
 
 ``merge`` starts with the first region that is due and does not wait for the others. When the
@@ -24,13 +24,13 @@ from typing import Any
 from airflow.sdk import DAG, TriggerRule, get_parsing_context, task
 from airflow.sdk.exceptions import AirflowFailException
 
+from memwal.catalog.export import PATH_VARIABLE, read_snapshot
 from memwal.catalog.records import ManagedTable
-from memwal.catalog.snapshot import PATH_VARIABLE, read_snapshot
 from memwal.errors import InvalidInputError
 from memwal_airflow import DAG_PREFIX
 from memwal_airflow.assets import indexed_asset, merged_asset
 from memwal_airflow.deadlines import run_deadline
-from memwal_airflow.operators import (
+from memwal_airflow.operators.maintenance import (
     MemWalCollectOperator,
     MemWalCompactOperator,
     MemWalIndexOperator,
@@ -38,9 +38,9 @@ from memwal_airflow.operators import (
     MemWalQualityOperator,
     MemWalSnapshotOperator,
 )
-from memwal_airflow.planning import AnnounceIndexedOperator, PlanIndexesOperator, PlanOperator
+from memwal_airflow.operators.plan import AnnounceIndexedOperator, PlanIndexesOperator, PlanOperator
 from memwal_airflow.run_params import run_params
-from memwal_airflow.sensors import RegionBacklogSensor
+from memwal_airflow.sensors.table import RegionBacklogSensor
 
 START = datetime(2025, 1, 1, tzinfo=UTC)
 LONGEST_JOB = timedelta(hours=6)

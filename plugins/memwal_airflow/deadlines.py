@@ -7,12 +7,13 @@ import logging
 from datetime import timedelta
 from typing import Any
 
-# The type stub of airflow.sdk leaves them out.
 from airflow.sdk import (  # type: ignore[attr-defined]
     AsyncCallback,
     DeadlineAlert,
     DeadlineReference,
 )
+
+# The type stub of airflow.sdk leaves them out.
 
 log = logging.getLogger(__name__)
 

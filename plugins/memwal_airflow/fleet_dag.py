@@ -24,10 +24,10 @@ from airflow.sdk import DAG, get_current_context, task
 
 from memwal_airflow.dag_factory import START, snapshot_path
 from memwal_airflow.fleet_settings import FleetSettings
-from memwal_airflow.operators import MemWalVerifyOperator
-from memwal_airflow.results_folder import ResultsFolder
+from memwal_airflow.hooks.storage_options import read_options
+from memwal_airflow.kubernetes.results_folder import ResultsFolder
+from memwal_airflow.operators.maintenance import MemWalVerifyOperator
 from memwal_airflow.skips import SkipReason, TaskSkipped
-from memwal_airflow.storage import read_options
 
 if TYPE_CHECKING:
     from memwal.catalog import Catalog
@@ -92,7 +92,7 @@ def discover(uri: str, storage_options_ref: str | None, enable: bool) -> list[st
     Tables that cannot be opened are in the log, and stop nothing.
     """
     from memwal.catalog import Catalog
-    from memwal.fleet.discover import find_tables, register_found
+    from memwal.fleet.tables import find_tables, register_found
 
     context: Any = get_current_context()
     context["place"] = uri
@@ -124,7 +124,7 @@ def discover(uri: str, storage_options_ref: str | None, enable: bool) -> list[st
 @task(retries=0)
 def notify() -> int:
     """Tell people what happened to the tables, and return how many things were told."""
-    from memwal_airflow.notify import notify_events
+    from memwal_airflow.notifications.events import notify_events
 
     return notify_events()
 
@@ -146,9 +146,9 @@ def prune() -> dict[str, int]:
 def clean_up() -> dict[str, int]:
     """Delete results and ended pods of drivers that nobody came back for within a week."""
     from memwal.spark.result_store import clean_results
-    from memwal_airflow.cluster import clean_drivers, cluster_of
-    from memwal_airflow.kubernetes_api import is_kubernetes
-    from memwal_airflow.submit import submit_hook
+    from memwal_airflow.kubernetes.cluster import clean_drivers, cluster_of
+    from memwal_airflow.spark.settings import is_kubernetes
+    from memwal_airflow.spark.submit import submit_hook
 
     results = ResultsFolder.configured()
     gone = 0 if results is None else clean_results(results.uri, results.options)

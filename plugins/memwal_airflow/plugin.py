@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
-from memwal_airflow import listener
+from memwal_airflow.notifications import listener
 from memwal_airflow.web.places import URL_PREFIX, app_path
 
 

@@ -85,7 +85,7 @@ def get_provider_info() -> dict[str, Any]:
         "connection-types": [
             {
                 "connection-type": "memwal",
-                "hook-class-name": "memwal_airflow.hook.MemWalHook",
+                "hook-class-name": "memwal_airflow.hooks.memwal.MemWalHook",
                 "hook-name": "MemWAL",
                 "ui-field-behaviour": {
                     "hidden-fields": ["host", "port", "schema", "login", "password", "extra"],

@@ -9,7 +9,7 @@ from typing import Any, Self
 from airflow.sdk import Param
 from airflow.sdk.definitions.param import ParamsDict
 
-from memwal.maintenance.due import JOBS
+from memwal.jobs.due import JOBS
 
 _UUID = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
 _LABELS = {

@@ -14,7 +14,7 @@ from typing import Any, Final
 from griffe import Docstring, DocstringSectionAttributes
 
 from memwal.errors import InvalidInputError
-from memwal.maintenance.policy import Policy
+from memwal.jobs.policy import Policy
 
 EXAMPLES: Final = {
     "merge_at_generations": "8",

@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 
 import pytest
-from support.facts import FACTS, Fact, facts_of, table_of_facts, told
+from support.oracles.facts import FACTS, Fact, facts_of, table_of_facts, told
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -43,7 +43,7 @@ def test_tests_are_found_by_file_by_name_and_by_case() -> None:
 def test_a_failure_says_what_leans_on_the_fact(request: pytest.FixtureRequest) -> None:
     (fact,) = (fact for fact in FACTS if fact.name == "stale-details")
     text = told(fact)
-    for part in ("Lance", fact.says, "memwal/table_index/strict_commit.py", fact.look):
+    for part in ("Lance", fact.says, "memwal/base_table/commit.py", fact.look):
         assert part in text
     marks = [mark.kwargs["name"] for mark in request.node.iter_markers("fact")]
     assert marks == [], "this test shows no fact"

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 from lance.dataset import Index
 from lance.mem_wal import CompactedSsTable
-from support.tables import REGION, MakeTable, manifest, rows
+from support.data.tables import REGION, MakeTable, manifest, rows
 
 import memwal
-from memwal.format.names import generation_dir
-from memwal.table_index.strict_commit import DETAILS_TYPE_URL, MEM_WAL_INDEX_NAME
+from memwal.base_table.commit import DETAILS_TYPE_URL, MEM_WAL_INDEX_NAME
+from memwal.format.paths import generation_dir
 
 
 def marked(table: memwal.Table, generation: int) -> Any:

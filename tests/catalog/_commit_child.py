@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from support.careless_store import CarelessStore
+from support.stores.careless_store import CarelessStore
 
 from memwal.catalog.database import Database
 from memwal.catalog.external_manifest import ExternalManifestStore

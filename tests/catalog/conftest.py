@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import text
-from support.postgres import PostgresServer
+from support.data.postgres import PostgresServer
 
 from memwal.catalog import Catalog
 from memwal.catalog.database import Database

@@ -14,10 +14,11 @@ from uuid import UUID
 import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
-from support.careless_store import CarelessStore
-from support.faulty_store import Killed
-from support.tables import MakeTable, base_state, rows, state
+from support.data.tables import MakeTable, base_state, rows, state
+from support.stores.careless_store import CarelessStore
+from support.stores.faulty_store import Killed
 
+from memwal.base_table.region_snapshot import external_key, read_snapshot
 from memwal.catalog import external_manifest
 from memwal.catalog.database import Database
 from memwal.catalog.external_manifest import STAGING, ExternalManifestStore
@@ -34,13 +35,12 @@ from memwal.errors import (
     UnsupportedStoreError,
 )
 from memwal.format.region_manifest import RegionManifest
-from memwal.maintenance.snapshot_build import build_snapshot
+from memwal.jobs.table.snapshot import build_snapshot
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage import location
 from memwal.storage.local import LocalStore
 from memwal.storage.location import TableLocation
 from memwal.storage.open import check_put_if_absent, open_store
-from memwal.table_index.region_snapshot import external_key, read_snapshot
 
 CHILD = Path(__file__).with_name("_commit_child.py")
 REGION = UUID(int=7)

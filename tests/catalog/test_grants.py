@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 from sqlalchemy import make_url, text
-from support.pages import ROOT
-from support.postgres import PostgresServer
+from support.data.postgres import PostgresServer
+from support.docs.pages import ROOT
 
 from memwal.catalog import Catalog, Policy
 from memwal.catalog.database import Database
 from memwal.catalog.leases import job_resource
 from memwal.catalog.models import Base
 from memwal.errors import StoreAccessError
-from memwal.maintenance.results import HeldRegion, JobResult
-from memwal.maintenance.status import TableStatus
+from memwal.jobs.job import HeldRegion, JobResult
+from memwal.jobs.status import TableStatus
 
 pytestmark = pytest.mark.slow
 

@@ -11,12 +11,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import select
 
-import memwal.catalog.active_run as active_run_module
+import memwal.catalog.runs as active_run_module
 from memwal.catalog import Catalog, Policy, Pruned, RunState
 from memwal.catalog.models import JobRunRow
 from memwal.errors import InvalidInputError, ObjectNotFoundError, StoreUnavailableError
-from memwal.maintenance.results import JobResult
-from memwal.maintenance.status import RegionBacklog, TableStatus
+from memwal.jobs.job import JobResult
+from memwal.jobs.status import RegionBacklog, TableStatus
 
 RESULT = JobResult(job="merge", table="/data/a.lance", version=7, commits=1, figures={"rows": 3})
 

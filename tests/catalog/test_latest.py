@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from memwal.catalog import Catalog, RunState
-from memwal.catalog.latest import MergedRows
+from memwal.catalog.history import MergedRows
 from memwal.catalog.models import BacklogSampleRow, JobRunRow
-from memwal.maintenance.results import JobResult
+from memwal.jobs.job import JobResult
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 

@@ -13,13 +13,12 @@ from typing import Any
 
 import pytest
 from sqlalchemy import update
-from support.postgres import PostgresServer
+from support.data.postgres import PostgresServer
 
 import memwal.catalog.database as database_module
 from memwal.catalog import Catalog
 from memwal.catalog.database import Database
-from memwal.catalog.lease import LeaseLostError
-from memwal.catalog.leases import Leases, default_holder, job_resource
+from memwal.catalog.leases import LeaseLostError, Leases, default_holder, job_resource
 from memwal.catalog.models import LeaseRow
 from memwal.errors import ConflictError, InvalidInputError, ObjectNotFoundError
 

@@ -12,7 +12,7 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import select, text
-from support.postgres import PostgresServer
+from support.data.postgres import PostgresServer
 
 from memwal.catalog import Catalog, Policy, RunState
 from memwal.catalog.database import MIGRATE_COMMAND, Database, database_time

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from support.tables import MakeTable, keys, rows
+from support.data.tables import MakeTable, keys, rows
 from typer.testing import CliRunner
 
 import memwal
 from memwal.catalog import Catalog
-from memwal.cli.main import app
+from memwal.cli.commands.app import app
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import memwal
 from memwal.catalog import Catalog
-from memwal.cli.main import app
+from memwal.cli.commands.app import app
 
 
 def offered(*words: str) -> list[str]:

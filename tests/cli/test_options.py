@@ -9,7 +9,7 @@ import pytest
 
 from memwal.cli.options import storage_options
 from memwal.errors import InvalidInputError
-from memwal.storage.options_file import read_options_file
+from memwal.storage.credentials import read_options_file
 
 SECRET = "tell-nobody-0123456789"
 

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from memwal.cli.progress import counter, progress
+from memwal.cli.output import counter, progress
 
 
 class Terminal(io.StringIO):

@@ -11,7 +11,7 @@ import pytest
 from lance.schema import schema_to_json
 
 from memwal import RegionSpec
-from memwal.cli.schemas import parse_regions, parse_type, schema_from
+from memwal.cli.options import parse_regions, parse_type, schema_from
 from memwal.errors import InvalidInputError
 
 SCHEMA = pa.schema(

@@ -11,8 +11,8 @@ from typing import Any
 
 import psutil
 import pytest
-from memwal_airflow.standalone import AirflowStandalone
-from support.kubernetes_server import Pod, running_kubernetes
+from airflow_demo.standalone import AirflowStandalone
+from support.kubernetes.kubernetes_server import Pod, running_kubernetes
 
 import memwal
 from memwal.catalog import RunState
@@ -22,7 +22,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 DAG_FILE = """
 from datetime import timedelta
 from airflow.sdk import DAG
-from memwal_airflow.operators import MemWalMergeOperator
+from memwal_airflow.operators.maintenance import MemWalMergeOperator
 
 with DAG("far", schedule=None, is_paused_upon_creation=False):
     MemWalMergeOperator(

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import httpx
 import psutil
 import pytest
-from memwal_airflow.standalone import AirflowStandalone
+from airflow_demo.standalone import AirflowStandalone
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DAG_ID = "memwal__flights"

@@ -9,8 +9,8 @@ from typing import Any
 
 import psutil
 import pytest
-from memwal_airflow.standalone import AirflowStandalone
-from support import native
+from airflow_demo.standalone import AirflowStandalone
+from support.oracles import native
 
 from memwal.catalog import RunState
 

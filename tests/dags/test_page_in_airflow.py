@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from memwal_airflow.standalone import AirflowStandalone
+from airflow_demo.standalone import AirflowStandalone
 from playwright.sync_api import Browser, FrameLocator, Page, expect, sync_playwright
-from support.browser import CHROMIUM, FLAGS
+from support.airflow.browser import CHROMIUM, FLAGS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 BUTTONS = ("Merge now", "Checkpoint", "Dry run")
@@ -68,7 +68,7 @@ def log_in(browser: Browser, airflow: AirflowStandalone, user: str) -> tuple[Pag
 
 def status(uri: str) -> dict[str, Any]:
     """What ``memwal status --json`` tells."""
-    code = "from memwal.cli.main import run; run()"
+    code = "from memwal.cli.commands.app import run; run()"
     command = [sys.executable, "-c", code, "status", uri, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     found: dict[str, Any] = json.loads(done.stdout)

@@ -13,9 +13,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from memwal_airflow.standalone import AirflowStandalone
-from support import native
-from support.postgres import PostgresServer
+from airflow_demo.standalone import AirflowStandalone
+from support.data.postgres import PostgresServer
+from support.oracles import native
 
 import memwal
 from memwal.catalog import Catalog, Policy

@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 import pytest
-from memwal_airflow.standalone import AirflowStandalone
+from airflow_demo.standalone import AirflowStandalone
 
 from memwal.catalog import RunState
 
@@ -17,7 +17,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 DAG_FILE = """
 from datetime import timedelta
 from airflow.sdk import DAG
-from memwal_airflow.operators import MemWalMergeOperator
+from memwal_airflow.operators.maintenance import MemWalMergeOperator
 
 with DAG("attach", schedule=None, is_paused_upon_creation=False):
     MemWalMergeOperator(

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from memwal_airflow.standalone import AirflowStandalone
+from airflow_demo.standalone import AirflowStandalone
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
-from support.otel_collector import Collector, collecting
+from support.metrics.otel_collector import Collector, collecting
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DAG_ID = "memwal__flights"

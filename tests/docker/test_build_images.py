@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from support import dockerfile
+from support.kubernetes import dockerfile
 
 from memwal.version import __version__ as VERSION
 

@@ -17,8 +17,8 @@ import yaml
 from compose_spec import PyCompose
 from cryptography.fernet import Fernet
 from sqlalchemy import create_engine, make_url, text
-from support import dockerfile
-from support.postgres import PostgresServer
+from support.data.postgres import PostgresServer
+from support.kubernetes import dockerfile
 
 from memwal.version import __version__ as VERSION
 
@@ -170,7 +170,7 @@ def test_commands_of_spark_and_memwal_exist() -> None:
     import pyspark
     import typer
 
-    from memwal.cli.main import app
+    from memwal.cli.commands.app import app
 
     spark = [command for _, command in commands() if command[:1] == ["spark-class"]]
     assert len(spark) == 2

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import dockerfile
+from support.kubernetes import dockerfile
 
 ROOT = Path(__file__).resolve().parents[2]
 PATH = ROOT / "docker" / "Dockerfile"

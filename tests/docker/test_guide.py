@@ -14,7 +14,7 @@ import typer
 import yaml
 
 import memwal
-from memwal.cli.main import app
+from memwal.cli.commands.app import app
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = (ROOT / "docs" / "images.md").read_text()

@@ -21,8 +21,8 @@ import psycopg
 import pyarrow as pa
 import pytest
 import slot
-from support.postgres import PostgresServer
-from support.tables import log
+from support.data.postgres import PostgresServer
+from support.data.tables import log
 from target import SchemaChangedError
 
 import memwal

@@ -17,7 +17,7 @@ import orders_stream
 import pyarrow as pa
 import pytest
 
-from memwal.region.routing import Router
+from memwal.region.router import Router
 
 HERE = Path(__file__).parents[2] / "examples" / "streaming"
 KEYS = 60

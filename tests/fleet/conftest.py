@@ -9,13 +9,13 @@ from uuid import UUID
 
 import pytest
 from sqlalchemy import text
-from support.tables import MakeTable, folder, manifest, numbered
+from support.data.tables import MakeTable, folder, manifest, numbered
 
 import memwal
 from memwal.catalog import Catalog, Policy
 from memwal.catalog.leases import job_resource
 from memwal.catalog.models import LeaseRow
-from memwal.format.names import generation_dir
+from memwal.format.paths import generation_dir
 
 CALM = Policy(
     merge_at_generations=1,

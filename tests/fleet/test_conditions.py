@@ -11,9 +11,9 @@ from memwal.catalog import Catalog, Policy
 from memwal.catalog.leases import job_resource
 from memwal.catalog.models import HeldRegionRow, JobRunRow
 from memwal.errors import ConflictError
-from memwal.fleet.conditions import SETTLE, Condition, Kind, conditions
-from memwal.maintenance.results import HeldRegion
-from memwal.maintenance.status import RegionBacklog, TableStatus
+from memwal.fleet.health import SETTLE, Condition, Kind, conditions
+from memwal.jobs.job import HeldRegion
+from memwal.jobs.status import RegionBacklog, TableStatus
 
 REGION = "00000000-0000-0000-0000-000000000007"
 

@@ -12,10 +12,10 @@ import memwal
 from memwal.catalog import Catalog
 from memwal.errors import ObjectNotFoundError
 from memwal.fleet import Fleet, overview
-from memwal.fleet.detail import aged, table_detail, table_history
 from memwal.fleet.health import Health
-from memwal.maintenance.results import HeldRegion, JobResult
-from memwal.maintenance.status import RegionBacklog, TableStatus
+from memwal.fleet.overview import aged, table_detail, table_history
+from memwal.jobs.job import HeldRegion, JobResult
+from memwal.jobs.status import RegionBacklog, TableStatus
 
 Managed = Callable[..., memwal.Table]
 REGION = "00000000-0000-0000-0000-000000000001"

@@ -3,8 +3,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from memwal.catalog import BacklogSample
-from memwal.catalog.latest import MergedRows
-from memwal.fleet.rates import Rates, history_points, present_rates
+from memwal.catalog.history import MergedRows
+from memwal.fleet.overview import Rates, history_points, present_rates
 
 NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)
 

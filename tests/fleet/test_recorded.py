@@ -9,12 +9,10 @@ import pytest
 
 import memwal
 from memwal.catalog import Catalog, RunState
-from memwal.catalog.lease import LeaseLostError
-from memwal.catalog.leases import job_resource
+from memwal.catalog.leases import LeaseLostError, job_resource
 from memwal.errors import ObjectNotFoundError
 from memwal.fleet import Skipped, Why, run_job, run_recorded
-from memwal.maintenance.guard import Guard
-from memwal.maintenance.results import JobResult
+from memwal.jobs.job import Guard, JobResult
 
 Managed = Callable[..., memwal.Table]
 RESULT = JobResult(job="checkpoint", table="t", version=3)

@@ -10,13 +10,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from support.secrecy import Secrecy
-from support.webhook_server import WebhookServer, running_webhook
+from support.airflow.webhook_server import WebhookServer, running_webhook
+from support.oracles.secrecy import Secrecy
 
 from memwal.errors import InvalidInputError
-from memwal.fleet.conditions import Kind
-from memwal.fleet.events import Event
-from memwal.fleet.webhook import DeliveryError, Webhook, deliver, slack_body
+from memwal.fleet.alerts import DeliveryError, Event, Webhook, deliver, slack_body
+from memwal.fleet.health import Kind
 
 
 def event(kind: Kind = Kind.REGION_HELD, *, over: bool = False, text: str = "torn") -> Event:

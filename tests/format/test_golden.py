@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from lance.file import LanceFileReader
 
-from memwal.format.index_details import IndexDetails
-from memwal.format.names import parse_generation_name
+from memwal.format.lance_manifest import read_index_section
+from memwal.format.memwal_index import IndexDetails
+from memwal.format.paths import parse_generation_name
 from memwal.format.region_manifest import RegionManifest
-from memwal.format.table_manifest import read_index_section
 
 
 @pytest.fixture(scope="module")

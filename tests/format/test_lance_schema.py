@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 from lance.schema import LanceSchema
 
-from memwal.format.lance_schema import made_nullable, with_id
+from memwal.format.lance_manifest import made_nullable, with_id
 
 
 def _stored(field: pa.Field) -> tuple[str, bytes]:

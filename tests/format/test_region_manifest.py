@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memwal.errors import CorruptDataError, InvalidInputError, MemWalError
-from memwal.format.names import LARGEST
+from memwal.format.paths import LARGEST
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest, RegionStatus
 
 REGION = UUID("5b8e1f0c-6a34-4c1e-9d52-0f8a7b3c2d11")

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memwal.errors import CorruptDataError, InvalidInputError, MemWalError
-from memwal.format import names
+from memwal.format import paths
 from memwal.format.region_manifest import RegionManifest
 from memwal.format.wal_entry import (
     TornEntryError,
@@ -64,8 +64,8 @@ def encode(*batches: pa.RecordBatch, schema: pa.Schema = SCHEMA) -> bytes:
 @settings(deadline=None)
 @given(
     parts=st.lists(st.lists(st.integers(0, 2**40), max_size=6), max_size=4),
-    writer_epoch=st.integers(0, names.LARGEST),
-    generation=st.integers(0, names.LARGEST),
+    writer_epoch=st.integers(0, paths.LARGEST),
+    generation=st.integers(0, paths.LARGEST),
     writer_id=st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])),
 )
 def test_round_trip(
@@ -185,11 +185,11 @@ def test_a_sentinel_fences_a_writer_of_lance(tmp_path: Path, writer_id: str | No
     lance.write_dataset(rows, uri).initialize_mem_wal(maintained_indexes=[], unsharded=True)
     writer = lance.dataset(uri).mem_wal_writer(str(REGION))
     writer.put(rows)
-    newest = RegionManifest.decode((uri / names.manifest_key(REGION, 1)).read_bytes())
+    newest = RegionManifest.decode((uri / paths.manifest_key(REGION, 1)).read_bytes())
     claimed = replace(newest, version=2, writer_epoch=2)
-    (uri / names.manifest_key(REGION, 2)).write_bytes(claimed.encode())
+    (uri / paths.manifest_key(REGION, 2)).write_bytes(claimed.encode())
     sentinel = encode_sentinel(writer_epoch=2, writer_id=writer_id)
-    (uri / names.wal_key(REGION, 2)).write_bytes(sentinel)
+    (uri / paths.wal_key(REGION, 2)).write_bytes(sentinel)
     for call in (lambda: writer.put(rows), writer.close):
         with pytest.raises(OSError, match="fenced"):
             call()
@@ -265,16 +265,16 @@ def test_lance_replays_entries_written_here(tmp_path: Path) -> None:
         return bytes(written)
 
     manifest = RegionManifest(region_id=REGION, version=1, writer_epoch=2, spec_id=1)
-    put(names.manifest_key(REGION, 1), manifest.encode())
-    put(names.version_hint_key(REGION), json.dumps({"version": 1}).encode())
+    put(paths.manifest_key(REGION, 1), manifest.encode())
+    put(paths.version_hint_key(REGION), json.dumps({"version": 1}).encode())
     first = [
         {"id": 100, "text": "first", "color": "green", "_tombstone": False},
         {"id": 101, "text": "gone", "color": None, "_tombstone": False},
     ]
     second = [{"id": 101, "text": None, "color": None, "_tombstone": True}]
-    put(names.wal_key(REGION, 1), entry(first, 1))
-    put(names.wal_key(REGION, 2), encode_sentinel(writer_epoch=2, writer_id="writer"))
-    put(names.wal_key(REGION, 3), entry(second, 2))
+    put(paths.wal_key(REGION, 1), entry(first, 1))
+    put(paths.wal_key(REGION, 2), encode_sentinel(writer_epoch=2, writer_id="writer"))
+    put(paths.wal_key(REGION, 3), entry(second, 2))
     with lance.dataset(uri).mem_wal_writer(str(REGION)) as writer:
         assert writer.memtable_stats()["row_count"] == 6
         seen = writer.lsm_scanner().project(["id", "text", "color"]).to_table()
@@ -282,7 +282,7 @@ def test_lance_replays_entries_written_here(tmp_path: Path) -> None:
         {"id": 1, "text": "base", "color": "red"},
         {"id": 100, "text": "first", "color": "green"},
     ]
-    sentinel = decode_entry((uri / names.wal_key(REGION, 4)).read_bytes(), name="4")
+    sentinel = decode_entry((uri / paths.wal_key(REGION, 4)).read_bytes(), name="4")
     assert (sentinel.is_sentinel, sentinel.writer_epoch) == (True, 3)
 
 

@@ -24,16 +24,16 @@ from uuid import UUID
 import pyarrow as pa
 from fuzz import byte_changes, samples
 from fuzz.children import Progress
-from support.failures import unexpected
-from support.tables import listing
+from support.data.tables import listing
+from support.oracles.failures import unexpected
 from typer.testing import CliRunner
 
 import memwal
-from memwal.cli.main import app
+from memwal.cli.commands.app import app
 from memwal.errors import MemWalError
-from memwal.maintenance.merge import plan_merge
+from memwal.jobs.merge.job import plan_merge
 from memwal.quality.quarantine import Quarantine
-from memwal.reader.text_query import MatchQuery
+from memwal.search.text.query import MatchQuery
 
 TABLES: Final = ("plain", "collected", "searched", "tenants", "divided_anew", "typed", "expressed")
 

@@ -11,7 +11,7 @@ from fuzz.protobuf_changes import message
 
 from memwal.errors import MemWalError
 from memwal.format._proto import lance_manifest_pb2
-from memwal.format.table_manifest import find_mem_wal_index
+from memwal.format.lance_manifest import find_mem_wal_index
 
 _FOOTER: Final = struct.Struct("<QHH4s")
 

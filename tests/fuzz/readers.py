@@ -23,31 +23,35 @@ from fuzz.json_changes import document, raw
 from fuzz.manifest_changes import inside_manifest
 from fuzz.protobuf_changes import message
 
-from memwal.catalog.snapshot import read_snapshot as read_catalog
+from memwal.base_table.region_snapshot import read_snapshot
+from memwal.catalog.export import read_snapshot as read_catalog
 from memwal.errors import CorruptDataError, InvalidInputError, MemWalError
-from memwal.format import names
-from memwal.format.applied_steps import decode_applied, encode_applied
+from memwal.format import paths
 from memwal.format.bloom import BloomFilter
-from memwal.format.index_details import IndexDetails
-from memwal.format.lance_index import read_centroids, read_codebook
-from memwal.format.python_rows import python_rows
+from memwal.format.lance_manifest import (
+    branch_of,
+    find_mem_wal_index,
+    read_centroids,
+    read_codebook,
+    read_index_section,
+)
+from memwal.format.memwal_index import IndexDetails
 from memwal.format.region_manifest import RegionManifest
-from memwal.format.table_manifest import branch_of, find_mem_wal_index, read_index_section
+from memwal.format.values import python_rows
 from memwal.format.wal_entry import WalEntry, decode_entry, decode_head
-from memwal.format.wal_layout import CHECKSUM, WRITER_ID
+from memwal.format.wal_layout import CHECKSUM, WRITER_ID, decode_applied, encode_applied
+from memwal.lsm.wal.abandon import Abandoned
 from memwal.quality.quarantine import Origin
 from memwal.quality.rules import read_rules
-from memwal.reader.posting_lists import decode_postings
-from memwal.reader.token_map import TokenMap
 from memwal.region.manifest_store import RegionManifestStore
-from memwal.region.region_ids import UNSHARDED_ID
-from memwal.region.region_values import read_values, type_named
+from memwal.region.router import UNSHARDED_ID
 from memwal.region.spec import RegionSpec
+from memwal.region.values import read_values, type_named
+from memwal.search.text.fst import TokenMap
+from memwal.search.text.postings import decode_postings
+from memwal.storage.credentials import read_options_file
 from memwal.storage.open import open_store
-from memwal.storage.options_file import read_options_file
-from memwal.table_index.region_snapshot import read_snapshot
-from memwal.writer.abandon import Abandoned
-from memwal.writer.rows import RowShape
+from memwal.writer.region_writer.rows import RowShape
 
 
 def _never(_: bytes) -> bool:
@@ -94,7 +98,7 @@ def _region_manifest(data: bytes) -> None:
     assert RegionManifest.decode(manifest.encode()) == manifest
     for flushed in manifest.flushed:
         with suppress(CorruptDataError):
-            _check_inside(names.generation_dir(manifest.region_id, flushed.path))
+            _check_inside(paths.generation_dir(manifest.region_id, flushed.path))
     for _, value in manifest.region_fields:
         for kind in ("int32", "boolean", "utf8", "date32", "timestamp(us, UTC)", "binary"):
             with suppress(CorruptDataError):
@@ -108,8 +112,8 @@ def _hint(data: bytes) -> None:
     """A hint is never needed: whatever it says, the newest manifest is found."""
     store = open_store("memory://fuzz")
     manifests = RegionManifestStore(store, UNSHARDED_ID)
-    store.put(names.manifest_key(UNSHARDED_ID, 3), _HINTED.encode())
-    store.put(names.version_hint_key(UNSHARDED_ID), data)
+    store.put(paths.manifest_key(UNSHARDED_ID, 3), _HINTED.encode())
+    store.put(paths.version_hint_key(UNSHARDED_ID), data)
     try:
         assert manifests.read_latest() == _HINTED
     except MemWalError as error:
@@ -196,20 +200,20 @@ def _postings(data: bytes) -> None:
 def _origin(data: bytes) -> None:
     text = data.decode(errors="surrogateescape")
     origin = Origin.parse(text)
-    _check_inside(names.generation_dir(origin.region_id, origin.folder))
+    _check_inside(paths.generation_dir(origin.region_id, origin.folder))
     assert Origin.parse(str(origin)) == origin
 
 
 def _names(data: bytes) -> None:
     """Names as a listing shows them."""
     name = data.decode(errors="surrogateescape")
-    region = names.parse_region_name(name)
+    region = paths.parse_region_name(name)
     assert region is None or str(region) == name
-    for parse in (names.parse_manifest_name, names.parse_wal_name, names.parse_applied_name):
+    for parse in (paths.parse_manifest_name, paths.parse_wal_name, paths.parse_applied_name):
         number = parse(name)
-        assert number is None or names.bit_reversed(number + 1)
+        assert number is None or paths.bit_reversed(number + 1)
     with suppress(CorruptDataError):
-        _check_inside(names.generation_dir(UNSHARDED_ID, name))
+        _check_inside(paths.generation_dir(UNSHARDED_ID, name))
 
 
 def _check_inside(key: str) -> None:

@@ -22,13 +22,13 @@ from typing import Any, Final
 import pyarrow as pa
 
 from memwal.errors import MemWalError
-from memwal.format.applied_steps import encode_applied
-from memwal.format.index_details import IndexDetails
-from memwal.format.table_manifest import find_mem_wal_index
+from memwal.format.lance_manifest import find_mem_wal_index
+from memwal.format.memwal_index import IndexDetails
 from memwal.format.wal_encoder import EntryEncoder, encode_entry, encode_sentinel
 from memwal.format.wal_entry import decode_entry
-from memwal.region.region_ids import UNSHARDED_ID
-from memwal.writer.abandon import Abandoned
+from memwal.format.wal_layout import encode_applied
+from memwal.lsm.wal.abandon import Abandoned
+from memwal.region.router import UNSHARDED_ID
 
 TESTS: Final = Path(__file__).parents[1]
 LANCES: Final = TESTS / "format" / "golden"
@@ -225,9 +225,9 @@ def names() -> list[bytes]:
 @cache
 def documents() -> dict[str, list[bytes]]:
     """JSON documents: storage options, rules of quality, policies, and snapshots of a catalog."""
+    from memwal.catalog.export import FORMAT
     from memwal.catalog.records import ManagedTable
-    from memwal.catalog.snapshot import FORMAT
-    from memwal.maintenance.policy import Policy
+    from memwal.jobs.policy import Policy
 
     options = {"aws_region": "eu-central-1", "allow_http": "true", "timeout": 30}
     rules = {

@@ -11,7 +11,7 @@ import pytest
 from fuzz import damage
 from fuzz.children import play_in_children
 from fuzz.damage import READS, WRITES, Case, Found, check, damaged
-from support.tables import folder
+from support.data.tables import folder
 
 import memwal
 from memwal.errors import CorruptDataError

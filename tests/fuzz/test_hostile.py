@@ -16,8 +16,7 @@ import lance
 import pyarrow as pa
 import pytest
 from fuzz.samples import foreign_entry
-from support.failures import unexpected
-from support.tables import (
+from support.data.tables import (
     REGION,
     base_state,
     folder,
@@ -29,19 +28,20 @@ from support.tables import (
     rows,
     state,
 )
+from support.oracles.failures import unexpected
 from typer.testing import CliRunner
 
 import memwal
-from memwal.cli.main import app
+from memwal.base_table.details import update_details
+from memwal.base_table.region_snapshot import read_snapshot, snapshot_rows
+from memwal.base_table.snapshot import open_dataset
+from memwal.cli.commands.app import app
 from memwal.errors import CorruptDataError, ObjectNotFoundError
-from memwal.format import names
+from memwal.format import paths
 from memwal.format.region_manifest import RegionManifest
 from memwal.quality.quarantine import origins_of
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.local import LocalStore
-from memwal.table_index.base_table import open_dataset
-from memwal.table_index.details import update_details
-from memwal.table_index.region_snapshot import read_snapshot, snapshot_rows
 
 NOW = timedelta(0)
 
@@ -96,7 +96,7 @@ def test_no_filter_is_made_of_what_stands_in_a_quarantine(origin: tuple[Any, ...
 
 
 def test_a_snapshot_leads_to_no_other_file(table: memwal.Table) -> None:
-    from memwal.table_index.region_snapshot import external_key, pointer_to
+    from memwal.base_table.region_snapshot import external_key, pointer_to
 
     with table.writer() as writer:
         writer.upsert(rows({1: 1}))
@@ -161,14 +161,14 @@ def test_odd_names_beside_the_regions_are_passed_over(table: memwal.Table) -> No
 
 
 def test_a_folder_in_the_place_of_a_hint_stops_nobody(table: memwal.Table) -> None:
-    (folder(table) / names.version_hint_key(REGION)).mkdir(parents=True)
+    (folder(table) / paths.version_hint_key(REGION)).mkdir(parents=True)
     with table.writer() as writer:
         writer.upsert(rows({1: 1}))
     assert state(table) == {1: 1}
 
 
 def test_a_newest_manifest_of_zeros_is_told(table: memwal.Table) -> None:
-    path = folder(table) / names.table_manifest_keys(table.base().version)[0]
+    path = folder(table) / paths.table_manifest_keys(table.base().version)[0]
     path.write_bytes(bytes(path.stat().st_size))
     with pytest.raises(CorruptDataError, match=re.escape(table.uri)):
         memwal.open(table.uri)
@@ -194,7 +194,7 @@ def test_a_newest_manifest_of_zeros_is_told(table: memwal.Table) -> None:
 def test_a_hint_is_never_needed(table: memwal.Table, hint: bytes) -> None:
     with table.writer() as writer:
         writer.upsert(rows({1: 1}))
-    table.location.store.put(names.version_hint_key(REGION), hint)
+    table.location.store.put(paths.version_hint_key(REGION), hint)
     again = memwal.open(table.uri)
     assert RegionManifestStore(again.location.store, REGION).read_latest() == manifest(table)
     with again.writer() as writer:
@@ -207,8 +207,8 @@ def test_a_hint_is_never_needed(table: memwal.Table, hint: bytes) -> None:
 )
 def test_a_manifest_counts_no_further_than_names_go(field: str) -> None:
     plain = RegionManifest(region_id=REGION, version=1, writer_epoch=1)
-    beyond = replace(plain, **{field: names.LARGEST + 1}).encode()
-    with pytest.raises(CorruptDataError, match=str(names.LARGEST + 1)):
+    beyond = replace(plain, **{field: paths.LARGEST + 1}).encode()
+    with pytest.raises(CorruptDataError, match=str(paths.LARGEST + 1)):
         RegionManifest.decode(beyond)
 
 
@@ -217,7 +217,7 @@ def test_the_manifest_of_another_region_is_refused(table: memwal.Table) -> None:
         writer.upsert(rows({1: 1}))
     newest = manifest(table)
     other = replace(newest, version=newest.version + 1, region_id=UUID(int=7), raw=b"")
-    table.location.store.create(names.manifest_key(REGION, other.version), other.encode())
+    table.location.store.create(paths.manifest_key(REGION, other.version), other.encode())
     with pytest.raises(CorruptDataError, match=str(UUID(int=7))):
         table.scan().to_table()
 
@@ -228,7 +228,7 @@ def test_progress_that_nobody_made_takes_no_generation(table: memwal.Table, posi
     with table.writer() as writer:
         writer.upsert(rows({1: 1}))
     kept = region_folders(table)
-    generation = min(int(position), names.LARGEST)
+    generation = min(int(position), paths.LARGEST)
     update_details(table.location, lambda base: replace(base.details, merged={REGION: generation}))
     for _ in range(2):
         found = table.collect_garbage(
@@ -257,8 +257,8 @@ def test_rows_that_do_not_fit_the_table_are_told(tmp_path: Path) -> None:
         {"id": [1], "vector": pa.array([[0.0] * 3], pa.list_(pa.float32(), 3))},
     )
     tip = max(newest.replay_after, newest.wal_last_seen) + 1
-    table.location.store.create(names.wal_key(REGION, tip), foreign_entry(wider))
-    entry = names.wal_key(REGION, tip)
+    table.location.store.create(paths.wal_key(REGION, tip), foreign_entry(wider))
+    entry = paths.wal_key(REGION, tip)
     with pytest.raises(CorruptDataError, match=entry), table.writer() as writer:
         writer.claim()
 
@@ -351,7 +351,7 @@ def test_a_zero_byte_in_a_name_does_not_end_the_process(
         primary_key=["id"],
         region_spec=memwal.RegionSpec.unsharded(),
     )
-    path = folder(table) / names.table_manifest_keys(table.base().version)[0]
+    path = folder(table) / paths.table_manifest_keys(table.base().version)[0]
     whole = path.read_bytes()
     path.write_bytes(whole.replace(old, new))
     open_dataset(table.location)
@@ -362,7 +362,7 @@ def test_a_zero_byte_in_a_name_does_not_end_the_process(
 
 def test_storage_options_are_not_followed_into_depth(tmp_path: Path) -> None:
     from memwal.errors import InvalidInputError
-    from memwal.storage.options_file import read_options_file
+    from memwal.storage.credentials import read_options_file
 
     path = tmp_path / "options.json"
     path.write_text(json.dumps({"aws_region": "x"})[:-1] + ', "secret": ' + "[" * 200_000)

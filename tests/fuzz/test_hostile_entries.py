@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from fuzz.arrow_changes import parse, serialize
 from fuzz.samples import foreign_entry
-from support.tables import (
+from support.data.tables import (
     REGION,
     folder,
     listing,
@@ -26,9 +26,9 @@ from support.tables import (
 
 import memwal
 from memwal.errors import CorruptDataError
-from memwal.format import wal_claims
+from memwal.format import wal_limits
 from memwal.format.wal_entry import TornEntryError, decode_entry, encode_entry
-from memwal.writer.log import fence
+from memwal.lsm.wal.log import fence
 
 # Memory
 
@@ -38,7 +38,7 @@ def test_a_decompression_bomb_does_not_go_off(codec: str, monkeypatch: pytest.Mo
     bomb = foreign_entry(pa.table({"id": np.zeros(4 << 20, np.int64)}), compression=codec)
     assert len(bomb) < 1 << 20
     assert sum(batch.nbytes for batch in decode_entry(bomb, name="here").batches) == 32 << 20
-    monkeypatch.setattr(wal_claims, "MAX_UNPACKED_BYTES", 16 << 20)
+    monkeypatch.setattr(wal_limits, "MAX_UNPACKED_BYTES", 16 << 20)
     before = pa.total_allocated_bytes(), pa.default_memory_pool().max_memory()
     with pytest.raises(CorruptDataError) as caught:
         decode_entry(bomb, name="here")

@@ -16,7 +16,7 @@ from fuzz.readers import READERS, Reader
 from memwal.errors import MemWalError
 from memwal.format.wal_entry import decode_entry
 from memwal.region.manifest_store import RegionManifestStore
-from memwal.storage.base import ObjectStore
+from memwal.storage.object_store import ObjectStore
 
 FIXED = 150
 FRESH = int(os.environ.get("MEMWAL_FUZZ_INPUTS", "30"))

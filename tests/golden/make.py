@@ -28,11 +28,11 @@ import pyarrow.parquet as pq
 FOLDER = Path(__file__).resolve().parent
 sys.path.insert(0, str(FOLDER.parent))
 
-from support import indexed, quarantined  # noqa: E402
-from support.tables import SCHEMA, keys, rows  # noqa: E402
+from support.data import indexed, quarantined  # noqa: E402
+from support.data.tables import SCHEMA, keys, rows  # noqa: E402
 
 import memwal  # noqa: E402
-from memwal.maintenance.snapshot_build import build_snapshot  # noqa: E402
+from memwal.jobs.table.snapshot import build_snapshot  # noqa: E402
 
 NOW = timedelta(0)
 TAG = "golden"

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import memwal
-from memwal.maintenance.verify import Severity
+from memwal.jobs.verify import Severity
 
 FOLDER = Path(__file__).resolve().parent
 VERSIONS = sorted(path.name for path in FOLDER.iterdir() if (path / "tables.json").is_file())

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 import yaml
-from support.chart import Object, Release, airflow_values, named, of_kind
-from support.chart_values import MATRIX, SPARK
-from support.kubernetes_schemas import NEWEST, problem_of_part
+from support.kubernetes.chart import Object, Release, airflow_values, named, of_kind
+from support.kubernetes.chart_values import MATRIX, SPARK
+from support.kubernetes.kubernetes_schemas import NEWEST, problem_of_part
 
 ROOT = Path(__file__).resolve().parents[2]
 WITH_AIRFLOW = [

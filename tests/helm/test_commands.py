@@ -16,15 +16,15 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from support.chart import Release, airflow_values, containers, named, pods
-from support.chart_values import MATRIX, VERIFY
-from support.tables import MakeTable
+from support.data.tables import MakeTable
+from support.kubernetes.chart import Release, airflow_values, containers, named, pods
+from support.kubernetes.chart_values import MATRIX, VERIFY
 from typer.main import get_command
 from typer.testing import CliRunner
 
 from memwal.catalog import Catalog, Policy
-from memwal.catalog.snapshot import read_snapshot
-from memwal.cli.main import app
+from memwal.catalog.export import read_snapshot
+from memwal.cli.commands.app import app
 
 
 @cache

@@ -14,14 +14,14 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from support.chart import Object, Release, matches, of_kind, policies_of, spark_files
-from support.chart_rights import DRIVER, SUBMIT
-from support.chart_values import EVERYTHING
-from support.kubernetes_schemas import NEWEST, problem
-from support.kubernetes_server import PATH, KubernetesServer, running_kubernetes
-from support.pod_security import insecure
+from support.kubernetes.chart import Object, Release, matches, of_kind, policies_of, spark_files
+from support.kubernetes.chart_rights import DRIVER, SUBMIT
+from support.kubernetes.chart_values import EVERYTHING
+from support.kubernetes.kubernetes_schemas import NEWEST, problem
+from support.kubernetes.kubernetes_server import PATH, KubernetesServer, running_kubernetes
+from support.kubernetes.pod_security import insecure
 
-from memwal.spark.java import ensure_java
+from memwal.spark.session import ensure_java
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

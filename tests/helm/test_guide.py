@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from support.chart import CHART, Release, of_kind
+from support.kubernetes.chart import CHART, Release, of_kind
 
 GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "kubernetes.md").read_text()
 BLOCKS: list[dict[str, Any]] = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.chart import (
+from support.kubernetes.chart import (
     Object,
     Release,
     matches,
@@ -15,7 +15,7 @@ from support.chart import (
     policies_of,
     spark_properties,
 )
-from support.chart_values import MATRIX
+from support.kubernetes.chart_values import MATRIX
 
 WITH_POLICIES = [
     case

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
-from support.chart import (
+from support.kubernetes.chart import (
     Object,
     Release,
     airflow_values,
@@ -19,8 +19,8 @@ from support.chart import (
     pods,
     spark_properties,
 )
-from support.chart_values import MATRIX
-from support.pod_security import insecure
+from support.kubernetes.chart_values import MATRIX
+from support.kubernetes.pod_security import insecure
 
 cases = pytest.mark.parametrize("case", MATRIX)
 

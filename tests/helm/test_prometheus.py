@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import yaml
-from support.chart import CHART, Object, Release, helm, named, of_kind
-from support.chart_values import MATRIX
+from support.kubernetes.chart import CHART, Object, Release, helm, named, of_kind
+from support.kubernetes.chart_values import MATRIX
 
-from memwal.telemetry.shipped_files import DASHBOARD, RULES, shipped
+from memwal.exporter.assets import DASHBOARD, RULES, shipped
 
 GROUPS = yaml.safe_load(shipped(RULES))["groups"]
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from support.chart import Object, Release, named, of_kind
-from support.chart_rights import DRIVER, SUBMIT
-from support.chart_values import MATRIX, SPARK
+from support.kubernetes.chart import Object, Release, named, of_kind
+from support.kubernetes.chart_rights import DRIVER, SUBMIT
+from support.kubernetes.chart_values import MATRIX, SPARK
 
 
 def rights(objects: list[Object]) -> dict[tuple[str, str], set[tuple[str, str]]]:

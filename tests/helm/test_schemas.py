@@ -7,9 +7,9 @@ import re
 
 import pytest
 import yaml
-from support.chart import CHART, Release, helm, of_kind, spark_template
-from support.chart_values import EVERYTHING, MATRIX
-from support.kubernetes_schemas import NEWEST, VERSIONS, problem, problem_of_part
+from support.kubernetes.chart import CHART, Release, helm, of_kind, spark_template
+from support.kubernetes.chart_values import EVERYTHING, MATRIX
+from support.kubernetes.kubernetes_schemas import NEWEST, VERSIONS, problem, problem_of_part
 
 
 @pytest.mark.parametrize("case", MATRIX)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pyspark
 import pytest
-from support.chart import Release, named, spark_files, spark_properties, spark_template
-from support.chart_values import MATRIX, SPARK
+from support.kubernetes.chart import Release, named, spark_files, spark_properties, spark_template
+from support.kubernetes.chart_values import MATRIX, SPARK
 
 JARS = Path(pyspark.__file__).parent / "jars"
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import yaml
 from jsonschema import Draft7Validator
-from support.chart import CHART, Release, helm
-from support.chart_values import MATRIX, SPARK
+from support.kubernetes.chart import CHART, Release, helm
+from support.kubernetes.chart_values import MATRIX, SPARK
 
 import memwal
 

@@ -9,11 +9,11 @@ import lance
 import pyarrow as pa
 from histories.events import Level
 from histories.process import BASE, Process, now, seen_of
-from support import native
-from support.tables import keys
+from support.data.tables import keys
+from support.oracles import native
 
 import memwal
-from memwal.maintenance.compaction import compact
+from memwal.jobs.table.compact import compact
 
 STALENESS = 1.0
 """Seconds that some reads allow."""

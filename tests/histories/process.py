@@ -15,12 +15,12 @@ from uuid import UUID
 
 import pyarrow as pa
 from histories.events import Key, Level, Recorder, Value
-from support.tables import rows, state
+from support.data.tables import rows, state
 
 import memwal
 from memwal.errors import CorruptDataError, InvalidInputError, MemWalError
-from memwal.region.discovery import read_manifests
-from memwal.region.routing import RegionAssignment, Router
+from memwal.region.manifest_store import read_manifests
+from memwal.region.router import RegionAssignment, Router
 
 OWN = (Level.STRONG, Level.STRONG)
 """What a read sees of a region that is certainly its process's own."""

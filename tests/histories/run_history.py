@@ -24,11 +24,11 @@ from histories.nemesis import Child, Nemesis
 from histories.others import collector, jobs, reader
 from histories.process import BASE, OWN, Process, Told, now, seen_of
 from histories.writers import ours
-from support import native
-from support.tables import SCHEMA
+from support.data.tables import SCHEMA
+from support.oracles import native
 
 import memwal
-from memwal.maintenance.verify import verify
+from memwal.jobs.verify import verify
 
 KEYS = 24
 

@@ -7,11 +7,12 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
-from memwal.maintenance import merge_commit
-from memwal.maintenance.garbage import log_entries
-from memwal.storage.base import ObjectStore
-from memwal.table_index.base_table import BaseTable, open_base
-from memwal.writer import append, claim, log, region_writer, tenure
+from memwal.base_table.snapshot import BaseTable, open_base
+from memwal.jobs.gc import wal
+from memwal.jobs.merge import commit
+from memwal.lsm.wal import appender, claim, log
+from memwal.storage.object_store import ObjectStore
+from memwal.writer.region_writer import writer
 
 _NAP = 0.3
 """Seconds between two steps that are mostly milliseconds apart; the safeguard is there for them."""
@@ -28,22 +29,22 @@ def no_sentinel() -> None:
 
 def no_look_after_a_pause() -> None:
     """A writer never looks whether the region is still its own."""
-    append.LogAppender._check_epoch = lambda self: None  # type: ignore[method-assign]
+    appender.LogAppender._check_epoch = lambda self: None  # type: ignore[method-assign]
 
 
 def no_epoch_at_a_flush() -> None:
     """A writer that was fenced goes on to name its generations."""
-    tenure.Tenure._check = lambda self, latest: None  # type: ignore[method-assign]
+    claim.Tenure._check = lambda self, latest: None  # type: ignore[method-assign]
 
 
 def no_replay() -> None:
     """A claim leaves behind what its predecessor had not flushed."""
-    region_writer.replay = lambda *given, **named: iter(())
+    writer.replay = lambda *given, **named: iter(())
 
 
 def no_bound_of_the_log() -> None:
     """A collector takes all of the log but the newest entry."""
-    judge = log_entries.judge_entries
+    judge = wal.judge_entries
 
     def judged(entries: Any, history: Any, ages: Any) -> Any:
         for positions, decision in judge(entries, history, ages):
@@ -51,23 +52,23 @@ def no_bound_of_the_log() -> None:
                 object.__setattr__(decision, "goes", True)
             yield positions, decision
 
-    log_entries.judge_entries = judged
+    wal.judge_entries = judged
 
 
 def no_pinned_deletes() -> None:
     """A merge deletes from whatever version is the newest by then."""
-    delete = merge_commit._delete
+    delete = commit._delete
 
     def unpinned(base: BaseTable, keys: Any) -> int:
         time.sleep(_NAP)
         for _ in range(100):
             try:
                 return delete(open_base(base.location), keys)
-            except merge_commit._Conflict:
+            except commit._Conflict:
                 continue
         return 0
 
-    merge_commit._delete = unpinned
+    commit._delete = unpinned
 
 
 SAFEGUARDS: dict[str, Callable[[], None]] = {

@@ -12,8 +12,8 @@ from histories.run_history import BrokenPromise, Cast, perform, run_history
 from histories.safeguards import SAFEGUARDS
 
 import memwal
-from memwal.format.names import parse_wal_name, wal_dir
-from memwal.region.discovery import discover_regions
+from memwal.format.paths import parse_wal_name, wal_dir
+from memwal.region.manifest_store import discover_regions
 
 SECONDS = float(os.environ.get("MEMWAL_HISTORIES_SECONDS", "20"))
 

@@ -10,8 +10,8 @@ from uuid import UUID
 import pyarrow as pa
 from histories.events import Key, Level, Value
 from histories.process import LOST, OWN, Process, now, seen_of
-from support import native
-from support.tables import keys, rows
+from support.data.tables import keys, rows
+from support.oracles import native
 
 import memwal
 from memwal.errors import BackPressureError, InvalidInputError, MemWalError, PartialWriteError

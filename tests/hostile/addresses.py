@@ -18,14 +18,13 @@ from hypothesis.strategies import SearchStrategy
 from memwal.catalog import Catalog, database, records
 from memwal.catalog.records import check_name, check_storage_options_ref, check_uri
 from memwal.errors import MemWalError
-from memwal.fleet import webhook
-from memwal.fleet.webhook import Webhook, deliver
-from memwal.storage import options, options_file, uris
-from memwal.storage.credentials import Credentials, Held
+from memwal.fleet import alerts
+from memwal.fleet.alerts import Webhook, deliver
+from memwal.storage import credentials, options, uris
+from memwal.storage.credentials import Credentials, Held, read_options_file
 from memwal.storage.location import TableLocation, redact
 from memwal.storage.open import open_store
 from memwal.storage.options import cloud_settings
-from memwal.storage.options_file import read_options_file
 from memwal.storage.uris import LOCAL, MEMORY, parse_uri
 
 _SCHEMES = ("s3", "gs", "az", "abfss", "file", "memory", "S3", "http", "", "s3a", "\0", "1")
@@ -280,7 +279,7 @@ AREAS = (
         "files with storage options",
         _contents(),
         _options_file,
-        (options_file, "as_options"),
+        (credentials, "as_options"),
         lambda folder: _no_network(folder),
     ),
     Area(
@@ -295,7 +294,7 @@ AREAS = (
         _credentials,
         (Held, "for_lance"),
     ),
-    Area("webhooks", _webhooks() | texts(), _webhook, (webhook, "slack_body"), _no_network),
+    Area("webhooks", _webhooks() | texts(), _webhook, (alerts, "slack_body"), _no_network),
     Area(
         "addresses of a catalog",
         _catalog_urls(),

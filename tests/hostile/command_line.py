@@ -21,18 +21,18 @@ from hostile.records import SCHEMA
 from hostile.values import NUMBERS, mutated, one_of_these, texts
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
-from support.failures import unexpected
+from support.oracles.failures import unexpected
 from typer.main import get_command
 from typer.testing import CliRunner
 
 import memwal
 from memwal.catalog import Catalog
-from memwal.cli import failures
-from memwal.cli.failures import ExitCode
-from memwal.cli.main import app
-from memwal.fleet import webhook
-from memwal.fleet.fleet import Fleet
-from memwal.telemetry.endpoint import MetricsEndpoint
+from memwal.cli import errors
+from memwal.cli.commands.app import app
+from memwal.cli.errors import ExitCode
+from memwal.exporter.server import MetricsEndpoint
+from memwal.fleet import alerts
+from memwal.fleet.scheduler import Fleet
 
 Words = list[str]
 
@@ -173,7 +173,7 @@ def _home(folder: Path) -> Iterator[Path]:
         patch.setenv("REGION", str(table.region_ids()[0]))
         patch.chdir(folder)
         patch.setattr(MetricsEndpoint, "wait", lambda _: None)
-        patch.setattr(webhook.time, "sleep", lambda _: None)
+        patch.setattr(alerts.time, "sleep", lambda _: None)
         patch.setattr(Fleet, "run_forever", lambda *_, **__: None)
         yield folder
 
@@ -217,7 +217,7 @@ AREAS = (
         "command lines",
         st.tuples(command_lines(), st.fixed_dictionaries(_FILES)),
         _run,
-        (failures, "is_unicode"),
+        (errors, "is_unicode"),
         _home,
         examples=8,
     ),

@@ -14,8 +14,8 @@ from hypothesis.strategies import SearchStrategy
 
 import memwal
 from memwal.errors import MemWalError
+from memwal.expressions.dnf import read_predicate
 from memwal.reader import scan
-from memwal.region.predicate_alternatives import read_predicate
 
 LIVE = frozenset(range(10)) - {3, 4}
 

@@ -16,19 +16,19 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from memwal.catalog.records import ManagedTable
-from memwal.cli.catalog import _values
-from memwal.cli.quality import _read
+from memwal.cli.commands.catalog import _values
+from memwal.cli.commands.quality import _read
 from memwal.errors import MemWalError
 from memwal.fleet import schedule
-from memwal.fleet.order import Order
+from memwal.fleet.job_spec import Order
 from memwal.fleet.schedule import interval_seconds, is_time
-from memwal.maintenance import policy
-from memwal.maintenance.due import JOBS
-from memwal.maintenance.policy import Policy
-from memwal.quality import yaml_text
+from memwal.jobs import policy
+from memwal.jobs.due import JOBS
+from memwal.jobs.policy import Policy
+from memwal.quality import rules
 from memwal.quality.evaluate import evaluate
-from memwal.quality.expectation import Expectation, read_suite, suite_digest
-from memwal.quality.kinds import RULES
+from memwal.quality.expectations import Expectation, read_suite, suite_digest
+from memwal.quality.registry import RULES
 from memwal.quality.rules import QualityRules
 
 NOW = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
@@ -295,7 +295,7 @@ AREAS = (
         "files with suites",
         _files(),
         _file,
-        (yaml_text, "check_data"),
+        (rules, "check_data"),
         _folder,
         examples=10,
     ),

@@ -15,14 +15,14 @@ from hostile.values import NUMBERS, mutated, one_of_these, texts, trees
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
+from memwal.catalog.export import FORMAT, read_snapshot
 from memwal.catalog.records import ManagedTable, Policy
-from memwal.catalog.snapshot import FORMAT, read_snapshot
-from memwal.cli import schemas
-from memwal.cli.schemas import schema_from
+from memwal.cli import options as schemas
+from memwal.cli.options import schema_from
 from memwal.quality import quarantine
 from memwal.quality.quarantine import Origin
-from memwal.spark import read_options
-from memwal.spark.read_options import parse_options
+from memwal.spark import scan_plan
+from memwal.spark.scan_plan import parse_options
 
 _AT = datetime(2026, 3, 1, tzinfo=UTC).isoformat()
 RECORD = {
@@ -123,7 +123,7 @@ AREAS = (
             max_size=4,
         ),
         _load,
-        (read_options, "_parse"),
+        (scan_plan, "_parse"),
     ),
     Area(
         "origins of rows",

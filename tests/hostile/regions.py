@@ -10,13 +10,13 @@ from hostile.values import NASTY, one_of_these, texts, words
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from memwal.cli import schemas
-from memwal.cli.schemas import parse_regions, schema_from
+from memwal.cli import options
+from memwal.cli.options import parse_regions, schema_from
 from memwal.errors import MemWalError
-from memwal.region import expression_text
-from memwal.region.expressions import Expression
-from memwal.region.routing import Router
+from memwal.expressions import region_sql
+from memwal.region.router import Router
 from memwal.region.spec import RegionSpec
+from memwal.region.sql_transform import Expression
 
 SCHEMA = pa.schema([("n", pa.int64()), ("t", pa.string())])
 ROWS = pa.record_batch(
@@ -152,7 +152,7 @@ AREAS = (
         "region expressions",
         st.tuples(expressions(), st.sampled_from(_RESULTS)),
         _evaluate,
-        (expression_text, "_check_depth"),
+        (region_sql, "_check_depth"),
     ),
     Area(
         "regions of a command line",
@@ -168,6 +168,6 @@ AREAS = (
             max_size=3,
         ),
         _columns,
-        (schemas, "parse_type"),
+        (options, "parse_type"),
     ),
 )

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from memwal.errors import MemWalError
-from memwal.region.routing import Router
+from memwal.region.router import Router
 from memwal.region.spec import RegionSpec
-from memwal.writer import rows
-from memwal.writer.rows import RowShape
+from memwal.writer.region_writer import rows
+from memwal.writer.region_writer.rows import RowShape
 
 TABLE = pa.schema(
     [

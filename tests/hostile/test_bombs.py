@@ -14,15 +14,15 @@ import pytest
 from hostile.harness import safely
 from hostile.values import nested
 
-from memwal.cli.schemas import parse_type, schema_from
-from memwal.durations import MOST_SECONDS, duration
+from memwal.cli.options import parse_type, schema_from
 from memwal.errors import InvalidInputError
-from memwal.fleet.discover import find_tables
+from memwal.expressions.dnf import read_predicate
 from memwal.fleet.schedule import interval_seconds, is_time
-from memwal.given_data import MOST_DEPTH, check_data, read_json
-from memwal.quality.yaml_text import read_yaml
+from memwal.fleet.tables import find_tables
+from memwal.quality.rules import read_yaml
 from memwal.reader.predicate import MOST_OPERATORS, MOST_PARTS, whole_predicate
-from memwal.region.predicate_alternatives import read_predicate
+from memwal.util.clock import MOST_SECONDS, duration
+from memwal.util.safe_json import MOST_DEPTH, check_data, read_json
 
 TESTS = Path(__file__).parents[1]
 ENDLESS: list[object] = []

@@ -9,7 +9,7 @@ import pytest
 
 from memwal.errors import InvalidInputError
 from memwal.quality.data_docs import Found, build_data_docs
-from memwal.quality.expectation import read_suite
+from memwal.quality.expectations import read_suite
 
 pytestmark = pytest.mark.slow
 

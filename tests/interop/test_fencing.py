@@ -9,9 +9,9 @@ from datetime import timedelta
 
 import pyarrow as pa
 import pytest
-from support import native
-from support.native import everything
-from support.tables import base_state, keys, manifest, rows, state
+from support.data.tables import base_state, keys, manifest, rows, state
+from support.oracles import native
+from support.oracles.native import everything
 
 import memwal
 from memwal.errors import RegionFencedError

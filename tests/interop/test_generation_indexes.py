@@ -15,12 +15,12 @@ from lance.file import LanceFileReader
 from lance.indices import IndexConfig
 from lance.mem_wal import LsmVectorSearchPlanner
 from lance.query import DocumentGranularity
-from support import native
-from support.s3_emulator import running_emulator
-from support.tables import REGION, manifest
+from support.data.tables import REGION, manifest
+from support.oracles import native
+from support.stores.s3_emulator import running_emulator
 
 import memwal
-from memwal.format.names import generation_dir
+from memwal.format.paths import generation_dir
 
 DIMENSION = 16
 BASE_ROWS = 600

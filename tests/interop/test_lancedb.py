@@ -13,13 +13,13 @@ import pytest
 from lancedb import LsmWriteSpec
 from lancedb.index import BTree
 from lancedb.table import Table as LanceTable
-from support.native import collect_all, everything, ordered
-from support.tables import base_state, keys, region_folders, rows, state
+from support.data.tables import base_state, keys, region_folders, rows, state
+from support.oracles.native import collect_all, everything, ordered
 
 import memwal
 from memwal.errors import InvalidInputError, TableSetupError
-from memwal.region.discovery import discover_regions
-from memwal.region.routing import Router
+from memwal.region.manifest_store import discover_regions
+from memwal.region.router import Router
 
 NAME = "shared"
 KINDS = {

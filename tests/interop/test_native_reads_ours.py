@@ -11,13 +11,13 @@ import lance
 import numpy as np
 import pyarrow as pa
 import pytest
-from support import native
-from support.native import Rows, collect_all, everything, ordered
-from support.sampled import every
-from support.tables import MakeTable, region_folders, rows, state
+from support.data.sampled import every
+from support.data.tables import MakeTable, region_folders, rows, state
+from support.oracles import native
+from support.oracles.native import Rows, collect_all, everything, ordered
 
 import memwal
-from memwal.writer import naming
+from memwal.writer.region_writer import flusher
 
 COUNT = 20
 """Keys of each shape."""
@@ -221,7 +221,7 @@ def test_a_panic_in_lance_during_a_flush(
     with table.writer() as writer:
         writer.upsert(rows({1: 1}))
         with monkeypatch.context() as patched:
-            patched.setattr(naming, "write_generation", panic)
+            patched.setattr(flusher, "write_generation", panic)
             with pytest.raises(memwal.MemWalError, match="PanicException"):
                 writer.flush()
         writer.flush()

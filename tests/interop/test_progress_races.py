@@ -9,20 +9,20 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from support import native
-from support.native import everything
-from support.tables import MakeTable, base_state, keys, rows, state
+from support.data.tables import MakeTable, base_state, keys, rows, state
+from support.oracles import native
+from support.oracles.native import everything
 
 import memwal
-from memwal.region.discovery import read_manifests
-from memwal.region.region_ids import UNSHARDED_ID
-from memwal.table_index.base_table import open_base
+from memwal.base_table.snapshot import open_base
+from memwal.region.manifest_store import read_manifests
+from memwal.region.router import UNSHARDED_ID
 
 MARKER = """
 import sys, threading
 from uuid import UUID
-from support import native
-from support.tables import rows
+from support.oracles import native
+from support.data.tables import rows
 import memwal
 table, region_id, start = memwal.open(sys.argv[1]), UUID(sys.argv[2]), int(sys.argv[3])
 stopped = threading.Event()
@@ -38,7 +38,7 @@ print(done)
 
 MERGER = """
 import sys
-from support import native
+from support.oracles import native
 import memwal
 table = memwal.open(sys.argv[1])
 print("ready", flush=True)

@@ -11,9 +11,9 @@ from pathlib import Path
 import lance
 import pyarrow as pa
 import pytest
-from support.faulty_store import FaultyStores
-from support.lives import DIMENSION, DIVISIONS, KEYS, STEPS, Life
-from support.sampled import every
+from support.data.sampled import every
+from support.faults.lives import DIMENSION, DIVISIONS, KEYS, STEPS, Life
+from support.stores.faulty_store import FaultyStores
 
 import memwal
 

@@ -5,11 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from support import native
-from support.faulty_store import REGION_MANIFEST, FaultyStores, Killed
-from support.native import everything
-from support.sampled import every
-from support.tables import (
+from support.data.sampled import every
+from support.data.tables import (
     REGION,
     generations,
     log,
@@ -19,13 +16,16 @@ from support.tables import (
     rows,
     state,
 )
+from support.oracles import native
+from support.oracles.native import everything
+from support.stores.faulty_store import REGION_MANIFEST, FaultyStores, Killed
 
 import memwal
 from memwal.errors import CorruptDataError, RegionSealedError
-from memwal.format.names import wal_key
+from memwal.format.paths import wal_key
 from memwal.format.region_manifest import RegionStatus
-from memwal.writer.abandon import abandon_log, abandoned_entries, read_abandoned
-from memwal.writer.claim import claim_region, seal_region
+from memwal.lsm.wal.abandon import abandon_log, abandoned_entries, read_abandoned
+from memwal.lsm.wal.claim import claim_region, seal_region
 
 NO_TIME = timedelta(0)
 

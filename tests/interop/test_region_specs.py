@@ -9,14 +9,14 @@ import lance
 import lancedb
 import pyarrow as pa
 import pytest
-from support.native import everything, ordered
-from support.tables import SCHEMA, rows, state
+from support.data.tables import SCHEMA, rows, state
+from support.oracles.native import everything, ordered
 
 import memwal
 from memwal.errors import TableSetupError
-from memwal.region.discovery import read_manifests
+from memwal.region.manifest_store import read_manifests
 from memwal.region.spec import RegionSpec
-from memwal.region_change import add_region_spec
+from memwal.resharding import add_region_spec
 
 NAME = "shared"
 OURS = {

@@ -14,9 +14,9 @@ import lance
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from support import native
-from support.native import Rows, everything, ordered
-from support.tables import log
+from support.data.tables import log
+from support.oracles import native
+from support.oracles.native import Rows, everything, ordered
 
 import memwal
 

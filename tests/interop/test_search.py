@@ -8,11 +8,11 @@ import lance
 import numpy as np
 import pyarrow as pa
 import pytest
-from support import native
-from support.searched import DIMENSION, Searched
+from support.data.searched import DIMENSION, Searched
+from support.oracles import native
 
-from memwal.reader.search import search
-from memwal.region.routing import Router
+from memwal.region.router import Router
+from memwal.search import search
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -11,10 +11,7 @@ from datetime import timedelta
 
 import pyarrow as pa
 import pytest
-from support import native
-from support.faulty_store import REGION_MANIFEST, WAL, FaultyStores, Rule
-from support.native import everything
-from support.tables import (
+from support.data.tables import (
     base_state,
     generations,
     keys,
@@ -25,6 +22,9 @@ from support.tables import (
     rows,
     state,
 )
+from support.oracles import native
+from support.oracles.native import everything
+from support.stores.faulty_store import REGION_MANIFEST, WAL, FaultyStores, Rule
 
 import memwal
 from memwal.errors import RegionFencedError
@@ -205,8 +205,8 @@ def test_lance_takes_over_many_small_writes(
 
 KILLED = """
 import itertools, sys
-from support import native
-from support.tables import rows
+from support.oracles import native
+from support.data.tables import rows
 import memwal
 table = memwal.open(sys.argv[1])
 if sys.argv[2] == "native":

@@ -6,9 +6,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from support import native
-from support.columns import STORED, TYPICAL, Column, shown
-from support.tables import MakeTable
+from support.data.columns import STORED, TYPICAL, Column, shown
+from support.data.tables import MakeTable
+from support.oracles import native
 
 import memwal
 

@@ -98,7 +98,7 @@ def postgres(folder: Path) -> None:
 
 def aws(folder: Path) -> None:
     """The keys of a profile."""
-    from memwal.storage.credential_sources import credentials_for
+    from memwal.storage.credentials import credentials_for
 
     file = folder / "credentials"
     file.write_text("[lake]\naws_access_key_id = A\naws_secret_access_key = B\n")
@@ -112,7 +112,7 @@ def spark(folder: Path) -> None:
     """A merge by spark-submit of the application that came with memwal, and a data frame."""
     table = make(folder)
     apps = subprocess.check_output(
-        [sys.executable, "-I", "-m", "memwal.spark.apps_folder"], text=True
+        [sys.executable, "-I", "-m", "memwal.spark.application"], text=True
     ).strip()
     assert Path(apps).is_relative_to(sys.prefix), apps
     result = folder / "merge.json"
@@ -132,7 +132,7 @@ def spark(folder: Path) -> None:
 
 def quality(folder: Path) -> None:
     """A suite that needs Great Expectations, held against the rows of a table."""
-    from memwal.quality.great_expectations import load_gx
+    from memwal.quality.evaluate import load_gx
     from memwal.quality.rules import QualityRules
 
     load_gx()
@@ -161,7 +161,7 @@ def airflow(folder: Path) -> None:
     """Airflow finds plugin, provider, DAGs and page, and merges a table that is registered."""
     (plugin,) = entry_points(group="airflow.plugins", name="memwal")
     assert plugin.value == "memwal_airflow.plugin:MemWalPlugin"
-    from memwal_airflow.standalone import AirflowStandalone
+    from airflow_demo.standalone import AirflowStandalone
 
     from memwal.catalog import Catalog, Policy, RunState
 
@@ -210,10 +210,10 @@ def airflow(folder: Path) -> None:
 def kubernetes(folder: Path) -> None:
     """The parts that start drivers in a cluster are there, on the client that they ask for."""
     import kubernetes.client
-    from memwal_airflow import cluster, driver_pod, kubernetes_api
+    from memwal_airflow.kubernetes import api, cluster, driver_pod
 
     assert kubernetes.client.CoreV1Api
-    assert all(module.__doc__ for module in (cluster, driver_pod, kubernetes_api))
+    assert all(module.__doc__ for module in (cluster, driver_pod, api))
     table = make(folder)
     table.merge()
     assert table.base().dataset.count_rows() == 10

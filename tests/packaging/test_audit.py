@@ -14,8 +14,8 @@ from threading import Thread
 from typing import Any
 
 import pytest
-from support.pages import ROOT
-from support.scripts import script
+from support.docs.pages import ROOT
+from support.docs.scripts import script
 
 AUDIT = script("audit")
 GOOD, YANKED, GONE = ("a" * 64, "b" * 64, "c" * 64)

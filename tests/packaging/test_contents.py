@@ -14,7 +14,7 @@ from hatchling.metadata.core import ProjectMetadata
 from hatchling.plugin.manager import PluginManager
 
 import memwal
-from memwal.spark.apps_folder import apps_folder
+from memwal.spark.application import apps_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILT = re.compile(r"memwal_airflow/web/static/")

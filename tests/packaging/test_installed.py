@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.postgres import PostgresServer
+from support.data.postgres import PostgresServer
 
-from memwal.spark.java import find_java
+from memwal.spark.session import find_java
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 ROOT = Path(__file__).resolve().parents[2]

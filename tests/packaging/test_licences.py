@@ -6,8 +6,8 @@ import re
 from email.message import Message
 
 import pytest
-from support.pages import ROOT
-from support.scripts import script
+from support.docs.pages import ROOT
+from support.docs.scripts import script
 
 LICENCES = script("licences")
 PAGE = (ROOT / "docs" / "licences.md").read_text()

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.pages import ROOT
-from support.scripts import script
+from support.docs.pages import ROOT
+from support.docs.scripts import script
 
 MUTANTS = script("mutants")
 CODE = '''\

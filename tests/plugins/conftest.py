@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from support.kubernetes_server import KubernetesServer, running_kubernetes
+from support.kubernetes.kubernetes_server import KubernetesServer, running_kubernetes
 
 import memwal
 from memwal.catalog import Catalog, Policy
@@ -216,7 +216,8 @@ def in_cluster(
     kubernetes: KubernetesServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> KubernetesServer:
     """Jobs run there, submitted by a ``spark-submit`` that needs no Spark."""
-    from memwal_airflow import driver_pod, submit
+    from memwal_airflow.kubernetes import driver_pod
+    from memwal_airflow.spark import submit
 
     folder = tmp_path / "bin"
     folder.mkdir()

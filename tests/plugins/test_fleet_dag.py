@@ -10,7 +10,7 @@ from memwal_airflow.fleet_settings import FleetSettings, Prefix, parse_prefixes
 
 from memwal.catalog import Catalog, read_snapshot
 from memwal.errors import InvalidInputError
-from memwal.maintenance.results import JobResult
+from memwal.jobs.job import JobResult
 
 
 def test_without_settings_nothing_is_discovered_and_little_verified() -> None:

@@ -10,10 +10,10 @@ import pytest
 from hostile.harness import SECRET, Area, check_secret, fuzz, safely, survey
 from hostile.values import mutated, one_of_these, texts, trees
 from hypothesis import strategies as st
-from memwal_airflow import connection
-from memwal_airflow.connection import storage_options
 from memwal_airflow.fleet_settings import parse_prefixes
-from memwal_airflow.operators import region_ids
+from memwal_airflow.hooks import connection
+from memwal_airflow.hooks.connection import storage_options
+from memwal_airflow.operators.maintenance import region_ids
 from memwal_airflow.run_params import RunRequest, run_params
 
 from memwal.errors import MemWalError

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from memwal_airflow.links import SparkUiLink, TablePageLink, spark_application
-from memwal_airflow.operators import MemWalSnapshotOperator
+from memwal_airflow.operators.maintenance import MemWalSnapshotOperator
 
 
 @pytest.mark.parametrize(

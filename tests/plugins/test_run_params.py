@@ -5,7 +5,7 @@ from airflow.sdk.definitions.param import ParamsDict
 from airflow.sdk.exceptions import ParamValidationError
 from memwal_airflow.run_params import RunRequest, run_params
 
-from memwal.maintenance.due import JOBS
+from memwal.jobs.due import JOBS
 
 
 def test_the_form_offers_the_jobs_and_takes_no_others() -> None:

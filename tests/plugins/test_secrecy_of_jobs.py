@@ -21,9 +21,9 @@ import httpx
 import psutil
 import pyarrow as pa
 import pytest
-from memwal_airflow.standalone import AirflowStandalone, free_port
-from support.s3_emulator import S3Emulator, running_emulator
-from support.webhook_server import WebhookServer, running_webhook
+from airflow_demo.standalone import AirflowStandalone, free_port
+from support.airflow.webhook_server import WebhookServer, running_webhook
+from support.stores.s3_emulator import S3Emulator, running_emulator
 
 import memwal
 from memwal.catalog import Catalog
@@ -39,7 +39,7 @@ SECRETS = {
 WEBHOOK = "T0/marker-webhook-6b12f09c"
 DAGS = """
 from airflow.sdk import DAG
-from memwal_airflow.operators import MemWalMergeOperator
+from memwal_airflow.operators.maintenance import MemWalMergeOperator
 
 def dag(name, uri, conn_id):
     with DAG(name, schedule=None, is_paused_upon_creation=False):

@@ -3,7 +3,7 @@
 Generations are flushed, merged, indexed, dropped from the manifest, and deleted a grace period
 later. A reader reads the manifest, then the base table, then the generations one by one, and may
 stand still anywhere. Time goes by in steps of one grace period. What is modelled is
-``memwal.maintenance.garbage`` and the plan of ``memwal.reader``.
+``memwal.jobs.gc`` and the plan of ``memwal.reader``.
 """
 
 from __future__ import annotations

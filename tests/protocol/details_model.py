@@ -1,7 +1,7 @@
 """The details of a table's MemWAL index, which three jobs and Lance itself change.
 
 One value holds merge progress, catch-up of an index and the snapshot of the regions; each job has
-news of one of them. The step is that of ``memwal.table_index.strict_commit``.
+news of one of them. The step is that of ``memwal.base_table.commit``.
 """
 
 from __future__ import annotations

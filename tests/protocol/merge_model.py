@@ -2,7 +2,7 @@
 
 The region has generations with upserts and deletes of a few keys, and gets more meanwhile. At every
 version of the base table, what a merging reader sees must be what was written. The steps are those
-of ``memwal.maintenance.merge_commit``: read progress and plan, delete pass, look again, marked
+of ``memwal.jobs.merge.commit``: read progress and plan, delete pass, look again, marked
 commit.
 """
 

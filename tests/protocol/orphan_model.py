@@ -1,8 +1,8 @@
 """A flush that sleeps, and collectors that take its folder for the rest of one that died.
 
 Ages are left out: a collector may take any folder for an orphan that the manifest does not name, at
-any time. The steps are those of ``memwal.writer.generation``, ``memwal.writer.tenure`` and
-``memwal.maintenance.garbage.orphans``. There is one generation to be flushed.
+any time. The steps are those of ``memwal.lsm.flush.generation``, ``memwal.lsm.wal.claim`` and
+``memwal.jobs.gc.generations``. There is one generation to be flushed.
 """
 
 from __future__ import annotations

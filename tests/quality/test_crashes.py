@@ -15,21 +15,21 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from lance.dataset import MergeInsertBuilder
-from support.faulty_store import FaultyStore, FaultyStores, Killed, skip_waits
-from support.quarantined import flush, quarantine, rules, waiting
-from support.tables import SCHEMA, base_state, folder, merged, state
+from support.data.quarantined import flush, quarantine, rules, waiting
+from support.data.tables import SCHEMA, base_state, folder, merged, state
+from support.stores.faulty_store import FaultyStore, FaultyStores, Killed, skip_waits
 
 import memwal
+from memwal.base_table.commit import create_durably
 from memwal.errors import MemWalError
-from memwal.maintenance import merge_commit as committing
-from memwal.maintenance.merge import merge
+from memwal.jobs.merge import commit as committing
+from memwal.jobs.merge.job import merge
 from memwal.quality import quarantine as quarantining
 from memwal.quality.gate import RegionRows
 from memwal.quality.ledger import Ledger
 from memwal.quality.quarantine import origins_of
-from memwal.quality.release import discard
+from memwal.quarantine_review import discard
 from memwal.storage.location import TableLocation
-from memwal.table_index.strict_commit import create_durably
 
 EXPECTED = {1: 1, 2: 22, 3: 3, 4: 44}
 KEPT_OUT = {(2, 1, -1), (4, 9, -9)}

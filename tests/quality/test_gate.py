@@ -12,11 +12,11 @@ from uuid import uuid4
 import numpy as np
 import pyarrow as pa
 import pytest
-from support.quarantined import Rows, flush, positive, quarantine, rules, waiting
-from support.tables import MakeTable, base_state, keys, merged, rows, state
+from support.data.quarantined import Rows, flush, positive, quarantine, rules, waiting
+from support.data.tables import MakeTable, base_state, keys, merged, rows, state
 
 import memwal
-from memwal.maintenance.results import JobResult
+from memwal.jobs.job import JobResult
 from memwal.quality.gate import RegionRows, screen
 
 

@@ -11,15 +11,15 @@ import lance
 import pyarrow as pa
 import pytest
 from lance.dataset import MergeInsertBuilder
-from support.faulty_store import Killed
-from support.quarantined import flush, positive, quarantine, rules, waiting
-from support.tables import SCHEMA, MakeTable, base_state, folder, merged, rows
+from support.data.quarantined import flush, positive, quarantine, rules, waiting
+from support.data.tables import SCHEMA, MakeTable, base_state, folder, merged, rows
+from support.stores.faulty_store import Killed
 
 import memwal
 from memwal.errors import InvalidInputError, MemWalError, TableSetupError
 from memwal.quality import quarantine as quarantining
 from memwal.quality.quarantine import Origin, Quarantine, State, describe, origins_of
-from memwal.quality.release import discard, release, waiting_rows
+from memwal.quarantine_review import discard, release, waiting_rows
 
 
 @pytest.fixture

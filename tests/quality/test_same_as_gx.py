@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from memwal.quality.evaluate import evaluate
-from memwal.quality.expectation import read_suite
-from memwal.quality.kinds import RULES, Kind
+from memwal.quality.expectations import read_suite
+from memwal.quality.registry import RULES, Kind
 
 # Great Expectations takes seconds to import.
 pytestmark = pytest.mark.slow
@@ -133,7 +133,7 @@ def suite(dice: random.Random) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_same(seed: int) -> None:
-    from memwal.quality.great_expectations import evaluate_all_with_gx
+    from memwal.quality.evaluate import evaluate_all_with_gx
 
     dice = random.Random(seed)
     some, wanted = rows(dice), read_suite(suite(dice))
@@ -156,7 +156,7 @@ def test_every_type_of_our_own_is_compared() -> None:
 def test_every_other_type_is_one_of_theirs() -> None:
     from great_expectations.expectations.registry import list_registered_expectation_implementations
 
-    from memwal.quality.great_expectations import load_gx
+    from memwal.quality.evaluate import load_gx
 
     load_gx()
     assert set(RULES) <= set(list_registered_expectation_implementations())

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from memwal.reader import vector_memory
+from memwal.search.vector import in_memory as vector_memory
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ import lance
 import numpy as np
 import pyarrow as pa
 import pytest
-from support.tables import MakeTable, numbered
+from support.data.tables import MakeTable, numbered
 
 import memwal
+from memwal.base_table.snapshot import BaseTable
 from memwal.reader import base_rows as base_rows_module
 from memwal.reader.base_rows import key_predicate, rows_of_keys
-from memwal.table_index.base_table import BaseTable
 
 
 def base_table(path: Path, *, indexed: bool, **options: Any) -> BaseTable:

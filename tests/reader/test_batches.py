@@ -9,9 +9,9 @@ import lance
 import numpy as np
 import pyarrow as pa
 import pytest
-from support.tables import numbered
+from support.data.tables import numbered
 
-from memwal.reader.batches import gathered, read_rows, without_rows
+from memwal.reader.row_set import gathered, read_rows, without_rows
 
 
 def batch(*values: int) -> pa.RecordBatch:

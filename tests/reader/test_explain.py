@@ -9,11 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from support.tables import MakeTable, generations, keys, rows, state
+from support.data.tables import MakeTable, generations, keys, rows, state
 
 import memwal
 from memwal.reader.scan import Scan
-from memwal.reader.sources import collect_sources, collect_version
+from memwal.reader.sources.collect import collect_sources, collect_version
 
 
 def explained(table: memwal.Table, filter: str | None = None, **options: Any) -> Any:

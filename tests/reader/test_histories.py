@@ -18,12 +18,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.faulty_store import FaultyStores
-from support.half_done import half_merge
-from support.sampled import every
+from support.data.sampled import every
+from support.faults.half_done import half_merge
+from support.stores.faulty_store import FaultyStores
 
 import memwal
-from memwal.writer.options import WriterOptions
+from memwal.writer.region_writer.options import WriterOptions
 
 Key = Any
 Model = dict[Key, int]

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lance.file import LanceFileReader
-from support.read_sources import sources_now
-from support.tables import SCHEMA, MakeTable, folder, keys, numbered, rows, state
+from support.data.tables import SCHEMA, MakeTable, folder, keys, numbered, rows, state
+from support.oracles.read_sources import sources_now
 
 import memwal
 from memwal.errors import InvalidInputError
 from memwal.format.bloom import BloomFilter
 from memwal.reader import lookup as lookup_module
-from memwal.reader.key_pages import key_positions, might_hold
+from memwal.reader.key_index import key_positions, might_hold
 from memwal.reader.lookup import look_up
 
 

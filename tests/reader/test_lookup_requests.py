@@ -8,9 +8,9 @@ from pathlib import Path
 import lance
 import pyarrow as pa
 import pytest
-from support.s3_emulator import running_emulator
-from support.store_gateway import Gateway, gateway_before
-from support.tables import keys, numbered, rows, state
+from support.data.tables import keys, numbered, rows, state
+from support.stores.s3_emulator import running_emulator
+from support.stores.store_gateway import Gateway, gateway_before
 
 import memwal
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.tables import MakeTable, rows, state
+from support.data.tables import MakeTable, rows, state
 
 import memwal
 from memwal.errors import InvalidInputError, MemWalError

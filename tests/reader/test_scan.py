@@ -10,15 +10,15 @@ import lance
 import polars
 import pyarrow as pa
 import pytest
-from support.read_sources import sources_now
-from support.tables import SCHEMA, MakeTable, folder, keys, listing, numbered, rows, state
+from support.data.tables import SCHEMA, MakeTable, folder, keys, listing, numbered, rows, state
+from support.oracles.read_sources import sources_now
 
 import memwal
 from memwal.errors import InvalidInputError
-from memwal.reader import generations as generations_module
-from memwal.reader import memtable_filter as memtable_filter_module
-from memwal.reader import merged_rows as merged_rows_module
+from memwal.reader import merged_scan as memtable_filter_module
+from memwal.reader import merged_scan as merged_rows_module
 from memwal.reader.scan import Scan
+from memwal.reader.sources import generation as generations_module
 
 Reads = Any
 

@@ -13,7 +13,7 @@ from typing import Any
 import lance
 import pyarrow as pa
 import pytest
-from support.tables import (
+from support.data.tables import (
     SCHEMA,
     MakeTable,
     base_state,
@@ -27,7 +27,7 @@ from support.tables import (
 import memwal
 from memwal.errors import ObjectNotFoundError
 from memwal.reader.scan import Scan
-from memwal.reader.sources import collect_sources
+from memwal.reader.sources.collect import collect_sources
 
 _ROWS = 60_000
 

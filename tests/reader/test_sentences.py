@@ -10,12 +10,12 @@ import lance
 import numpy as np
 import pyarrow as pa
 import pytest
-from support.answers import check_fused
-from support.searched import lance_scores
-from support.sentences import Embed, MiniLM, Vectors, by_words, sentences
+from support.data.searched import lance_scores
+from support.data.sentences import Embed, MiniLM, Vectors, by_words, sentences
+from support.oracles.answers import check_fused
 
 import memwal
-from memwal.reader.text_query import BooleanQuery, MatchQuery, PhraseQuery, TextQuery
+from memwal.search.text.query import BooleanQuery, MatchQuery, PhraseQuery, TextQuery
 
 QUERIES = 12
 KEYS = 540

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memwal.errors import InvalidInputError
-from memwal.region.column_hash import murmur3, murmur3_multi
+from memwal.region.hashing import murmur3, murmur3_multi
 
 EPOCH = dt.datetime(1970, 1, 1)
 

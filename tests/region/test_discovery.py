@@ -6,13 +6,12 @@ from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
-from support.faulty_store import FaultyStore
+from support.stores.faulty_store import FaultyStore
 
 from memwal.errors import CorruptDataError, StoreUnavailableError
-from memwal.format.names import manifest_key
+from memwal.format.paths import manifest_key
 from memwal.format.region_manifest import RegionManifest
-from memwal.region.discovery import discover_regions, read_manifests
-from memwal.region.manifest_store import RegionManifestStore
+from memwal.region.manifest_store import RegionManifestStore, discover_regions, read_manifests
 from memwal.storage.open import open_store
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from support.faulty_store import REGION_MANIFEST, VERSION_HINT, FaultyStore, Killed
+from support.stores.faulty_store import REGION_MANIFEST, VERSION_HINT, FaultyStore, Killed
 
 from memwal.errors import (
     ConflictError,
@@ -20,7 +20,7 @@ from memwal.errors import (
     StoreAccessError,
     StoreUnavailableError,
 )
-from memwal.format.names import manifest_dir, manifest_key, version_hint_key
+from memwal.format.paths import manifest_dir, manifest_key, version_hint_key
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.open import open_store

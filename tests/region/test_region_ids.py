@@ -11,7 +11,7 @@ import pytest
 from lancedb import LsmWriteSpec
 
 from memwal.errors import InvalidInputError
-from memwal.region.region_ids import (
+from memwal.region.router import (
     UNSHARDED_ID,
     bucket_region_id,
     identity_region_id,

@@ -13,11 +13,11 @@ import pytest
 from lancedb import LsmWriteSpec
 
 from memwal.errors import CorruptDataError, InvalidInputError, TableSetupError
-from memwal.format.index_details import IndexDetails, StoredRegionSpec
-from memwal.format.names import table_manifest_keys
-from memwal.format.table_manifest import find_mem_wal_index
-from memwal.region.fields import RegionField
+from memwal.format.lance_manifest import find_mem_wal_index
+from memwal.format.memwal_index import IndexDetails, StoredRegionSpec
+from memwal.format.paths import table_manifest_keys
 from memwal.region.spec import RegionSpec
+from memwal.region.spec_fields import RegionField
 from memwal.region.transforms import Identity
 
 SCHEMA = pa.schema(

@@ -16,7 +16,7 @@ from simulation.lake import Lake
 from simulation.world import CALM, Odds, Process, World
 from simulation.writers import Writer
 
-from memwal.format.names import manifest_dir, parse_generation_name
+from memwal.format.paths import manifest_dir, parse_generation_name
 
 STEPS = 4_000
 _STEPS_PER_LOOK = 40

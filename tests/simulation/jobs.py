@@ -1,6 +1,6 @@
 """Everybody beside the writers: mergers, index builders, collectors, readers, taggers and so on.
 
-Collectors are memwal's own. A merge is ``memwal.maintenance.merge_commit`` told again step by step,
+Collectors are memwal's own. A merge is ``memwal.jobs.merge.commit`` told again step by step,
 since what that asks Lance for is a model here.
 """
 
@@ -20,10 +20,10 @@ from simulation.truth import DELETED
 from simulation.world import Process
 
 from memwal.errors import ConflictError, MemWalError, ObjectNotFoundError, StoreError
-from memwal.maintenance.garbage.ages import Ages
-from memwal.maintenance.garbage.decisions import Reason
-from memwal.maintenance.garbage.needs import Limit, Needs
-from memwal.maintenance.garbage.region import RegionCollector
+from memwal.jobs.gc.decision import Reason
+from memwal.jobs.gc.options import Ages
+from memwal.jobs.gc.pins import Limit, Needs
+from memwal.jobs.gc.region import RegionCollector
 from memwal.region.manifest_store import RegionManifestStore
 
 DIRECT = UUID(int=0)

@@ -13,7 +13,7 @@ from simulation.store import Objects
 from simulation.truth import DELETED, Truth
 from simulation.world import World
 
-from memwal.format.names import (
+from memwal.format.paths import (
     generation_dir,
     manifest_dir,
     parse_manifest_name,
@@ -23,7 +23,7 @@ from memwal.format.names import (
 )
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest
 from memwal.format.wal_entry import WalEntry, decode_entry
-from memwal.writer.rows import RowShape
+from memwal.writer.region_writer.rows import RowShape
 
 _SCHEMA = pa.schema(
     [

@@ -16,7 +16,7 @@ from memwal.errors import (
     ObjectNotFoundError,
     StoreUnavailableError,
 )
-from memwal.storage.base import Data, ObjectInfo, ObjectStore
+from memwal.storage.object_store import Data, ObjectInfo, ObjectStore
 
 Objects = dict[str, tuple[bytes, datetime]]
 

@@ -13,12 +13,12 @@ import pytest
 from simulation import jobs, writers
 from simulation.explore import BrokenPromise, explore
 
-from memwal.maintenance.garbage import generations, log_entries, orphans, region
-from memwal.maintenance.garbage.decisions import Reason
-from memwal.maintenance.garbage.needs import Limit, Needs
+from memwal.jobs.gc import generations, region, wal
+from memwal.jobs.gc.decision import Reason
+from memwal.jobs.gc.pins import Limit, Needs
+from memwal.lsm.wal import claim, log
 from memwal.region import manifest_store
-from memwal.storage.base import ObjectStore
-from memwal.writer import claim, log, tenure
+from memwal.storage.object_store import ObjectStore
 
 
 class _Endless(dict[UUID, int]):
@@ -78,15 +78,15 @@ def no_look_after_a_pause(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_epoch_at_a_flush(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(tenure.Tenure, "_check", lambda self, latest: None)
+    patch.setattr(claim.Tenure, "_check", lambda self, latest: None)
 
 
 def no_look_for_the_folder(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(tenure.Tenure, "_is_stored", lambda self, flushed: True)
+    patch.setattr(claim.Tenure, "_is_stored", lambda self, flushed: True)
 
 
 def no_bound_of_the_log(patch: pytest.MonkeyPatch) -> None:
-    judge = log_entries.judge_entries
+    judge = wal.judge_entries
 
     def judged(entries: Any, history: Any, ages: Any) -> Any:
         for positions, decision in judge(entries, history, ages):
@@ -96,7 +96,7 @@ def no_bound_of_the_log(patch: pytest.MonkeyPatch) -> None:
                 goes = decision.reason in (Reason.UNNEEDED, Reason.REPLAY)
                 yield positions, replace(decision, goes=goes)
 
-    patch.setattr(log_entries, "judge_entries", judged)
+    patch.setattr(wal, "judge_entries", judged)
 
 
 def only_tags(patch: pytest.MonkeyPatch) -> None:
@@ -123,7 +123,7 @@ def no_grace(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_mark_in_orphans(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(orphans, "_forbid", lambda store, manifests, folder: True)
+    patch.setattr(generations, "_forbid", lambda store, manifests, folder: True)
 
 
 def no_pinned_deletes(patch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from typing import Any
 from unittest import mock
 
 from greenlet import getcurrent, greenlet
-from support.faulty_store import Killed
+from support.stores.faulty_store import Killed
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -197,7 +197,7 @@ class World:
         with (
             mock.patch.object(time, "sleep", self._slept),
             mock.patch.object(uuid, "uuid4", partial(_identifier, identifiers)),
-            mock.patch("memwal.writer.read_ahead.ThreadPoolExecutor", _Inline),
+            mock.patch("memwal.lsm.wal.prefetch.ThreadPoolExecutor", _Inline),
         ):
             state = random.getstate()
             random.seed(self.dice.random())

@@ -14,23 +14,17 @@ from simulation.store import SimulatedStore
 from simulation.truth import DELETED
 from simulation.world import Process
 
-from memwal.errors import (
-    MemWalError,
-    RegionFencedError,
-    StoreError,
-    StoreUnavailableError,
-)
-from memwal.format.names import (
+from memwal.errors import MemWalError, RegionFencedError, StoreError, StoreUnavailableError
+from memwal.format.paths import (
     BLOOM_FILTER_NAME,
     generation_dir,
     generation_name,
     table_manifest_keys,
 )
 from memwal.format.region_manifest import FlushedGeneration
-from memwal.writer.append import LogAppender
-from memwal.writer.claim import claim_region
-from memwal.writer.replay import replay
-from memwal.writer.tenure import Tenure
+from memwal.lsm.wal.appender import LogAppender
+from memwal.lsm.wal.claim import Tenure, claim_region
+from memwal.writer.region_writer.replay import replay
 
 CHECK_SECONDS = 10.0
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.tables import MakeTable, keys, rows
+from support.data.tables import MakeTable, keys, rows
 
 import memwal
-from memwal.maintenance.results import TaskRunner
+from memwal.jobs.job import TaskRunner
 from memwal.spark.runner import spark_runner
 from memwal.spark.session import spark_session
 

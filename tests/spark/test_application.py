@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from memwal.errors import ConflictError, InvalidInputError, OutcomeUnknownError
-from memwal.maintenance.results import JobResult, run_in_process
+from memwal.jobs.job import JobResult, run_in_process
 from memwal.spark import application
 from memwal.spark.application import job_parser, run_application
 from memwal.spark.result_store import read_result, write_result

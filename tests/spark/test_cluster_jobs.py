@@ -16,10 +16,10 @@ from datetime import timedelta
 from pathlib import Path
 
 import memwal
-from memwal.maintenance.index_build import build_indexes
+from memwal.jobs.index.job import build_indexes
 from memwal.spark.runner import spark_runner
 from memwal.spark.session import spark_session
-from support.indexed import answers, indexed_table, merge_rows, recall, rows
+from support.data.indexed import answers, indexed_table, merge_rows, recall, rows
 
 session = spark_session(
     "cluster", master="local-cluster[2,1,1024]", conf={"spark.executor.memory": "1024m"}

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.s3_emulator import REGION, running_emulator
-from support.store_gateway import Answer, Forward, Gateway, Request, Sessions, gateway_before
-from support.tables import rows, state
+from support.data.tables import rows, state
+from support.stores.s3_emulator import REGION, running_emulator
+from support.stores.store_gateway import Answer, Forward, Gateway, Request, Sessions, gateway_before
 
 import memwal
-from memwal.maintenance.results import TaskRunner
+from memwal.jobs.job import TaskRunner
 
 _LIFE = 4.0
 

@@ -14,13 +14,13 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, InputPartition
-from support.s3_emulator import running_emulator
-from support.tables import MakeTable, keys, later, rows, state
+from support.data.tables import MakeTable, keys, later, rows, state
+from support.stores.s3_emulator import running_emulator
 
 import memwal
 import memwal.spark
-from memwal.maintenance.garbage import collect_garbage
-from memwal.spark.protection import SESSION
+from memwal.jobs.gc import collect_garbage
+from memwal.spark.read_tags import SESSION
 
 SECRET = "tell-nobody-9876543210"
 

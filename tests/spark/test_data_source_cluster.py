@@ -13,9 +13,9 @@ TESTS = Path(__file__).resolve().parents[1]
 PRELUDE = """
 import os, sys
 import memwal, memwal.spark
-from memwal.spark.java import ensure_java
+from memwal.spark.session import ensure_java
 from memwal.spark.session import spark_session
-from support.tables import SCHEMA, keys, rows, state
+from support.data.tables import SCHEMA, keys, rows, state
 
 table = memwal.create(
     sys.argv[1], SCHEMA, primary_key=["id"], region_spec=memwal.RegionSpec.bucket("id", 4)

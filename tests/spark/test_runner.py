@@ -8,10 +8,10 @@ from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
-from support.tables import base_state, state
+from support.data.tables import base_state, state
 
 from memwal.errors import ConflictError, CorruptDataError, InvalidInputError, OutcomeUnknownError
-from memwal.maintenance.merge import run_merge_task
+from memwal.jobs.merge.job import run_merge_task
 from memwal.spark.runner import spark_reason, spark_runner
 from memwal.storage.location import TableLocation
 

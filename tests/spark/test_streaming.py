@@ -7,14 +7,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from support.tables import SCHEMA, MakeTable, generations, rows, state
+from support.data.tables import SCHEMA, MakeTable, generations, rows, state
 
 import memwal
 import memwal.spark
 from memwal.errors import InvalidInputError, TableSetupError
 from memwal.spark import streaming
-from memwal.spark.batch_rows import BatchForm, as_table_types
-from memwal.spark.streaming import BatchWrite
+from memwal.spark.streaming import BatchForm, BatchWrite, as_table_types
 
 SOURCE = "query"
 CHANGES = "id bigint, n bigint, text string, op string, at bigint"

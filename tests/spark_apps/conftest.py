@@ -16,12 +16,12 @@ from typing import Any
 
 import psutil
 import pytest
-from support.tables import MakeTable, keys, rows
+from support.data.tables import MakeTable, keys, rows
 
 import memwal
-from memwal.maintenance.results import run_in_process
+from memwal.jobs.job import run_in_process
 from memwal.spark import application
-from memwal.spark.java import ensure_java
+from memwal.spark.session import ensure_java
 
 APPS = Path(__file__).resolve().parents[2] / "spark_apps"
 PATIENCE_SECONDS = 120

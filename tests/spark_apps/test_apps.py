@@ -8,23 +8,18 @@ from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 import pytest
-from support.quarantined import flush, rules
-from support.tables import base_state, folder, generations, numbered, rows, state
+from support.data.quarantined import flush, rules
+from support.data.tables import base_state, folder, generations, numbered, rows, state
 
 import memwal
 from memwal.catalog import ManagedTable, Policy
 from memwal.fleet import Order
-from memwal.maintenance.compaction import DEFAULT_ATTEMPTS, DEFAULT_MIN_FRAGMENTS
-from memwal.maintenance.garbage import (
-    DEFAULT_GRACE,
-    DEFAULT_INDEX_AGE,
-    DEFAULT_ORPHAN_AGE,
-    DEFAULT_RETENTION,
-)
-from memwal.maintenance.index_build import DEFAULT_PART_ROWS
-from memwal.maintenance.index_segments import DEFAULT_MAX_SEGMENTS
-from memwal.maintenance.merge import DEFAULT_COMMIT_BYTES
-from memwal.maintenance.results import JobResult
+from memwal.jobs.gc import DEFAULT_GRACE, DEFAULT_INDEX_AGE, DEFAULT_ORPHAN_AGE, DEFAULT_RETENTION
+from memwal.jobs.index.job import DEFAULT_PART_ROWS
+from memwal.jobs.job import JobResult
+from memwal.jobs.merge.job import DEFAULT_COMMIT_BYTES
+from memwal.jobs.table.compact import DEFAULT_ATTEMPTS, DEFAULT_MIN_FRAGMENTS
+from memwal.lsm.indexes.segments import DEFAULT_MAX_SEGMENTS
 from memwal.spark.session import APPLICATION_LINE
 
 

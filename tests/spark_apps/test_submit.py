@@ -7,8 +7,8 @@ import signal
 
 import psutil
 import pytest
-from support.s3_emulator import SECRET_KEY, running_emulator
-from support.tables import SCHEMA, base_state, keys, numbered, rows, state
+from support.data.tables import SCHEMA, base_state, keys, numbered, rows, state
+from support.stores.s3_emulator import SECRET_KEY, running_emulator
 
 import memwal
 

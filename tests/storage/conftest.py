@@ -19,10 +19,10 @@ from subprocess import CompletedProcess
 from uuid import uuid4
 
 import pytest
-from support.s3_emulator import S3Emulator, running_emulator
+from support.stores.s3_emulator import S3Emulator, running_emulator
 
 import memwal.errors
-from memwal.storage.base import ObjectStore
+from memwal.storage.object_store import ObjectStore
 from memwal.storage.open import open_store
 
 # Scripts load this floor alone: the front door of the package loads Lance, which takes seconds.

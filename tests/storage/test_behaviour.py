@@ -16,7 +16,7 @@ from memwal.errors import (
     ObjectExistsError,
     ObjectNotFoundError,
 )
-from memwal.storage.base import ObjectStore
+from memwal.storage.object_store import ObjectStore
 from memwal.storage.open import check_put_if_absent
 
 THREADS = 8

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
-from support.s3_emulator import S3Emulator
+from support.stores.s3_emulator import S3Emulator
 
 from memwal.errors import (
     ConflictError,
@@ -19,8 +19,8 @@ from memwal.errors import (
     TableSetupError,
     UnsupportedStoreError,
 )
-from memwal.storage.backends import memory_backend
-from memwal.storage.base import ObjectStore
+from memwal.storage.cloud import memory_backend
+from memwal.storage.object_store import ObjectStore
 from memwal.storage.open import check_put_if_absent, open_store
 
 if TYPE_CHECKING:

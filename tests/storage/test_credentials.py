@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
+from memwal.base_table.snapshot import open_dataset
 from memwal.errors import InvalidInputError, StoreAccessError
-from memwal.storage.credential_sources import (
+from memwal.storage.credentials import (
+    Credentials,
     cached_credentials,
     credentials_for,
     describe_credentials,
     register_credentials,
 )
-from memwal.storage.credentials import Credentials
 from memwal.storage.location import TableLocation
 from memwal.storage.open import open_store
-from memwal.table_index.base_table import open_dataset
 
 KEYS = {"aws_access_key_id": "the-key", "aws_secret_access_key": "the-secret"}
 

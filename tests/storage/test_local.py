@@ -21,11 +21,11 @@ from memwal.errors import (
     StoreUnavailableError,
     UnsupportedStoreError,
 )
-from memwal.storage import durability, files, local
+from memwal.storage import local, local_files
 from memwal.storage.local import LocalStore
 
 # The system's, before a test puts another in its place.
-REAL_SYNCFS = durability.syncfs
+REAL_SYNCFS = local_files.syncfs
 
 Call = tuple[str, ...]
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -117,17 +117,17 @@ def test_a_file_without_a_name_is_only_used_where_it_is_kept(
 ) -> None:
     root.mkdir()
     btrfs = 0x9123683E
-    monkeypatch.setattr(durability, "file_system_magic", lambda _path: btrfs)
-    assert not durability.keeps_unnamed_files(str(root))
-    monkeypatch.setattr(durability, "file_system_magic", lambda _path: 0xEF53)
-    assert durability.keeps_unnamed_files(str(root))
-    monkeypatch.setattr(durability, "_OPEN_FILES", "/nowhere")
-    assert not durability.keeps_unnamed_files(str(root))
+    monkeypatch.setattr(local_files, "file_system_magic", lambda _path: btrfs)
+    assert not local_files.keeps_unnamed_files(str(root))
+    monkeypatch.setattr(local_files, "file_system_magic", lambda _path: 0xEF53)
+    assert local_files.keeps_unnamed_files(str(root))
+    monkeypatch.setattr(local_files, "_OPEN_FILES", "/nowhere")
+    assert not local_files.keeps_unnamed_files(str(root))
 
 
 def test_the_file_system_is_asked_for(root: Path) -> None:
-    assert durability.file_system_magic("/proc") == 0x9FA0
-    assert durability.file_system_magic(str(root)) is None
+    assert local_files.file_system_magic("/proc") == 0x9FA0
+    assert local_files.file_system_magic(str(root)) is None
 
 
 def test_where_an_unnamed_file_cannot_be_linked_a_named_one_is(
@@ -306,7 +306,7 @@ def file_systems_synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
         REAL_SYNCFS(descriptor)
 
-    monkeypatch.setattr(durability, "syncfs", recording)
+    monkeypatch.setattr(local_files, "syncfs", recording)
     return synced
 
 
@@ -326,7 +326,7 @@ def test_a_barrier_up_to_an_object_is_left_out_where_a_later_one_was(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[int] = []
-    monkeypatch.setattr(durability, "syncfs", synced.append)
+    monkeypatch.setattr(local_files, "syncfs", synced.append)
     store = LocalStore(root)
     store.create("a", b"x")
 
@@ -353,7 +353,7 @@ def test_a_barrier_that_fails_is_not_silent(root: Path, monkeypatch: pytest.Monk
     store = LocalStore(root)
     store.create("a", b"x")
     # The real call, which answers -1.
-    monkeypatch.setattr(durability, "syncfs", lambda _descriptor: REAL_SYNCFS(-1))
+    monkeypatch.setattr(local_files, "syncfs", lambda _descriptor: REAL_SYNCFS(-1))
 
     with pytest.raises(StoreUnavailableError):
         store.barrier()
@@ -794,7 +794,7 @@ def test_what_happens_during_a_replacement_happens_after_it(
 ) -> None:
     store = LocalStore(root)
     store.put("a/1", b"old")
-    real = files.read
+    real = local_files.read
     changing: list[threading.Thread] = []
 
     def read_while_somebody_changes(path: str) -> bytes:
@@ -811,7 +811,7 @@ def test_what_happens_during_a_replacement_happens_after_it(
         return content
 
     with monkeypatch.context() as slowed:
-        slowed.setattr(files, "read", read_while_somebody_changes)
+        slowed.setattr(local_files, "read", read_while_somebody_changes)
         store.replace("a/1", b"new", expected=b"old")
     for thread in changing:
         thread.join()

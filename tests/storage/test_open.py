@@ -5,13 +5,13 @@ from pathlib import Path
 import lance
 import pyarrow as pa
 import pytest
-from support.s3_emulator import S3Emulator
+from support.stores.s3_emulator import S3Emulator
 
 from memwal.errors import InvalidInputError, StoreUnavailableError
-from memwal.storage.base import ObjectStore
 from memwal.storage.cloud import CloudStore
 from memwal.storage.local import LocalStore
 from memwal.storage.location import TableLocation
+from memwal.storage.object_store import ObjectStore
 from memwal.storage.open import open_store
 
 # Azure wants base64.

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-import memwal.storage.write_behind as module
-from memwal.storage.write_behind import write_behind
+import memwal.storage.local_files as module
+from memwal.storage.local_files import write_behind
 
 
 @pytest.fixture

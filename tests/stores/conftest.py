@@ -9,10 +9,10 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from support import azurite, fake_gcs, radosgw
-from support.s3_emulator import S3Emulator, running_emulator
-from support.store_gateway import Gateway, gateway_before
-from support.tables import SCHEMA
+from support.data.tables import SCHEMA
+from support.stores import azurite, fake_gcs, radosgw
+from support.stores.s3_emulator import S3Emulator, running_emulator
+from support.stores.store_gateway import Gateway, gateway_before
 
 import memwal
 

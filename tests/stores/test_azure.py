@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import lance
 import pytest
-from support import azurite
-from support.tables import keys, rows, state
+from support.data.tables import keys, rows, state
+from support.stores import azurite
 
 import memwal
 from memwal.errors import StoreAccessError, TableSetupError

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
-from support.store_gateway import Gateway
-from support.tables import keys, rows
+from support.data.tables import keys, rows
+from support.stores.store_gateway import Gateway
 
 import memwal
-from memwal.maintenance.doctor import diagnose
+from memwal.jobs.table.store_check import diagnose
 
 pytestmark = pytest.mark.slow
 

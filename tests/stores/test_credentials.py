@@ -14,15 +14,15 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from support.own_certificate import own_certificate
-from support.s3_emulator import REGION, S3Emulator
-from support.store_gateway import Gateway, Sessions
-from support.tables import keys, rows, state
-from support.token_service import token_service
+from support.data.tables import keys, rows, state
+from support.stores.own_certificate import own_certificate
+from support.stores.s3_emulator import REGION, S3Emulator
+from support.stores.store_gateway import Gateway, Sessions
+from support.stores.token_service import token_service
 
 import memwal
 from memwal.errors import StoreAccessError
-from memwal.maintenance.verify import verify
+from memwal.jobs.verify import verify
 
 pytestmark = pytest.mark.slow
 
@@ -142,7 +142,7 @@ def test_fixed_credentials_end_and_say_so(uri: str, gateway: Gateway, sessions: 
 LIFE_OF_A_PROCESS = """
     import json, sys, time
     import memwal
-    from support.tables import rows, state
+    from support.data.tables import rows, state
 
     uri, options, wait = sys.argv[1], json.loads(sys.argv[2]), float(sys.argv[3])
     table = memwal.open(uri, storage_options=options)

@@ -12,16 +12,16 @@ from email.utils import formatdate
 from pathlib import Path
 
 import pytest
-from support.s3_emulator import S3Emulator
-from support.store_gateway import Answer, Forward, Gateway, Request, Rule, pass_on, refusal
-from support.tables import rows
+from support.data.tables import rows
+from support.stores.s3_emulator import S3Emulator
+from support.stores.store_gateway import Answer, Forward, Gateway, Request, Rule, pass_on, refusal
 from typer.testing import CliRunner
 
 import memwal
 from memwal.catalog import Catalog
-from memwal.cli.main import app
-from memwal.maintenance import doctor
-from memwal.maintenance.doctor import Check, Diagnosis, State, diagnose
+from memwal.cli.commands.app import app
+from memwal.jobs.table import store_check
+from memwal.jobs.table.store_check import Check, Diagnosis, State, diagnose
 from memwal.storage.location import TableLocation
 
 CHECKS = [
@@ -43,7 +43,7 @@ CHECKS = [
 @pytest.fixture(autouse=True)
 def few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measure little: what is measured is not looked at here."""
-    monkeypatch.setattr(doctor, "_SAMPLES", 3)
+    monkeypatch.setattr(store_check, "_SAMPLES", 3)
 
 
 def checks(diagnosis: Diagnosis) -> dict[str, Check]:

@@ -12,15 +12,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from stores.conftest import Place
-from support import native
+from support.oracles import native
 
 import memwal
 from memwal.errors import RegionFencedError
-from memwal.maintenance.doctor import State, diagnose
-from memwal.maintenance.verify import verify
+from memwal.jobs.table.store_check import State, diagnose
+from memwal.jobs.verify import verify
 from memwal.storage.location import TableLocation
+from memwal.storage.object_store import create_settled
 from memwal.storage.open import check_put_if_absent
-from memwal.storage.settled import create_settled
 
 pytestmark = pytest.mark.slow
 

@@ -12,15 +12,16 @@ from uuid import UUID
 
 import lance
 import pytest
-from support import radosgw
-from support.iam import Guard
-from support.s3_emulator import S3Emulator
-from support.store_gateway import Gateway
-from support.tables import REGION, SCHEMA, keys, rows, state
+from support.data.tables import REGION, SCHEMA, keys, rows, state
+from support.stores import radosgw
+from support.stores.iam import Guard
+from support.stores.s3_emulator import S3Emulator
+from support.stores.store_gateway import Gateway
 
 import memwal
+from memwal.base_table.read_tags import ReadTag, place, renew, withdraw
 from memwal.errors import StoreAccessError
-from memwal.format.names import (
+from memwal.format.paths import (
     BLOOM_FILTER_NAME,
     PK_INDEX_DIR,
     generation_dir,
@@ -31,14 +32,13 @@ from memwal.format.names import (
     wal_dir,
     wal_key,
 )
-from memwal.maintenance import snapshot_build
-from memwal.maintenance.doctor import State, diagnose
-from memwal.maintenance.garbage import collect_garbage
-from memwal.maintenance.snapshot_build import build_snapshot
-from memwal.maintenance.verify import repair, verify
+from memwal.jobs.gc import collect_garbage
+from memwal.jobs.table import snapshot
+from memwal.jobs.table.snapshot import build_snapshot
+from memwal.jobs.table.store_check import State, diagnose
+from memwal.jobs.verify import repair, verify
+from memwal.permissions import RIGHTS, Act, Role, s3_policy
 from memwal.region.manifest_store import RegionManifestStore
-from memwal.rights import RIGHTS, Act, Role, s3_policy
-from memwal.table_index.read_tags import ReadTag, place, renew, withdraw
 
 AT_ONCE = timedelta(0)
 TOKEN = "token-marker-b1e6d0c7"
@@ -305,7 +305,7 @@ ACTIONS = {Act.CREATE: "s3:PutObject", Act.PUT: "s3:PutObject", Act.DELETE: "s3:
 @pytest.mark.slow
 def test_no_right_is_idle(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     # So that a few entries are many.
-    monkeypatch.setattr(snapshot_build, "_HINT_LAG", 1)
+    monkeypatch.setattr(snapshot, "_HINT_LAG", 1)
     live(lake)
 
     assert lake.guard.denied == []

@@ -8,9 +8,10 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from support.own_certificate import own_certificate
-from support.s3_emulator import S3Emulator
-from support.store_gateway import (
+from support.data.tables import keys, rows, state
+from support.stores.own_certificate import own_certificate
+from support.stores.s3_emulator import S3Emulator
+from support.stores.store_gateway import (
     Answer,
     Forward,
     Gateway,
@@ -20,15 +21,9 @@ from support.store_gateway import (
     pass_on,
     refusal,
 )
-from support.tables import keys, rows, state
 
 import memwal
-from memwal.errors import (
-    MemWalError,
-    StoreAccessError,
-    StoreUnavailableError,
-    TableSetupError,
-)
+from memwal.errors import MemWalError, StoreAccessError, StoreUnavailableError, TableSetupError
 
 # The first try and two more, which the options of the table ask for.
 _TRIES = 3

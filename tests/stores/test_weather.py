@@ -9,8 +9,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from support.store_gateway import Answer, Forward, Gateway, Request, Rule, pass_on, refusal
-from support.tables import rows, state
+from support.data.tables import rows, state
+from support.stores.store_gateway import Answer, Forward, Gateway, Request, Rule, pass_on, refusal
 
 import memwal
 from memwal.errors import (
@@ -19,7 +19,7 @@ from memwal.errors import (
     StoreAccessError,
     StoreUnavailableError,
 )
-from memwal.writer import claim
+from memwal.lsm.wal import claim
 
 
 def first(count: int, then: Rule) -> Rule:

@@ -10,7 +10,7 @@ import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import SpanProcessor
 from opentelemetry.trace import StatusCode
-from support.tables import MakeTable, keys, numbered, rows
+from support.data.tables import MakeTable, keys, numbered, rows
 
 import memwal
 from memwal.catalog import Catalog, Policy

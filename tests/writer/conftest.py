@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
-from support.secrecy import Secrecy
+from support.oracles.secrecy import Secrecy
 
 
 @pytest.fixture

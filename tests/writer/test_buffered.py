@@ -7,8 +7,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from support.faulty_store import WAL, FaultyStores
-from support.tables import MakeTable, keys, log, numbered, rows, state
+from support.data.tables import MakeTable, keys, log, numbered, rows, state
+from support.stores.faulty_store import WAL, FaultyStores
 
 import memwal
 from memwal import WriterOptions
@@ -223,7 +223,7 @@ def test_durable_and_buffered_writes_of_many_threads(table: memwal.Table) -> Non
     options = WriterOptions(durable=False, buffer_interval=0.002, buffer_writes=7)
     with table.writer(options=options) as writer:
 
-        def go(thread: int) -> list[memwal.writer.handle.WriteHandle]:
+        def go(thread: int) -> list[memwal.writer.region_writer.handle.WriteHandle]:
             return [
                 writer.upsert(rows({thread: n, 1000 + 100 * thread + n: n}), wait=n % 5 == 0)
                 for n in range(40)

@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support import crash_child
-from support.tables import MakeTable, generations, state
+from support.data.tables import MakeTable, generations, state
+from support.faults import crash_child
 
 import memwal
-from memwal.region.region_ids import bucket_region_id
+from memwal.region.router import bucket_region_id
 
 TESTS = Path(__file__).parents[1]
 REPOSITORY = Path(memwal.__file__).parents[1]

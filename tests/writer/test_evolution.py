@@ -7,7 +7,7 @@ from typing import Any
 import lance
 import pyarrow as pa
 import pytest
-from support.tables import keys
+from support.data.tables import keys
 
 import memwal
 from memwal.errors import InvalidInputError

@@ -7,10 +7,10 @@ import sys
 import textwrap
 
 import pytest
-from support.tables import generations, log, state
+from support.data.tables import generations, log, state
 
 import memwal
-from memwal.writer.fork import ForkGuard
+from memwal.util.concurrency import ForkGuard
 
 # A child that hangs is what these tests are about.
 SECONDS = 120.0
@@ -59,7 +59,7 @@ class TestGuard:
     def test_tells_a_child_what_to_do(self) -> None:
         said, status = run(
             """
-            from memwal.writer.fork import ForkGuard
+            from memwal.util.concurrency import ForkGuard
             guard = ForkGuard("the writer of /lake/flights")
             run_child(guard.check)
             """
@@ -72,7 +72,7 @@ class TestGuard:
         """A grandchild may well have the process id of an ancestor that has ended."""
         lines = run(
             """
-            from memwal.writer.fork import ForkGuard
+            from memwal.util.concurrency import ForkGuard
             first = ForkGuard("first")
             def child():
                 second = ForkGuard("second")
@@ -100,7 +100,7 @@ class TestUpkeep:
         lines = run(
             """
             import gc
-            from memwal.writer.upkeep import Upkeep
+            from memwal.util.timers import Upkeep
             class Owner:
                 def call(self): pass
             held, leave = threading.Event(), threading.Event()

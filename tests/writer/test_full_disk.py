@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.faulty_store import WAL, FaultyStores
-from support.tables import MakeTable, log, rows, state
+from support.data.tables import MakeTable, log, rows, state
+from support.stores.faulty_store import WAL, FaultyStores
 
 import memwal
 from memwal.errors import StoreFullError
@@ -22,7 +22,7 @@ LIMITED = """
 import resource, sys
 import memwal
 from memwal.errors import StoreFullError
-from support.tables import rows, state
+from support.data.tables import rows, state
 
 table = memwal.open(sys.argv[1])
 writer = table.writer()
@@ -47,7 +47,7 @@ FLUSH_LIMITED = """
 import resource, sys
 import memwal
 from memwal.errors import MemWalError
-from support.tables import rows, state
+from support.data.tables import rows, state
 
 table = memwal.open(sys.argv[1])
 writer = table.writer(options=memwal.WriterOptions(flush_attempts=1))

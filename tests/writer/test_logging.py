@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from support.faulty_store import GENERATION, WAL, FaultyStores
-from support.secrecy import Secrecy
+from support.oracles.secrecy import Secrecy
+from support.stores.faulty_store import GENERATION, WAL, FaultyStores
 
 import memwal
 from memwal.errors import InvalidInputError, MemWalError, RegionFencedError, StoreFullError

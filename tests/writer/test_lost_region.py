@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support.tables import base_state, folder, manifest, rows, state
+from support.data.tables import base_state, folder, manifest, rows, state
 
 import memwal
 from memwal.errors import CorruptDataError

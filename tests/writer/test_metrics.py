@@ -15,17 +15,25 @@ import pytest
 from opentelemetry import metrics
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader
-from support.faulty_store import GENERATION, FaultyStores
-from support.tables import MakeTable, keys, log, numbered, rows
+from support.data.tables import MakeTable, keys, log, numbered, rows
+from support.stores.faulty_store import GENERATION, FaultyStores
 
 import memwal
 from memwal.errors import StoreFullError
-from memwal.region.region_ids import bucket_region_id
+from memwal.region.router import bucket_region_id
 from memwal.storage.location import TableLocation
+from memwal.telemetry.metric import MetricDefinition
 from memwal.writer import table_writer
-from memwal.writer.metric_list import HISTOGRAMS, LEVELS, REGION_ID, SUMS, TABLE_URI, Level, Metric
-from memwal.writer.metrics import WriterMetrics
-from memwal.writer.stats import RegionStats, WriterCounters, WriterStats
+from memwal.writer.metrics import (
+    HISTOGRAMS,
+    LEVELS,
+    REGION_ID,
+    SUMS,
+    TABLE_URI,
+    Level,
+    WriterMetrics,
+)
+from memwal.writer.region_writer.stats import RegionStats, WriterCounters, WriterStats
 
 LAKE = TableLocation("/lake/flights")
 FIRST, SECOND = UUID(int=1), UUID(int=2)
@@ -286,7 +294,7 @@ from uuid import UUID
 from opentelemetry import metrics
 from memwal.storage.location import TableLocation
 from memwal.writer.metrics import process_metrics
-from memwal.writer.stats import WriterCounters
+from memwal.writer.region_writer.stats import WriterCounters
 
 assert not any(name.startswith("opentelemetry.sdk") for name in sys.modules)
 location = TableLocation("/lake/flights")
@@ -319,7 +327,7 @@ for metric in scope.metrics:
         assert "memwal.writer.append.duration 1" in lines
 
 
-def table_line(metric: Metric, kind: str) -> str:
+def table_line(metric: MetricDefinition, kind: str) -> str:
     """A line of the document's table."""
     return f"| `{metric.name}` | {kind} | `{metric.unit}` | {metric.description} |"
 

@@ -21,10 +21,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from support import native
-from support.faulty_store import WAL, FaultyStores, Killed, skip_waits
-from support.model import Change, Model
-from support.tables import later
+from support.data.tables import later
+from support.oracles import native
+from support.oracles.model import Change, Model
+from support.stores.faulty_store import WAL, FaultyStores, Killed, skip_waits
 
 import memwal
 from memwal.errors import (
@@ -35,11 +35,10 @@ from memwal.errors import (
     StoreError,
     WriterClosedError,
 )
-from memwal.maintenance.garbage import collect_garbage
-from memwal.maintenance.results import JobResult
-from memwal.region.region_ids import UNSHARDED_ID, bucket_region_id
-from memwal.region.routing import Router
-from memwal.writer.handle import WriteHandle
+from memwal.jobs.gc import collect_garbage
+from memwal.jobs.job import JobResult
+from memwal.region.router import UNSHARDED_ID, Router, bucket_region_id
+from memwal.writer.region_writer.handle import WriteHandle
 
 Row = dict[str, Any]
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from support import native
-from support.faulty_store import FaultyStore, FaultyStores, skip_waits
-from support.model import Change, Model
-from support.s3_emulator import running_emulator
-from support.tables import SCHEMA, MakeTable, base_state, keys, log, rows, state
+from support.data.tables import SCHEMA, MakeTable, base_state, keys, log, rows, state
+from support.oracles import native
+from support.oracles.model import Change, Model
+from support.stores.faulty_store import FaultyStore, FaultyStores, skip_waits
+from support.stores.s3_emulator import running_emulator
 
 import memwal
 from memwal.errors import (
@@ -29,7 +29,7 @@ from memwal.errors import (
     StoreUnavailableError,
     WriterClosedError,
 )
-from memwal.region.routing import Router
+from memwal.region.router import Router
 from memwal.table import Writer
 
 WRITES = ("create", "put", "replace", "delete")

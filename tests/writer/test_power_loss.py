@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from support import native
-from support.model import Change, Model
-from support.power_loss import Crash, Recorder, since, survive, survive_not
-from support.tables import SCHEMA, base_state, keys, rows, state
+from support.data.tables import SCHEMA, base_state, keys, rows, state
+from support.faults.power_loss import Crash, Recorder, since, survive, survive_not
+from support.oracles import native
+from support.oracles.model import Change, Model
 
 import memwal
 from memwal.errors import CorruptDataError
-from memwal.maintenance.verify import verify
+from memwal.jobs.verify import verify
 from memwal.table import Writer
 
 Numbers = Model[int]

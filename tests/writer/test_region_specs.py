@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 
 import pyarrow as pa
 import pytest
-from support.tables import SCHEMA, MakeTable, keys, manifest, rows, state
+from support.data.tables import SCHEMA, MakeTable, keys, manifest, rows, state
 
 import memwal
 from memwal import RegionSpec
@@ -18,7 +18,7 @@ from memwal.errors import (
     RegionSealedError,
     TableSetupError,
 )
-from memwal.region.region_ids import bucket_region_id
+from memwal.region.router import bucket_region_id
 
 
 class TestByHand:

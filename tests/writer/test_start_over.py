@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from support.tables import REGION, MakeTable, log, rows, state
+from support.data.tables import REGION, MakeTable, log, rows, state
 
 import memwal
 from memwal import WriterOptions
 from memwal.errors import CorruptDataError
-from memwal.format.names import wal_key
-from memwal.writer.abandon import read_abandoned
+from memwal.format.paths import wal_key
+from memwal.lsm.wal.abandon import read_abandoned
 
 
 def test_rows_that_were_not_flushed_are_given_up_and_that_is_recorded(

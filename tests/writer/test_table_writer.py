@@ -10,8 +10,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pytest
-from support.faulty_store import WAL, FaultyStores
-from support.tables import (
+from support.data.tables import (
     SCHEMA,
     MakeTable,
     folder,
@@ -23,6 +22,7 @@ from support.tables import (
     rows,
     state,
 )
+from support.stores.faulty_store import WAL, FaultyStores
 
 import memwal
 from memwal.errors import (
@@ -33,8 +33,8 @@ from memwal.errors import (
     StoreFullError,
     WriterClosedError,
 )
-from memwal.format.names import region_dir
-from memwal.region.region_ids import bucket_region_id
+from memwal.format.paths import region_dir
+from memwal.region.router import bucket_region_id
 
 
 def claimed(table: memwal.Table) -> list[str]:

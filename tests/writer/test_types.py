@@ -9,9 +9,9 @@ from typing import Any
 import lance
 import pyarrow as pa
 import pytest
-from support.columns import REFUSED, STORED, TYPICAL, Column, Refused, shown
-from support.sampled import sampled
-from support.tables import SCHEMA, MakeTable, log, rows, state
+from support.data.columns import REFUSED, STORED, TYPICAL, Column, Refused, shown
+from support.data.sampled import sampled
+from support.data.tables import SCHEMA, MakeTable, log, rows, state
 
 import memwal
 from memwal.errors import InvalidInputError

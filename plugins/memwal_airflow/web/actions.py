@@ -21,8 +21,8 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError, 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from memwal.given_data import read_json
-from memwal.maintenance.due import JOBS
+from memwal.jobs.due import JOBS
+from memwal.util.safe_json import read_json
 from memwal_airflow.dag_factory import dag_id
 from memwal_airflow.web.access import StartableTable, from_this_page
 from memwal_airflow.web.places import run_link

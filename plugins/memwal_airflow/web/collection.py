@@ -13,9 +13,9 @@ from fastapi import HTTPException, status
 
 from memwal.catalog import ManagedTable
 from memwal.errors import MemWalError
-from memwal.fleet.collection import would_collect
-from memwal.maintenance.garbage.summary import summarise
-from memwal_airflow.storage import table_at
+from memwal.fleet.execute import would_collect
+from memwal.jobs.gc.decision import summarise
+from memwal_airflow.hooks.storage_options import table_at
 
 KEPT_SECONDS = 30.0
 _MOST_KEPT = 1000

@@ -6,7 +6,7 @@ from typing import Any
 
 from memwal.catalog import JobRun, TableState
 from memwal.fleet import TableOverview
-from memwal.fleet.detail import QUALITY, TableDetail
+from memwal.fleet.overview import QUALITY, TableDetail
 from memwal_airflow.dag_factory import dag_id
 from memwal_airflow.web.places import dag_link, task_link
 

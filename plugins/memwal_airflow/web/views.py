@@ -9,7 +9,7 @@ from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, Query
 
 from memwal.fleet import overview
-from memwal.fleet.detail import table_detail, table_history
+from memwal.fleet.overview import table_detail, table_history
 from memwal_airflow.dag_factory import dag_id
 from memwal_airflow.web import collection
 from memwal_airflow.web.access import ReadableTable, may_start, may_start_any, readable

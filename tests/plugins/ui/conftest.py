@@ -9,8 +9,8 @@ from types import ModuleType
 
 import pytest
 from playwright.sync_api import BrowserContext, Page, Playwright, sync_playwright
-from support.browser import CHROMIUM, FLAGS
-from support.page_server import PageServer
+from support.airflow.browser import CHROMIUM, FLAGS
+from support.airflow.page_server import PageServer
 
 ROOT = Path(__file__).resolve().parents[3]
 AXE = ROOT / "plugins" / "memwal_airflow" / "ui" / "node_modules" / "axe-core" / "axe.min.js"

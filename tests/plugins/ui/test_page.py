@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
-from support.page_server import PageServer
+from support.airflow.page_server import PageServer
 
 pytestmark = pytest.mark.slow
 

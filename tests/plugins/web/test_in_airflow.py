@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from memwal_airflow.standalone import AirflowStandalone
+from airflow_demo.standalone import AirflowStandalone
 
 import memwal
 from memwal.catalog import Catalog, Policy

@@ -12,8 +12,8 @@ import pytest
 
 from memwal.catalog import Catalog, Policy
 from memwal.catalog.models import BacklogSampleRow, JobRunRow
-from memwal.maintenance.due import JOBS
-from memwal.maintenance.results import HeldRegion, JobResult
+from memwal.jobs.due import JOBS
+from memwal.jobs.job import HeldRegion, JobResult
 
 AsUser = Callable[..., Any]
 WRITES = {"X-Requested-With": "memwal", "Sec-Fetch-Site": "same-origin"}

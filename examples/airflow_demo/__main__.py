@@ -1,0 +1,71 @@
+"""``python examples/airflow_demo``: a local Airflow that maintains the tables of a catalog.
+
+It runs until it is interrupted or told to end, with what :mod:`airflow_demo.standalone` says of
+itself, and is for trying things out. The catalog is that of ``$MEMWAL_CATALOG_URL``, and the
+tables those of ``$MEMWAL_CATALOG_SNAPSHOT``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from memwal_airflow.dag_bundle import dags_folder
+from memwal_airflow.dag_factory import snapshot_path
+
+from airflow_demo.standalone import AirflowStandalone, AirflowStandaloneError
+from memwal.errors import InvalidInputError
+
+LOOK_SECONDS = 1.0
+
+
+def main() -> int:
+    """Run it; 0 when it was told to end, 1 when it ended by itself, 2 when it cannot begin."""
+    parser = argparse.ArgumentParser(
+        prog="python examples/airflow_demo",
+        description="Run an Airflow on 127.0.0.1 that maintains the tables of the catalog.",
+    )
+    parser.add_argument(
+        "--home",
+        type=Path,
+        default=Path("airflow"),
+        metavar="FOLDER",
+        help="where its settings, database, logs and passwords are (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--dags-folder",
+        type=Path,
+        default=dags_folder(),
+        metavar="FOLDER",
+        help="default: the one that came with memwal",
+    )
+    options = parser.parse_args()
+    try:
+        snapshot_path()
+    except InvalidInputError as error:
+        parser.error(str(error))
+    if not options.dags_folder.is_dir():
+        parser.error(f"there is no folder {options.dags_folder}; give --dags-folder")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    airflow = AirflowStandalone(options.home, dags_folder=options.dags_folder)
+    try:
+        with airflow:
+            print(f"{airflow.url}/plugin/memwal", flush=True)
+            print(f"users and their passwords: {airflow.home / 'passwords.json'}", flush=True)
+            while True:
+                airflow.check()
+                time.sleep(LOOK_SECONDS)
+    except KeyboardInterrupt:
+        return 0
+    except AirflowStandaloneError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,180 @@
+"""Namespace clients that create a table's next version by put-if-absent, after a sync."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NoReturn
+from urllib.parse import urlsplit
+
+import lance_namespace
+
+from memwal.base_table.snapshot import open_dataset, table_manifest_key
+from memwal.errors import ConflictError, MemWalError
+from memwal.format.paths import table_manifest_keys
+from memwal.storage.location import TableLocation
+from memwal.storage.object_store import ObjectStore, create_settled
+
+_VERSIONS_FOLDER = "_versions/"
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of the commit: whether its version was created, or why not."""
+
+    created: bool = False
+    failure: MemWalError | None = None
+
+
+class DurableNamespace(lance_namespace.LanceNamespace):  # type: ignore[misc]
+    """A namespace of one table, whose versions appear when what they consist of is durable.
+
+    Lance rebases a commit over others that it does not conflict with, as it does without one.
+
+    Parameters
+    ----------
+    location : TableLocation
+    version : int
+        That the commit was prepared on.
+    accept : callable, optional
+        Whether a commit may be rebased on top of this later version; on any by default.
+    """
+
+    def __init__(
+        self,
+        location: TableLocation,
+        version: int,
+        *,
+        accept: Callable[[int], bool] | None = None,
+    ) -> None:
+        self._location = location
+        self._store: ObjectStore = location.store
+        self._version = version
+        self._accept = accept
+        self._inverted = self._counts_down()
+        self._root = _object_path(location)
+        self.outcome = Outcome()
+
+    def namespace_id(self) -> str:
+        return f"memwal-{self._root}-{self._version}"
+
+    def describe_table(self, request: Any) -> lance_namespace.DescribeTableResponse:
+        return lance_namespace.DescribeTableResponse(
+            location=self._location.uri,
+            managed_versioning=True,
+            storage_options=self._location.lance_options(),
+        )
+
+    def list_table_versions(self, request: Any) -> lance_namespace.ListTableVersionsResponse:
+        latest = self._latest()
+        versions = [self._table_version(latest)] if latest else []
+        return lance_namespace.ListTableVersionsResponse(versions=versions)
+
+    def describe_table_version(self, request: Any) -> lance_namespace.DescribeTableVersionResponse:
+        version = _value(request, "version")
+        return lance_namespace.DescribeTableVersionResponse(version=self._table_version(version))
+
+    def create_table_version(self, request: Any) -> lance_namespace.CreateTableVersionResponse:
+        version = _value(request, "version")
+        staging = self._key_of(_value(request, "manifest_path"))
+        try:
+            try:
+                self._check(version)
+                manifest = self._store.get(staging)
+                # Before the version, what it consists of: on a local disk Lance syncs nothing.
+                self._store.barrier()
+                taken = create_settled(self._store, self._final_key(version), manifest)
+            except MemWalError as error:
+                self.outcome.failure = error
+                raise
+            if taken is not None:
+                self._taken(version)
+            self.outcome.created = True
+        finally:
+            self._store.delete(staging)
+        return lance_namespace.CreateTableVersionResponse(version=self._table_version(version))
+
+    def _counts_down(self) -> bool:
+        """Whether manifests are named so that the newest comes first in a listing."""
+        found = table_manifest_key(self._location, self._version)
+        return found == table_manifest_keys(self._version)[0]
+
+    def _latest(self) -> int:
+        return int(open_dataset(self._location).version)
+
+    def _check(self, version: int) -> None:
+        """Refuse a version that is not to be created."""
+        below = version - 1
+        if self._accept is not None and below != self._version and not self._accept(below):
+            raise ConflictError(
+                f"version {below} of {self._location} changed what version {self._version} said"
+            )
+
+    def _taken(self, version: int) -> NoReturn:
+        """Refuse a version that somebody else has created."""
+        raise lance_namespace.ConcurrentModificationError(f"version {version} exists")
+
+    def _table_version(self, version: int) -> lance_namespace.TableVersion:
+        key = self._final_key(version)
+        info = self._store.head(key)
+        if info is None:
+            raise lance_namespace.TableVersionNotFoundError(str(version))
+        return lance_namespace.TableVersion(
+            version=version, manifest_path=self._root + key, manifest_size=info.size
+        )
+
+    def _final_key(self, version: int) -> str:
+        inverted, plain = table_manifest_keys(version)
+        return inverted if self._inverted else plain
+
+    @staticmethod
+    def _key_of(path: str) -> str:
+        return _VERSIONS_FOLDER + path.rpartition(_VERSIONS_FOLDER)[2]
+
+
+class PinnedNamespace(DurableNamespace):
+    """A namespace whose latest version is the one that was read, so that nothing is rebased."""
+
+    def _latest(self) -> int:
+        return self._version + 1 if self.outcome.created else self._version
+
+    def _check(self, version: int) -> None:
+        if version != self._version + 1:
+            self._taken(version)
+
+    def _taken(self, version: int) -> NoReturn:
+        self.outcome.failure = ConflictError(
+            f"version {self._version} of {self._location} is no longer the latest; read it again"
+        )
+        raise lance_namespace.ConcurrentModificationError(
+            f"version {self._version} is no longer the latest"
+        )
+
+
+class NewTableNamespace(PinnedNamespace):
+    """A namespace of a table that comes into being with its first version."""
+
+    def __init__(self, location: TableLocation) -> None:
+        super().__init__(location, 0)
+
+    def declare_table(self, request: Any) -> lance_namespace.DeclareTableResponse:
+        return lance_namespace.DeclareTableResponse(
+            location=self._location.uri,
+            managed_versioning=True,
+            storage_options=self._location.lance_options(),
+        )
+
+    def _counts_down(self) -> bool:
+        return True
+
+
+def _object_path(location: TableLocation) -> str:
+    """The table's folder as Lance names it inside its object store, with a slash at the end."""
+    local = location.local_path
+    path = str(local) if local is not None else urlsplit(location.uri).path
+    return path.strip("/") + "/"
+
+
+def _value(request: Any, name: str) -> Any:
+    """Requests arrive as models or as plain dictionaries, depending on the call."""
+    return request[name] if isinstance(request, dict) else getattr(request, name)

@@ -1,0 +1,1 @@
+"""Commands of the program ``memwal``, one module per group."""

@@ -1,0 +1,263 @@
+"""``memwal create``, ``enable``, ``add-region-spec``, ``copy`` and ``rights``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from memwal.cli.options import (
+    REGIONS_HELP,
+    TYPES_HELP,
+    AsJson,
+    CatalogUrl,
+    NameOrUri,
+    OptionPairs,
+    OptionsFile,
+    Uri,
+    open_named,
+    parse_regions,
+    schema_from,
+    storage_options,
+)
+from memwal.cli.output import print_json, print_line, print_result, print_table
+from memwal.errors import InvalidInputError
+from memwal.permissions import Role, rights_of, s3_policy
+
+if TYPE_CHECKING:
+    from memwal.table import Table
+
+RegionSpecText = Annotated[
+    list[str],
+    typer.Option(
+        "--regions",
+        metavar="SPEC",
+        help=f"How rows are divided: {REGIONS_HELP}. Can be given again, to divide by several "
+        "values together. Columns belong to the primary key, or, with immutable: in front, never "
+        "change for a key. LanceDB writes only to bucket, identity and unsharded.",
+    ),
+]
+
+
+def create(
+    table: Uri,
+    regions: RegionSpecText,
+    primary_key: Annotated[
+        list[str],
+        typer.Option(
+            "--primary-key", metavar="COLUMN", help="Key column; again for each, in key order."
+        ),
+    ],
+    schema: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Columns as those of a .parquet or .arrow file, or as a .json file describes "
+            "them in Lance's form.",
+        ),
+    ] = None,
+    column: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME:TYPE", help=f"One column; can be given again. {TYPES_HELP}"),
+    ] = None,
+    maintain: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="COLUMN_idx",
+            help="BTREE index to create on a column and to maintain; can be given again.",
+        ),
+    ] = None,
+    data_storage_version: Annotated[
+        str | None, typer.Option(metavar="VERSION", help="Lance file version.")
+    ] = None,
+    storage_options_file: OptionsFile = None,
+    storage_option: OptionPairs = None,
+    as_json: AsJson = False,
+) -> None:
+    """Create an empty table with MemWAL enabled."""
+    spec = parse_regions(regions)
+    options = storage_options(storage_options_file, storage_option)
+    columns = schema_from(schema, column)
+    from memwal.create import create as create_table
+
+    created = create_table(
+        table,
+        columns,
+        primary_key=primary_key,
+        region_spec=spec,
+        maintained_indexes=maintain or (),
+        storage_options=options,
+        data_storage_version=data_storage_version,
+    )
+    _tell("created", created, as_json=as_json)
+
+
+def enable(
+    table: Uri,
+    regions: RegionSpecText,
+    primary_key: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--primary-key",
+            metavar="COLUMN",
+            help="Key column, for a table that has no primary key yet; again for each.",
+        ),
+    ] = None,
+    maintain: Annotated[
+        list[str] | None,
+        typer.Option(metavar="INDEX", help="Index to maintain; can be given again."),
+    ] = None,
+    maintain_all: Annotated[
+        bool,
+        typer.Option("--maintain-all", help="Maintain every index, also those made later."),
+    ] = False,
+    storage_options_file: OptionsFile = None,
+    storage_option: OptionPairs = None,
+    as_json: AsJson = False,
+) -> None:
+    """Enable MemWAL on a Lance table that exists."""
+    if maintain and maintain_all:
+        raise InvalidInputError("give either --maintain or --maintain-all")
+    spec = parse_regions(regions)
+    options = storage_options(storage_options_file, storage_option)
+    from memwal.create import enable as enable_table
+
+    enabled = enable_table(
+        table,
+        region_spec=spec,
+        maintained_indexes=None if maintain_all else maintain or (),
+        primary_key=primary_key or None,
+        storage_options=options,
+    )
+    _tell("enabled MemWAL on", enabled, as_json=as_json)
+
+
+def add_region_spec(
+    table: Uri,
+    regions: RegionSpecText,
+    storage_options_file: OptionsFile = None,
+    storage_option: OptionPairs = None,
+    as_json: AsJson = False,
+) -> None:
+    """Divide a table anew: empties, seals and merges its regions, then routes rows by SPEC.
+
+    Open writers are fenced, and new ones are refused until it is done. When it was interrupted,
+    give the same command again.
+    """
+    spec = parse_regions(regions)
+    if spec is None:
+        raise InvalidInputError("a table that has region specs cannot go back to manual regions")
+    options = storage_options(storage_options_file, storage_option)
+    from memwal.resharding import add_region_spec as add_spec
+
+    _tell("divided", add_spec(table, spec, storage_options=options), as_json=as_json)
+
+
+def copy(
+    table: NameOrUri,
+    target: Annotated[
+        str,
+        typer.Argument(metavar="TARGET", help="Address of the copy, where nothing is stored yet."),
+    ],
+    storage_options_file: OptionsFile = None,
+    storage_option: OptionPairs = None,
+    target_options_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--target-options-file",
+            metavar="FILE",
+            help="JSON object of storage options of the target; by default those of the table.",
+        ),
+    ] = None,
+    url: CatalogUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Copy a table with all that is acknowledged, while it is used.
+
+    For backups, and for moves to another store. Writers may go on: of what they write meanwhile the
+    copy has a part. Old versions and tags are not copied. A name that the catalog knows is that
+    table; ./NAME is a folder.
+    """
+    opened, _ = open_named(table, url, storage_options_file, storage_option)
+    options = (
+        dict(opened.location.storage_options)
+        if target_options_file is None
+        else storage_options(target_options_file, None)
+    )
+    print_result(opened.copy_to(target, storage_options=options), as_json=as_json)
+
+
+def _tell(done: str, table: Table, *, as_json: bool) -> None:
+    from memwal.lsm.indexes.catchup import maintained_index_names
+
+    base = table.base()
+    regions = str(table.region_spec()[1]) if base.details.region_specs else "manual"
+    indexes = maintained_index_names(base)
+    if as_json:
+        print_json(
+            {
+                "uri": table.uri,
+                "version": base.version,
+                "columns": {field.name: str(field.type) for field in base.schema},
+                "primary_key": base.primary_key,
+                "regions": regions,
+                "maintained_indexes": indexes,
+                "maintain_all_indexes": base.details.maintain_all_indexes,
+            }
+        )
+        return
+    print_line(
+        f"{done} {table.uri}: key {', '.join(base.primary_key)}, regions {regions}, "
+        f"maintained indexes {', '.join(indexes) or 'none'}"
+    )
+
+
+def rights(
+    roles: Annotated[
+        list[Role] | None,
+        typer.Argument(
+            metavar="[ROLE]...",
+            help=f"What is done with the table: {', '.join(Role)}. Several roles have what any "
+            "of them has; without one, each is shown.",
+        ),
+    ] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            "--policy",
+            metavar="URI",
+            help="Print the policy that gives these rights on the table at an address in S3.",
+        ),
+    ] = None,
+    conditions: Annotated[
+        bool,
+        typer.Option(
+            " /--without-conditions",
+            help="Leave the condition s3:if-none-match out of the policy, for servers that do not "
+            "know it; then a writer could overwrite what another one wrote.",
+        ),
+    ] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Show which rights on a table's objects a role needs, or write a policy that gives them.
+
+    It asks neither the table nor the store. Keys are those below the table's root, and * in them
+    stands for anything. create is a put that is refused when the name is taken.
+    """
+    if policy is not None:
+        if not roles:
+            raise InvalidInputError(f"name the roles that the policy is for: {', '.join(Role)}")
+        print_json(s3_policy(policy, roles, conditions=conditions))
+        return
+    found = {"+".join(roles): rights_of(roles)} if roles else {r: rights_of([r]) for r in Role}
+    if as_json:
+        print_json({role: {r.act: r.keys for r in rights} for role, rights in found.items()})
+        return
+    lines = [
+        (role, right.act.value, key)
+        for role, rights in found.items()
+        for right in rights
+        for key in right.keys
+    ]
+    print_table(("role", "act", "keys"), lines)

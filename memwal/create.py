@@ -1,0 +1,272 @@
+"""Create a table with MemWAL, or enable MemWAL on an existing Lance table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import lance
+import pyarrow as pa
+
+from memwal.base_table.commit import commit_durably, create_durably
+from memwal.base_table.details import update_details
+from memwal.base_table.snapshot import BaseTable, open_base, translate_lance_error
+from memwal.errors import InvalidInputError, TableSetupError
+from memwal.format.keys import check_key_type
+from memwal.format.memwal_index import StoredRegionSpec
+from memwal.format.paths import TOMBSTONE
+from memwal.format.values import check_storable
+from memwal.region.spec import RegionSpec
+from memwal.region.transforms import NUM_BUCKETS
+from memwal.storage.location import TableLocation
+from memwal.storage.open import check_put_if_absent, check_reachable
+from memwal.table import Table
+
+_KEY = b"lance-schema:unenforced-primary-key"
+_KEY_POSITION = b"lance-schema:unenforced-primary-key:position"
+_INDEX_SUFFIX = "_idx"
+_RESERVED = frozenset(
+    {TOMBSTONE, "_rowid", "_rowaddr", "_rowoffset", "_gen", "_memtable_gen", "_distance", "_score"}
+)
+
+
+def create(
+    uri: str,
+    schema: pa.Schema,
+    *,
+    primary_key: Sequence[str],
+    region_spec: RegionSpec | None,
+    maintained_indexes: Sequence[str] = (),
+    storage_options: Mapping[str, str] | None = None,
+    data_storage_version: str | None = None,
+) -> Table:
+    """Create an empty Lance table with MemWAL enabled.
+
+    Parameters
+    ----------
+    uri : str
+        A local path, or ``s3://``, ``gs://``, ``az://``.
+    schema : pyarrow.Schema
+        Columns of the table.
+    primary_key : sequence of str
+        Key columns, in key order: integers, bool, text or binary.
+    region_spec : RegionSpec or None
+        How rows map to regions. None: every writer names its region, and keeps rows of one key
+        out of any other.
+    maintained_indexes : sequence of str
+        BTREE indexes to create and maintain, named after their column: ``<column>_idx``. Build
+        other kinds on the table itself and call :func:`enable`.
+    storage_options : mapping of str to str, optional
+        As for Lance. Kept in memory only.
+    data_storage_version : str, optional
+        Lance file version; Lance's default when None.
+
+    Raises
+    ------
+    InvalidInputError
+        The key, the spec or an index does not fit the schema. Nothing was written.
+    TableSetupError
+        There is a table already.
+    UnsupportedStoreError
+        The store has no put-if-absent.
+    """
+    location = TableLocation(uri, storage_options or {})
+    marked = _with_primary_key(schema, primary_key)
+    _check_spec(region_spec, primary_key, schema)
+    columns = {name: _index_column(name, schema) for name in maintained_indexes}
+    _rehearse(marked, columns, data_storage_version)
+    check_put_if_absent(location.store)
+    create_durably(location, marked.empty_table(), data_storage_version=data_storage_version)
+    for name, column in columns.items():
+        _create_index(open_base(location), name, column)
+    return _initialize(open_base(location), region_spec, maintained_indexes)
+
+
+def enable(
+    uri: str,
+    *,
+    region_spec: RegionSpec | None,
+    maintained_indexes: Sequence[str] | None = (),
+    primary_key: Sequence[str] | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> Table:
+    """Enable MemWAL on a Lance table.
+
+    Parameters
+    ----------
+    uri : str
+        Address of the table: a path, ``s3://``, ``gs://`` or ``az://``.
+    region_spec : RegionSpec or None
+        How rows map to regions. None: writers name their region themselves.
+    storage_options : mapping of str to str, optional
+        As Lance takes them; they go wherever the table goes.
+    maintained_indexes : sequence of str or None
+        Indexes of the table that generations carry too and that are caught up after merges.
+        None: all of them, also ones that are created later.
+    primary_key : sequence of str, optional
+        Key columns, for a table that has no primary key in its schema yet.
+
+    Raises
+    ------
+    TableSetupError
+        There is no table, it has no primary key and none is given, or MemWAL is enabled already.
+    InvalidInputError
+        The key, the spec or an index does not fit the table. Nothing was written.
+    UnsupportedStoreError
+        The store has no put-if-absent.
+    """
+    location = TableLocation(uri, storage_options or {})
+    check_reachable(location.store)
+    base = open_base(location)
+    if base.index is not None:
+        raise TableSetupError(f"MemWAL is enabled on {location} already; use memwal.open(uri)")
+    key = tuple(primary_key) if primary_key is not None else base.primary_key
+    if not key:
+        raise TableSetupError(f"{location} has no primary key; name its columns: primary_key=[...]")
+    if base.primary_key and key != base.primary_key:
+        raise InvalidInputError(
+            f"the primary key of {location} is {', '.join(base.primary_key)} and cannot be changed"
+        )
+    marked = _with_primary_key(base.schema, key)
+    check_storable(base.schema, base.dataset.data_storage_version)
+    nullable = [name for name in key if base.schema.field(name).nullable]
+    if nullable:
+        raise TableSetupError(
+            f"key column {', '.join(nullable)} of {location} may hold nulls; first call "
+            "dataset.alter_columns({'path': name, 'nullable': False}) on the Lance table"
+        )
+    _check_spec(region_spec, key, base.schema)
+    existing = {index.name for index in base.dataset.describe_indices()}
+    unknown = [name for name in maintained_indexes or () if name not in existing]
+    if unknown:
+        raise InvalidInputError(
+            f"{location} has no index {', '.join(unknown)}; "
+            f"it has {', '.join(sorted(existing)) or 'none'}"
+        )
+    check_put_if_absent(location.store)
+    if not base.primary_key:
+        marks = {
+            name: {k.decode(): v.decode() for k, v in marked.field(name).metadata.items()}
+            for name in key
+        }
+        commit_durably(base, lambda dataset: dataset.update_field_metadata(marks))
+        base = open_base(location)
+    return _initialize(base, region_spec, maintained_indexes)
+
+
+def _check_spec(
+    region_spec: RegionSpec | None, primary_key: Sequence[str], schema: pa.Schema
+) -> None:
+    if region_spec is not None:
+        region_spec.check_keys(primary_key)
+        region_spec.value_types(schema)
+
+
+def _rehearse(
+    schema: pa.Schema, columns: Mapping[str, str], data_storage_version: str | None
+) -> None:
+    """Create the table in memory first: what Lance refuses is then refused before it is written."""
+    reserved = [name for name in schema.names if name in _RESERVED]
+    if reserved:
+        raise InvalidInputError(f"the column name {reserved[0]} is reserved; choose another")
+    try:
+        plain = lance.write_dataset(
+            pa.schema([("any", pa.bool_())]).empty_table(),
+            "memory://",
+            data_storage_version=data_storage_version,
+        )
+    except (OSError, ValueError) as error:
+        raise InvalidInputError(
+            f"Lance has no file version {data_storage_version}: {str(error).splitlines()[0]}"
+        ) from error
+    check_storable(schema, plain.data_storage_version)
+    try:
+        dataset = lance.write_dataset(
+            schema.empty_table(), "memory://", data_storage_version=data_storage_version
+        )
+        for name, column in columns.items():
+            dataset.create_scalar_index(column, "BTREE", name=name)
+    except (OSError, ValueError, TypeError) as error:
+        raise InvalidInputError(
+            f"Lance does not accept this table: {str(error).splitlines()[0]}"
+        ) from error
+
+
+def _initialize(
+    base: BaseTable, region_spec: RegionSpec | None, maintained_indexes: Sequence[str] | None
+) -> Table:
+    indexes = None if maintained_indexes is None else list(maintained_indexes)
+    stored = None if region_spec is None else region_spec.bind(base.field_ids(), base.schema)
+    options = {} if stored is None else _lance_options(stored, base)
+    commit_durably(
+        base, lambda dataset: dataset.initialize_mem_wal(maintained_indexes=indexes, **options)
+    )
+    if stored is not None and not options:
+        # Until this commit the table is one whose regions are made by hand, and has none.
+        update_details(base.location, lambda now: replace(now.details, region_specs=(stored,)))
+    return Table(base.location)
+
+
+def _create_index(base: BaseTable, name: str, column: str) -> None:
+    try:
+        commit_durably(
+            base, lambda dataset: dataset.create_scalar_index(column, "BTREE", name=name)
+        )
+    except OSError as error:
+        raise translate_lance_error(error, f"creating {base.location}") from error
+
+
+def _lance_options(stored: StoredRegionSpec, base: BaseTable) -> dict[str, Any]:
+    """What has Lance store this very spec; empty when it cannot."""
+    (field, *others) = stored.fields
+    names = {field_id: name for name, field_id in base.field_ids().items()}
+    if others or set(field.parameters) - {NUM_BUCKETS}:
+        return {}
+    match field.transform:
+        case "bucket":
+            return {
+                "bucket_column": names[field.source_ids[0]],
+                "num_buckets": int(field.parameters[NUM_BUCKETS]),
+            }
+        case "identity" if RegionSpec.from_stored(stored, names).is_shared_with_lance(base.schema):
+            return {"identity_column": names[field.source_ids[0]]}
+        case "unsharded":
+            return {"unsharded": True}
+    return {}
+
+
+def _with_primary_key(schema: pa.Schema, primary_key: Sequence[str]) -> pa.Schema:
+    """The schema with its key columns marked as Lance marks them, and without nulls."""
+    if not primary_key:
+        raise InvalidInputError("a table needs a primary key: primary_key=[...]")
+    if len(set(primary_key)) != len(primary_key):
+        raise InvalidInputError(f"a key column is given twice: {', '.join(primary_key)}")
+    for position, name in enumerate(primary_key, start=1):
+        index = schema.get_field_index(name)
+        if index < 0:
+            raise InvalidInputError(
+                f"key column {name} does not exist; the schema has {', '.join(schema.names)}"
+            )
+        field = schema.field(index)
+        check_key_type(field)
+        if '"' in name:
+            raise InvalidInputError(
+                f"key column {name!r}: Lance cannot merge rows by a column with a double quote in "
+                "its name; give it another name"
+            )
+        metadata = {**(field.metadata or {}), _KEY: b"true"}
+        if len(primary_key) > 1:
+            metadata[_KEY_POSITION] = str(position).encode()
+        schema = schema.set(index, field.with_nullable(False).with_metadata(metadata))
+    return schema
+
+
+def _index_column(name: str, schema: pa.Schema) -> str:
+    column = name.removesuffix(_INDEX_SUFFIX)
+    if column == name or column not in schema.names:
+        raise InvalidInputError(
+            f"maintained index {name} does not name a column; a new table gets BTREE indexes "
+            f"called <column>{_INDEX_SUFFIX}, others are built on the table before memwal.enable"
+        )
+    return column

@@ -1,0 +1,1 @@
+"""Prometheus exporter: the catalog's figures of tables and jobs over HTTP."""

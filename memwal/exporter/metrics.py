@@ -1,0 +1,198 @@
+"""Names, units and meanings of the exported metrics of tables: the source of docs/metrics.md."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from memwal.errors import InvalidInputError
+from memwal.exporter.catalog_reader import TableReading
+from memwal.fleet.schedule import interval_seconds
+from memwal.jobs.status import IndexLag, TableStatus
+from memwal.telemetry.metric import MetricDefinition
+
+
+@dataclass(frozen=True, slots=True)
+class TableGauge(MetricDefinition):
+    """One number per table; None where there is nothing to tell."""
+
+    of: Callable[[TableReading], float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class IndexGauge(MetricDefinition):
+    """One number for each maintained index of a table."""
+
+    of: Callable[[IndexLag], float | None]
+
+
+def _status(
+    of: Callable[[TableStatus], float | None],
+) -> Callable[[TableReading], float | None]:
+    """Of what the table was like at the last look, if there was one."""
+    return lambda reading: None if reading.state is None else of(reading.state.status)
+
+
+def _deepest(status: TableStatus) -> float:
+    return max((region.backlog_generations for region in status.regions), default=0)
+
+
+def _interval(reading: TableReading) -> float | None:
+    try:
+        return interval_seconds(reading.table.policy.schedule)
+    except InvalidInputError:
+        # Airflow knows more kinds of cron expressions; without a number no alert compares.
+        return None
+
+
+TABLE_GAUGES = (
+    TableGauge(
+        "memwal.table.enabled",
+        "",
+        "1 if the table is maintained, 0 if that is switched off.",
+        lambda t: float(t.table.enabled),
+    ),
+    TableGauge(
+        "memwal.table.late",
+        "s",
+        "Age of the oldest unmerged generation from which the table is late, by its policy.",
+        lambda t: t.table.policy.late_seconds,
+    ),
+    TableGauge(
+        "memwal.table.critical",
+        "s",
+        "The same, from which it is critical.",
+        lambda t: t.table.policy.critical_seconds,
+    ),
+    TableGauge(
+        "memwal.table.interval",
+        "s",
+        "Longest pause between two looks at the table, by its schedule; none without one.",
+        lambda t: _interval(t),
+    ),
+    TableGauge(
+        "memwal.table.collection.interval",
+        "s",
+        "Pause between two collections, by its policy.",
+        lambda t: t.table.policy.gc_interval_seconds,
+    ),
+    TableGauge(
+        "memwal.table.catchup.interval",
+        "s",
+        "Time after which an index that is behind at all is built, by the policy.",
+        lambda t: t.table.policy.index_at_age_seconds,
+    ),
+    TableGauge(
+        "memwal.table.look.age",
+        "s",
+        "Time since somebody looked at the table, or since it was registered.",
+        lambda t: t.look_age,
+    ),
+    TableGauge(
+        "memwal.table.backlog.age",
+        "s",
+        "Age of the oldest generation that was not merged at the last look; 0 without a backlog.",
+        lambda t: t.backlog_age,
+    ),
+    TableGauge(
+        "memwal.table.backlog.generations",
+        "{generation}",
+        "Generations flushed and not merged.",
+        _status(lambda s: s.backlog_generations),
+    ),
+    TableGauge(
+        "memwal.table.backlog.deepest",
+        "{generation}",
+        "Most of them in one region.",
+        _status(_deepest),
+    ),
+    TableGauge(
+        "memwal.table.backlog.rows",
+        "{row}",
+        "Rows of the generations that are not merged.",
+        _status(lambda s: s.backlog_rows),
+    ),
+    TableGauge(
+        "memwal.table.backlog.bytes",
+        "By",
+        "Their memory.",
+        _status(lambda s: s.backlog_bytes),
+    ),
+    TableGauge(
+        "memwal.table.wal.entries",
+        "{entry}",
+        "Log entries that no generation covers.",
+        _status(lambda s: s.unflushed_wal_entries),
+    ),
+    TableGauge("memwal.table.regions", "{region}", "Regions.", _status(lambda s: len(s.regions))),
+    TableGauge(
+        "memwal.table.held",
+        "{region}",
+        "Regions that merges leave out since they cannot be read.",
+        lambda t: t.held,
+    ),
+    TableGauge(
+        "memwal.table.base.rows",
+        "{row}",
+        "Rows of the base table.",
+        _status(lambda s: s.base_rows),
+    ),
+    TableGauge(
+        "memwal.table.base.size",
+        "By",
+        "Data files of the base table's newest version.",
+        _status(lambda s: s.base_bytes),
+    ),
+    TableGauge(
+        "memwal.table.reclaimable.size",
+        "By",
+        "Memory of merged generations that every index covers and that are still stored.",
+        _status(lambda s: s.reclaimable_bytes),
+    ),
+)
+
+INDEX_GAUGES = (
+    IndexGauge(
+        "memwal.table.catchup.generations",
+        "{generation}",
+        "Merged generations that the index does not cover.",
+        lambda index: index.generations,
+    ),
+    IndexGauge(
+        "memwal.table.catchup.rows",
+        "{row}",
+        "Rows of the base table that it does not cover.",
+        lambda index: index.rows,
+    ),
+)
+
+CATCHUP_AGE = MetricDefinition(
+    "memwal.table.catchup.age",
+    "s",
+    "How long an index has been behind, as far as the endpoint saw, without a build that "
+    "succeeded; 0 when none is.",
+)
+TABLE_INFO = MetricDefinition(
+    "memwal.table.info", "", "1; tells address and owner of a table by its name."
+)
+REGION_CLAIMS = MetricDefinition(
+    "memwal.region.claims", "{claim}", "Claims of regions by writers since the endpoint started."
+)
+MOST_CLAIMS = MetricDefinition(
+    "memwal.region.claims.most", "{claim}", "Most claims of one region within 15 minutes."
+)
+JOB_RUNNING = MetricDefinition(
+    "memwal.job.running", "{run}", "1 while the lease of the job is held."
+)
+JOB_SUCCESS_AGE = MetricDefinition(
+    "memwal.job.success.age",
+    "s",
+    "Time since the job last ended well, or since the table was registered.",
+)
+JOB_ATTEMPTS = MetricDefinition(
+    "memwal.job.attempts", "{attempt}", "How often in a row a job in trouble has failed."
+)
+CATALOG_UP = MetricDefinition("memwal.catalog.up", "", "1 if the catalog answered, else 0.")
+CATALOG_READ = MetricDefinition(
+    "memwal.catalog.read.duration", "s", "Time that the last reading of the catalog took."
+)

@@ -1,0 +1,1 @@
+"""SQL expressions over columns: parser, normal form, bounds of values, region expressions."""

@@ -1,0 +1,269 @@
+"""Bounds on a column's values, derived from comparisons with constants."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pt
+
+from memwal.expressions.date_parts import DatePart, date_part, has_date_parts
+from memwal.expressions.predicate import Comparison, Constant, Operator
+
+_TIME: Final = re.compile(
+    r"(\d{4})-(\d\d)-(\d\d)(?:[ T](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?)?", re.ASCII
+)
+_UNITS: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_SECONDS_PER_DAY: Final = 86_400
+_INT64: Final = np.iinfo(np.int64)
+
+Condition = tuple[Operator, tuple[Any, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnBounds:
+    """Conditions that the values of a column meet, all of them.
+
+    Attributes
+    ----------
+    data_type : pyarrow.DataType
+        Of the column.
+    conditions : tuple of (str, tuple)
+        Operator and plain values: dates as days, timestamps as counts of their unit.
+    parts : tuple of (str, (str, tuple))
+        Conditions on parts of a date: the part, and operator and integers.
+    comparisons : tuple of Comparison
+        What was written, of all that is kept.
+    """
+
+    data_type: pa.DataType
+    conditions: tuple[Condition, ...]
+    parts: tuple[tuple[DatePart, Condition], ...] = ()
+    comparisons: tuple[Comparison, ...] = ()
+
+    @classmethod
+    def of(cls, data_type: pa.DataType, comparisons: Sequence[Comparison]) -> ColumnBounds:
+        """Keep those comparisons whose constants mean the same here as in SQL."""
+        conditions: list[Condition] = []
+        parts: list[tuple[DatePart, Condition]] = []
+        kept = []
+        for comparison in comparisons:
+            before = len(conditions) + len(parts)
+            if comparison.part is None:
+                conditions += _conditions(comparison, data_type)
+            elif comparison.part == "date":
+                conditions += _of_days(comparison, data_type)
+            elif has_date_parts(data_type) and not _is_text(data_type):
+                found = _conditions(comparison, pa.int64())
+                parts += [(comparison.part, condition) for condition in found]
+            if len(conditions) + len(parts) > before:
+                kept.append(comparison)
+        return cls(data_type, tuple(conditions), tuple(parts), tuple(kept))
+
+    def allows(self, value: Any) -> bool:
+        """Whether a plain value, or None for null, meets all conditions."""
+        return all(_holds(operator, values, value) for operator, values in self.conditions) and all(
+            self._part_holds(part, condition, value) for part, condition in self.parts
+        )
+
+    def allows_part(self, part: DatePart, number: int) -> bool:
+        """Whether a part of a date, as it was asked for, can be a number."""
+        return all(
+            _holds(operator, values, number)
+            for asked, (operator, values) in self.parts
+            if asked == part
+        )
+
+    def choices(self) -> list[Any] | None:
+        """All plain values that meet the conditions; None when they are not counted out."""
+        found: list[list[Any]] = [
+            [None] if operator == "is null" else list(dict.fromkeys(values))
+            for operator, values in self.conditions
+            if operator in ("=", "in", "is null")
+        ]
+        if not found:
+            return None
+        return [value for value in min(found, key=len) if self.allows(value)]
+
+    def limits(self) -> tuple[Any, Any]:
+        """Plain values between which all others lie, each None when there is no such limit."""
+        lows: list[Any] = []
+        highs: list[Any] = []
+        for operator, values in self.conditions:
+            if operator in ("=", "in"):
+                lows.append(min(values))
+                highs.append(max(values))
+            elif operator in ("<", "<="):
+                less = operator == "<" and isinstance(values[0], int)
+                highs.append(values[0] - less if less else values[0])
+            elif operator in (">", ">="):
+                more = operator == ">" and isinstance(values[0], int)
+                lows.append(values[0] + more if more else values[0])
+            elif operator == "starts with":
+                lows.append(values[0])
+        return max(lows, default=None), min(highs, default=None)
+
+    def allows_prefix(self, prefix: Any) -> bool:
+        """Whether a text that begins so can meet the conditions on how it begins."""
+        for operator, values in self.conditions:
+            if operator == "starts with" and not (
+                prefix.startswith(values[0]) or values[0].startswith(prefix)
+            ):
+                return False
+            if operator == "does not start with" and prefix.startswith(values[0]):
+                return False
+        return True
+
+    def _part_holds(self, part: DatePart, condition: Condition, value: Any) -> bool:
+        if value is None:
+            return False
+        number = date_part(part, array_of([value], self.data_type))[0].as_py()
+        # A date beyond the calendar has no parts; what SQL says of it nobody asked.
+        return number is None or _holds(*condition, number)
+
+
+def array_of(values: Iterable[Any], data_type: pa.DataType) -> pa.Array:
+    """Plain values as an array of the type of a column."""
+    if pt.is_date32(data_type):
+        return pa.array(values, pa.int32()).view(data_type)
+    if pt.is_timestamp(data_type):
+        return pa.array(values, pa.int64()).view(data_type)
+    return pa.array(values, data_type)
+
+
+def plain_values(values: pa.Array) -> list[Any]:
+    """The plain values of an array."""
+    if pt.is_date32(values.type):
+        values = values.view(pa.int32())
+    elif pt.is_timestamp(values.type):
+        values = values.view(pa.int64())
+    found: list[Any] = values.to_pylist()
+    return found
+
+
+def _holds(operator: Operator, values: tuple[Any, ...], value: Any) -> bool:
+    if operator == "is null":
+        return value is None
+    if value is None:
+        return False
+    match operator:
+        case "=" | "in":
+            return value in values
+        case "!=" | "not in":
+            return value not in values
+        case "<":
+            return bool(value < values[0])
+        case "<=":
+            return bool(value <= values[0])
+        case ">":
+            return bool(value > values[0])
+        case ">=":
+            return bool(value >= values[0])
+        case "starts with":
+            return bool(value.startswith(values[0]))
+        case "does not start with":
+            return not value.startswith(values[0])
+    return True
+
+
+def _conditions(comparison: Comparison, data_type: pa.DataType) -> list[Condition]:
+    """The condition of a comparison; none when its constants may mean something else."""
+    if "start" in comparison.operator and not _is_text(data_type):
+        return []
+    values = tuple(_plain(constant, data_type) for constant in comparison.values)
+    return [] if None in values else [(comparison.operator, values)]
+
+
+def _of_days(comparison: Comparison, data_type: pa.DataType) -> list[Condition]:
+    """What a comparison of the day, without the time, says about a date or timestamp."""
+    if pt.is_date32(data_type):
+        return _conditions(comparison, data_type)
+    if not pt.is_timestamp(data_type) or data_type.tz not in (None, "UTC"):
+        return []
+    days = [_plain(constant, pa.date32()) for constant in comparison.values]
+    if not days or None in days:
+        return []
+    one = _SECONDS_PER_DAY * _UNITS[data_type.unit]
+    low: Condition = (">=", (min(days) * one,))
+    high: Condition = ("<", ((max(days) + 1) * one,))
+    match comparison.operator:
+        case "=" | "in":
+            return [low, high]
+        case "<":
+            return [("<", low[1])]
+        case "<=":
+            return [high]
+        case ">":
+            return [(">=", high[1])]
+        case ">=":
+            return [low]
+    return []
+
+
+def _plain(constant: Constant, data_type: pa.DataType) -> Any:
+    """The plain value of a constant; None when SQL may mean something else by it."""
+    kind, value = constant.kind, constant.value
+    if value is None:
+        return None
+    if pt.is_boolean(data_type):
+        return value if kind == "boolean" else None
+    if pt.is_integer(data_type):
+        if kind != "integer":
+            return None
+        ends = np.iinfo(data_type.to_pandas_dtype())
+        fits = max(ends.min, _INT64.min) <= int(value) <= min(ends.max, _INT64.max)
+        return int(value) if fits else None
+    if pt.is_decimal(data_type):
+        fits = kind == "integer" and abs(int(value)) < 10 ** (data_type.precision - data_type.scale)
+        return Decimal(int(value)) if fits else None
+    if _is_text(data_type):
+        return value if kind == "text" else None
+    if pt.is_binary(data_type) or pt.is_large_binary(data_type):
+        return value if kind == "bytes" else None
+    if pt.is_date32(data_type) and kind in ("text", "date"):
+        return _days(str(value))
+    if pt.is_timestamp(data_type) and kind in ("text", "date", "timestamp"):
+        if kind == "date" and _days(str(value)) is None:
+            # Of a date that is written with a time of day, engines leave the time out or refuse it.
+            return None
+        # What a constant means beside another zone depends on the engine.
+        return (
+            _instant(str(value), _UNITS[data_type.unit]) if data_type.tz in (None, "UTC") else None
+        )
+    return None
+
+
+def _is_text(data_type: pa.DataType) -> bool:
+    return bool(pt.is_string(data_type) or pt.is_large_string(data_type))
+
+
+def _days(text: str) -> int | None:
+    found = _TIME.fullmatch(text)
+    if found is None or found[4]:
+        return None
+    try:
+        day = datetime.date(int(found[1]), int(found[2]), int(found[3]))
+    except ValueError:
+        return None
+    return day.toordinal() - datetime.date(1970, 1, 1).toordinal()
+
+
+def _instant(text: str, per_second: int) -> int | None:
+    found = _TIME.fullmatch(text)
+    if found is None:
+        return None
+    days = _days(text[:10])
+    hour, minute, second = (int(found[number] or 0) for number in (4, 5, 6))
+    if days is None or hour > 23 or minute > 59 or second > 59:
+        return None
+    parts = int((found[7] or "").ljust(9, "0")) * per_second
+    count, rest = divmod(parts, 10**9)
+    whole = (days * _SECONDS_PER_DAY + hour * 3_600 + minute * 60 + second) * per_second + count
+    # One that falls between two values of the column is rounded by nobody knows whom.
+    return whole if not rest and _INT64.min <= whole <= _INT64.max else None

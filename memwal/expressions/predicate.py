@@ -1,0 +1,142 @@
+"""Nodes of a parsed predicate: constants, columns, comparisons, and their junctions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from memwal.expressions.date_parts import DatePart
+
+Operator = Literal[
+    "=",
+    "!=",
+    "<",
+    "<=",
+    ">",
+    ">=",
+    "in",
+    "not in",
+    "is null",
+    "is not null",
+    "starts with",
+    "does not start with",
+]
+Part = DatePart | Literal["date"]
+"""What of a date or timestamp is compared; ``date`` is all but the time of day."""
+
+FLIPPED: Final[dict[Operator, Operator]] = {
+    "=": "=",
+    "!=": "!=",
+    "<": ">",
+    ">": "<",
+    "<=": ">=",
+    ">=": "<=",
+}
+"""The comparisons with their sides exchanged."""
+
+_NEGATED: Final[dict[Operator, Operator]] = {
+    "=": "!=",
+    "!=": "=",
+    "<": ">=",
+    ">=": "<",
+    ">": "<=",
+    "<=": ">",
+    "in": "not in",
+    "not in": "in",
+    "is null": "is not null",
+    "is not null": "is null",
+    "starts with": "does not start with",
+    "does not start with": "starts with",
+}
+_SHOWN_VALUES: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A value that stands in a predicate.
+
+    Attributes
+    ----------
+    kind : {"integer", "text", "bytes", "boolean", "date", "timestamp", "null"}
+        How it was written.
+    value : int, str, bytes, bool or None
+        Dates and timestamps as they were written.
+    """
+
+    kind: str
+    value: int | str | bytes | bool | None
+
+    def __str__(self) -> str:
+        if isinstance(self.value, bytes):
+            return f"X'{self.value.hex()}'"
+        if isinstance(self.value, str):
+            return "'" + self.value.replace("'", "''") + "'"
+        return str(self.value).lower()
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A comparison of a column, or of a part of its dates, with values.
+
+    Attributes
+    ----------
+    column : str
+        As it was written.
+    operator : str
+        ``=``, ``!=``, ``<``, ``<=``, ``>``, ``>=``, ``in``, ``not in``, ``is null``,
+        ``is not null``, ``starts with``, ``does not start with``.
+    values : tuple of Constant
+        One; several for ``in``; none for ``is null``.
+    part : str, optional
+        ``year``, ``month``, ``day`` or ``hour``, as ``date_part`` gives them, or ``date``.
+    """
+
+    column: str
+    operator: Operator
+    values: tuple[Constant, ...] = ()
+    part: Part | None = None
+
+    def negated(self) -> Comparison:
+        """What holds where this is false."""
+        return Comparison(self.column, _NEGATED[self.operator], self.values, self.part)
+
+    def __str__(self) -> str:
+        subject = self.column if self.part is None else f"{self.part} of {self.column}"
+        if "in" not in self.operator.split():
+            return " ".join((subject, self.operator, *map(str, self.values)))
+        shown = [str(value) for value in self.values[:_SHOWN_VALUES]]
+        if len(self.values) > _SHOWN_VALUES:
+            shown.append(f"... {len(self.values)} values")
+        return f"{subject} {self.operator} ({', '.join(shown)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column, or a part of its dates, where a value stands."""
+
+    name: str
+    part: Part | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Opaque:
+    """A value, or a truth value, that is not known here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """What is false."""
+
+    part: Truth
+
+
+@dataclass(frozen=True, slots=True)
+class Junction:
+    """Parts joined by ``and`` or ``or``."""
+
+    both: bool
+    parts: tuple[Truth, ...]
+
+
+Truth = Comparison | Not | Junction | Opaque | Constant
+Value = Column | Constant | Opaque

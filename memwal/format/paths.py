@@ -1,0 +1,211 @@
+"""Paths of objects below a table's root. Every path that memwal reads or writes is made here.
+
+Keys are relative to the table root, joined by ``/`` and without a leading slash. Counters stand in
+names as their 64 binary digits in reverse order, so that consecutive objects spread over the key
+space of a store that partitions by prefix (spec: WAL Storage Layout, Region Manifest Versioning).
+"""
+
+from __future__ import annotations
+
+import re
+from uuid import UUID
+
+from memwal.errors import CorruptDataError, InvalidInputError
+
+DATA_DIR = "data"
+MEM_WAL_DIR = "_mem_wal"
+PK_INDEX_DIR = "_pk_index"
+APPLIED_DIR = "applied"
+BLOOM_FILTER_NAME = "bloom_filter.bin"
+ORPHAN_MARK_NAME = "orphan"
+TOMBSTONE = "_tombstone"
+MEM_WAL_INDEX_NAME = "__lance_mem_wal"
+
+_MANIFEST_SUFFIX = ".binpb"
+_WAL_SUFFIX = ".arrow"
+_APPLIED_SUFFIX = ".json"
+_VERSION_HINT = "version_hint.json"
+_MAX_U64 = (1 << 64) - 1
+LARGEST = (1 << 63) - 1
+"""No version, position, epoch or generation comes to more, so that a successor always has a name.
+
+What stands in a table with a larger number was not written by any client.
+"""
+
+_DIGITS = re.compile(r"[01]{64}")
+_TOKEN = re.compile(r"[0-9a-f]{8}")
+_GENERATION = re.compile(r"[0-9a-f]{8}_gen_(0|[1-9][0-9]{0,19})")
+
+
+def bit_reversed(n: int) -> str:
+    """Return the 64 binary digits of ``n``, least significant first.
+
+    Raises
+    ------
+    InvalidInputError
+        When ``n`` does not fit an unsigned 64-bit integer.
+    """
+    if not 0 <= n <= _MAX_U64:
+        raise InvalidInputError(f"{n} is not an unsigned 64-bit integer; it cannot be in a name")
+    return format(n, "064b")[::-1]
+
+
+def from_bit_reversed(s: str) -> int:
+    """Return the integer that :func:`bit_reversed` wrote as ``s``.
+
+    Raises
+    ------
+    InvalidInputError
+        When ``s`` is anything but 64 binary digits.
+    """
+    if _DIGITS.fullmatch(s) is None:
+        raise InvalidInputError(f"{s!r} is not a name of 64 binary digits")
+    return int(s[::-1], 2)
+
+
+def region_dir(region_id: UUID) -> str:
+    """Return the key of a region's folder."""
+    return f"{MEM_WAL_DIR}/{region_id}"
+
+
+def parse_region_name(name: str) -> UUID | None:
+    """Return the region whose folder has this name, or None when it is no region's folder."""
+    try:
+        region_id = UUID(name)
+    except ValueError:
+        return None
+    return region_id if str(region_id) == name else None
+
+
+def manifest_dir(region_id: UUID) -> str:
+    """Return the key of the folder that holds a region's manifests."""
+    return f"{region_dir(region_id)}/manifest"
+
+
+def wal_dir(region_id: UUID) -> str:
+    """Return the key of the folder that holds a region's WAL entries."""
+    return f"{region_dir(region_id)}/wal"
+
+
+def manifest_key(region_id: UUID, version: int) -> str:
+    """Return the key of one version of a region's manifest."""
+    return f"{manifest_dir(region_id)}/{bit_reversed(version)}{_MANIFEST_SUFFIX}"
+
+
+def version_hint_key(region_id: UUID) -> str:
+    """Return the key of the object that hints at a region's newest manifest version."""
+    return f"{manifest_dir(region_id)}/{_VERSION_HINT}"
+
+
+def wal_key(region_id: UUID, position: int) -> str:
+    """Return the key of the WAL entry at a position."""
+    return f"{wal_dir(region_id)}/{bit_reversed(position)}{_WAL_SUFFIX}"
+
+
+def applied_dir(region_id: UUID) -> str:
+    """Return the key of the folder that holds a region's books of applied steps."""
+    return f"{region_dir(region_id)}/{APPLIED_DIR}"
+
+
+def applied_key(region_id: UUID, position: int) -> str:
+    """Return the key of the book that covers a region's log up to a position."""
+    return f"{applied_dir(region_id)}/{bit_reversed(position)}{_APPLIED_SUFFIX}"
+
+
+def parse_applied_name(name: str) -> int | None:
+    """Return the position of the book with this file name, or None for any other name."""
+    return _parse_counter(name, _APPLIED_SUFFIX)
+
+
+def parse_manifest_name(name: str) -> int | None:
+    """Return the version of the manifest with this file name, or None for any other name."""
+    return _parse_counter(name, _MANIFEST_SUFFIX)
+
+
+def parse_wal_name(name: str) -> int | None:
+    """Return the position of the WAL entry with this file name, or None for any other name."""
+    return _parse_counter(name, _WAL_SUFFIX)
+
+
+def generation_name(generation: int, token: str) -> str:
+    """Return the folder name of a flushed generation.
+
+    Parameters
+    ----------
+    generation : int
+        Number of the generation.
+    token : str
+        Eight lower-case hexadecimal digits, fresh for every attempt to flush, so that a retry
+        never writes into the folder of a try that failed.
+
+    Raises
+    ------
+    InvalidInputError
+        When the token has another form or the generation is no unsigned 64-bit integer.
+    """
+    if _TOKEN.fullmatch(token) is None:
+        raise InvalidInputError(f"{token!r} must be 8 lower-case hexadecimal digits")
+    if not 0 <= generation <= _MAX_U64:
+        raise InvalidInputError(f"generation {generation} is not an unsigned 64-bit integer")
+    return f"{token}_gen_{generation}"
+
+
+def parse_generation_name(name: str) -> int | None:
+    """Return the generation whose folder has this name, or None when it is no such folder."""
+    match = _GENERATION.fullmatch(name)
+    if match is None:
+        return None
+    generation = int(match.group(1))
+    return generation if generation <= LARGEST else None
+
+
+def generation_dir(region_id: UUID, name: str) -> str:
+    """Return the key of a flushed generation's folder.
+
+    Parameters
+    ----------
+    region_id : UUID
+        The region it belongs to.
+    name : str
+        Folder name as the region manifest gives it.
+
+    Raises
+    ------
+    CorruptDataError
+        When the name is not a plain generation name, so that no path can lead out of the region.
+    """
+    if parse_generation_name(name) is None:
+        raise CorruptDataError(
+            f"{name!r} is not the name of a flushed generation of region {region_id}; "
+            "look at the region's newest manifest"
+        )
+    return f"{region_dir(region_id)}/{name}"
+
+
+def table_manifest_keys(version: int) -> tuple[str, str]:
+    """Return the two keys under which a table's manifest of this version may stand.
+
+    The first is today's naming (the version subtracted from 2**64 - 1, in 20 digits, so that the
+    newest sorts first), the second the older one.
+
+    Raises
+    ------
+    InvalidInputError
+        When the version does not fit an unsigned 64-bit integer.
+    """
+    if not 0 <= version <= _MAX_U64:
+        raise InvalidInputError(f"table version {version} is not an unsigned 64-bit integer")
+    return f"_versions/{_MAX_U64 - version:020d}.manifest", f"_versions/{version}.manifest"
+
+
+def index_file_key(index_id: UUID, name: str) -> str:
+    """Key of a file of an index of the base table."""
+    return f"_indices/{index_id}/{name}"
+
+
+def _parse_counter(name: str, suffix: str) -> int | None:
+    digits = name.removesuffix(suffix)
+    if digits == name or _DIGITS.fullmatch(digits) is None:
+        return None
+    number = from_bit_reversed(digits)
+    return number if number <= LARGEST else None

@@ -1,0 +1,167 @@
+"""Read the backlog of a table in one cheap pass."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from uuid import UUID
+
+from memwal.base_table.region_snapshot import snapshot_age, usable_snapshot
+from memwal.base_table.snapshot import BaseTable, open_base, small_fragments
+from memwal.errors import ObjectNotFoundError
+from memwal.format.paths import BLOOM_FILTER_NAME, generation_dir
+from memwal.format.region_manifest import RegionManifest, RegionStatus
+from memwal.jobs.status import IndexLag, RegionBacklog, TableStatus
+from memwal.lsm.indexes.catchup import caught_up, maintained_index_names
+from memwal.lsm.wal.log import find_tip
+from memwal.reader.cache.lru import Recent
+from memwal.region.manifest_store import parallel_reads, read_manifests
+from memwal.storage.location import TableLocation
+
+_KNOWN_GENERATIONS = 100_000
+
+_flushed: Recent[float] = Recent(_KNOWN_GENERATIONS)
+
+
+def read_status(
+    location: TableLocation,
+    *,
+    regions: Collection[UUID] | None = None,
+    clock: Callable[[], float] = time.time,
+) -> TableStatus:
+    """Read the backlog of a table, or of some of its regions.
+
+    A region costs three requests for its manifest, or two if this process met it in the last two
+    minutes and nothing changed since; one for the tip of the log, if the hint in the manifest is
+    exact; and one for the age of its oldest generation, the first time that this process meets it.
+
+    Parameters
+    ----------
+    location : TableLocation
+        Where the table is: ``table.location`` of an open one.
+    regions : collection of UUID, optional
+        Only these; all by default. One that was never claimed is left out.
+    clock : callable
+        Seconds since the epoch.
+    """
+    manifests = read_manifests(location.store, regions)
+    # After the manifests: what was merged in between is then no backlog.
+    base = open_base(location)
+    base.require_mem_wal()
+    snapshot = usable_snapshot(location.store, base.details) or {}
+    published = {region_id: manifest.version for region_id, manifest in snapshot.items()}
+    now = clock()
+    with ThreadPoolExecutor(parallel_reads(location.store)) as pool:
+        backlogs = list(
+            pool.map(lambda manifest: _region(location, base, manifest, now), manifests.values())
+        )
+    names = maintained_index_names(base)
+    indexed = _rows_indexed(base) if names else {}
+    return TableStatus(
+        uri=location.uri,
+        version=base.version,
+        regions=tuple(backlogs),
+        indexes=tuple(_lag(base, name, indexed) for name in names),
+        snapshot_age_seconds=snapshot_age(base.details, now),
+        changed_regions=None if regions is not None else _changed(published, manifests),
+        small_fragments=small_fragments(base),
+        base_rows=base.dataset.count_rows(),
+        base_bytes=_data_bytes(base),
+    )
+
+
+def _data_bytes(base: BaseTable) -> int | None:
+    """Size of the data files; the manifest tells, if those who wrote it did."""
+    sizes = [
+        file.file_size_bytes
+        for fragment in base.dataset.get_fragments()
+        for file in fragment.metadata.files
+    ]
+    return sum(sizes) if all(sizes) else None
+
+
+def _changed(published: Mapping[UUID, int], manifests: Mapping[UUID, RegionManifest]) -> int:
+    """Regions that are not as the snapshot has them; those that are gone are changed too."""
+    found = {region_id: manifest.version for region_id, manifest in manifests.items()}
+    return len({region for region, _ in published.items() ^ found.items()})
+
+
+def _rows_indexed(base: BaseTable) -> dict[str, int]:
+    """Rows that each index covers; the manifest and the index section tell, no index is read."""
+    return {index.name: index.num_rows_indexed for index in base.dataset.describe_indices()}
+
+
+def _region(
+    location: TableLocation, base: BaseTable, manifest: RegionManifest, now: float
+) -> RegionBacklog:
+    merged = base.details.merged.get(manifest.region_id, 0)
+    waiting = sorted(
+        (f for f in manifest.flushed if f.generation > merged), key=lambda f: f.generation
+    )
+    covered = min(
+        [merged]
+        + [
+            caught_up(base, name).get(manifest.region_id, 0)
+            for name in maintained_index_names(base)
+        ]
+    )
+    reclaimable = [f for f in manifest.flushed if f.generation <= covered]
+    start = max(manifest.replay_after, manifest.wal_last_seen) + 1
+    tip = find_tip(location.store, manifest.region_id, start=start)
+    return RegionBacklog(
+        region_id=str(manifest.region_id),
+        writer_epoch=manifest.writer_epoch,
+        sealed=manifest.status != RegionStatus.ACTIVE,
+        current_generation=manifest.current_generation,
+        merged_generation=merged,
+        backlog_generations=len(waiting),
+        backlog_rows=sum(f.rows or 0 for f in waiting),
+        backlog_bytes=sum(f.memory_bytes or 0 for f in waiting),
+        oldest_backlog_seconds=(
+            _age(location, manifest.region_id, waiting[0].path, now) if waiting else None
+        ),
+        unflushed_wal_entries=tip - 1 - manifest.replay_after,
+        retained_generations=len(manifest.flushed) - len(waiting),
+        reclaimable_generations=len(reclaimable),
+        reclaimable_bytes=sum(f.memory_bytes or 0 for f in reclaimable),
+    )
+
+
+def _age(location: TableLocation, region_id: UUID, path: str, now: float) -> float | None:
+    """Age of a generation; None when it was merged and collected since the manifest was read."""
+    try:
+        flushed_at = _flushed.get(
+            (location.uri, region_id, path), lambda: _flushed_at(location, region_id, path)
+        )
+    except ObjectNotFoundError:
+        return None
+    return max(0.0, now - flushed_at)
+
+
+def _flushed_at(location: TableLocation, region_id: UUID, path: str) -> float:
+    """When the object was stored that every flush writes last, or any object of the generation."""
+    folder = generation_dir(region_id, path)
+    info = location.store.head(f"{folder}/{BLOOM_FILTER_NAME}")
+    times = (
+        [info.modified] if info is not None else [i.modified for i in location.store.list(folder)]
+    )
+    if not times:
+        raise ObjectNotFoundError(f"{folder} is gone")
+    return max(times).timestamp()
+
+
+def _lag(base: BaseTable, name: str, indexed: Mapping[str, int]) -> IndexLag:
+    covered = caught_up(base, name)
+    behind = [
+        generation - covered.get(region_id, 0)
+        for region_id, generation in base.details.merged.items()
+        if generation > covered.get(region_id, 0)
+    ]
+    rows = base.dataset.count_rows() - indexed[name] if name in indexed else None
+    return IndexLag(
+        name=name,
+        generations=sum(behind),
+        regions=len(behind),
+        rows=None if rows is None else max(rows, 0),
+    )

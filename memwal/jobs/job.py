@@ -1,0 +1,222 @@
+"""Shared parts of the jobs: results, runs, task runners, and the lease check (guard).
+
+A job calls its guard right before each commit and each deletion. A job that runs under a lease gets
+a guard that raises when the lease is lost. The guard is not a fence: a process can be paused
+between the check and the commit, and then the commit's compare-and-swap refuses it. The check only
+stops a replaced job from wasting more work. A guard does nothing where it is unpickled: only the
+process that holds a lease can check it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from datetime import datetime
+from enum import StrEnum
+from functools import partial
+from typing import Any, Self, TypeVar
+
+from memwal.errors import InvalidInputError
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+TaskRunner = Callable[[Sequence[Any], Callable[[Any], Any]], list[Any]]
+"""Runs one function over every task and returns the results in the order of the tasks.
+
+Tasks, results and the function can be pickled, so that a runner may send them to other machines.
+"""
+
+
+def run_in_process(tasks: Sequence[Task], function: Callable[[Task], Result]) -> list[Result]:
+    """Run the tasks one after another in this process."""
+    return [function(task) for task in tasks]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldRegion:
+    """A region that a job had to leave where it is, while the others went on.
+
+    Attributes
+    ----------
+    region_id : str
+        UUID as text.
+    generation : int
+        The first generation that cannot be merged; it and all later ones wait.
+    reason : str
+        Why, and what to do.
+    """
+
+    region_id: str
+    generation: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"region {self.region_id} is held at generation {self.generation}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobResult:
+    """What one run of one maintenance job did.
+
+    Attributes
+    ----------
+    job : str
+        ``merge``, ``index``, ``compact``, ``snapshot``, ``gc``, ``quality`` or ``copy``.
+    table : str
+        URI of the table.
+    version : int
+        Version of the base table after the job.
+    tasks, commits : int
+        Tasks that ran, and commits to the base table that they made.
+    seconds : float
+        Wall time.
+    figures : dict
+        What this kind of job counts, by name (``generations``, ``rows_upserted``, ``bytes`` ...).
+    problems : tuple of str
+        What was left undone and why; a job that skips a region says so here.
+    held : tuple of HeldRegion
+        Regions that a merge could not go on with. They are among the problems as well.
+    quality : dict or None
+        What a gate or a check found in rows, as of :class:`memwal.quality.report.QualityReport`;
+        None when nothing was looked at. It holds keys of rows, and no other values.
+    """
+
+    job: str
+    table: str
+    version: int
+    tasks: int = 0
+    commits: int = 0
+    seconds: float = 0.0
+    figures: dict[str, int] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+    held: tuple[HeldRegion, ...] = ()
+    quality: dict[str, Any] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Make a result of what :meth:`to_dict` gave, or of the JSON of it; more is ignored.
+
+        Parameters
+        ----------
+        values : mapping
+            As ``to_dict`` gave it.
+
+        Raises
+        ------
+        InvalidInputError
+            It is not one.
+        """
+        known = {field.name for field in fields(cls)}
+        found = {key: value for key, value in values.items() if key in known}
+        try:
+            found["problems"] = tuple(found.get("problems", ()))
+            found["held"] = tuple(HeldRegion(**held) for held in found.get("held", ()))
+            return cls(**found)
+        except TypeError as error:
+            raise InvalidInputError(f"this is not the result of a job: {error}") from error
+
+
+Guard = Callable[[], None]
+"""Returns when the job may go on, and raises when it may not."""
+
+
+def guarded(function: Callable[..., Any], guard: Guard | None) -> Callable[[Any], Any]:
+    """A function of tasks that takes ``guard=``, with this guard.
+
+    A lease is watched by the process that holds it. When the function is sent to another machine,
+    the guard stays behind, and what is done there is fenced by the compare-and-swap of its commits
+    alone.
+    """
+    return function if guard is None else partial(function, guard=_Stationary(guard))
+
+
+class _Stationary:
+    """A guard that can be pickled, and does nothing where it is unpickled."""
+
+    def __init__(self, guard: Guard | None) -> None:
+        self._guard = guard
+
+    def __call__(self) -> None:
+        if self._guard is not None:
+            self._guard()
+
+    def __reduce__(self) -> tuple[type[_Stationary], tuple[None]]:
+        return (_Stationary, (None,))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRun:
+    """One run of one maintenance job.
+
+    Attributes
+    ----------
+    run_id : int
+        Number of the run in the catalog.
+    table : str
+        Name of the managed table. Runs outlast the registration of their table.
+    job : str
+        ``merge``, ``index``, ``snapshot`` or ``gc``.
+    state : RunState
+        How it ended, or ``running``.
+    started_at : datetime
+        In UTC.
+    finished_at : datetime or None
+        None while it runs.
+    result : dict or None
+        ``JobResult.to_dict()`` of a run that succeeded.
+    error : str or None
+        What went wrong in a run that failed.
+    external_id : str or None
+        Id of the run where it was started, for example of the Airflow task instance.
+    done, total : int or None
+        Tasks that are finished, and all of them; None when it did not tell.
+    rows, bytes : int or None
+        What it worked on.
+    version_before, version_after : int or None
+        Versions of the base table.
+    lease_token : int or None
+        Token of the lease that it ran under.
+    heartbeat_at : datetime or None
+        When it last said that it is alive, in UTC; None for a run that does not say so.
+    """
+
+    run_id: int
+    table: str
+    job: str
+    state: RunState
+    started_at: datetime
+    finished_at: datetime | None
+    result: dict[str, Any] | None
+    error: str | None
+    external_id: str | None
+    done: int | None = None
+    total: int | None = None
+    rows: int | None = None
+    bytes: int | None = None
+    version_before: int | None = None
+    version_after: int | None = None
+    lease_token: int | None = None
+    heartbeat_at: datetime | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        times = {
+            "started_at": self.started_at.isoformat(),
+            "finished_at": self.finished_at.isoformat() if self.finished_at else None,
+            "heartbeat_at": self.heartbeat_at.isoformat() if self.heartbeat_at else None,
+        }
+        return {**asdict(self), **times, "state": self.state.value}
+
+
+class RunState(StrEnum):
+    """State of a job run. ``ABANDONED``: its process died, or a later try found it unfinished."""
+
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    ABANDONED = "abandoned"

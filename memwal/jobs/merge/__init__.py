@@ -1,0 +1,1 @@
+"""Merge job: flushed generations into the base table."""

@@ -1,0 +1,110 @@
+"""OpenTelemetry metrics of the jobs that this process runs or records.
+
+Only the API is used: where the numbers go is decided by the process's MeterProvider. Without one,
+they go nowhere and are not kept.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from opentelemetry import metrics
+from opentelemetry.metrics import Meter
+
+from memwal.telemetry.metric import MetricDefinition
+from memwal.telemetry.spans import JOB, OUTCOME, TABLE, TABLE_URI, harmless
+
+if TYPE_CHECKING:
+    from memwal.jobs.job import JobRun
+
+
+@dataclass(frozen=True, slots=True)
+class RunSum(MetricDefinition):
+    """A counter that every run which ended adds to; None adds nothing."""
+
+    of: Callable[[JobRun], float | None]
+
+
+def seconds(run: JobRun) -> float | None:
+    """How long a run took; None while it goes on."""
+    if run.finished_at is None:
+        return None
+    return max(0.0, (run.finished_at - run.started_at).total_seconds())
+
+
+def _commits(run: JobRun) -> float | None:
+    found = (run.result or {}).get("commits")
+    return float(found) if found else None
+
+
+JOB_RUNS = RunSum("memwal.job.runs", "{run}", "Runs of a job that ended.", lambda run: 1)
+
+JOB_SUMS = (
+    RunSum("memwal.job.rows", "{row}", "Rows that runs worked on.", lambda run: run.rows),
+    RunSum(
+        "memwal.job.bytes",
+        "By",
+        "Bytes that runs worked on: of a merge in memory, of a collection what it freed.",
+        lambda run: run.bytes,
+    ),
+    RunSum("memwal.job.commits", "{commit}", "Commits to the base table.", _commits),
+)
+
+JOB_DURATION = MetricDefinition("memwal.job.duration", "s", "Time of one run of a job.")
+
+JOB_CONFLICTS = MetricDefinition(
+    "memwal.job.conflicts", "{conflict}", "Tries of a merge's commit that met another commit."
+)
+
+DURATION_BUCKETS = (0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0)
+"""Seconds."""
+
+
+class JobMetrics:
+    """The instruments of one meter.
+
+    Parameters
+    ----------
+    meter : opentelemetry.metrics.Meter
+    """
+
+    def __init__(self, meter: Meter) -> None:
+        def counter(metric: MetricDefinition) -> metrics.Counter:
+            return meter.create_counter(metric.name, metric.unit, metric.description)
+
+        self._runs = counter(JOB_RUNS)
+        self._sums = [(total, counter(total)) for total in JOB_SUMS]
+        self._conflicts = counter(JOB_CONFLICTS)
+        self._duration = meter.create_histogram(
+            JOB_DURATION.name,
+            JOB_DURATION.unit,
+            JOB_DURATION.description,
+            explicit_bucket_boundaries_advisory=DURATION_BUCKETS,
+        )
+
+    @harmless()
+    def ended(self, run: JobRun) -> None:
+        """Count a run of a managed table that ended, one way or another."""
+        attributes = {TABLE: run.table, JOB: run.job}
+        self._runs.add(1, {**attributes, OUTCOME: run.state.value})
+        for total, counter in self._sums:
+            amount = total.of(run)
+            if amount:
+                counter.add(amount, attributes)
+        took = seconds(run)
+        if took is not None:
+            self._duration.record(took, attributes)
+
+    @harmless()
+    def conflict(self, uri: str) -> None:
+        """Count a commit of a merge that has to be tried again."""
+        self._conflicts.add(1, {TABLE_URI: uri, JOB: "merge"})
+
+
+@functools.cache
+def job_metrics() -> JobMetrics:
+    """The metrics of this process, given to whatever MeterProvider it has or will have."""
+    return JobMetrics(metrics.get_meter("memwal"))

@@ -1,0 +1,1 @@
+"""Jobs on the whole table: checkpoint, compaction, copy, snapshot, quality and store checks."""

@@ -1,0 +1,295 @@
+"""Copy a table while it is in use: for a backup, or to move it to another store.
+
+A copy is one version of the base table and, of every region, what is not merged in that version:
+the manifest, the flushed generations and the log behind them. It has every write that was
+acknowledged before the copy began, and of each region those that were acknowledged meanwhile, up to
+some moment. Older versions, tags, branches and merged generations are left out: an index that had
+not caught up with these is extended by the next index build.
+
+The copy is consistent because of its order, which is that of a protected read (design note 0006):
+the base table's version gets a tag, the copy checks that this version is still the newest, and only
+then reads the regions' manifests. From then on the tag keeps everything that the manifests name and
+that the version lacks. In the other order, a manifest could be older than the merge progress of the
+base table, and the copy would take what it flushes next for merged.
+
+At the target, the manifest of the base table is written last and by put-if-absent. A copy that died
+is therefore no table; a second copy to the same place is refused until what is there was deleted.
+
+| step | dies after it | pauses before it, however long |
+|---|---|---|
+| place the tag | a tag that no process renews: it expires, and the collector deletes it | the version is gone: planned anew |
+| check that the version is the newest | as above | another version is: planned anew |
+| copy objects | objects at the target that no table names | the tag has expired: an error, not a part for the whole |
+| copy the manifest | the copy is whole | as above |
+"""  # noqa: E501
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
+from typing import Final
+from uuid import UUID, uuid4
+
+from memwal.base_table.read_tags import ReadTag, place, renew, withdraw
+from memwal.base_table.region_snapshot import external_key
+from memwal.base_table.snapshot import BaseTable, open_base, table_manifest_key
+from memwal.errors import (
+    ConflictError,
+    CorruptDataError,
+    InvalidInputError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    TableSetupError,
+)
+from memwal.format.lance_manifest import read_index_section
+from memwal.format.paths import (
+    MEM_WAL_INDEX_NAME,
+    generation_dir,
+    index_file_key,
+    manifest_key,
+    parse_wal_name,
+    wal_dir,
+    wal_key,
+)
+from memwal.format.region_manifest import RegionManifest
+from memwal.jobs.job import JobResult
+from memwal.lsm.wal.abandon import abandoned_dir
+from memwal.lsm.wal.log import survey_log
+from memwal.region.manifest_store import RegionManifestStore, read_manifests
+from memwal.storage.location import TableLocation
+from memwal.storage.object_store import ObjectStore
+from memwal.storage.open import check_put_if_absent
+
+CHUNK_BYTES: Final = 8 << 20
+"""Of a large object, so much is held in memory at once."""
+
+_PARALLEL: Final = 8
+_PROTECT_SECONDS: Final = 6 * 3600
+_PLANS: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class _Region:
+    """What of a region is copied.
+
+    Attributes
+    ----------
+    manifest : RegionManifest
+        As it is stored at the target: without the generations that are merged.
+    log : range
+        Positions of its log.
+    """
+
+    manifest: RegionManifest
+    log: range
+
+
+def copy_table(source: TableLocation, target: TableLocation) -> JobResult:
+    """Copy a table with all that is acknowledged, while others read, write and maintain it.
+
+    Parameters
+    ----------
+    source, target : TableLocation
+        At the target nothing is stored. They may lie in different stores.
+
+    Returns
+    -------
+    JobResult
+        Of the copy; the figures are ``regions``, ``generations``, ``log_entries``, ``objects`` and
+        ``bytes``.
+
+    Raises
+    ------
+    TableSetupError
+        The source is no table with MemWAL, or something is stored at the target.
+    UnsupportedStoreError
+        The target has no put-if-absent.
+    StoreAccessError
+        The source may not be written: a copy needs a tag there while it runs.
+    InvalidInputError
+        The target lies in the source, or the source is a shallow clone, some of whose files lie
+        elsewhere.
+    CorruptDataError
+        An entry of a log is missing.
+    ConflictError
+        It took so long between two objects that the tag has ended. Delete what is at the target and
+        copy again.
+    """
+    started = time.monotonic()
+    open_base(source).require_mem_wal()
+    if f"{target.uri}/".startswith(f"{source.uri}/"):
+        raise InvalidInputError(f"{target} lies in the table that is to be copied; choose another")
+    if next(iter(target.store.list("")), None) is not None:
+        raise TableSetupError(
+            f"something is stored at {target}; copy to another address, or delete it if it is the "
+            "rest of a copy that died"
+        )
+    check_put_if_absent(target.store)
+    base, tag = _protected(source)
+    try:
+        return _copy(base, tag, target, started)
+    finally:
+        withdraw(source, tag)
+
+
+def _protected(source: TableLocation) -> tuple[BaseTable, ReadTag]:
+    """The newest version, which keeps its files and what is not merged there."""
+    for plan in range(_PLANS):
+        base = open_base(source)
+        tag = ReadTag(_PROTECT_SECONDS, base.version, uuid4().hex[:12])
+        try:
+            place(base, tag)
+        except ObjectNotFoundError:
+            continue
+        # The last plan holds: who commits all the time does not sleep, and sees the tag.
+        if int(base.dataset.latest_version) == base.version or plan == _PLANS - 1:
+            return base, tag
+        withdraw(source, tag)
+    raise ConflictError(f"versions of {source} go faster than they can be tagged; copy again")
+
+
+def _copy(base: BaseTable, tag: ReadTag, target: TableLocation, started: float) -> JobResult:
+    source = base.location
+    regions = [_planned(base, manifest) for manifest in read_manifests(source.store).values()]
+    keys = {*_files(base), *(key for region in regions for key in _stored(source.store, region))}
+    size = _copy_objects(source, target, sorted(keys), tag)
+    for region in regions:
+        encoded = region.manifest.encode()
+        region_id, version = region.manifest.region_id, region.manifest.version
+        target.store.create(manifest_key(region_id, version), encoded)
+        RegionManifestStore(target.store, region_id).refresh_hint(version)
+    if not renew(source, tag):
+        raise _ended(source)
+    manifest = table_manifest_key(source, base.version)
+    try:
+        target.store.create(manifest, source.store.get(manifest))
+    except ObjectExistsError as error:
+        raise TableSetupError(f"somebody else made a table at {target} meanwhile") from error
+    return JobResult(
+        job="copy",
+        table=target.uri,
+        version=base.version,
+        seconds=time.monotonic() - started,
+        figures={
+            "regions": len(regions),
+            "generations": sum(len(region.manifest.flushed) for region in regions),
+            "log_entries": sum(len(region.log) for region in regions),
+            "objects": len(keys) + 2 * len(regions) + 1,
+            "bytes": size,
+        },
+    )
+
+
+def _planned(base: BaseTable, manifest: RegionManifest) -> _Region:
+    """A region behind the base table's version."""
+    region_id, after = manifest.region_id, manifest.replay_after
+    merged = base.details.merged.get(region_id, 0)
+    survey = survey_log(base.location.store, region_id, after=after, hint=manifest.wal_last_seen)
+    if survey.missing is not None:
+        raise CorruptDataError(
+            f"entry {survey.missing} of the log of region {region_id} of {base.location} is "
+            "missing; run memwal verify before you copy it"
+        )
+    first = after + 1
+    if survey.tip == first:
+        # Lance finds the end of a log by its newest entry, which therefore always stays.
+        first = _newest_entry(base.location.store, region_id) or first
+    kept = tuple(flushed for flushed in manifest.flushed if flushed.generation > merged)
+    return _Region(replace(manifest, flushed=kept), range(first, survey.tip))
+
+
+def _newest_entry(store: ObjectStore, region_id: UUID) -> int | None:
+    names = (info.key.rpartition("/")[2] for info in store.list(wal_dir(region_id)))
+    positions = (position for name in names if (position := parse_wal_name(name)) is not None)
+    return max(positions, default=None)
+
+
+def _stored(store: ObjectStore, region: _Region) -> Iterator[str]:
+    region_id = region.manifest.region_id
+    for flushed in region.manifest.flushed:
+        found = [info.key for info in store.list(generation_dir(region_id, flushed.path))]
+        if not found:
+            raise ObjectNotFoundError(
+                f"generation {flushed.generation} of region {region_id} is not there; run memwal "
+                "verify before you copy the table"
+            )
+        yield from found
+    for position in region.log:
+        yield wal_key(region_id, position)
+    for info in store.list(abandoned_dir(region_id)):
+        yield info.key
+
+
+def _files(base: BaseTable) -> Iterator[str]:
+    """Keys of what a version of the base table names, but for its manifest."""
+    store = base.location.store
+    for fragment in base.dataset.get_fragments():
+        metadata = fragment.metadata
+        deletions = metadata.deletion_file
+        if any(file.base_id is not None for file in metadata.files) or (
+            deletions is not None and deletions.base_id is not None
+        ):
+            raise InvalidInputError(
+                f"{base.location} is a shallow clone, some of whose files lie elsewhere; write its "
+                "rows into a table of its own before you copy it"
+            )
+        for file in metadata.files:
+            yield f"data/{file.path}"
+        if deletions is not None:
+            yield deletions.path(metadata.id)
+    manifest = store.get(table_manifest_key(base.location, base.version))
+    for entry in read_index_section(manifest):
+        if entry.name != MEM_WAL_INDEX_NAME:
+            folder = index_file_key(entry.uuid, "").rstrip("/")
+            yield from (info.key for info in store.list(folder))
+    snapshot = external_key(base.details)
+    if snapshot is not None and store.exists(snapshot):
+        yield snapshot
+
+
+def _copy_objects(
+    source: TableLocation, target: TableLocation, keys: list[str], tag: ReadTag
+) -> int:
+    """Bytes of all objects, after the last one is stored."""
+    size = 0
+    with ThreadPoolExecutor(_PARALLEL) as pool:
+        pending = {pool.submit(_copy_object, source.store, target.store, key) for key in keys}
+        try:
+            while pending:
+                done, pending = wait(pending, timeout=tag.seconds / 8, return_when=FIRST_EXCEPTION)
+                size += sum(future.result() for future in done)
+                if not renew(source, tag):
+                    raise _ended(source)
+        finally:
+            for future in pending:
+                future.cancel()
+    return size
+
+
+def _copy_object(source: ObjectStore, target: ObjectStore, key: str) -> int:
+    first = source.get_range(key, start=0, length=CHUNK_BYTES)
+    if len(first) < CHUNK_BYTES:
+        # Durable one by one: nothing names it before all are.
+        target.put(key, first)
+        return len(first)
+    copied = len(first)
+
+    def chunks() -> Iterator[bytes]:
+        nonlocal copied
+        chunk = first
+        while chunk:
+            yield chunk
+            chunk = source.get_range(key, start=copied, length=CHUNK_BYTES)
+            copied += len(chunk)
+
+    target.put_chunks(key, chunks())
+    return copied
+
+
+def _ended(source: TableLocation) -> ConflictError:
+    return ConflictError(
+        f"the tag that kept what is copied of {source} has ended or was taken away; delete what is "
+        "at the target and copy again"
+    )

@@ -1,0 +1,20 @@
+"""Verification of every invariant of a table, and repair of what can be repeated safely."""
+
+from __future__ import annotations
+
+from memwal.jobs.verify.findings import CODES, Finding, Repair, Severity, VerifyReport
+from memwal.jobs.verify.job import verify
+from memwal.jobs.verify.repair import RepairAction, repair
+from memwal.jobs.verify.task import Depth
+
+__all__ = [
+    "CODES",
+    "Depth",
+    "Finding",
+    "Repair",
+    "RepairAction",
+    "Severity",
+    "VerifyReport",
+    "repair",
+    "verify",
+]

@@ -1,0 +1,279 @@
+"""Repairs that are safe while writers, mergers, collectors and readers are at work, and no others.
+
+Each repair checks the fact again before it changes something, can be repeated, and can be run by
+two processes at once. What others do meanwhile:
+
+``hint``
+    The hint is set to the newest version of a history without gaps. A writer that commits in
+    between sets it further, and this may set it back: that costs a reader a request per version. A
+    collector may have trimmed the version meanwhile: then readers find neither it nor the next
+    version, and list.
+
+``bloom``
+    One object that is replaced as a whole by the filter of the rows, which never change. A reader
+    sees the old filter or the new one. A reader that cached a wrong filter keeps it until its
+    process ends. A collector that deletes the folder meanwhile may leave one file behind, in a
+    folder that no manifest names: the collector takes that for the rest of a flush.
+
+``key-index``
+    The pages are replaced first, then their directory, each as a whole. For readers of memwal a
+    missing index does not exist until its directory does. Where the old index was wrong, a reader
+    may have the old directory with new pages: it may miss keys as before, but every key that stands
+    in a new page leads to its row. Collectors as above.
+
+``snapshot``
+    A new snapshot is published by compare-and-swap of the details, as the snapshot job does all the
+    time; a newer snapshot is left.
+
+``generation``
+    The generation is rebuilt from the log, which is kept for as long as the manifest names it; see
+    :mod:`memwal.jobs.verify.rebuild` for what others may do meanwhile. At the end of all repairs a
+    snapshot is published as above. A process that dies before leaves that to the next snapshot job.
+
+``catchup``
+    Entries are only ever lowered, by compare-and-swap on the newest version, after the check was
+    made on that version. Readers then ask more generations than they need to, and the collector
+    keeps more. Lance itself raises the entry of an index that covers every fragment in whatever
+    commit comes next, so an entry cannot be lowered for good by mistake.
+
+Not repaired, though it looks easy: a torn entry at the tip of a log (a claim may be writing its
+fence behind it just now, and would leave a gap), a torn version of the base table (another process
+may be creating it anew), an entry of an index that does not exist (the next commit drops it).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import numpy as np
+import pyarrow.compute as pc
+
+from memwal.base_table.details import update_details
+from memwal.base_table.snapshot import BaseTable, lance_errors, open_base, open_dataset
+from memwal.errors import MemWalError, ObjectNotFoundError, StoreError
+from memwal.format.bloom import build_bloom_filter
+from memwal.format.memwal_index import IndexDetails
+from memwal.format.paths import BLOOM_FILTER_NAME, PK_INDEX_DIR, generation_dir
+from memwal.jobs.table.snapshot import build_snapshot
+from memwal.jobs.verify.findings import Finding, Repair, Severity, VerifyReport
+from memwal.jobs.verify.generations import (
+    GenerationCheck,
+    StoredKeys,
+    check_bloom,
+    check_generation,
+    check_key_index,
+    read_stored_keys,
+)
+from memwal.jobs.verify.manifests import check_hint, read_history
+from memwal.jobs.verify.merged_rows import check_merged_rows
+from memwal.jobs.verify.rebuild import rebuild_generation
+from memwal.jobs.verify.specs import check_indexes, check_snapshot
+from memwal.lsm.flush.key_index import NewestKeys, write_key_index
+from memwal.region.manifest_store import RegionManifestStore, read_manifests
+from memwal.storage.location import TableLocation
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepairAction:
+    """What was done about a finding, or would be.
+
+    Attributes
+    ----------
+    finding : Finding
+    state : {"would", "done", "nothing", "failed"}
+        ``nothing`` when it was right by then.
+    text : str
+        What, or why not.
+    """
+
+    finding: Finding
+    state: str
+    text: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            "repair": self.finding.repair.value if self.finding.repair is not None else None,
+            "state": self.state,
+            "text": self.text,
+            "finding": self.finding.to_dict(),
+        }
+
+
+def repair(
+    location: TableLocation,
+    report: VerifyReport,
+    *,
+    dry_run: bool = True,
+    clock: Callable[[], float] = time.time,
+) -> tuple[RepairAction, ...]:
+    """Do the safe repairs of a report.
+
+    Parameters
+    ----------
+    report : VerifyReport
+        Of this table. Findings without a safe repair are left out.
+    dry_run : bool, default True
+        Only tell.
+    clock : callable
+        Seconds since the epoch.
+
+    Returns
+    -------
+    tuple of RepairAction
+        One per finding that has a repair; several findings can be healed by the first of them.
+        One that fails is told, and the others go on.
+    """
+    actions = []
+    for finding in report.findings:
+        if finding.repair is None:
+            continue
+        if dry_run:
+            actions.append(RepairAction(finding=finding, state="would", text=finding.advice))
+            continue
+        try:
+            now = datetime.fromtimestamp(clock(), UTC)
+            done = _REPAIRS[finding.repair](location, finding, now)
+        except MemWalError as error:
+            actions.append(RepairAction(finding=finding, state="failed", text=str(error)))
+            continue
+        state = "done" if done else "nothing"
+        text = finding.advice if done else "it is right by now"
+        actions.append(RepairAction(finding=finding, state=state, text=text))
+    if any(it.state == "done" and it.finding.repair is Repair.GENERATION for it in actions):
+        _publish_rebuilt(location)
+    return tuple(actions)
+
+
+def _repair_hint(location: TableLocation, finding: Finding, now: datetime) -> bool:
+    if finding.region is None or not check_hint(location.store, finding.region, now=now):
+        return False
+    history = read_history(location.store, finding.region)
+    if history.newest is None or any(f.severity is Severity.ERROR for f in history.findings):
+        raise StoreError(
+            f"the manifests of region {finding.region} have gaps or cannot be read, so that it is "
+            "not certain which is the newest; repair them first"
+        )
+    RegionManifestStore(location.store, finding.region).refresh_hint(history.newest.version)
+    return True
+
+
+def _repair_bloom(location: TableLocation, finding: Finding, _now: datetime) -> bool:
+    folder = finding.object.removesuffix(f"/{BLOOM_FILTER_NAME}")
+    keys = _stored_keys(location, folder)
+    if keys is None:
+        return False
+    there = location.store.exists(finding.object)
+    if there and check_bloom(location, folder, keys) is None:
+        return False
+    location.store.put(finding.object, build_bloom_filter(keys.columns.columns))
+    location.store.sync(folder)
+    return True
+
+
+def _repair_key_index(location: TableLocation, finding: Finding, _now: datetime) -> bool:
+    folder = finding.object.removesuffix(f"/{PK_INDEX_DIR}")
+    keys = _stored_keys(location, folder)
+    if keys is None or check_key_index(location, folder, keys) is None:
+        return False
+    order = pc.sort_indices(keys.encoded).to_numpy().astype(np.int64)
+    newest = NewestKeys(
+        np.arange(len(keys.rows), dtype=np.int64), keys.encoded.take(order), keys.rows[order]
+    )
+    with lance_errors(f"writing {finding.object}"):
+        write_key_index(location, finding.object, newest)
+    location.store.sync(folder)
+    return True
+
+
+def _stored_keys(location: TableLocation, folder: str) -> StoredKeys | None:
+    """Keys of a generation that is still there."""
+    try:
+        with lance_errors(f"reading {folder}"):
+            dataset = open_dataset(location, folder)
+            return read_stored_keys(open_base(location), dataset)
+    except ObjectNotFoundError:
+        return None
+
+
+def _repair_generation(location: TableLocation, finding: Finding, _now: datetime) -> bool:
+    region_id = finding.region
+    if region_id is None:
+        return False
+    latest = RegionManifestStore(location.store, region_id).read_latest()
+    named = () if latest is None else latest.flushed
+    lost = next((it for it in named if generation_dir(region_id, it.path) == finding.object), None)
+    if lost is None:
+        return False
+    base = open_base(location)
+    merged = lost.generation <= base.details.merged.get(region_id, 0)
+    found = check_generation(GenerationCheck(base, region_id, lost, merged), rows=True)
+    wrong = any(isinstance(it, Finding) and it.code == finding.code for it in found)
+    return wrong and rebuild_generation(base, region_id, lost)
+
+
+def _publish_rebuilt(location: TableLocation) -> None:
+    """Let readers that make do with a snapshot not ask for the old folders until the next one."""
+    try:
+        if open_base(location).details.snapshot_ts_millis:
+            build_snapshot(location)
+    except MemWalError as error:
+        logger.warning("the snapshot still names folders that were lost: %s", error)
+
+
+def _repair_snapshot(location: TableLocation, finding: Finding, _now: datetime) -> bool:
+    base = open_base(location)
+    if not any(_same(finding, check_snapshot(base, read_manifests(location.store)))):
+        return False
+    build_snapshot(location)
+    return True
+
+
+def _repair_catchup(location: TableLocation, finding: Finding, _now: datetime) -> bool:
+    changed = False
+
+    def change(base: BaseTable) -> IndexDetails:
+        nonlocal changed
+        changed = False
+        progress = base.details.catchup.get(finding.object)
+        if progress is None or not any(_same(finding, _catchup_findings(base))):
+            return base.details
+        changed = True
+        lowered = (
+            {
+                region_id: min(generation, base.details.merged.get(region_id, 0))
+                for region_id, generation in progress.items()
+            }
+            if finding.code == "catchup-ahead"
+            else {}
+        )
+        return replace(base.details, catchup={**base.details.catchup, finding.object: lowered})
+
+    update_details(location, change)
+    return changed
+
+
+def _catchup_findings(base: BaseTable) -> Iterable[Finding]:
+    yield from check_indexes(base)
+    yield from check_merged_rows(base, read_manifests(base.location.store))
+
+
+def _same(finding: Finding, others: Iterable[Finding]) -> Iterable[bool]:
+    return (other.code == finding.code and other.object == finding.object for other in others)
+
+
+_REPAIRS: Final[dict[Repair, Callable[[TableLocation, Finding, datetime], bool]]] = {
+    Repair.HINT: _repair_hint,
+    Repair.BLOOM: _repair_bloom,
+    Repair.KEY_INDEX: _repair_key_index,
+    Repair.SNAPSHOT: _repair_snapshot,
+    Repair.CATCHUP: _repair_catchup,
+    Repair.GENERATION: _repair_generation,
+}

@@ -1,0 +1,167 @@
+"""Tasks of a verification, and reads that tell damaged data from a store that does not answer."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from memwal.base_table.snapshot import first_line, is_panic
+from memwal.errors import MemWalError, ObjectNotFoundError, StoreAccessError
+from memwal.format.lance_manifest import read_index_section
+from memwal.format.paths import MEM_WAL_INDEX_NAME
+from memwal.region.manifest_store import discover_regions
+from memwal.storage.location import TableLocation
+from memwal.storage.object_store import ObjectStore
+
+if TYPE_CHECKING:
+    import lance
+
+
+class Depth(Enum):
+    """How much is read."""
+
+    QUICK = "quick"
+    """Names, manifests and schemas, and no rows."""
+
+    FULL = "full"
+    """All rows of the log and of generations, and the keys of the base table."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyTask:
+    """A share of a table that one worker checks.
+
+    Attributes
+    ----------
+    regions : tuple of UUID
+        Regions to check; empty for the base table itself.
+    all_regions : bool
+        Of the base table: whether the regions were not restricted, so that what is said of
+        regions can be compared with all that there are.
+    sample : int or None
+        So many generations of each region have their rows read; all by default.
+    now : datetime
+        When the job began, in UTC.
+    """
+
+    location: TableLocation
+    regions: tuple[UUID, ...]
+    all_regions: bool
+    depth: Depth
+    sample: int | None
+    now: datetime
+
+
+def plan_verify(
+    location: TableLocation,
+    *,
+    regions: Collection[UUID] | None,
+    depth: Depth,
+    sample: int | None,
+    max_tasks: int,
+    now: datetime,
+) -> tuple[VerifyTask, ...]:
+    """One task for the base table, and a few for the regions."""
+    wanted = discover_regions(location.store) if regions is None else sorted(set(regions))
+    count = min(max_tasks, len(wanted))
+    shares = [(), *(tuple(wanted[start::count]) for start in range(count))]
+    return tuple(
+        VerifyTask(
+            location=location,
+            regions=share,
+            all_regions=regions is None,
+            depth=depth,
+            sample=sample,
+            now=now,
+        )
+        for share in shares
+    )
+
+
+class Unreadable(Exception):
+    """Lance cannot read what is stored."""
+
+
+@contextmanager
+def reading(store: ObjectStore, folder: str | None) -> Iterator[None]:
+    """Turn what Lance raises at damaged data into :class:`Unreadable`.
+
+    Lance tells neither a damaged file from a store that fails, nor does it always raise: it
+    panics at some bytes. So the files of the folder are read once more, as bytes: where the store
+    cannot, its own error goes up. Without a folder, the table's versions are listed instead.
+    """
+    try:
+        yield
+    except StoreAccessError:
+        raise
+    except BaseException as error:
+        known = isinstance(error, (MemWalError, OSError, ValueError, RuntimeError, KeyError))
+        if not known and not is_panic(error):
+            raise
+        for info in store.list("_versions" if folder is None else folder):
+            try:
+                if folder is not None:
+                    store.get(info.key)
+            except ObjectNotFoundError:
+                continue
+        raise Unreadable(first_line(error)) from error
+
+
+def wrong_files(
+    location: TableLocation, folder: str, dataset: lance.LanceDataset, manifest: bytes
+) -> Iterator[tuple[str, str | None]]:
+    """Files of a data set that are missing or of a wrong size.
+
+    Three listings, whatever the number of files.
+
+    Parameters
+    ----------
+    folder : str
+        Of the data set, below the table; empty for the table.
+    manifest : bytes
+        The data set's manifest file.
+
+    Yields
+    ------
+    (str, str or None)
+        Key of the file; None when it is missing, else what is wrong.
+    """
+    prefix = f"{folder}/" if folder else ""
+    store = location.store
+    sizes = {
+        info.key: info.size
+        for part in ("data", "_deletions")
+        for info in store.list(f"{prefix}{part}")
+    }
+    for fragment in dataset.get_fragments():
+        metadata = fragment.metadata
+        for file in metadata.files:
+            if file.base_id is not None:
+                # Of a shallow clone: it lies elsewhere.
+                continue
+            key = f"{prefix}data/{file.path}"
+            if key not in sizes:
+                yield key, None
+            elif file.file_size_bytes and sizes[key] != file.file_size_bytes:
+                yield key, f"it has {sizes[key]} bytes instead of {file.file_size_bytes}"
+            elif not sizes[key]:
+                yield key, "it is empty"
+        deletions = metadata.deletion_file
+        if deletions is not None and deletions.base_id is None:
+            key = f"{prefix}{deletions.path(metadata.id)}"
+            if key not in sizes:
+                yield key, None
+            elif not sizes[key]:
+                yield key, "it is empty"
+    segments = {
+        info.key.removeprefix(f"{prefix}_indices/").partition("/")[0]
+        for info in store.list(f"{prefix}_indices")
+    }
+    for entry in read_index_section(manifest, name=f"{prefix}_versions"):
+        if entry.name != MEM_WAL_INDEX_NAME and str(entry.uuid) not in segments:
+            yield f"{prefix}_indices/{entry.uuid}", None

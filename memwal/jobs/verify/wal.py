@@ -1,0 +1,190 @@
+"""Checks of a region's write-ahead log: no gaps, readable, written only by claimed epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from itertools import pairwise
+from uuid import UUID
+
+from memwal.errors import CorruptDataError
+from memwal.format.paths import parse_wal_name, region_dir, wal_dir, wal_key
+from memwal.format.region_manifest import RegionManifest
+from memwal.format.wal_entry import TornEntryError, decode_entry
+from memwal.jobs.verify.findings import Finding
+from memwal.lsm.wal.abandon import Abandoned, read_abandoned
+from memwal.lsm.wal.log import READ_AHEAD_BYTES, survey_log
+from memwal.lsm.wal.prefetch import read_ahead
+from memwal.region.manifest_store import RegionManifestStore
+from memwal.storage.object_store import ObjectInfo, ObjectStore
+
+_OF_FLUSHED = frozenset({"log-hole", "log-entry-spoiled"})
+
+
+def check_log(
+    store: ObjectStore, manifest: RegionManifest, *, collected: int, rows: bool
+) -> Iterator[Finding]:
+    """Check the log of a region.
+
+    Parameters
+    ----------
+    manifest : RegionManifest
+        What the region said before: entries that come or go since do no harm.
+    collected : int
+        Up to which position the collector takes entries. A crash of the machine may bring any of
+        them back.
+    rows : bool
+        Whether to read the entries, too.
+    """
+    region_id = manifest.region_id
+    given_up: tuple[Abandoned, ...] = ()
+    try:
+        given_up = tuple(read_abandoned(store, region_id))
+    except CorruptDataError as error:
+        yield Finding.of(
+            "abandoned-unreadable",
+            f"{region_dir(region_id)}/abandoned",
+            str(error),
+            region=region_id,
+        )
+    objects = _listed(store, region_id)
+    found = list(_check_positions(store, manifest, objects, collected))
+    if rows:
+        found += _check_entries(store, manifest, objects)
+    for finding in found:
+        if finding.code in _OF_FLUSHED and _is_given_up(finding.object, given_up):
+            # Somebody opened a writer with replay=False because of it, which is on record.
+            continue
+        yield finding
+
+
+def _is_given_up(key: str, records: Sequence[Abandoned]) -> bool:
+    position = parse_wal_name(key.rpartition("/")[2])
+    return position is not None and any(
+        record.first_position <= position <= record.last_position for record in records
+    )
+
+
+def _listed(store: ObjectStore, region_id: UUID) -> dict[int, ObjectInfo]:
+    found = {}
+    for info in store.list(wal_dir(region_id)):
+        position = parse_wal_name(info.key.rpartition("/")[2])
+        if position is not None:
+            found[position] = info
+    return found
+
+
+def _check_positions(
+    store: ObjectStore,
+    manifest: RegionManifest,
+    objects: Mapping[int, ObjectInfo],
+    collected: int,
+) -> Iterator[Finding]:
+    region_id, positions = manifest.region_id, sorted(objects)
+    seen = max(manifest.replay_after, manifest.wal_last_seen)
+    newest = positions[-1] if positions else 0
+    if newest < seen and not store.exists(wal_key(region_id, seen)):
+        yield Finding.of(
+            "log-tip-lost",
+            wal_key(region_id, seen),
+            f"position {seen} was taken, and the newest entry is at {newest or 'no position'}",
+            region=region_id,
+        )
+        return
+    missing = survey_log(
+        store, region_id, after=manifest.replay_after, hint=manifest.wal_last_seen
+    ).missing
+    if missing is not None:
+        yield Finding.of(
+            "log-gap",
+            wal_key(region_id, missing),
+            f"position {missing} has no entry; flushed generations cover the log up to "
+            f"{manifest.replay_after}",
+            region=region_id,
+        )
+    flushed = [position for position in positions if position <= manifest.replay_after]
+    for before, after in pairwise(flushed):
+        # Entries go oldest first: where the one before is still there, nobody collected these.
+        if (
+            after > before + 1
+            and not store.exists(wal_key(region_id, before + 1))
+            and store.exists(wal_key(region_id, before))
+        ):
+            late = before == positions[0] and objects[before].modified > objects[after].modified
+            yield Finding.of(
+                "log-stray" if late or after - 1 <= collected else "log-hole",
+                wal_key(region_id, before + 1),
+                f"positions {before + 1} to {after - 1} have no entries; their rows are flushed",
+                region=region_id,
+            )
+
+
+def _check_entries(
+    store: ObjectStore, manifest: RegionManifest, objects: Mapping[int, ObjectInfo]
+) -> Iterator[Finding]:
+    region_id = manifest.region_id
+    positions = sorted(objects)
+    torn: list[tuple[int, str]] = []
+    last_rows = 0
+    epoch, ahead = 0, 0
+    contents = read_ahead(
+        store,
+        ((wal_key(region_id, position), objects[position].size) for position in positions),
+        max_bytes=READ_AHEAD_BYTES,
+    )
+    with closing(contents):
+        for position, data in zip(positions, contents, strict=True):
+            if data is None:
+                continue
+            key = wal_key(region_id, position)
+            try:
+                entry = decode_entry(data, name=key)
+            except TornEntryError as error:
+                torn.append((position, str(error)))
+                continue
+            except CorruptDataError as error:
+                yield _unreadable(manifest, position, str(error))
+                continue
+            if not entry.is_sentinel:
+                last_rows = position
+            if entry.writer_epoch < epoch:
+                yield Finding.of(
+                    "log-claim-overtaken" if entry.is_sentinel else "log-epoch-falls",
+                    key,
+                    f"its epoch is {entry.writer_epoch}, that of an earlier entry {epoch}",
+                    region=region_id,
+                )
+            if entry.writer_epoch > manifest.writer_epoch and not ahead:
+                ahead = position
+            epoch = max(epoch, entry.writer_epoch)
+    yield from _check_torn(manifest, torn, last_rows)
+    if ahead:
+        latest = RegionManifestStore(store, region_id).read_latest()
+        if latest is not None and epoch > latest.writer_epoch:
+            yield Finding.of(
+                "log-epoch-ahead",
+                wal_key(region_id, ahead),
+                f"epoch {epoch} stands in the log; the newest claim is {latest.writer_epoch}",
+                region=region_id,
+            )
+
+
+def _check_torn(
+    manifest: RegionManifest, torn: Sequence[tuple[int, str]], last_rows: int
+) -> Iterator[Finding]:
+    for position, text in torn:
+        if position < last_rows or position <= manifest.replay_after:
+            yield _unreadable(manifest, position, text)
+        else:
+            yield Finding.of(
+                "log-tip-torn",
+                wal_key(manifest.region_id, position),
+                "it was never acknowledged as durable, or the machine crashed before it was",
+                region=manifest.region_id,
+            )
+
+
+def _unreadable(manifest: RegionManifest, position: int, text: str) -> Finding:
+    code = "log-entry-spoiled" if position <= manifest.replay_after else "log-entry-damaged"
+    key = wal_key(manifest.region_id, position)
+    return Finding.of(code, key, text, region=manifest.region_id)

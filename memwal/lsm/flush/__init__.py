@@ -1,0 +1,1 @@
+"""Flush: writing stored rows as a generation."""

@@ -1,0 +1,113 @@
+"""Key index of a generation: the newest row of each key, in key order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from lance.file import LanceFileWriter
+
+from memwal.storage.location import TableLocation
+
+PAGE_ROWS = 8192
+
+_FILE_VERSION = "2.0"
+
+Positions = np.ndarray[Any, np.dtype[np.int64]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NewestKeys:
+    """The newest row of each key, found by one sort.
+
+    Attributes
+    ----------
+    kept : numpy.ndarray of int64, shape (keys,)
+        Positions of the newest rows among all rows, ascending: the rows of the generation.
+    keys : pyarrow.Array, length (keys,)
+        Each key once, ascending.
+    rows : numpy.ndarray of int64, shape (keys,)
+        The row of the generation that has each key.
+    """
+
+    kept: Positions
+    keys: pa.Array
+    rows: Positions
+
+    @classmethod
+    def of(cls, keys: pa.Array) -> NewestKeys:
+        """Find them.
+
+        Parameters
+        ----------
+        keys : pyarrow.Array
+            One key per row, oldest row first.
+        """
+        # The sort is stable: among equal keys the newest comes last.
+        order = pc.sort_indices(keys)
+        ordered = keys.take(order)
+        positions = order.to_numpy().astype(np.int64)
+        newest = np.ones(len(keys), np.bool_)
+        if len(keys) > 1:
+            newest[:-1] = pc.not_equal(ordered[1:], ordered[:-1]).to_numpy(zero_copy_only=False)
+        if newest.all():
+            return cls(np.arange(len(keys), dtype=np.int64), ordered, positions)
+        positions = positions[newest]
+        is_kept = np.zeros(len(keys), np.bool_)
+        is_kept[positions] = True
+        row_of = np.cumsum(is_kept) - 1
+        return cls(np.flatnonzero(is_kept), ordered.filter(pa.array(newest)), row_of[positions])
+
+
+def write_key_index(location: TableLocation, folder: str, newest: NewestKeys) -> None:
+    """Write the sidecar that tells where each key stands: a BTREE over the key.
+
+    Raises
+    ------
+    OSError, ValueError
+        As pylance raises them.
+    """
+    keys = newest.keys
+    data_schema = pa.schema(
+        [pa.field("values", keys.type), pa.field("ids", pa.uint64(), nullable=False)]
+    )
+    rows = pa.array(newest.rows.view(np.uint64))
+    pages = pa.table([keys, rows], schema=data_schema).to_batches(max_chunksize=PAGE_ROWS)
+    with _file(location, f"{folder}/page_data.lance", data_schema) as file:
+        for page in pages:
+            file.write_batch(page)
+    lookup_schema = pa.schema(
+        [
+            pa.field("min", keys.type),
+            pa.field("max", keys.type),
+            pa.field("null_count", pa.uint32(), nullable=False),
+            pa.field("page_idx", pa.uint32(), nullable=False),
+        ]
+    )
+    first = np.arange(0, len(keys), PAGE_ROWS)
+    last = np.minimum(first + PAGE_ROWS, len(keys)) - 1
+    lookup = pa.record_batch(
+        [
+            keys.take(pa.array(first)),
+            keys.take(pa.array(last)),
+            pa.array(np.zeros(len(first), dtype=np.uint32)),
+            pa.array(np.arange(len(first), dtype=np.uint32)),
+        ],
+        schema=lookup_schema,
+    )
+    with _file(location, f"{folder}/page_lookup.lance", lookup_schema) as file:
+        file.add_schema_metadata("batch_size", str(PAGE_ROWS))
+        file.add_schema_metadata("range_partitioned", "false")
+        file.write_batch(lookup)
+
+
+def _file(location: TableLocation, path: str, schema: pa.Schema) -> LanceFileWriter:
+    return LanceFileWriter(
+        location.child(path),
+        schema,
+        version=_FILE_VERSION,
+        **location.lance_arguments(),
+    )

@@ -1,0 +1,1 @@
+"""Maintained indexes: kinds, parameters, files, segments, catch-up and balance."""

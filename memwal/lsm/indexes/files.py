@@ -1,0 +1,46 @@
+"""Files of the base table's indexes, for what no call of pylance returns."""
+
+from __future__ import annotations
+
+from lance.file import LanceFileReader
+
+from memwal.base_table.snapshot import lance_errors
+from memwal.errors import CorruptDataError
+from memwal.storage.location import TableLocation
+
+
+def open_index_file(
+    location: TableLocation, segment: str, file: str
+) -> tuple[LanceFileReader, dict[str, str]]:
+    """Open a file of an index's segment.
+
+    Parameters
+    ----------
+    segment : str
+        UUID of the segment.
+
+    Returns
+    -------
+    LanceFileReader
+    dict of str to str
+        The file's metadata.
+
+    Raises
+    ------
+    ObjectNotFoundError
+        The segment has no such file.
+    CorruptDataError
+        The file, or what it says of itself, cannot be read.
+    StoreAccessError, StoreUnavailableError
+        As for any read.
+    """
+    uri = location.child(f"_indices/{segment}/{file}")
+    with lance_errors(f"reading {uri}"):
+        reader = LanceFileReader(uri, **location.lance_arguments())
+        metadata = reader.metadata().schema.metadata or {}
+    try:
+        return reader, {key.decode(): value.decode() for key, value in metadata.items()}
+    except UnicodeDecodeError as error:
+        raise CorruptDataError(
+            f"{uri} describes itself in no text; build the index again"
+        ) from error

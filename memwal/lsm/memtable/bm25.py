@@ -1,0 +1,76 @@
+"""BM25 scores as Lance computes them, over statistics that may come from several sources."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import log1p
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+_K1 = 1.2
+_B = 0.75
+
+_Numbers: TypeAlias = npt.NDArray[np.int64] | npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class TextStatistics:
+    """What BM25 needs to know of a body of documents; bodies are added with ``+``.
+
+    Parameters
+    ----------
+    documents : int
+        Documents with at least one token.
+    tokens : float
+        Tokens of all documents, which may have weights.
+    frequencies : mapping of str to int
+        Per term, how many documents hold it.
+    """
+
+    documents: int = 0
+    tokens: float = 0
+    frequencies: Mapping[str, int] = field(default_factory=dict)
+
+    def __add__(self, other: TextStatistics) -> TextStatistics:
+        terms = self.frequencies.keys() | other.frequencies.keys()
+        return TextStatistics(
+            self.documents + other.documents,
+            self.tokens + other.tokens,
+            {
+                term: self.frequencies.get(term, 0) + other.frequencies.get(term, 0)
+                for term in terms
+            },
+        )
+
+
+def term_scores(
+    term: str,
+    counts: _Numbers,
+    *,
+    lengths: _Numbers,
+    statistics: TextStatistics,
+) -> npt.NDArray[np.float64]:
+    """What a term adds to the scores of documents.
+
+    Parameters
+    ----------
+    term : str
+        One that the statistics know.
+    counts, lengths : numpy.ndarray of int64 or float64, shape (documents,)
+        How often each document holds the term, and how many tokens it has.
+    statistics : TextStatistics
+        Of all documents that are ranked together; at least one.
+
+    Returns
+    -------
+    numpy.ndarray of float64, shape (documents,)
+    """
+    frequency = statistics.frequencies[term]
+    weight = log1p((statistics.documents - frequency + 0.5) / (frequency + 0.5))
+    average = statistics.tokens / statistics.documents
+    damping = _K1 * (1 - _B + _B * lengths / average)
+    scores: npt.NDArray[np.float64] = weight * counts * (_K1 + 1) / (counts + damping)
+    return scores

@@ -1,0 +1,219 @@
+"""Exact nearest-neighbour search over the vectors of a MemTable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.types as pt
+
+from memwal.errors import InvalidInputError
+from memwal.lsm.memtable.rows import Mask, Rows, RowView
+
+_Vectors = npt.NDArray[Any]
+_Distance = Callable[[_Vectors, _Vectors], _Vectors]
+
+# So many rows at once, that what is computed from them stays in the processor's cache.
+_BLOCK_ROWS = 2048
+# Rows are gathered rather than all computed when at most one of so many is wanted.
+_SPARSE = 4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Neighbours:
+    """Nearest rows first; equal distances in the order of the log.
+
+    Parameters
+    ----------
+    rows : numpy.ndarray of int64, shape (found,)
+        Row numbers.
+    distances : numpy.ndarray of float32, shape (found,)
+        What Lance calls ``_distance``.
+    """
+
+    rows: Rows
+    distances: npt.NDArray[np.float32]
+
+
+def nearest_rows(
+    view: RowView,
+    column: str,
+    query: npt.ArrayLike | pa.Array,
+    *,
+    k: int,
+    metric: str = "l2",
+    allowed: Mask | None = None,
+) -> Neighbours:
+    """Find the rows whose vectors are nearest, with the distances that Lance computes.
+
+    Every vector is read where it lies, so that nothing has to be built or kept: 100,000 vectors
+    of 128 floats take 2 to 5 ms. Vectors that are null or have no distance (a NaN in them; a
+    vector of zeros under ``cosine``) are left out, as Lance does.
+
+    Parameters
+    ----------
+    view : RowView
+        The rows to search.
+    column : str
+        A fixed-size list of float16, float32, float64, or uint8 for ``hamming``; nested fields
+        with dots between them.
+    query : array of numbers, shape (dimension,)
+        Taken in the type of the column.
+    k : int
+        How many rows at most.
+    metric : str, default "l2"
+        ``l2`` or ``euclidean`` (squared), ``cosine`` (1 - cosine), ``dot`` (1 - dot product), or
+        ``hamming`` (number of different bits).
+    allowed : numpy.ndarray of bool, shape (rows,), optional
+        Rows that may be returned; all by default. Superseded and deleted rows must be masked out.
+
+    Raises
+    ------
+    InvalidInputError
+        When the column cannot be searched so, or the query does not fit it.
+    """
+    dtype, dimension = _vector_type(view, column)
+    distance = _distance(metric, dtype, column)
+    wanted = _query(query, dtype, dimension, column)
+    if k < 1:
+        raise InvalidInputError(f"k is {k}; ask for at least one row")
+    if allowed is not None and len(allowed) != view.rows:
+        raise InvalidInputError(
+            f"the mask has {len(allowed)} values for {view.rows} rows; make it from the same view"
+        )
+    distances = np.full(view.rows, np.nan, np.float32)
+    for number in range(len(view.batches)):
+        start, stop = view.starts[number : number + 2]
+        vectors = view.chunk(number, column)
+        mask = None if allowed is None else allowed[start:stop]
+        if vectors.null_count:
+            valid = vectors.is_valid().to_numpy(zero_copy_only=False)
+            mask = valid if mask is None else mask & valid
+        _measure(_matrix(vectors, dtype), wanted, mask, distance, out=distances[start:stop])
+    return _smallest(distances, k)
+
+
+def _measure(
+    vectors: _Vectors,
+    query: _Vectors,
+    mask: Mask | None,
+    distance: _Distance,
+    *,
+    out: npt.NDArray[np.float32],
+) -> None:
+    for start in range(0, len(vectors), _BLOCK_ROWS):
+        block = vectors[start : start + _BLOCK_ROWS]
+        part = out[start : start + _BLOCK_ROWS]
+        if mask is None:
+            part[:] = distance(block, query)
+            continue
+        within = mask[start : start + _BLOCK_ROWS]
+        count = np.count_nonzero(within)
+        if count * _SPARSE > len(block):
+            np.copyto(part, distance(block, query), where=within, casting="same_kind")
+        elif count:
+            part[within] = distance(block[within], query)
+
+
+def _smallest(distances: npt.NDArray[np.float32], k: int) -> Neighbours:
+    k = min(k, int(np.count_nonzero(~np.isnan(distances))))
+    if not k:
+        return Neighbours(np.empty(0, np.int64), np.empty(0, np.float32))
+    # NaN sorts last. All rows as near as the last one are kept, so that the order decides.
+    limit = np.partition(distances, k - 1)[k - 1]
+    rows = np.flatnonzero(distances <= limit)
+    rows = rows[np.argsort(distances[rows], kind="stable")[:k]]
+    return Neighbours(rows, distances[rows])
+
+
+def _l2(vectors: _Vectors, query: _Vectors) -> _Vectors:
+    # Differences first: products of norms would lose the digits of vectors that are close.
+    with np.errstate(all="ignore"):
+        apart = vectors - query
+        squares: _Vectors = np.vecdot(apart, apart)
+    return squares
+
+
+def _dot(vectors: _Vectors, query: _Vectors) -> _Vectors:
+    with np.errstate(all="ignore"):
+        distances: _Vectors = 1 - _wide(vectors, query) @ query
+    return distances
+
+
+def _cosine(vectors: _Vectors, query: _Vectors) -> _Vectors:
+    vectors = _wide(vectors, query)
+    with np.errstate(all="ignore"):
+        lengths = np.sqrt(np.vecdot(vectors, vectors)) * np.sqrt(np.vecdot(query, query))
+        distances: _Vectors = 1 - (vectors @ query) / lengths
+    return distances
+
+
+def _hamming(vectors: _Vectors, query: _Vectors) -> _Vectors:
+    distances: _Vectors = np.bitwise_count(vectors ^ query).sum(axis=1, dtype=np.float32)
+    return distances
+
+
+_FLOAT_METRICS: Final[dict[str, _Distance]] = {
+    "l2": _l2,
+    "euclidean": _l2,
+    "cosine": _cosine,
+    "dot": _dot,
+}
+_METRICS: Final = (*_FLOAT_METRICS, "hamming")
+
+
+def _distance(metric: str, dtype: np.dtype[Any], column: str) -> _Distance:
+    name = metric.lower()
+    if name not in _METRICS:
+        raise InvalidInputError(f"there is no metric {metric}; choose one of {', '.join(_METRICS)}")
+    if (name == "hamming") != (dtype == np.uint8):
+        raise InvalidInputError(
+            f"the metric {metric} does not go with the {dtype} vectors of column {column}; uint8 "
+            "goes with hamming, floats with the others"
+        )
+    return _FLOAT_METRICS.get(name, _hamming)
+
+
+def _wide(vectors: _Vectors, query: _Vectors) -> _Vectors:
+    """Float16 as float32, which the query is in already."""
+    return vectors.astype(query.dtype, copy=False)
+
+
+def _vector_type(view: RowView, column: str) -> tuple[np.dtype[Any], int]:
+    kind = view.column_type(column)
+    if pt.is_fixed_size_list(kind) and (
+        pt.is_floating(kind.value_type) or kind.value_type == pa.uint8()
+    ):
+        return np.dtype(kind.value_type.to_pandas_dtype()), kind.list_size
+    raise InvalidInputError(
+        f"column {column} is {kind}; nearest rows are found in fixed-size lists of float16, "
+        "float32, float64 or uint8"
+    )
+
+
+def _query(
+    query: npt.ArrayLike | pa.Array, dtype: np.dtype[Any], dimension: int, column: str
+) -> _Vectors:
+    values = query.to_numpy(zero_copy_only=False) if isinstance(query, pa.Array) else query
+    try:
+        numbers = np.asarray(values).astype(dtype)
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(f"the query is not a vector of numbers: {error}") from error
+    if numbers.shape != (dimension,):
+        raise InvalidInputError(
+            f"the query has shape {numbers.shape}; column {column} has vectors of {dimension}"
+        )
+    return numbers.astype(np.float32) if dtype == np.float16 else numbers
+
+
+def _matrix(vectors: pa.FixedSizeListArray, dtype: np.dtype[Any]) -> _Vectors:
+    """View the values, shape (rows, dimension); those of null vectors are whatever is there."""
+    dimension = vectors.type.list_size
+    values = vectors.values
+    data = np.frombuffer(values.buffers()[1], dtype)
+    first = values.offset + vectors.offset * dimension
+    return data[first : first + len(vectors) * dimension].reshape(-1, dimension)

@@ -1,1 +1,0 @@
-"""MemTables: rows in memory, in the order of the log, and the indexes that answer for them."""

@@ -1,0 +1,288 @@
+"""One expectation, as Great Expectations writes it into JSON, and a suite of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Self, TypeGuard
+
+from memwal.errors import InvalidInputError
+from memwal.quality.registry import COMMON, RULES, Kind, Rule
+from memwal.util.safe_json import check_data
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_MOST_EXPECTATIONS = 500
+_MOST_BYTES = 64 * 1024
+_MOST_PATTERN = 1_000
+_SHOWN = 80
+_PATTERNS = ("regex", "regex_list")
+_COLUMNS = ("column", "column_A", "column_B")
+_VECTOR = "expect_vector_"
+
+
+class Severity(StrEnum):
+    """How much a failure weighs. Only a critical one keeps rows or regions out."""
+
+    INFO = "info"
+    WARNING = "warning"
+    CRITICAL = "critical"
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """One expectation.
+
+    Attributes
+    ----------
+    type : str
+        One of :data:`memwal.quality.registry.RULES`.
+    kwargs : dict
+        Its arguments, in values that JSON has.
+    severity : Severity, default critical
+        What is less only tells.
+    meta : dict
+        Whatever its author wants to keep with it.
+
+    Raises
+    ------
+    InvalidInputError
+        The type is unknown, or an argument is missing, unknown or wrong.
+    """
+
+    type: str
+    kwargs: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    severity: Severity = Severity.CRITICAL
+    meta: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        rule = RULES.get(self.type) if isinstance(self.type, str) else None
+        if rule is None:
+            raise InvalidInputError(
+                f"there is no expectation {self.type!r} here; known are: {', '.join(sorted(RULES))}"
+            )
+        known = {*rule.needs, *rule.takes, *(COMMON if rule.kind != Kind.WHOLE else ())}
+        for problem, names in (
+            ("lacks", [n for n in rule.needs if self.kwargs.get(n) is None]),
+            ("does not take", sorted(set(self.kwargs) - known)),
+        ):
+            if names:
+                raise self._wrong(f"{problem} {', '.join(map(repr, names))}")
+        self._check_values(rule)
+
+    @property
+    def rule(self) -> Rule:
+        """What its type takes."""
+        return RULES[self.type]
+
+    @property
+    def kind(self) -> Kind:
+        """How it is decided."""
+        return self.rule.kind
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns that it looks at."""
+        named = [str(self.kwargs[name]) for name in _COLUMNS if name in self.kwargs]
+        return (*named, *map(str, self.kwargs.get("column_list", ())))
+
+    @property
+    def mostly(self) -> float:
+        """Share of the values that must be as expected."""
+        return float(self.kwargs.get("mostly", 1.0))
+
+    def __str__(self) -> str:
+        shown = ", ".join(f"{key}={_short(value)}" for key, value in self.kwargs.items())
+        return f"{self.type}({shown})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The form in which Great Expectations writes it."""
+        return {
+            "type": self.type,
+            "kwargs": dict(self.kwargs),
+            "severity": self.severity.value,
+            "meta": dict(self.meta),
+        }
+
+    @classmethod
+    def from_dict(cls, values: object) -> Self:
+        """Read one of a suite.
+
+        Parameters
+        ----------
+        values : mapping
+            ``type``, ``kwargs``, and perhaps ``severity`` and ``meta``.
+
+        Raises
+        ------
+        InvalidInputError
+            It is no expectation that is known here; the message says why.
+        """
+        if not isinstance(values, Mapping):
+            raise InvalidInputError(
+                f"an expectation is an object with type and kwargs, not {type(values).__name__}"
+            )
+        kwargs, meta = values.get("kwargs") or {}, values.get("meta") or {}
+        if not isinstance(kwargs, Mapping) or not isinstance(meta, Mapping):
+            raise InvalidInputError(f"kwargs and meta of {values.get('type')!r} must be objects")
+        try:
+            severity = Severity(values.get("severity") or Severity.CRITICAL)
+        except ValueError:
+            raise InvalidInputError(
+                f"{values.get('type')!r} has the severity {values['severity']!r}; it is one of "
+                f"{', '.join(Severity)}"
+            ) from None
+        # What is absent and what is null are the same to Great Expectations.
+        given = {str(key): value for key, value in kwargs.items() if value is not None}
+        return cls(str(values.get("type")), given, severity, dict(meta))
+
+    def _check_values(self, rule: Rule) -> None:
+        for key, value in self.kwargs.items():
+            if isinstance(value, Mapping) and "$PARAMETER" in value:
+                raise self._wrong(f"has a parameter for {key!r}; give the value itself")
+            if key in _COLUMNS and not isinstance(value, str):
+                raise self._wrong(f"needs the name of a column as {key!r}")
+            listed = key == "column_list" or (key in rule.needs and key.endswith(("_set", "_list")))
+            if listed and (not isinstance(value, list) or not value):
+                raise self._wrong(f"needs a list that is not empty as {key!r}")
+        mostly = self.kwargs.get("mostly", 1)
+        if not _is_number(mostly) or not 0 <= mostly <= 1:
+            raise self._wrong("has a 'mostly' that is no number from 0 to 1")
+        if "min_value" in rule.takes:
+            low, high = self.kwargs.get("min_value"), self.kwargs.get("max_value")
+            if low is None and high is None:
+                raise self._wrong("needs 'min_value' or 'max_value'")
+            if _is_number(low) and _is_number(high) and low > high:
+                raise self._wrong("has a 'min_value' above its 'max_value'")
+        for key in _PATTERNS:
+            _check_patterns(self, key)
+        if self.type == "expect_vector_dimension_to_equal":
+            dimension = self.kwargs["dimension"]
+            if not isinstance(dimension, int) or isinstance(dimension, bool) or dimension < 1:
+                raise self._wrong("needs a whole number from 1 up as 'dimension'")
+
+    def _wrong(self, what: str) -> InvalidInputError:
+        column = f" of {', '.join(self.columns)}" if self.columns else ""
+        return InvalidInputError(f"{self.type}{column} {what}")
+
+
+def _short(value: object) -> str:
+    """A value in a message that stands beside every row that fails."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    """Whether it is a number that arithmetic goes on with."""
+    if isinstance(value, bool):
+        return False
+    return isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
+
+
+def _check_patterns(expectation: Expectation, key: str) -> None:
+    found = expectation.kwargs.get(key)
+    if found is None:
+        return
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for pattern in found if isinstance(found, list) else [found]:
+        if not isinstance(pattern, str) or len(pattern) > _MOST_PATTERN:
+            raise InvalidInputError(
+                f"{expectation.type}: a pattern is a text of up to {_MOST_PATTERN} characters"
+            )
+        try:
+            pc.match_substring_regex(pa.array([""]), pattern)
+        except pa.ArrowInvalid as error:
+            raise InvalidInputError(
+                f"{expectation.type}: RE2 does not take the pattern {pattern!r}: "
+                f"{str(error).splitlines()[0]}"
+            ) from error
+
+
+def read_suite(values: object) -> tuple[Expectation, ...]:
+    """Read the expectations of a suite: a list of them, or the object that GX writes.
+
+    Raises
+    ------
+    InvalidInputError
+        Something is wrong with it, or it is too large.
+    """
+    found = values.get("expectations") if isinstance(values, Mapping) else values
+    if isinstance(found, str) or not isinstance(found, Iterable):
+        raise InvalidInputError(
+            "a suite is a list of expectations, or an object that has one as 'expectations'"
+        )
+    given = list(found)
+    try:
+        check_data([one for one in given if not isinstance(one, Expectation)])
+    except ValueError as error:
+        raise InvalidInputError(f"the suite cannot be read: {error}") from error
+    suite = tuple(
+        one if isinstance(one, Expectation) else Expectation.from_dict(one) for one in given
+    )
+    if len(suite) > _MOST_EXPECTATIONS:
+        raise InvalidInputError(
+            f"the suite has {len(suite)} expectations; {_MOST_EXPECTATIONS} are the most"
+        )
+    try:
+        size = len(_text(suite).encode())
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(f"the suite holds what JSON has no value for: {error}") from error
+    if size > _MOST_BYTES:
+        raise InvalidInputError(
+            f"the suite takes {size} bytes as JSON; {_MOST_BYTES} are the most. Long sets of "
+            "values belong into a table of their own"
+        )
+    return suite
+
+
+def suite_digest(suite: Iterable[Expectation]) -> str:
+    """A short name of exactly these expectations."""
+    return hashlib.blake2b(_text(suite).encode(), digest_size=6).hexdigest()
+
+
+def check_columns(suite: Iterable[Expectation], schema: pa.Schema) -> None:
+    """Refuse a suite that names columns which a table does not have.
+
+    Raises
+    ------
+    InvalidInputError
+        Each such column is named, and vector expectations of columns that hold no vectors.
+    """
+    from memwal.quality.checks import is_vector
+
+    suite = [one for one in suite if one.type != "expect_column_to_exist"]
+    absent = sorted({c for one in suite for c in one.columns if c not in schema.names})
+    if absent:
+        raise InvalidInputError(
+            f"the suite names columns that the table does not have: {', '.join(absent)}; it has "
+            f"{', '.join(schema.names)}"
+        )
+    for one in suite:
+        for column in one.columns:
+            vector = is_vector(schema.field(column).type)
+            if one.type.startswith(_VECTOR) != vector and _cares(one, vector):
+                raise InvalidInputError(
+                    f"{one.type} cannot look at {column}, which "
+                    f"{'holds vectors; use expect_vector_...' if vector else 'holds no vectors'}"
+                )
+
+
+def _cares(one: Expectation, vector: bool) -> bool:
+    return not vector or one.type not in (
+        "expect_column_values_to_not_be_null",
+        "expect_column_values_to_be_null",
+        "expect_column_proportion_of_non_null_values_to_be_between",
+        "expect_column_values_to_be_of_type",
+        "expect_column_values_to_be_in_type_list",
+    )
+
+
+def _text(suite: Iterable[Expectation]) -> str:
+    return json.dumps([one.to_dict() for one in suite], sort_keys=True, allow_nan=False)

@@ -1,0 +1,1 @@
+"""Caches of the reader: one memory budget, invalidated by table version."""

@@ -1,0 +1,179 @@
+"""Newest row of each key over several generations (spec: LSM Tree Merging Read)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from memwal.base_table.snapshot import lance_errors
+from memwal.format.paths import TOMBSTONE
+from memwal.lsm.memtable.indexes import MemTableSnapshot
+from memwal.reader.cache.lru import Recent
+from memwal.reader.sources.generation import GenerationSource
+from memwal.region.rows import key_column, newest_rows
+
+ROW_ADDRESS = "_rowaddr"
+
+_PARALLEL_READS = 8
+_CACHE_BYTES = 256 << 20
+_FOUND_BYTES = 128 << 20
+
+Addresses = np.ndarray[Any, np.dtype[np.uint64]]
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationKeys:
+    """Keys of one generation.
+
+    Attributes
+    ----------
+    keys : pyarrow.Array
+        One per row, oldest row first.
+    deleted : numpy.ndarray of bool
+        Which rows are tombstones.
+    addresses : numpy.ndarray of uint64
+        Row addresses.
+    """
+
+    keys: pa.Array
+    deleted: np.ndarray[Any, np.dtype[np.bool_]]
+    addresses: np.ndarray[Any, np.dtype[np.uint64]]
+
+    @property
+    def nbytes(self) -> int:
+        """Memory, in bytes."""
+        return int(self.keys.nbytes + self.deleted.nbytes + self.addresses.nbytes)
+
+
+@dataclass(frozen=True, slots=True)
+class NewestRows:
+    """The newest row of each key over several generations.
+
+    Attributes
+    ----------
+    keys : pyarrow.Array
+        Every key that occurs, once: the base table's rows of these keys are outdated.
+    source : numpy.ndarray of int
+        Which generation has the newest row of each key (position in what was given), ascending.
+    addresses : numpy.ndarray of uint64
+        Its row address there.
+    deleted : numpy.ndarray of bool
+        Whether it is a tombstone.
+    """
+
+    keys: pa.Array
+    source: np.ndarray[Any, np.dtype[np.int64]]
+    addresses: np.ndarray[Any, np.dtype[np.uint64]]
+    deleted: np.ndarray[Any, np.dtype[np.bool_]]
+
+    @property
+    def nbytes(self) -> int:
+        """Memory, in bytes."""
+        arrays = (self.source, self.addresses, self.deleted)
+        return int(self.keys.nbytes + sum(array.nbytes for array in arrays))
+
+    def live_addresses(self, source: int) -> Addresses:
+        """Row addresses, ascending, of the rows of one generation that count."""
+        mine = self._of(source)
+        return np.sort(self.addresses[mine][~self.deleted[mine]])
+
+    def keys_at(self, source: int, addresses: Addresses) -> pa.Array:
+        """Keys of some rows of one generation that count, by their addresses in any order."""
+        mine = self._of(source)
+        own = self.addresses[mine]
+        order = np.argsort(own)
+        at = order[np.searchsorted(own, addresses, sorter=order)]
+        return self.keys.take(pa.array(at + mine.start))
+
+    def only(self, keys: pa.Array) -> NewestRows:
+        """The same rows, of which only those of the given keys count as far as they did."""
+        others = pc.invert(pc.is_in(self.keys, value_set=keys))
+        return replace(self, deleted=self.deleted | others.to_numpy(zero_copy_only=False))
+
+    def _of(self, source: int) -> slice:
+        first, last = np.searchsorted(self.source, [source, source + 1])
+        return slice(int(first), int(last))
+
+
+def keys_of(rows: pa.Table, primary_key: Sequence[str]) -> pa.Array:
+    """Keys of rows; nulls where the table has no key."""
+    return key_column(rows, primary_key) if primary_key else pa.nulls(rows.num_rows)
+
+
+def find_newest(
+    generations: Sequence[GenerationSource], primary_key: Sequence[str], key_type: pa.DataType
+) -> NewestRows:
+    """Find the newest row of each key. Generations are given oldest first within a region.
+
+    Keys of different regions are different, so that the order between regions does not matter.
+    """
+    identities = tuple(source.identity for source in generations)
+    if None in identities or len(identities) <= 1:
+        return _find_newest(generations, primary_key, key_type)
+    # Flushed generations never change.
+    key = (identities, tuple(primary_key), str(key_type))
+    return _found.get(key, lambda: _find_newest(generations, primary_key, key_type))
+
+
+def _find_newest(
+    generations: Sequence[GenerationSource], primary_key: Sequence[str], key_type: pa.DataType
+) -> NewestRows:
+    if not generations:
+        return NewestRows(
+            keys=pa.array([], key_type),
+            source=np.empty(0, np.int64),
+            addresses=np.empty(0, np.uint64),
+            deleted=np.empty(0, np.bool_),
+        )
+    with ThreadPoolExecutor(min(_PARALLEL_READS, len(generations))) as pool:
+        parts = list(pool.map(lambda source: read_keys(source, primary_key), generations))
+    keys = pa.concat_arrays([part.keys for part in parts])
+    source = np.repeat(np.arange(len(parts)), [len(part.keys) for part in parts])
+    newest = newest_rows(keys)
+    return NewestRows(
+        keys=keys.take(pa.array(newest)),
+        source=source[newest],
+        addresses=np.concatenate([part.addresses for part in parts])[newest],
+        deleted=np.concatenate([part.deleted for part in parts])[newest],
+    )
+
+
+def read_keys(source: GenerationSource, primary_key: Sequence[str]) -> GenerationKeys:
+    """Keys of a generation; those of a flushed one never change and are kept for a while."""
+    if source.snapshot is not None:
+        return _unflushed_keys(source.snapshot, primary_key)
+    if source.identity is None:
+        return _flushed_keys(source, primary_key)
+    return _cache.get(source.identity, lambda: _flushed_keys(source, primary_key))
+
+
+def _flushed_keys(source: GenerationSource, primary_key: Sequence[str]) -> GenerationKeys:
+    with lance_errors(f"reading {source.identity}"):
+        table = source.dataset.scanner(
+            columns=[*primary_key, TOMBSTONE], with_row_address=True, scan_in_order=True
+        ).to_table()
+    addresses = table.column(ROW_ADDRESS).to_numpy()
+    return GenerationKeys(
+        keys=key_column(table, primary_key),
+        deleted=pc.fill_null(table.column(TOMBSTONE), False).to_numpy(),
+        addresses=addresses,
+    )
+
+
+def _unflushed_keys(snapshot: MemTableSnapshot, primary_key: Sequence[str]) -> GenerationKeys:
+    rows = np.flatnonzero(snapshot.newest())
+    keys = pa.table({name: snapshot.view.take_column(name, rows) for name in primary_key})
+    deleted = snapshot.view.take_column(TOMBSTONE, rows).to_numpy(zero_copy_only=False)
+    return GenerationKeys(
+        keys=key_column(keys, primary_key), deleted=deleted, addresses=rows.astype(np.uint64)
+    )
+
+
+_cache: Recent[GenerationKeys] = Recent(_CACHE_BYTES, lambda keys: keys.nbytes)
+_found: Recent[NewestRows] = Recent(_FOUND_BYTES, lambda found: found.nbytes)

@@ -1,0 +1,1 @@
+"""Sources of a read: snapshot, pruning, routing of keys, and opening of generations."""

@@ -1,0 +1,238 @@
+"""Fields of a region spec: values, source columns and transforms (spec: Region Spec)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import pyarrow as pa
+
+from memwal.errors import CorruptDataError, InvalidInputError
+from memwal.format.memwal_index import RegionFieldSpec, StoredRegionSpec
+from memwal.region.sql_transform import Expression
+from memwal.region.transforms import (
+    NUM_BUCKETS,
+    WIDTH,
+    Bucket,
+    CalendarPart,
+    Identity,
+    MultiBucket,
+    Transform,
+    Truncate,
+    Unsharded,
+)
+from memwal.region.values import type_name, type_named
+from memwal.util.safe_json import is_unicode
+
+IMMUTABLE: Final = "immutable"
+"""Parameter of a field whose columns never change for a key."""
+
+PENDING: Final = "pending"
+"""Parameter of the fields of a spec that is not in force yet."""
+
+_COLUMN: Final = "column"
+_DIGITS: Final = 20
+_SHOWN: Final = 40
+
+
+def is_pending(stored: StoredRegionSpec) -> bool:
+    """Whether regions of an earlier spec are still being emptied."""
+    return any(field.parameters.get(PENDING) == "true" for field in stored.fields)
+
+
+def without_pending(stored: StoredRegionSpec) -> StoredRegionSpec:
+    """The spec once it is in force."""
+    fields = (
+        replace(
+            field,
+            parameters={name: v for name, v in field.parameters.items() if name != PENDING},
+        )
+        for field in stored.fields
+    )
+    return replace(stored, fields=tuple(fields))
+
+
+def field_from_stored(
+    field: RegionFieldSpec, names: Mapping[int, str], *, where: str
+) -> tuple[tuple[str | None, ...], Transform, bool]:
+    """Source columns, transform, and whether the columns are promised not to change.
+
+    Raises
+    ------
+    InvalidInputError
+        The transform or the expression is not supported.
+    CorruptDataError
+        A part is missing or contradicts another one.
+    """
+    transform = _transform(field, where)
+    columns = _columns(field, transform, names, where)
+    return columns, transform, field.parameters.get(IMMUTABLE) == "true"
+
+
+def _transform(field: RegionFieldSpec, where: str) -> Transform:
+    match field.transform:
+        case "unsharded":
+            return Unsharded()
+        case "identity":
+            return Identity()
+        case "year" | "month" | "day" | "hour":
+            return CalendarPart(field.transform)
+        case "bucket":
+            return Bucket(_number(field, NUM_BUCKETS, where))
+        case "multi_bucket":
+            return MultiBucket(_number(field, NUM_BUCKETS, where))
+        case "truncate":
+            return Truncate(_number(field, WIDTH, where))
+        case None if field.expression:
+            result_type = type_named(field.result_type)
+            return Expression(field.expression, result_type, len(field.source_ids))
+        case None:
+            raise CorruptDataError(
+                f"{where}: there is neither a transform nor an expression; look at how the table "
+                "was set up"
+            )
+        case _:
+            raise InvalidInputError(
+                f"{where}: the region transform {field.transform!r} is not supported; only "
+                "bucket, multi_bucket, identity, truncate, year, month, day, hour and unsharded are"
+            )
+
+
+def _columns(
+    field: RegionFieldSpec, transform: Transform, names: Mapping[int, str], where: str
+) -> tuple[str | None, ...]:
+    if transform.num_columns == 0:
+        return ()
+    wanted = transform.num_columns
+    if not field.source_ids or (wanted is not None and len(field.source_ids) != wanted):
+        raise CorruptDataError(
+            f"{where}: the transform {field.transform!r} takes "
+            f"{'one source column' if wanted else 'source columns'}, but the table stores "
+            f"{len(field.source_ids)}; look at how the table was set up"
+        )
+    columns = tuple(names.get(source_id) for source_id in field.source_ids)
+    # Lance lets this parameter win over the field id, blank or not.
+    override = field.parameters.get(_COLUMN, "")
+    if override.strip() and columns != (override,):
+        raise CorruptDataError(
+            f"{where}: the source column is {columns[0]!r} by its field id but {override!r} "
+            "by its name; look at how the table was set up"
+        )
+    return columns
+
+
+def _number(field: RegionFieldSpec, name: str, where: str) -> int:
+    text = field.parameters.get(name, "")
+    if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS):
+        raise CorruptDataError(
+            f"{where}: the transform {field.transform!r} needs the parameter {name!r} as a "
+            f"number, but the table stores {text[:_SHOWN]!r}; look at how the table was set up"
+        )
+    return int(text)
+
+
+@dataclass(frozen=True, slots=True)
+class RegionField:
+    """One of the values that name a region.
+
+    Parameters
+    ----------
+    field_id : str
+        Name of the value, unique within its spec.
+    columns : tuple of (str or None)
+        Source columns. None stands for one that was dropped from the table; it counts as null.
+    transform : Transform
+        How the value is computed from them.
+    immutable : bool, default False
+        The columns need not be part of the primary key: whoever writes promises that they never
+        change for a key.
+    """
+
+    field_id: str
+    columns: tuple[str | None, ...]
+    transform: Transform
+    immutable: bool = False
+
+    def __post_init__(self) -> None:
+        wanted = self.transform.num_columns
+        if wanted is None and not self.columns:
+            raise InvalidInputError(f"{self._kind} needs the names of columns, got none")
+        if wanted is not None and len(self.columns) != wanted:
+            raise InvalidInputError(f"{self._kind} takes {wanted} column, got {self.columns}")
+        for column in self.columns:
+            is_name = isinstance(column, str) and bool(column) and is_unicode(column)
+            if column is not None and not is_name:
+                raise InvalidInputError(f"{self._kind} needs the name of a column, got {column!r}")
+        if isinstance(self.transform, Expression) and self.transform.num_sources != len(
+            self.columns
+        ):
+            raise InvalidInputError(
+                f"a region expression over {self.transform.num_sources} columns got "
+                f"{len(self.columns)}"
+            )
+
+    def __str__(self) -> str:
+        columns = ", ".join(column or "<dropped>" for column in self.columns)
+        arguments = self.transform.arguments(columns) if self.columns else ""
+        return f"{self.transform.name or 'expression'}({arguments})"
+
+    @property
+    def _kind(self) -> str:
+        return f"a region spec of transform {self.transform.name or 'expression'!r}"
+
+    def value_type(self, schema: pa.Schema) -> pa.DataType:
+        """Return the type of the value in a table, after checking that its columns can be used.
+
+        Raises
+        ------
+        InvalidInputError
+            The table has no such column at the top level, or its type does not fit.
+        """
+        types = [pa.null() if name is None else _column_type(name, schema) for name in self.columns]
+        found = self.transform.value_type(types)
+        if found is None:
+            shown = ", ".join(
+                f"{name!r} of type {data_type}"
+                for name, data_type in zip(self.columns, types, strict=True)
+            )
+            raise InvalidInputError(
+                f"column {shown} cannot divide a table into regions by "
+                f"{self.transform.name or 'expression'!r}; use a column of one of these types: "
+                f"{self.transform.source_types}"
+            )
+        return found
+
+    def bind(
+        self, field_ids: Mapping[str, int], schema: pa.Schema, parameters: Mapping[str, str]
+    ) -> RegionFieldSpec:
+        """Return what the table stores of this field. See :meth:`RegionSpec.bind`."""
+        value_type = self.value_type(schema)
+        unknown = [name for name in self.columns if name is None or name not in field_ids]
+        if unknown:
+            raise InvalidInputError(
+                f"no field id is known for region column {unknown[0]!r}; "
+                "pass the field ids of the table that is set up"
+            )
+        name = type_name(value_type)
+        if name is None:
+            raise InvalidInputError(f"a region value cannot have type {value_type}")
+        immutable = {IMMUTABLE: "true"} if self.immutable else {}
+        return RegionFieldSpec(
+            field_id=self.field_id,
+            source_ids=tuple(field_ids[name] for name in self.columns if name is not None),
+            transform=self.transform.name,
+            expression=self.transform.sql if isinstance(self.transform, Expression) else None,
+            result_type=name,
+            parameters={**self.transform.parameters, **immutable, **parameters},
+        )
+
+
+def _column_type(name: str, schema: pa.Schema) -> pa.DataType:
+    position = schema.get_field_index(name)
+    if position < 0:
+        raise InvalidInputError(
+            f"region column {name!r} is not one of the columns at the top of the table: "
+            f"{', '.join(schema.names)}"
+        )
+    return schema.field(position).type

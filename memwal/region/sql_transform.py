@@ -1,0 +1,193 @@
+"""Region values from a SQL expression (spec: Region Expression).
+
+The expression is checked word by word (:mod:`memwal.expressions.region_sql`) before DataFusion
+plans it. Its columns arrive in their widest form, integers with 64 bits and floats as doubles
+without -0, so that the result does not change when a column gets a wider type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from memwal.errors import InvalidInputError
+from memwal.expressions.date_parts import has_date_parts
+from memwal.expressions.region_sql import MAX_COLUMNS, tokenize
+from memwal.region.hashing import is_hashable
+from memwal.region.transforms import Transform
+from memwal.region.values import VALUE_TYPES, type_name
+from memwal.util.optional_deps import needs
+
+if TYPE_CHECKING:
+    from memwal.region.datafusion_engine import Engine
+
+# Small numbers, and those around the ends of the narrower types.
+_PROBES: Final = (0, 1, 2, 5, 10, 100, 127, 128, 255, 256, 32_767, 65_536, 2**31 - 1, 2**31, 2**40)
+
+
+@dataclass(frozen=True, slots=True)
+class Expression(Transform):
+    """A SQL expression over ``col0``, ``col1``, ...
+
+    Parameters
+    ----------
+    sql : str
+    result_type : pyarrow.DataType
+        Type that the result is cast to; a value that does not fit it is an error.
+    num_sources : int
+        How many source columns there are.
+    """
+
+    sql: str
+    result_type: pa.DataType
+    num_sources: int
+    name = None
+    num_columns = None
+    source_types = (
+        "bool, integers, float, double, dates, times, timestamp (without zone, in UTC or with a "
+        "fixed offset), string and binary"
+    )
+    _tokens: tuple[str, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if type_name(self.result_type) is None:
+            raise InvalidInputError(
+                f"a region value cannot have type {self.result_type}; it can be one of: "
+                f"{VALUE_TYPES}"
+            )
+        if not 1 <= self.num_sources <= MAX_COLUMNS:
+            raise InvalidInputError(
+                f"a region expression has 1 to {MAX_COLUMNS} source columns, got {self.num_sources}"
+            )
+        tokens = tokenize(self.sql, num_columns=self.num_sources)
+        object.__setattr__(self, "_tokens", tuple(token.text for token in tokens))
+
+    def arguments(self, columns: str) -> str:
+        return f"{self.sql!r} over {columns} as {type_name(self.result_type)}"
+
+    def value_type(self, types: Sequence[pa.DataType]) -> pa.DataType | None:
+        """Plan and try the expression, so that one that breaks a rule of the spec is refused.
+
+        Raises
+        ------
+        InvalidInputError
+            DataFusion is not installed or refuses the expression; or it does not keep to the
+            result type, fails at nulls, or depends on the width of a number.
+        """
+        if not all(_is_usable(data_type) for data_type in types):
+            return None
+        engine = _engine(self._tokens, tuple(_wide(data_type) for data_type in types))
+        _check_result_type(self, engine.result_type)
+        self._check_nulls(types)
+        self._check_width(types)
+        return self.result_type
+
+    def apply(self, columns: Sequence[pa.Array]) -> pa.Array:
+        wide = [_widened(column) for column in columns]
+        engine = _engine(self._tokens, tuple(column.type for column in wide))
+        values = engine.evaluate(wide)
+        try:
+            return values.cast(self.result_type)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise InvalidInputError(
+                f"the region expression {self.sql!r} gives a value that is no "
+                f"{type_name(self.result_type)}: {error}"
+            ) from error
+
+    def _check_nulls(self, types: Sequence[pa.DataType]) -> None:
+        """Requirements 4 and 5: a null, and a column that is gone, have a defined result."""
+        try:
+            self.apply([pa.nulls(1, data_type) for data_type in types])
+            self.apply([pa.nulls(1) for _ in types])
+        except InvalidInputError as error:
+            raise InvalidInputError(
+                f"the region expression {self.sql!r} fails where its columns are null or were "
+                f"dropped: {error}"
+            ) from error
+
+    def _check_width(self, types: Sequence[pa.DataType]) -> None:
+        """Requirement 3, as far as widening does not give it: unsigned against signed."""
+        if not any(pt.is_uint64(data_type) for data_type in types):
+            return
+        signed = [pa.int64() if pt.is_uint64(t) else t for t in types]
+        for number in _PROBES:
+            if self._probe(types, number) != self._probe(signed, number):
+                raise InvalidInputError(
+                    f"the region expression {self.sql!r} gives another value for {number} as an "
+                    "unsigned number than as a signed one; cast the column to bigint in it"
+                )
+
+    def _probe(self, types: Sequence[pa.DataType], number: int) -> object:
+        columns = [
+            pa.array([number], t) if pt.is_int64(t) or pt.is_uint64(t) else pa.nulls(1, t)
+            for t in types
+        ]
+        try:
+            return self.apply(columns)[0].as_py()
+        except InvalidInputError:
+            # That it fails is then the answer, which has to be the same for both.
+            return InvalidInputError
+
+
+@lru_cache(maxsize=64)
+def _engine(tokens: tuple[str, ...], types: tuple[pa.DataType, ...]) -> Engine:
+    with needs("expressions"):
+        from memwal.region.datafusion_engine import Engine
+    return Engine(tokens, types)
+
+
+def _is_usable(data_type: pa.DataType) -> bool:
+    if pt.is_timestamp(data_type):
+        # The rules of a named zone change, and with them what its calendar says.
+        return has_date_parts(data_type)
+    return is_hashable(data_type)
+
+
+def _wide(data_type: pa.DataType) -> pa.DataType:
+    if pt.is_integer(data_type) and not pt.is_uint64(data_type):
+        return pa.int64()
+    return pa.float64() if pt.is_floating(data_type) else data_type
+
+
+def _widened(column: pa.Array) -> pa.Array:
+    wide = _wide(column.type)
+    if pt.is_floating(wide):
+        column = column.cast(wide)
+        # Adding 0 makes -0 a 0; every NaN becomes the same one.
+        return pc.if_else(pc.is_nan(column), float("nan"), pc.add(column, 0.0))
+    return column if column.type == wide else column.cast(wide)
+
+
+def _check_result_type(expression: Expression, found: pa.DataType) -> None:
+    """Requirement 6: the kind of the result is the kind of the declared type."""
+    declared = expression.result_type
+    kinds = (_is_whole, pt.is_boolean, _is_text, _is_binary, pt.is_decimal)
+    alike = found == declared or any(kind(found) and kind(declared) for kind in kinds)
+    if not alike and not pt.is_null(found):
+        raise InvalidInputError(
+            f"the region expression {expression.sql!r} gives {found}, which is no "
+            f"{type_name(declared)}; declare the type it has, or cast in the expression"
+        )
+
+
+def _is_whole(data_type: pa.DataType) -> bool:
+    # Unsigned and signed 64-bit integers meet in a decimal without places.
+    return bool(pt.is_integer(data_type) or (pt.is_decimal(data_type) and data_type.scale == 0))
+
+
+def _is_text(data_type: pa.DataType) -> bool:
+    return bool(
+        pt.is_string(data_type) or pt.is_large_string(data_type) or pt.is_string_view(data_type)
+    )
+
+
+def _is_binary(data_type: pa.DataType) -> bool:
+    return bool(
+        pt.is_binary(data_type) or pt.is_large_binary(data_type) or pt.is_binary_view(data_type)
+    )

@@ -1,0 +1,187 @@
+"""Vector, full-text and hybrid search over the base table, generations and MemTables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Unpack
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from memwal.base_table.snapshot import lance_errors
+from memwal.errors import InvalidInputError
+from memwal.reader.hits import Hits, fetch
+from memwal.reader.latest import NewestRows
+from memwal.reader.predicate import understood, whole_predicate
+from memwal.reader.scan import collect_newest, output_schema
+from memwal.reader.sources.collect import ReadSources, while_collected
+from memwal.search.text.query import TextQuery
+from memwal.search.text.search import best_texts
+from memwal.search.vector.query import VectorOptions
+from memwal.search.vector.search import nearest
+
+DISTANCE = "_distance"
+SCORE = "_score"
+RELEVANCE = "_relevance_score"
+
+_RANK_CONSTANT = 60
+_CANDIDATES = 50
+
+
+def answer(
+    collect: Callable[[], ReadSources], run: Callable[[ReadSources, NewestRows], pa.Table]
+) -> pa.Table:
+    """Run a search on the state at this moment.
+
+    It runs again when a generation, or the version of the base table, was collected meanwhile.
+
+    Parameters
+    ----------
+    collect : callable
+        Collects the sources.
+    run : callable
+        Searches them.
+    """
+    return while_collected(lambda: run(*collect_newest(collect)))
+
+
+def search(
+    sources: ReadSources,
+    newest: NewestRows,
+    vector: npt.ArrayLike | pa.Array,
+    *,
+    column: str | None = None,
+    k: int = 10,
+    filter: str | None = None,
+    columns: Sequence[str] | None = None,
+    prefilter: bool = True,
+    **options: Unpack[VectorOptions],
+) -> pa.Table:
+    """Rows with the nearest vectors; see :func:`memwal.search.vector.search.nearest`.
+
+    Returns
+    -------
+    pyarrow.Table
+        The columns and ``_distance``, nearest first.
+    """
+    schema = output_schema(sources.base, columns)
+    filter = whole_predicate(filter)
+    with lance_errors(f"searching {sources.base.location}"), understood(filter):
+        hits = nearest(
+            sources,
+            newest,
+            vector,
+            column=column,
+            k=k,
+            filter=filter,
+            prefilter=prefilter,
+            **options,
+        )
+        return fetch(sources, hits, schema, [(DISTANCE, hits.values)])
+
+
+def search_text(
+    sources: ReadSources,
+    newest: NewestRows,
+    query: str | TextQuery,
+    *,
+    column: str | Sequence[str] | None = None,
+    k: int | None = 10,
+    filter: str | None = None,
+    columns: Sequence[str] | None = None,
+) -> pa.Table:
+    """Rows whose texts match best; see :func:`memwal.search.text.search.best_texts`.
+
+    Returns
+    -------
+    pyarrow.Table
+        The columns and ``_score``, best first.
+    """
+    schema = output_schema(sources.base, columns)
+    filter = whole_predicate(filter)
+    with lance_errors(f"searching {sources.base.location}"), understood(filter):
+        hits = best_texts(sources, newest, query, columns=column, k=k, filter=filter)
+        return fetch(sources, hits, schema, [(SCORE, hits.values)])
+
+
+def search_hybrid(
+    sources: ReadSources,
+    newest: NewestRows,
+    vector: npt.ArrayLike | pa.Array,
+    query: str | TextQuery,
+    *,
+    vector_column: str | None = None,
+    text_column: str | Sequence[str] | None = None,
+    k: int = 10,
+    filter: str | None = None,
+    columns: Sequence[str] | None = None,
+    weight: float = 0.5,
+    candidates: int | None = None,
+    **options: Unpack[VectorOptions],
+) -> pa.Table:
+    """Rows that are near in vectors, in texts, or in both, by reciprocal rank fusion.
+
+    A row's relevance is ``weight / (60 + rank)`` among the nearest vectors plus ``(1 - weight) /
+    (60 + rank)`` among the best texts, times two, ranks counted from 1: with the default weight
+    what plain reciprocal rank fusion gives (Cormack, Clarke and Buettcher, 2009).
+
+    Parameters
+    ----------
+    weight : float, default 0.5
+        Share of the vectors, from 0 to 1.
+    candidates : int, optional
+        How many rows of each search are ranked; ``max(k, 50)`` by default.
+
+    Returns
+    -------
+    pyarrow.Table
+        The columns, ``_distance``, ``_score`` and ``_relevance_score``, most relevant first. A
+        distance or a score is null where the search did not find the row.
+    """
+    if not 0 <= weight <= 1:
+        raise InvalidInputError(f"weight is {weight}; it is a share from 0 to 1")
+    if k < 1:
+        raise InvalidInputError(f"k is {k}; ask for at least one row")
+    depth = max(k, _CANDIDATES if candidates is None else candidates)
+    schema = output_schema(sources.base, columns)
+    filter = whole_predicate(filter)
+    with lance_errors(f"searching {sources.base.location}"), understood(filter):
+        near = nearest(
+            sources,
+            newest,
+            vector,
+            column=vector_column,
+            k=depth,
+            filter=filter,
+            **options,
+        )
+        texts = best_texts(sources, newest, query, columns=text_column, k=depth, filter=filter)
+        hits, extra = _fused(near, texts, weight)
+        positions = hits.order(k, smallest=False)
+        rows = fetch(sources, hits.take(positions), schema, [])
+    for name, values in (*extra, (RELEVANCE, hits.values)):
+        chosen = values[positions].astype("float32")
+        rows = rows.append_column(name, pa.array(chosen, from_pandas=True))
+    return rows
+
+
+def _fused(
+    near: Hits, texts: Hits, weight: float
+) -> tuple[Hits, list[tuple[str, npt.NDArray[np.float64]]]]:
+    """Every row of both searches once, with its relevance; and its distance and score or NaN."""
+    both = Hits.joined([near, texts])
+    pairs = np.rec.fromarrays([both.source, both.rows])
+    _, first, which = np.unique(pairs, return_index=True, return_inverse=True)
+    extra = []
+    relevance = np.zeros(len(first))
+    for name, part, start, share in (
+        (DISTANCE, near, 0, weight),
+        (SCORE, texts, len(near), 1 - weight),
+    ):
+        at = which[start : start + len(part)]
+        values = np.full(len(first), np.nan)
+        values[at] = part.values
+        extra.append((name, values))
+        relevance[at] += 2 * share / (_RANK_CONSTANT + 1 + np.arange(len(part)))
+    return Hits(both.source[first], both.rows[first], relevance), extra

@@ -1,0 +1,1 @@
+"""Full-text search: query, index files, matching, and ranking over all sources."""

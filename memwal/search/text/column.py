@@ -1,0 +1,356 @@
+"""One text column over all sources: its index, its tokenizer and its document bodies."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from memwal.base_table.snapshot import BaseTable
+from memwal.errors import InvalidInputError
+from memwal.lsm.memtable.rows import RowView
+from memwal.lsm.memtable.text_index import TextRows
+from memwal.lsm.memtable.tokenizer import Tokenizer
+from memwal.reader.base_indexes import Bridge, covered_fragments, find_gap
+from memwal.reader.base_rows import ReplacedRows, replaced_rows
+from memwal.reader.cache.keys import version_key
+from memwal.reader.cache.lru import Recent
+from memwal.reader.hits import BASE
+from memwal.reader.latest import NewestRows
+from memwal.reader.row_set import RowIds, contains
+from memwal.reader.sources.collect import ReadSources
+from memwal.reader.sources.generation import GenerationSource
+from memwal.search.text.documents import (
+    Body,
+    IndexedBody,
+    Numbers,
+    TokenizedBody,
+    base_body,
+    counted,
+    phrases_of,
+    total_size,
+)
+from memwal.search.text.index_files import TextSegment, open_segment
+from memwal.util.concurrency import run_all
+from memwal.util.log import warn_once
+
+if TYPE_CHECKING:
+    import lance
+    from lance.lance.indices import IndexDescription
+
+_ROWS = "row"
+
+
+def text_columns(base: BaseTable) -> list[str]:
+    """Columns with a text index whose documents are rows, each once."""
+    found = (
+        description.field_names[0]
+        for description in base.dataset.describe_indices()
+        if len(description.field_names) == 1 and _is_of_rows(description)
+    )
+    return list(dict.fromkeys(found))
+
+
+def find_text_index(dataset: lance.LanceDataset, column: str) -> IndexDescription | None:
+    """The text index of a column whose documents are rows, if there is one."""
+    descriptions: list[IndexDescription] = dataset.describe_indices()
+    for description in descriptions:
+        if list(description.field_names) == [column] and _is_of_rows(description):
+            return description
+    return None
+
+
+def require_text_index(base: BaseTable, column: str) -> IndexDescription:
+    """The text index of a column of the base table.
+
+    Raises
+    ------
+    InvalidInputError
+        There is none, or only one whose documents are the elements of lists: its scores are those
+        of elements, of which a row has several.
+    """
+    found = find_text_index(base.dataset, column)
+    if found is not None:
+        return found
+    only_elements = any(
+        list(description.field_names) == [column] and is_text_index(description.index_type)
+        for description in base.dataset.describe_indices()
+    )
+    raise InvalidInputError(
+        (
+            f"the text index of column {column} takes each element of a list as a document of its "
+            "own, and rows are what is searched for; "
+            if only_elements
+            else f"column {column} has no text index; "
+        )
+        + f"create one on the base table with create_scalar_index({column!r}, 'INVERTED')"
+    )
+
+
+def is_text_index(kind: str) -> bool:
+    """Whether pylance calls a text index so."""
+    return kind == "Inverted"
+
+
+def _is_of_rows(description: IndexDescription) -> bool:
+    if not is_text_index(description.index_type):
+        return False
+    granularity = description.details.get("document_granularity") or _ROWS
+    return bool(granularity == _ROWS)
+
+
+logger = logging.getLogger(__name__)
+
+_TOKENIZED_BYTES = 256 << 20
+_COLUMN_BYTES = 128 << 20
+# What a body takes beside its arrays: most of it where there are many small generations, of which
+# every flush makes a new column.
+_BODY_BYTES = 700
+_REMAPPED = "__lance_frag_reuse"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TextColumn:
+    """What a search of one column needs.
+
+    Attributes
+    ----------
+    tokenizer : Tokenizer
+    bodies : tuple of Body
+        Every living row is in one of them, unless it has no token.
+    starts : numpy.ndarray of int64, shape (bodies + 1,)
+        Where the documents of each body begin when they are counted one body after the other.
+    documents, tokens : int
+        Living documents of all bodies, and how many tokens they have.
+    key : hashable or None
+        Names these very documents for ever; None when rows of a MemTable are among them.
+    """
+
+    tokenizer: Tokenizer
+    bodies: tuple[Body, ...]
+    starts: Numbers
+    documents: int
+    tokens: int
+    key: Hashable | None
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, bodies: Sequence[Body], key: Hashable | None) -> TextColumn:
+        """Count the documents of some bodies."""
+        documents, tokens = total_size(bodies)
+        starts = np.cumsum([0, *(len(body.rows) for body in bodies)])
+        return cls(tokenizer, tuple(bodies), starts, documents, tokens, key)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Tokenized:
+    """Rows that were read and tokenized once."""
+
+    text: TextRows
+    view: RowView
+    rows: RowIds
+
+
+def open_column(sources: ReadSources, newest: NewestRows, column: str) -> TextColumn:
+    """Collect the documents of a column.
+
+    Raises
+    ------
+    InvalidInputError
+        The base table has no text index on the column, or one whose documents are the
+        elements of lists.
+    """
+    identities = tuple(source.identity for source in sources.generations)
+    if None in identities:
+        return _open_column(sources, newest, column, None)
+    # Nothing of this changes, so that everything that depends on nothing else is kept as well.
+    options = tuple(sorted(sources.base.location.storage_options.items()))
+    key = (version_key(sources.base), options, column, identities, sources.merged)
+    return _columns.get(key, lambda: _open_column(sources, newest, column, key))
+
+
+def _open_column(
+    sources: ReadSources, newest: NewestRows, column: str, key: Hashable | None
+) -> TextColumn:
+    base = sources.base
+    index = require_text_index(base, column)
+    segments = run_all(
+        [
+            partial(open_segment, base.location, base.location.uri, segment.uuid)
+            for segment in index.segments
+        ]
+    )
+    opener = _Opener(sources, newest, column, index, segments)
+    positions = range(len(sources.generations))
+    parts = run_all([partial(opener.generation, position) for position in positions])
+    bodies = [*chain.from_iterable(parts), *opener.base_table()]
+    return TextColumn.of(opener.tokenizer, bodies, key)
+
+
+class _Opener:
+    """Opens the bodies of one column."""
+
+    def __init__(
+        self,
+        sources: ReadSources,
+        newest: NewestRows,
+        column: str,
+        index: IndexDescription,
+        segments: Sequence[TextSegment],
+    ) -> None:
+        self.sources = sources
+        self.newest = newest
+        self.column = column
+        self.index = index
+        self.segments = segments
+        self.options = dict(segments[0].parameters)
+        self.tokenizer = Tokenizer(self.options)
+
+    def generation(self, position: int) -> list[Body]:
+        """Living rows of a generation that the base table does not have."""
+        source = self.sources.generations[position]
+        live = self.newest.live_addresses(position)
+        if not len(live):
+            return []
+        unflushed = source.unflushed
+        if unflushed is not None:
+            view = unflushed.snapshot.view
+            alive = np.zeros(view.rows, np.bool_)
+            alive[live.astype(np.int64)] = True
+            text = unflushed.snapshot.text.get(self.column) or TextRows(self.column, self.options)
+            rows = np.arange(view.rows, dtype=np.uint64)
+            return [TokenizedBody(position, text, view, rows, alive, self.tokenizer)]
+        return self._indexed(source, position, live, None) or [
+            self._tokenized(position, source, live)
+        ]
+
+    def base_table(self) -> list[Body]:
+        """Rows of the base table that no generation replaced."""
+        base = self.sources.base
+        if not base.dataset.fragment_ids():
+            return []
+        replaced = replaced_rows(self.sources)
+        if (
+            base.dataset.has_stable_row_ids
+            or any(segment.parts is None for segment in self.segments)
+            or any(index.name == _REMAPPED for index in base.dataset.describe_indices())
+        ):
+            warn_once(
+                logger,
+                "the text index on %s of %s has a form that is not known here: all texts are "
+                "tokenized, which takes long",
+                self.column,
+                str(base.location),
+            )
+            return [self._rest(tuple(sorted(base.dataset.fragment_ids())), None, replaced)]
+        bodies: list[Body] = []
+        held = phrases_of(version_key(base), base.dataset, fast=True)
+        for description, segment in zip(self.index.segments, self.segments, strict=True):
+            fragments = frozenset(description.fragment_ids)
+            for number, part in enumerate(segment.parts or ()):
+                key = (version_key(base), description.uuid, number)
+                bodies.append(base_body(base, part, key, fragments, replaced, held))
+        gap = find_gap(self.sources, self.index)
+        if gap is None:
+            return bodies
+        rest = gap.rest
+        answers = run_all([partial(self._bridged, bridge, replaced) for bridge in gap.bridges])
+        for bridge, answered in zip(gap.bridges, answers, strict=True):
+            bodies += answered
+            if not answered:
+                rest = np.concatenate([rest, bridge.rows])
+        if len(rest):
+            bodies.append(self._rest(gap.fragments, np.sort(rest), replaced))
+        return bodies
+
+    def _bridged(self, bridge: Bridge, replaced: ReplacedRows) -> list[Body]:
+        """Rows of the base table that the index of a generation answers for."""
+        addresses = bridge.addresses[~contains(replaced.rows, bridge.rows)]
+        return self._indexed(bridge.source, BASE, addresses, bridge)
+
+    def _indexed(
+        self, source: GenerationSource, number: int, live: RowIds, bridge: Bridge | None
+    ) -> list[Body]:
+        """A generation's own index over some of its rows; nothing when it cannot be used."""
+        dataset = source.dataset
+        index = find_text_index(dataset, self.column)
+        if (
+            source.identity is None
+            or index is None
+            or set(dataset.fragment_ids()) - covered_fragments(index)
+        ):
+            return []
+        location = self.sources.base.location
+        segments = [open_segment(location, source.identity, s.uuid) for s in index.segments]
+        if any(segment.parts is None for segment in segments) or any(
+            Tokenizer(segment.parameters).options != self.tokenizer.options for segment in segments
+        ):
+            return []
+        held = phrases_of(source.identity, dataset)
+        bodies: list[Body] = []
+        for segment in segments:
+            for part in segment.parts or ():
+                alive = contains(live, part.rows)
+                rows = part.rows
+                if bridge is not None:
+                    at = np.searchsorted(bridge.addresses, rows)
+                    rows = bridge.rows[np.minimum(at, len(bridge.rows) - 1)]
+                size = counted(part.lengths, alive)
+                bodies.append(IndexedBody(number, part, rows, alive, size, held))
+        return bodies
+
+    def _tokenized(self, number: int, source: GenerationSource, live: RowIds) -> Body:
+        """Rows of a generation without a text index."""
+        found = self._read(source.identity, source.dataset, None)
+        return TokenizedBody(
+            number, found.text, found.view, found.rows, contains(live, found.rows), self.tokenizer
+        )
+
+    def _rest(
+        self, fragments: tuple[int, ...], wanted: RowIds | None, replaced: ReplacedRows
+    ) -> Body:
+        """Rows of the base table that no index has."""
+        base = self.sources.base
+        key = (version_key(base), fragments)
+        found = self._read(key, base.dataset, fragments)
+        alive = ~contains(replaced.rows, found.rows)
+        if wanted is not None:
+            alive &= contains(wanted, found.rows)
+        return TokenizedBody(BASE, found.text, found.view, found.rows, alive, self.tokenizer)
+
+    def _read(
+        self, key: Any, dataset: lance.LanceDataset, fragments: tuple[int, ...] | None
+    ) -> _Tokenized:
+        def make() -> _Tokenized:
+            rows = dataset.scanner(
+                columns=[self.column],
+                with_row_id=True,
+                fragments=None if fragments is None else [*map(dataset.get_fragment, fragments)],
+            ).to_table()
+            texts = rows.select([0])
+            view = RowView.of(texts.schema, texts.to_batches())
+            text = TextRows(texts.schema.names[0], self.options)
+            text.catch_up(view)
+            return _Tokenized(text, view, rows.column("_rowid").to_numpy())
+
+        if key is None:
+            return make()
+        options = repr(sorted(self.tokenizer.options.items()))
+        return _tokenized.get((key, self.column, options), make)
+
+
+def column_weight(column: TextColumn) -> int:
+    """Memory of a column, without that of the indexes, which are kept elsewhere, in bytes."""
+    return sum(_BODY_BYTES + body.nbytes for body in column.bodies)
+
+
+def _weight(found: _Tokenized) -> int:
+    return int(found.text.nbytes + found.rows.nbytes + found.view.to_table().nbytes)
+
+
+_tokenized: Recent[_Tokenized] = Recent(_TOKENIZED_BYTES, _weight)
+_columns: Recent[TextColumn] = Recent(_COLUMN_BYTES, column_weight)

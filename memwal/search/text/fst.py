@@ -1,0 +1,263 @@
+"""Token map of a text index: a finite-state transducer as the Rust crate ``fst`` writes it.
+
+The map stands in a column of the index's token file. Only what a search needs is read of it: where
+a token's posting list is, and which tokens are a few edits away from another.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, NamedTuple
+
+from memwal.errors import CorruptDataError
+
+_HEADER: Final = 16
+_VERSIONS: Final = (2, 3)
+# Inputs so common that a node with one transition has them in its first byte, counted from 1.
+_COMMON: Final = b"te/oasripcnw.hlm-du012g=:bf3y5&_4v9678k%?xCDASFIBEjPTzRNM+LOqHG"
+# A node with more transitions has a table of 256 bytes to find them by.
+_INDEXED: Final = 32
+
+_Node = tuple[bool, int, list[tuple[int, int, int]]]
+"""Whether a token ends here, what that adds, and the transitions: byte, output, next node."""
+
+
+class _Wide(NamedTuple):
+    """A node with several transitions: how many, and where in the map everything of them stands.
+
+    Everything is in the opposite order: what belongs to the first transition comes last.
+    """
+
+    final: bool
+    fan_out: int
+    inputs: int
+    targets: int
+    target_size: int
+    outputs: int
+    output_size: int
+    end: int
+
+
+class TokenMap:
+    """Maps tokens to numbers.
+
+    Parameters
+    ----------
+    data : bytes
+        The map.
+    lists : int
+        How many posting lists there are; every token has one.
+    name : str
+        What error messages call it.
+
+    Raises
+    ------
+    CorruptDataError
+        The bytes are no such map. Also raised by the methods, of which none reads all of it.
+    """
+
+    def __init__(self, data: bytes, *, lists: int, name: str) -> None:
+        version = struct.unpack_from("<Q", data)[0] if len(data) >= 2 * _HEADER else 0
+        if version not in _VERSIONS:
+            raise CorruptDataError(f"{name} is no map of tokens that is known; build it again")
+        # Version 3 ends with a checksum.
+        end = len(data) - (4 if version > 2 else 0)
+        self._data = data
+        self._name = name
+        self._lists = lists
+        self._size, self._root = struct.unpack_from("<QQ", data, end - 16)
+        if self._size > lists:
+            raise CorruptDataError(
+                f"{name} says that it has {self._size} tokens, and there are {lists} posting "
+                "lists; build the index again"
+            )
+
+    @property
+    def nbytes(self) -> int:
+        """Memory, in bytes."""
+        return len(self._data)
+
+    def __len__(self) -> int:
+        return int(self._size)
+
+    def get(self, token: str) -> int | None:
+        """Number of a token, None when it is not there."""
+        if not self._size:
+            return None
+        with self._following():
+            total, address = 0, self._root
+            for byte in token.encode():
+                step = self._step(address, byte)
+                if step is None:
+                    return None
+                total += step[0]
+                address = step[1]
+            final, output, _ = self._node(address)
+            return self._number_of(total + output) if final else None
+
+    def tokens(self) -> Iterator[tuple[str, int]]:
+        """All tokens with their numbers, in the order of their bytes."""
+        return self.near("", distance=-1)
+
+    def near(self, token: str, *, distance: int, prefix: int = 0) -> Iterator[tuple[str, int]]:
+        """Tokens within some edits of another, with their numbers, in the order of their bytes.
+
+        Parameters
+        ----------
+        distance : int
+            Insertions, deletions and replacements of characters; -1 takes every token.
+        prefix : int, default 0
+            So many bytes at the beginning are the same.
+        """
+        if not self._size:
+            return
+        with self._following():
+            yield from self._near(token, distance, token.encode()[:prefix])
+
+    def _near(self, token: str, distance: int, start: bytes) -> Iterator[tuple[str, int]]:
+        todo = [(self._root, b"", 0, list(range(len(token) + 1)))]
+        # Each token ends at a node, and each node before that is on the way to one.
+        left = self._size * len(self._data)
+        while todo:
+            left -= 1
+            if left < 0:
+                raise IndexError("it has more ways than tokens")
+            address, read, total, row = todo.pop()
+            final, output, transitions = self._node(address)
+            if final and (distance < 0 or row[-1] <= distance) and read.startswith(start):
+                yield read.decode(errors="replace"), self._number_of(total + output)
+            for byte, more, target in reversed(transitions):
+                further = read + bytes([byte])
+                if len(further) <= len(start) and further != start[: len(further)]:
+                    continue
+                reached = row
+                if distance >= 0 and _ends_character(further):
+                    reached = _next_row(row, token, _last_character(further))
+                    if min(reached) > distance:
+                        continue
+                todo.append((target, further, total + more, reached))
+
+    @contextmanager
+    def _following(self) -> Iterator[None]:
+        """Tell that a way leads out of the map."""
+        try:
+            yield
+        except IndexError as error:
+            raise CorruptDataError(
+                f"{self._name} is no map of tokens: {error}; build the index again"
+            ) from error
+
+    def _number_of(self, number: int) -> int:
+        if number >= self._lists:
+            raise IndexError(f"token {number} has no posting list")
+        return number
+
+    def _step(self, address: int, byte: int) -> tuple[int, int] | None:
+        """Output and next node of one transition, without a look at the others."""
+        state = self._state(address) if address else 0
+        if address and not state >> 7:
+            wide = self._wide(state, address)
+            at = self._data.rfind(byte, wide.inputs - wide.fan_out, wide.inputs)
+            if at < 0:
+                return None
+            number = wide.inputs - 1 - at
+            return self._output(wide, number), self._next(wide, number)
+        for other, output, target in self._node(address)[2]:
+            if other == byte:
+                return output, target
+        return None
+
+    def _node(self, address: int) -> _Node:
+        if address == 0:
+            return True, 0, []
+        state = self._state(address)
+        kind = state >> 6
+        if kind == 0b11:
+            byte, at = self._single_input(state, address)
+            return False, 0, [(byte, 0, at - 1)]
+        if kind == 0b10:
+            byte, at = self._single_input(state, address)
+            target_size, output_size = divmod(self._data[at - 1], 16)
+            end = at - 1 - target_size - output_size
+            output = self._number(end, output_size)
+            return False, 0, [(byte, output, self._target(at - 1 - target_size, target_size, end))]
+        return self._wide_node(state, address)
+
+    def _state(self, address: int) -> int:
+        """The first byte of a node, which stands behind the rest of it."""
+        if address < _HEADER:
+            raise IndexError(f"there is no node at byte {address}")
+        return self._data[address]
+
+    def _single_input(self, state: int, address: int) -> tuple[int, int]:
+        """The input of a node with one transition, and where the node goes on."""
+        common = state & 0x3F
+        if common:
+            return _COMMON[common - 1], address
+        return self._data[address - 1], address - 1
+
+    def _wide_node(self, state: int, address: int) -> _Node:
+        wide = self._wide(state, address)
+        transitions = [
+            (self._data[wide.inputs - 1 - i], self._output(wide, i), self._next(wide, i))
+            for i in range(wide.fan_out)
+        ]
+        last = self._number(wide.end, wide.output_size) if wide.final else 0
+        return wide.final, last, transitions
+
+    def _wide(self, state: int, address: int) -> _Wide:
+        data = self._data
+        final, count, at = bool(state & 0x40), state & 0x3F, address
+        if not count:
+            at -= 1
+            # One is what a node of another kind has, so that it can stand for 256.
+            count = 256 if data[at] == 1 else data[at]
+        at -= 1
+        target_size, output_size = divmod(data[at], 16)
+        inputs = at - (256 if count > _INDEXED else 0)
+        targets = inputs - count
+        outputs = targets - count * target_size
+        end = outputs - (count + final) * output_size
+        if end < 0:
+            raise IndexError(f"the node at byte {address} has no room")
+        return _Wide(final, count, inputs, targets, target_size, outputs, output_size, end)
+
+    def _output(self, wide: _Wide, number: int) -> int:
+        return self._number(wide.outputs - (number + 1) * wide.output_size, wide.output_size)
+
+    def _next(self, wide: _Wide, number: int) -> int:
+        at = wide.targets - (number + 1) * wide.target_size
+        return self._target(at, wide.target_size, wide.end)
+
+    def _target(self, at: int, size: int, end: int) -> int:
+        apart = self._number(at, size)
+        return end - apart if apart else 0
+
+    def _number(self, at: int, size: int) -> int:
+        return int.from_bytes(self._data[at : at + size], "little")
+
+
+def _ends_character(data: bytes) -> bool:
+    """Whether the last character of UTF-8 is whole."""
+    back = 1
+    while back < len(data) and data[-back] & 0xC0 == 0x80:
+        back += 1
+    lead = data[-back]
+    length = 1 if lead < 0x80 else 2 if lead < 0xE0 else 3 if lead < 0xF0 else 4
+    return length == back
+
+
+def _last_character(data: bytes) -> str:
+    return data.decode(errors="replace")[-1]
+
+
+def _next_row(row: list[int], token: str, character: str) -> list[int]:
+    """The next row of the table of edit distances."""
+    found = [row[0] + 1]
+    for position, other in enumerate(token):
+        found.append(
+            min(row[position] + (other != character), row[position + 1] + 1, found[-1] + 1)
+        )
+    return found

@@ -1,0 +1,273 @@
+"""Text queries: the query classes of Lance, with readable fields.
+
+Classes and arguments are those of ``lance.query``, whose objects do not expose what they hold.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from memwal.errors import InvalidInputError
+
+Operator: TypeAlias = Literal["or", "and"]
+Occur: TypeAlias = Literal["should", "must", "must_not"]
+
+
+@dataclass(frozen=True, slots=True)
+class MatchQuery:
+    """Terms in one column.
+
+    Parameters
+    ----------
+    query : str
+        Text; the tokenizer of the column's index makes the terms.
+    column : str
+    boost : float, default 1.0
+        Scores are multiplied by it.
+    operator : {"or", "and"}, default "or"
+        Whether one term is enough, or all must be there.
+    fuzziness : int or None, default 0
+        Characters by which a term may differ. None is the same as 0, as Lance takes it, though
+        pylance says that it depends on the length of the term.
+    max_expansions : int, default 50
+        Terms at most that a fuzzy query stands for, in the order of their bytes.
+    prefix_length : int, default 0
+        So many bytes at the beginning of a term do not differ.
+
+    Raises
+    ------
+    InvalidInputError
+        A value is wrong; the message names it.
+    """
+
+    query: str
+    column: str
+    boost: float = field(default=1.0, kw_only=True)
+    operator: Operator = field(default="or", kw_only=True)
+    fuzziness: int | None = field(default=0, kw_only=True)
+    max_expansions: int = field(default=50, kw_only=True)
+    prefix_length: int = field(default=0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "operator", _one_of(self.operator, ("or", "and")))
+        if (self.fuzziness or 0) < 0 or self.prefix_length < 0 or self.max_expansions < 1:
+            raise InvalidInputError(
+                "fuzziness and prefix_length must not be negative, max_expansions at least 1"
+            )
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The column."""
+        return (self.column,)
+
+
+@dataclass(frozen=True, slots=True)
+class PhraseQuery:
+    """Terms one after the other in one column.
+
+    Parameters
+    ----------
+    query : str
+    column : str
+        Its index must have positions.
+    slop : int, default 0
+        Terms that may stand between two that follow each other.
+
+    Raises
+    ------
+    InvalidInputError
+        A value is wrong; the message names it.
+    """
+
+    query: str
+    column: str
+    slop: int = field(default=0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.slop < 0:
+            raise InvalidInputError(f"slop is {self.slop}; it must not be negative")
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The column."""
+        return (self.column,)
+
+
+@dataclass(frozen=True, slots=True)
+class MultiMatchQuery:
+    """The same text in several columns; the best column counts.
+
+    Parameters
+    ----------
+    query : str
+    columns : sequence of str
+    boosts : sequence of float, optional
+        One per column.
+    operator : {"or", "and"}, default "or"
+        Within each column.
+
+    Raises
+    ------
+    InvalidInputError
+        A value is wrong; the message names it.
+    """
+
+    query: str
+    columns: Sequence[str]
+    boosts: Sequence[float] | None = field(default=None, kw_only=True)
+    operator: Operator = field(default="or", kw_only=True)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "operator", _one_of(self.operator, ("or", "and")))
+        if not self.columns:
+            raise InvalidInputError("no columns are given; name at least one")
+        if self.boosts is not None and len(self.boosts) != len(self.columns):
+            raise InvalidInputError(
+                f"{len(self.boosts)} boosts are given for {len(self.columns)} columns"
+            )
+
+    @property
+    def parts(self) -> tuple[MatchQuery, ...]:
+        """One query per column."""
+        boosts = self.boosts or [1.0] * len(self.columns)
+        return tuple(
+            MatchQuery(self.query, column, boost=boost, operator=self.operator)
+            for column, boost in zip(self.columns, boosts, strict=True)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CombinedFieldsQuery:
+    """The same text in several columns taken as one: BM25F. A repeated word counts once.
+
+    How rare a term is, how often a row holds it and how long the row is are told by all columns
+    together, and a row may hold one term here and another one there.
+
+    Parameters
+    ----------
+    query : str
+    columns : sequence of str
+        All of them have text indexes with the same tokenizer.
+    boosts : sequence of float, optional
+        Weight of each column, 1 or more; 1 by default.
+    operator : {"or", "and"}, default "or"
+        Whether one term is enough, or each must be in some column.
+
+    Raises
+    ------
+    InvalidInputError
+        A value is wrong; the message names it.
+    """
+
+    query: str
+    columns: Sequence[str]
+    boosts: Sequence[float] | None = field(default=None, kw_only=True)
+    operator: Operator = field(default="or", kw_only=True)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "operator", _one_of(self.operator, ("or", "and")))
+        object.__setattr__(self, "columns", tuple(self.columns))
+        if not self.columns or len(set(self.columns)) < len(self.columns):
+            raise InvalidInputError("name at least one column, and none twice")
+        if self.boosts is None:
+            return
+        object.__setattr__(self, "boosts", tuple(self.boosts))
+        if len(self.boosts) != len(self.columns):
+            raise InvalidInputError(
+                f"{len(self.boosts)} boosts are given for {len(self.columns)} columns"
+            )
+        if not all(1 <= boost < math.inf for boost in self.boosts):
+            raise InvalidInputError("the boosts of combined columns are numbers of at least 1")
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """Weight of each column."""
+        return tuple(self.boosts or [1.0] * len(self.columns))
+
+
+@dataclass(frozen=True, slots=True)
+class BoostQuery:
+    """What one query finds, with a part of another's scores taken off.
+
+    Parameters
+    ----------
+    positive, negative : query
+    negative_boost : float, default 0.5
+    """
+
+    positive: TextQuery
+    negative: TextQuery
+    negative_boost: float = field(default=0.5, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class BooleanQuery:
+    """Several queries; scores of those that must or should match are added up.
+
+    Parameters
+    ----------
+    queries : sequence of ({"should", "must", "must_not"}, query)
+
+    Raises
+    ------
+    InvalidInputError
+        A value is wrong; the message names it.
+    """
+
+    queries: Sequence[tuple[Occur, TextQuery]]
+
+    def __post_init__(self) -> None:
+        known = ("should", "must", "must_not")
+        queries = tuple((_one_of(occur, known), query) for occur, query in self.queries)
+        object.__setattr__(self, "queries", queries)
+        if not any(occur != "must_not" for occur, _ in queries):
+            raise InvalidInputError("a boolean query needs something that must or should match")
+
+    def of(self, occur: Occur) -> list[TextQuery]:
+        """The queries of one kind.
+
+        Parameters
+        ----------
+        occur : {"should", "must", "must_not"}
+            Which kind.
+        """
+        return [query for kind, query in self.queries if kind == occur]
+
+
+TextQuery: TypeAlias = (
+    MatchQuery | PhraseQuery | MultiMatchQuery | CombinedFieldsQuery | BoostQuery | BooleanQuery
+)
+Leaf: TypeAlias = MatchQuery | PhraseQuery | CombinedFieldsQuery
+
+
+def leaves(query: TextQuery) -> list[Leaf]:
+    """The parts of a query that are searched for by themselves.
+
+    Raises
+    ------
+    InvalidInputError
+        Something else stands among them.
+    """
+    if isinstance(query, Leaf):
+        return [query]
+    if isinstance(query, MultiMatchQuery):
+        return list(query.parts)
+    if isinstance(query, BoostQuery):
+        return [*leaves(query.positive), *leaves(query.negative)]
+    if isinstance(query, BooleanQuery):
+        return [leaf for _, part in query.queries for leaf in leaves(part)]
+    raise InvalidInputError(
+        f"{type(query).__name__} is no text query; use the classes of memwal.search.text.query, "
+        "which have the names and arguments of those in lance.query"
+    )
+
+
+def _one_of(value: Any, known: tuple[str, ...]) -> str:
+    """A name in lower case; members of Lance's own enumerations are taken too."""
+    name = str(getattr(value, "value", value)).lower()
+    if name not in known:
+        raise InvalidInputError(f"{value!r} is none of {', '.join(known)}")
+    return name

@@ -1,0 +1,298 @@
+"""Full-text search over the base table and all unmerged rows, ranked as one table.
+
+BM25 depends on how many documents there are, how long they are and how many hold a term. These are
+counted over all sources, without rows that were replaced or deleted, and every matching document is
+scored with them. Nothing is ranked by the statistics of one source, so the best rows are exactly
+those of a table that has everything merged and a fresh index. Several columns can be scored as one
+(BM25F).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from memwal.errors import InvalidInputError
+from memwal.lsm.memtable.bm25 import TextStatistics, term_scores
+from memwal.reader.hits import Hits, matching
+from memwal.reader.latest import NewestRows
+from memwal.reader.sources.collect import ReadSources
+from memwal.search.text.column import TextColumn, open_column, text_columns
+from memwal.search.text.documents import Numbers, Postings
+from memwal.search.text.matching import (
+    gather_postings,
+    good_enough,
+    in_all_groups,
+    leaf_hits,
+    numbered,
+    rows_of,
+)
+from memwal.search.text.query import (
+    BooleanQuery,
+    BoostQuery,
+    CombinedFieldsQuery,
+    Leaf,
+    MatchQuery,
+    MultiMatchQuery,
+    TextQuery,
+    leaves,
+)
+
+_Weights = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """One of the columns: the documents that hold each term, and the rows that those are."""
+
+    held: dict[str, Postings]
+    rows: dict[str, Hits]
+
+
+def combined_hits(
+    query: CombinedFieldsQuery, columns: Sequence[TextColumn], *, k: int | None = None
+) -> Hits:
+    """Find the rows that match in some columns together.
+
+    A term is as frequent as in the column where it is most frequent, and there are as many
+    documents as in the column that has most. Lengths and counts are added up, times the weights.
+
+    Parameters
+    ----------
+    columns : sequence of TextColumn
+        Those of the query, in its order.
+    k : int, optional
+        Rows that are worse than the k-th best may be left out; by default none is.
+
+    Raises
+    ------
+    InvalidInputError
+        The columns have different tokenizers.
+    """
+    tokenizer = columns[0].tokenizer
+    if any(column.tokenizer.options != tokenizer.options for column in columns):
+        raise InvalidInputError(
+            f"the text indexes of {', '.join(query.columns)} have different tokenizers; columns "
+            "are combined only if theirs is the same"
+        )
+    terms = list(dict.fromkeys(tokenizer.terms(query.query)))
+    fields = [_field(column, terms) for column in columns]
+    rows, numbers = numbered([field.rows[term] for field in fields for term in terms])
+    counts = {term: np.zeros(len(rows)) for term in terms}
+    at: dict[str, list[Numbers]] = {term: [] for term in terms}
+    remaining = iter(numbers)
+    for field, weight in zip(fields, query.weights, strict=True):
+        for term in terms:
+            mine = next(remaining)
+            at[term].append(mine)
+            counts[term][mine] += weight * field.held[term].counts
+    statistics = _statistics(query, columns, fields, terms)
+    lengths = _lengths(query, columns, rows)
+    scores = np.zeros(len(rows))
+    for term in terms:
+        here = np.flatnonzero(counts[term])
+        if len(here):
+            scores[here] += term_scores(
+                term, counts[term][here], lengths=lengths[here], statistics=statistics
+            )
+    found = Hits(rows.source, rows.rows, scores)
+    if query.operator == "and":
+        places = {term: np.concatenate(parts) for term, parts in at.items()}
+        found = found.take(in_all_groups([(term,) for term in terms], places, len(rows)))
+    return found.take(good_enough(found.values, k))
+
+
+def _field(column: TextColumn, terms: Sequence[str]) -> _Field:
+    held = gather_postings(column, terms)
+    rows = {term: rows_of(column, one.documents, one.counts) for term, one in held.items()}
+    return _Field(held, rows)
+
+
+def _statistics(
+    query: CombinedFieldsQuery,
+    columns: Sequence[TextColumn],
+    fields: Sequence[_Field],
+    terms: Sequence[str],
+) -> TextStatistics:
+    weighted = zip(query.weights, columns, strict=True)
+    return TextStatistics(
+        max(column.documents for column in columns),
+        sum(weight * column.tokens for weight, column in weighted),
+        {term: max(len(field.held[term].documents) for field in fields) for term in terms},
+    )
+
+
+def _lengths(query: CombinedFieldsQuery, columns: Sequence[TextColumn], rows: Hits) -> _Weights:
+    """Tokens of each row in all columns, times the weights; rows are ordered by source."""
+    lengths = np.zeros(len(rows))
+    for weight, column in zip(query.weights, columns, strict=True):
+        for body in column.bodies:
+            first, last = np.searchsorted(rows.source, [body.source, body.source + 1])
+            lengths[first:last] += weight * body.lengths_of(rows.rows[first:last])
+    return lengths
+
+
+# So many of the best rows are given to a filter at first, and so many times more each time.
+_FILTERED = 64
+_GROWTH = 8
+
+_Scores = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class _Scored:
+    """Hits of a part of a query by number, ascending, and their scores."""
+
+    rows: Numbers
+    scores: _Scores
+
+
+def best_texts(
+    sources: ReadSources,
+    newest: NewestRows,
+    query: str | TextQuery,
+    *,
+    columns: str | Sequence[str] | None = None,
+    k: int | None = 10,
+    filter: str | None = None,
+) -> Hits:
+    """Find the rows whose texts match best.
+
+    Parameters
+    ----------
+    sources, newest
+        See :func:`memwal.reader.scan.collect_newest`.
+    query : str or query
+        Text, for a query of any of its terms; or one of the classes of
+        :mod:`memwal.search.text.query`.
+    columns : str or sequence of str, optional
+        Where to search for text; all columns with a text index by default. The best one counts.
+        A query object names its own.
+    k : int or None, default 10
+        How many rows at most; None returns all that match.
+    filter : str, optional
+        SQL predicate over any columns. It does not touch the scores.
+
+    Returns
+    -------
+    Hits
+        Best first, with their scores.
+
+    Raises
+    ------
+    InvalidInputError
+        A column has no text index, or an argument is not right.
+    """
+    if k is not None and k < 1:
+        raise InvalidInputError(f"k is {k}; ask for at least one row")
+    asked = _asked(sources, query, columns)
+    parts = list(dict.fromkeys(leaves(asked)))
+    opened = {
+        column: open_column(sources, newest, column)
+        for column in dict.fromkeys(column for leaf in parts for column in leaf.columns)
+    }
+    if len(parts) == 1 and asked == parts[0]:
+        best = k if filter is None else None
+        found = _leaf(parts[0], opened, k=best)
+    else:
+        found = _combined(asked, {leaf: _leaf(leaf, opened) for leaf in parts})
+    if filter is None:
+        return found.best(k, smallest=False)
+    return _filtered(sources, found, k, filter)
+
+
+def _asked(
+    sources: ReadSources, query: str | TextQuery, columns: str | Sequence[str] | None
+) -> TextQuery:
+    if not isinstance(query, str):
+        if columns is not None:
+            raise InvalidInputError("a query object names its columns; leave columns out")
+        return query
+    names = [columns] if isinstance(columns, str) else columns
+    if names is None:
+        names = text_columns(sources.base)
+    if not names:
+        raise InvalidInputError("the table has no text index; create one on the base table")
+    return MatchQuery(query, names[0]) if len(names) == 1 else MultiMatchQuery(query, tuple(names))
+
+
+def _filtered(sources: ReadSources, found: Hits, k: int | None, predicate: str) -> Hits:
+    """The best rows that a predicate lets through, reading as few of them as will do."""
+    if k is None:
+        ordered = found.best(None, smallest=False)
+        return ordered.take(matching(sources, ordered, predicate))
+    tried = max(_FILTERED, 2 * k)
+    while True:
+        best = found.best(tried, smallest=False)
+        kept = best.take(matching(sources, best, predicate))
+        if len(kept) >= k or tried >= len(found):
+            return kept.take(np.arange(min(k, len(kept))))
+        tried *= _GROWTH
+
+
+def _leaf(leaf: Leaf, opened: Mapping[str, TextColumn], *, k: int | None = None) -> Hits:
+    if isinstance(leaf, CombinedFieldsQuery):
+        return combined_hits(leaf, [opened[column] for column in leaf.columns], k=k)
+    return leaf_hits(leaf, opened[leaf.column], k=k)
+
+
+def _combined(query: TextQuery, hits: Mapping[Leaf, Hits]) -> Hits:
+    """Hits of a query, from those of its leaves."""
+    rows, numbers = numbered(list(hits.values()))
+    scored = {}
+    for (leaf, found), mine in zip(hits.items(), numbers, strict=True):
+        order = np.argsort(mine, kind="stable")
+        scored[leaf] = _Scored(mine[order], found.values[order])
+    result = _evaluate(query, scored)
+    return Hits(rows.source[result.rows], rows.rows[result.rows], result.scores)
+
+
+def _evaluate(query: TextQuery, scored: Mapping[Leaf, _Scored]) -> _Scored:
+    if isinstance(query, Leaf):
+        return scored[query]
+    if isinstance(query, MultiMatchQuery):
+        parts = [_evaluate(part, scored) for part in query.parts]
+        rows = _union([part.rows for part in parts])
+        scores = np.full(len(rows), -np.inf)
+        for part in parts:
+            at = np.searchsorted(rows, part.rows)
+            scores[at] = np.maximum(scores[at], part.scores)
+        return _Scored(rows, scores)
+    if isinstance(query, BoostQuery):
+        positive = _evaluate(query.positive, scored)
+        negative = _evaluate(query.negative, scored)
+        taken = query.negative_boost * _scores_at(negative, positive.rows)
+        return _Scored(positive.rows, positive.scores - taken)
+    return _evaluate_boolean(query, scored)
+
+
+def _evaluate_boolean(query: BooleanQuery, scored: Mapping[Leaf, _Scored]) -> _Scored:
+    must = [_evaluate(part, scored) for part in query.of("must")]
+    should = [_evaluate(part, scored) for part in query.of("should")]
+    if must:
+        rows = must[0].rows
+        for part in must[1:]:
+            rows = np.intersect1d(rows, part.rows, assume_unique=True)
+    else:
+        rows = _union([part.rows for part in should])
+    for excluded in query.of("must_not"):
+        rows = np.setdiff1d(rows, _evaluate(excluded, scored).rows, assume_unique=True)
+    scores = np.zeros(len(rows))
+    for part in (*must, *should):
+        scores += _scores_at(part, rows)
+    return _Scored(rows, scores)
+
+
+def _union(parts: Sequence[Numbers]) -> Numbers:
+    return np.unique(np.concatenate([np.empty(0, np.int64), *parts]))
+
+
+def _scores_at(scored: _Scored, rows: Numbers) -> _Scores:
+    """Scores of some hits, 0 of those that do not match."""
+    if not len(scored.rows):
+        return np.zeros(len(rows))
+    at = np.minimum(np.searchsorted(scored.rows, rows), len(scored.rows) - 1)
+    return np.where(scored.rows[at] == rows, scored.scores[at], 0.0)

@@ -1,0 +1,1 @@
+"""Nearest-neighbour search: query, candidates of each source, and exact ranking."""

@@ -1,0 +1,160 @@
+"""Protect what a load planned to read, for as long as its session reads it.
+
+The plan's version of the base table gets a tag that expires by itself (see
+:mod:`memwal.base_table.read_tags`). A tag keeps the rows of its version from clean-ups, and from
+the collector every generation that is not merged in that version, which are those that the plan
+reads.
+
+Where the load runs, nothing lives for as long as a data frame: Spark plans it in Python processes
+that end with the planning. The tag is therefore renewed by its readers: with each query, and by
+tasks, before their first batch and between batches, once a quarter of its time has passed.
+
+Between the read of the base table and the placing of the tag, others may have merged and collected.
+A process that did not see the tag goes by versions that existed before the tag: by none that is
+newer than the plan's, if the plan's version is still the newest when the tag stands. If it is not,
+the load is planned anew.
+
+| step | dies after it | pauses before it, however long | repeats it |
+|---|---|---|---|
+| plan | nothing happened | | another plan |
+| place the tag | a tag that no process renews: it expires, and the collector deletes it | a version that is gone cannot be tagged: planned anew | the tag of this session on this version exists, and is renewed |
+| check the newest version | the same | another version is the newest by then: planned anew, a few times; after that the tag protects from every process that comes later, and a task that misses files looks for a later version | checks again |
+| query or task renews | the tag holds for its time from then on | the tag has expired: it is left alone, and what is missing is looked for at a later version. A tag that expires between the check and the write, which takes a pause of the grace period and more, may be deleted in that very moment: the same | written once more |
+| release | some tags are gone, the others expire | | nothing to delete |
+"""  # noqa: E501
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Final
+from uuid import uuid4
+
+from memwal.base_table.read_tags import ReadTag, place, read_tags, renew, withdraw
+from memwal.base_table.snapshot import BaseTable
+from memwal.errors import MemWalError, ObjectNotFoundError
+from memwal.storage.location import TableLocation
+from memwal.util.clock import boot_seconds
+from memwal.util.log import warn_once
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_PROTECT_SECONDS: Final = 6 * 3600
+SESSION: Final = uuid4().hex[:12]
+"""Who this process is in the names of tags. The loads of a session bear that of its driver."""
+
+_READER_DIGITS: Final = 20
+_MAX_KNOWN: Final = 1000
+_due: dict[tuple[TableLocation, ReadTag], float] = {}
+_lock = threading.Lock()
+
+
+def protect(base: BaseTable, *, seconds: int, session: str) -> tuple[ReadTag | None, bool]:
+    """Place a tag on a version that is about to be read.
+
+    Parameters
+    ----------
+    seconds : int
+        0 places none.
+    session : str
+        Loads of one session at one version share a tag.
+
+    Returns
+    -------
+    tag : ReadTag or None
+        None where none is wanted, or none can be placed, which is logged once for a table.
+    is_new : bool
+        Whether only this call placed it, so that nobody else goes by it.
+
+    Raises
+    ------
+    ObjectNotFoundError
+        The version is no longer stored.
+    """
+    if not seconds:
+        return None, False
+    tag = ReadTag(seconds, base.version, session)
+    try:
+        if place(base, tag):
+            return tag, True
+        if renew(base.location, tag):
+            return tag, False
+        # It has ended, and may go at any moment.
+        tag = ReadTag(seconds, base.version, session + uuid4().hex[: _READER_DIGITS - len(session)])
+        place(base, tag)
+    except ObjectNotFoundError:
+        raise
+    except MemWalError as error:
+        warn_once(
+            logger,
+            "%s is read without protection: no tag can be placed (%s). A query that is older than "
+            "the collector's retention may have to load it again; protect_seconds=0 places none",
+            str(base.location),
+            str(error),
+        )
+        return None, False
+    return tag, True
+
+
+def holds(base: BaseTable) -> bool:
+    """Whether the version that a tag was just placed on is still the newest."""
+    return int(base.dataset.latest_version) == base.version
+
+
+def unprotect(location: TableLocation, tag: ReadTag) -> None:
+    """Take a tag away that turned out to be useless; it ends by itself where that fails."""
+    try:
+        withdraw(location, tag)
+    except MemWalError as error:
+        logger.info("the tag %s of %s stays until it ends: %s", tag.name, location, error)
+
+
+def keep_protected(
+    location: TableLocation,
+    tag: ReadTag | None,
+    *,
+    clock: Callable[[], float] = boot_seconds,
+) -> None:
+    """Renew a tag when it is time; for the rest of the time this costs nothing.
+
+    Never an error: without the tag a read may fail later, and need not.
+    """
+    if tag is None:
+        return
+    now = clock()
+    with _lock:
+        due = _due.get((location, tag))
+        if due is not None and now < due:
+            return
+        if len(_due) >= _MAX_KNOWN:
+            _due.clear()
+        _due[location, tag] = now + tag.seconds / 8
+    try:
+        held = renew(location, tag)
+    except MemWalError as error:
+        logger.warning("the tag %s of %s was not renewed: %s", tag.name, location, error)
+        return
+    if not held:
+        warn_once(
+            logger,
+            "the protection of version %s of %s has ended: nobody read it for the %s seconds of "
+            "protect_seconds",
+            str(tag.version),
+            str(location),
+            str(tag.seconds),
+        )
+
+
+def release(location: TableLocation, *, session: str = SESSION) -> int:
+    """Take away the tags that a session placed on a table; returns how many there were.
+
+    Raises
+    ------
+    StoreAccessError, StoreUnavailableError
+        As for any write.
+    """
+    mine = [tag for tag in read_tags(location) if tag.reader.startswith(session)]
+    for tag in mine:
+        withdraw(location, tag)
+    return len(mine)

@@ -1,0 +1,498 @@
+"""Plan of a load, made once in the driver: options, snapshot, and shares for the executors."""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import math
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+import pyarrow as pa
+
+from memwal.base_table.read_tags import ReadTag, shown_tags
+from memwal.base_table.snapshot import BaseTable, open_base, open_dataset, translate_lance_error
+from memwal.errors import InvalidInputError, ObjectNotFoundError, TableSetupError
+from memwal.format.memwal_index import StoredRegionSpec
+from memwal.format.paths import generation_dir
+from memwal.format.region_manifest import RegionManifest
+from memwal.reader.predicate import understood, whole_predicate
+from memwal.reader.scan import output_schema
+from memwal.region.manifest_store import read_manifests
+from memwal.region.spec import RegionSpec
+from memwal.region.spec_fields import is_pending
+from memwal.spark.read_tags import DEFAULT_PROTECT_SECONDS, SESSION, holds, protect, unprotect
+from memwal.storage.location import TableLocation
+from memwal.util.safe_json import read_json
+
+if TYPE_CHECKING:
+    from lance.fragment import LanceFragment
+
+DEFAULT_PARTITION_BYTES: Final = 128 << 20
+
+# A protection that nobody renews holds everything that is merged after it.
+_MAX_SECONDS: Final = 30 * 86_400
+_STORAGE_FILE: Final = "storage_options_file"
+_HINT: Final = (
+    f"storage options do not belong here: put them into a JSON file and name it as {_STORAGE_FILE},"
+    " give them to memwal.spark.register(spark, storage_options=...), or set them in the "
+    "environment of driver and executors"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """What a load was told.
+
+    Attributes
+    ----------
+    uri : str
+        ``path``, the argument of ``load()``: address of the table.
+    columns : tuple of str or None
+        Columns in this order, as a JSON list or divided by commas; None for all, empty for rows
+        that are only counted.
+    filter : str or None
+        SQL predicate in the dialect of Lance, over any columns of the table.
+    version, tag : int or str or None
+        Read the base table alone, as it was then.
+    regions : frozenset of UUID or None
+        Only rows of these regions, divided by commas.
+    partitions : int or None
+        How many partitions to make at most, instead of what ``target_partition_bytes`` gives.
+    target_partition_bytes : int, default 128 MiB
+        Stored bytes that one partition reads, about. Neither a fragment nor what a region has
+        flushed is ever split.
+    omit_unsupported : bool, default False
+        Leave out columns of types that Spark does not have.
+    truncate_nanoseconds : bool, default False
+        Cut times to the microseconds that Spark has; otherwise a value that has more is an error.
+    protect_seconds : int, default 6 hours
+        How long what the load needs stays stored when nobody reads it: every query and task
+        starts the time anew. It takes a tag on the table, and permission to write one. 0 for none.
+    storage_options_file : Path or None
+        JSON object of storage options, as Lance takes them; read by the driver.
+    """
+
+    uri: str
+    columns: tuple[str, ...] | None = None
+    filter: str | None = None
+    version: int | None = None
+    tag: str | None = None
+    regions: frozenset[UUID] | None = None
+    partitions: int | None = None
+    target_partition_bytes: int = DEFAULT_PARTITION_BYTES
+    omit_unsupported: bool = False
+    truncate_nanoseconds: bool = False
+    protect_seconds: int = DEFAULT_PROTECT_SECONDS
+    storage_options_file: Path | None = None
+
+
+def parse_options(options: Mapping[str, str]) -> ReadOptions:
+    """Understand the options of a load.
+
+    Parameters
+    ----------
+    options : mapping of str to str
+        Spark hands names over in lower case.
+
+    Raises
+    ------
+    InvalidInputError
+        An option is unknown, missing or wrong. No message repeats the value of an unknown one,
+        which may be a secret.
+    """
+    given = dict(options)
+    uri = given.pop("path", "")
+    known = {name: given.pop(name) for name in _PARSERS if name in given}
+    if given:
+        names = ", ".join(sorted(given))
+        raise InvalidInputError(
+            f"unknown options: {names}; known are path, {', '.join(_PARSERS)}; {_HINT}"
+        )
+    if not uri:
+        raise InvalidInputError("which table? give its address to load()")
+    if "version" in known and "tag" in known:
+        raise InvalidInputError("give a version or a tag, not both")
+    # Every name is one of the attributes, with the parser of its type.
+    parsed = {name: _parse(name, text) for name, text in known.items()}
+    return ReadOptions(uri=uri, **parsed)  # type: ignore[arg-type]
+
+
+def _parse(name: str, text: str) -> object:
+    try:
+        return _PARSERS[name](text)
+    except ValueError as error:
+        raise InvalidInputError(
+            f"the option {name} is {text!r}: it must be {_EXPECTED[_PARSERS[name]]}"
+        ) from error
+
+
+def _names(text: str) -> tuple[str, ...]:
+    if not text.lstrip().startswith("["):
+        return tuple(name for part in text.split(",") if (name := part.strip()))
+    names = read_json(text)
+    if not all(isinstance(name, str) for name in names):
+        raise ValueError(text)
+    return tuple(names)
+
+
+def _uuids(text: str) -> frozenset[UUID]:
+    return frozenset(UUID(name) for name in _names(text))
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError(text)
+    return number
+
+
+def _seconds(text: str) -> int:
+    number = int(text)
+    if not 0 <= number <= _MAX_SECONDS:
+        raise ValueError(text)
+    return number
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError(text)
+    return text.lower() == "true"
+
+
+def _text(text: str) -> str:
+    if not text.strip():
+        raise ValueError(text)
+    return text
+
+
+_PARSERS: Final[Mapping[str, Callable[[str], object]]] = {
+    "columns": _names,
+    "filter": _text,
+    "version": _positive,
+    "tag": _text,
+    "regions": _uuids,
+    "partitions": _positive,
+    "target_partition_bytes": _positive,
+    "omit_unsupported": _boolean,
+    "truncate_nanoseconds": _boolean,
+    "protect_seconds": _seconds,
+    _STORAGE_FILE: Path,
+}
+_EXPECTED: Final[Mapping[Callable[[str], object], str]] = {
+    _names: "names divided by commas, or a JSON list of names",
+    _text: "text",
+    _uuids: "UUIDs divided by commas",
+    _positive: "a whole number from 1 up",
+    _seconds: f"a whole number from 0 to {_MAX_SECONDS}",
+    _boolean: "true or false",
+}
+
+
+logger = logging.getLogger(__name__)
+
+# Of what nobody recorded a size for.
+_GUESSED_ROW_BYTES: Final = 256
+_GUESSED_GENERATION_BYTES: Final = 16 << 20
+# Plans that are made while others commit in the moment between the look and the tag.
+_PLANS: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedGeneration:
+    """A flushed generation that the base table does not contain.
+
+    Attributes
+    ----------
+    path : str
+        Name of its folder in that of the region.
+    """
+
+    region_id: UUID
+    number: int
+    path: str
+
+    def __str__(self) -> str:
+        return generation_dir(self.region_id, self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One state of a table: a version of the base table, and what that version does not contain.
+
+    Attributes
+    ----------
+    digest : bytes
+        Of the version, which another table in the same place may have as well.
+    generations : tuple of PlannedGeneration
+        Oldest first within each region.
+    """
+
+    location: TableLocation
+    version: int
+    digest: bytes
+    generations: tuple[PlannedGeneration, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one Spark partition reads.
+
+    Attributes
+    ----------
+    fragments : tuple of int
+        Ids of fragments of the base table.
+    generations : tuple of int
+        Positions in :attr:`Moment.generations`; all of a region or none.
+    """
+
+    fragments: tuple[int, ...] = ()
+    generations: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadPlan:
+    """All that driver and executors need for one load. It holds no rows and no keys.
+
+    Attributes
+    ----------
+    moment : Moment
+    schema : pyarrow.Schema
+        Columns to return, in the types of the table.
+    filter : str or None
+    regions : frozenset of UUID or None
+        Only rows of these, as the newest region spec that is in force has it.
+    shares : tuple of Share
+        At least one; every fragment and generation is in exactly one.
+    truncate : bool
+        Cut times to microseconds.
+    protection : ReadTag or None
+        What keeps all this stored.
+    """
+
+    moment: Moment
+    schema: pa.Schema
+    filter: str | None
+    regions: frozenset[UUID] | None
+    shares: tuple[Share, ...]
+    truncate: bool
+    protection: ReadTag | None = None
+
+
+def plan_read(
+    location: TableLocation,
+    options: ReadOptions,
+    *,
+    columns: Collection[str] | None,
+    session: str = SESSION,
+) -> ReadPlan:
+    """Plan a read of the table as it is now, or as it was at a version or a tag, and protect it.
+
+    Manifests are read before the base table, as every reader does: what is merged in between is
+    then in the base table.
+
+    Parameters
+    ----------
+    session : str
+        Whose protection it is.
+
+    Raises
+    ------
+    InvalidInputError
+        A column, the filter or the tag does not exist.
+    TableSetupError
+        There is no such table or version, or MemWAL is not enabled.
+    ObjectNotFoundError
+        The version was cleaned up meanwhile.
+    """
+    for left in reversed(range(_PLANS)):
+        plan, base = _plan(location, options, columns)
+        if options.tag is not None:
+            # Of somebody who keeps that version.
+            return plan
+        try:
+            tag, is_new = protect(base, seconds=options.protect_seconds, session=session)
+        except ObjectNotFoundError:
+            if not left or options.version is not None:
+                raise
+            continue
+        if tag is None or options.version is not None or not left or holds(base):
+            return replace(plan, protection=tag)
+        if is_new:
+            unprotect(location, tag)
+    raise TableSetupError(f"{location} changes faster than a load can be planned; try again")
+
+
+def _plan(
+    location: TableLocation, options: ReadOptions, columns: Collection[str] | None
+) -> tuple[ReadPlan, BaseTable]:
+    manifests = read_manifests(location.store, options.regions)
+    past = _past_version(location, options)
+    base = open_base(location, version=past)
+    base.require_mem_wal()
+    schema = output_schema(base, list(columns) if columns is not None else None)
+    # In parentheses, Lance reads all of it; without, it ignores what follows a whole predicate.
+    predicate = whole_predicate(options.filter)
+    _check_filter(base, predicate)
+    if options.regions is not None:
+        spec_in_force(base)
+    pending = _pending(base, manifests)
+    if past is not None:
+        if pending:
+            logger.warning(
+                "version %s of %s is read without the %s flushed generations that are not in it",
+                past,
+                location,
+                len(pending),
+            )
+        pending = {}
+    generations = tuple(pending)
+    sizes = tuple(pending.values())
+    together = _together(base, manifests, generations)
+    shares = divide(
+        [
+            *((size, True, number) for number, size in _fragment_bytes(base).items()),
+            *((sum(sizes[at] for at in group), False, n) for n, group in enumerate(together)),
+        ],
+        partitions=options.partitions,
+        target_bytes=options.target_partition_bytes,
+    )
+    plan = ReadPlan(
+        moment=Moment(location, base.version, base.digest, generations),
+        schema=schema,
+        filter=predicate,
+        regions=options.regions,
+        shares=tuple(
+            Share(share.fragments, tuple(at for n in share.generations for at in together[n]))
+            for share in shares
+        ),
+        truncate=options.truncate_nanoseconds,
+    )
+    return plan, base
+
+
+def spec_in_force(base: BaseTable) -> RegionSpec:
+    """Return the newest region spec that rows are routed by.
+
+    Raises
+    ------
+    TableSetupError
+        There is none.
+    """
+    stored = _newest_spec(base)
+    if stored is None:
+        raise TableSetupError(
+            f"{base.location} has no region spec that tells which rows a region has; leave the "
+            "option regions out"
+        )
+    names = {field_id: name for name, field_id in base.field_ids().items()}
+    return RegionSpec.from_stored(stored, names)
+
+
+def _newest_spec(base: BaseTable) -> StoredRegionSpec | None:
+    stored = [spec for spec in base.details.region_specs if not is_pending(spec)]
+    return max(stored, key=lambda spec: spec.spec_id, default=None)
+
+
+def _together(
+    base: BaseTable,
+    manifests: Mapping[UUID, RegionManifest],
+    generations: tuple[PlannedGeneration, ...],
+) -> list[list[int]]:
+    """Positions of generations that one share reads: those of a region.
+
+    Once they are merged, the region is all that tells their rows apart; and not even that where
+    the spec in force does not have all the regions.
+    """
+    newest = _newest_spec(base)
+    groups: dict[UUID | None, list[int]] = {}
+    pending = {generation.region_id for generation in generations}
+    routed = newest is not None and all(
+        manifests[region_id].spec_id == newest.spec_id for region_id in pending
+    )
+    for at, generation in enumerate(generations):
+        groups.setdefault(generation.region_id if routed else None, []).append(at)
+    return list(groups.values())
+
+
+def _past_version(location: TableLocation, options: ReadOptions) -> int | None:
+    if options.tag is None:
+        return options.version
+    dataset = open_dataset(location)
+    tags = dataset.tags.list()
+    tag = tags.get(options.tag)
+    if tag is None or tag["branch"]:
+        raise InvalidInputError(
+            f"{location} has no tag {options.tag!r}; it has {shown_tags(tags) or 'none'}"
+        )
+    return int(tag["version"])
+
+
+def _check_filter(base: BaseTable, predicate: str | None) -> None:
+    if predicate is None:
+        return
+    try:
+        with understood(predicate):
+            base.dataset.scanner(columns=[], with_row_id=True, filter=predicate).explain_plan()
+    except (OSError, ValueError) as error:
+        if isinstance(error, InvalidInputError):
+            raise
+        translated = translate_lance_error(error, "reading the option filter")
+        if isinstance(translated, InvalidInputError):
+            raise translated from error
+        raise InvalidInputError(
+            f"the option filter is not a predicate over {base.location}: {error}"
+        ) from error
+
+
+def _pending(
+    base: BaseTable, manifests: Mapping[UUID, RegionManifest]
+) -> dict[PlannedGeneration, int]:
+    """Generations that the base table does not contain, and their sizes in bytes."""
+    return {
+        PlannedGeneration(region_id, flushed.generation, flushed.path): (
+            flushed.memory_bytes
+            or (flushed.rows or 0) * _GUESSED_ROW_BYTES
+            or _GUESSED_GENERATION_BYTES
+        )
+        for region_id, manifest in manifests.items()
+        for flushed in sorted(manifest.flushed, key=lambda flushed: flushed.generation)
+        if flushed.generation > base.details.merged.get(region_id, 0)
+    }
+
+
+def _fragment_bytes(base: BaseTable) -> dict[int, int]:
+    return {
+        int(fragment.fragment_id): _stored_bytes(fragment)
+        for fragment in base.dataset.get_fragments()
+    }
+
+
+def _stored_bytes(fragment: LanceFragment) -> int:
+    sizes = [file.file_size_bytes for file in fragment.data_files()]
+    if all(sizes):
+        return sum(sizes)
+    return int(fragment.physical_rows) * _GUESSED_ROW_BYTES
+
+
+def divide(
+    items: list[tuple[int, bool, int]], *, partitions: int | None, target_bytes: int
+) -> tuple[Share, ...]:
+    """Spread fragments and regions evenly: the largest first, each to the emptiest share."""
+    total = sum(size for size, _, _ in items)
+    wanted = partitions or math.ceil(total / target_bytes)
+    count = max(1, min(wanted, len(items)))
+    shares: list[tuple[list[int], list[int]]] = [([], []) for _ in range(count)]
+    loads = [(0, at) for at in range(count)]
+    for size, is_fragment, number in sorted(items, reverse=True):
+        load, at = heapq.heappop(loads)
+        fragments, generations = shares[at]
+        (fragments if is_fragment else generations).append(number)
+        heapq.heappush(loads, (load + size, at))
+    return tuple(
+        Share(tuple(sorted(fragments)), tuple(sorted(generations)))
+        for fragments, generations in shares
+    )

@@ -1,0 +1,44 @@
+"""Namespace client from which Lance fetches renewed credentials."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import lance_namespace
+
+from memwal.storage.credentials import Credentials
+
+
+class VendingNamespace(lance_namespace.LanceNamespace):  # type: ignore[misc]
+    """A namespace of one table, which does nothing but to hand out credentials.
+
+    Parameters
+    ----------
+    uri : str
+        Address of the table.
+    options : mapping of str to str
+        The storage options that do not change.
+    credentials : Credentials
+    """
+
+    def __init__(self, uri: str, options: Mapping[str, str], credentials: Credentials) -> None:
+        self._uri = uri
+        self._options = dict(options)
+        self._credentials = credentials
+        # Lance tells the stores that it keeps open apart by it.
+        name = repr((uri, sorted(self._options.items()), credentials.source)).encode()
+        self._id = f"memwal-{hashlib.blake2b(name, digest_size=16).hexdigest()}"
+
+    def namespace_id(self) -> str:
+        return self._id
+
+    def describe_table(self, request: Any) -> lance_namespace.DescribeTableResponse:
+        return lance_namespace.DescribeTableResponse(
+            location=self._uri, storage_options=self.storage_options()
+        )
+
+    def storage_options(self) -> dict[str, str]:
+        """All options, with the credentials of now."""
+        return {**self._options, **self._credentials.current().for_lance()}

@@ -1,0 +1,1 @@
+"""Helpers below all other rooms: clock, logs, memory, redaction, timers, optional packages."""

@@ -1,0 +1,61 @@
+"""Text of errors that is safe to log, and warnings that are logged once per process.
+
+Only messages of this library and of the operating system are repeated: messages of Arrow and Lance
+may quote a row's value.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable
+
+from memwal.errors import MemWalError
+
+_MAX_KNOWN = 10_000
+_known: set[tuple[str, str]] = set()
+_lock = threading.Lock()
+
+
+def warn_once(logger: logging.Logger, message: str, *args: str) -> None:
+    """Log a warning unless this process has logged the same one.
+
+    Parameters
+    ----------
+    message : str
+        With ``%s`` for each of the arguments.
+    """
+    key = message, "\0".join(args)
+    with _lock:
+        if key in _known:
+            return
+        if len(_known) >= _MAX_KNOWN:
+            _known.clear()
+        _known.add(key)
+    logger.warning(message, *args)
+
+
+_LONGEST = 400
+
+
+def shown_error(error: BaseException, *, secrets: Iterable[str] = ()) -> str:
+    """Kind and first line of an error, fit for logs: without secrets, without data.
+
+    Only messages of this library and of the operating system are repeated. Those of Arrow and
+    Lance may quote a row's value.
+
+    Parameters
+    ----------
+    secrets : iterable of str
+        Values to blank out, longest first: :func:`memwal.util.redaction.secret_values`.
+    """
+    kind = type(error).__name__
+    if isinstance(error, MemWalError):
+        text = str(error)
+    elif isinstance(error, OSError) and error.strerror:
+        text = error.strerror
+    else:
+        return kind
+    for secret in secrets:
+        text = text.replace(secret, "***")
+    return f"{kind}: {text.partition(chr(10))[0][:_LONGEST]}"

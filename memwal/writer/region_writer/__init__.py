@@ -1,0 +1,1 @@
+"""Writer of one region: group commit, MemTables, flush, replay, partial rows."""

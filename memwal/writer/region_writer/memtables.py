@@ -1,0 +1,399 @@
+"""MemTables of a region: the active one, the sealed ones, and their flush in the background.
+
+Sealed MemTables are flushed one after another, oldest first, while the active one takes writes.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+
+from memwal.errors import (
+    BackPressureError,
+    MemWalError,
+    OutcomeUnknownError,
+    StoreError,
+    WriterClosedError,
+)
+from memwal.lsm.memtable.indexes import MemTableIndexes
+from memwal.lsm.memtable.unflushed import UnflushedRows
+from memwal.util.log import shown_error
+from memwal.util.memory import release_free_memory
+from memwal.writer.region_writer.context import Workshop
+from memwal.writer.region_writer.rows import RowShape
+
+
+class MemTable:
+    """Rows in the order of the log, and what answers for them.
+
+    Changed by one thread at a time. Reads of what :meth:`unflushed` returns need no lock.
+
+    Parameters
+    ----------
+    shape : RowShape
+        Form of its rows.
+    generation : int
+        What it will be flushed as.
+    first_row : int, default 0
+        Number of rows that its region's writer took before.
+    text : mapping, optional
+        Text columns that can be searched, with the options of their index.
+
+    Attributes
+    ----------
+    batches : int
+        Batches in the log that the rows came in.
+    last_position : int
+        Position of the newest log entry whose rows are here; 0 while there is none.
+    born_at : float
+        Monotonic seconds of the first row; infinite while there is none.
+    """
+
+    def __init__(
+        self,
+        shape: RowShape,
+        generation: int,
+        *,
+        first_row: int = 0,
+        text: Mapping[str, Mapping[str, Any]] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.shape = shape
+        self.generation = generation
+        self.first_row = first_row
+        self.batches = 0
+        self.last_position = 0
+        self.born_at = float("inf")
+        self._indexes = MemTableIndexes(shape.schema, shape.primary_key, text=text)
+        self._clock = clock
+
+    @property
+    def rows(self) -> int:
+        """Rows, superseded ones included."""
+        return self._indexes.rows
+
+    @property
+    def bytes(self) -> int:
+        """Memory of the rows and their indexes."""
+        return self._indexes.nbytes
+
+    @property
+    def end_row(self) -> int:
+        """Number of rows that its region's writer has taken with these."""
+        return self.first_row + self.rows
+
+    def add(
+        self,
+        batches: Sequence[pa.RecordBatch],
+        *,
+        position: int,
+        log_batches: int | None = None,
+        nbytes: int | None = None,
+    ) -> None:
+        """Take the rows of the log up to ``position``.
+
+        Parameters
+        ----------
+        log_batches : int, optional
+            In how many batches the log has them, if not in these.
+        nbytes : int, optional
+            Memory of a single batch, if it is known.
+        """
+        if not self._indexes.rows:
+            self.born_at = self._clock()
+        for batch in batches:
+            self._indexes.append(batch, nbytes=nbytes if len(batches) == 1 else None)
+        self.batches += len(batches) if log_batches is None else log_batches
+        self.last_position = position
+
+    def catch_up(self) -> None:
+        """Index all rows, so that no read has to."""
+        self._indexes.catch_up()
+
+    def unflushed(self) -> UnflushedRows:
+        """The rows as they are now: later ones do not change it."""
+        return UnflushedRows(self.generation, self._indexes.snapshot())
+
+    def contents(self) -> pa.Table:
+        """All rows, oldest first, as they are now."""
+        return self._indexes.snapshot().view.to_table()
+
+    def since(self, row: int) -> pa.Table:
+        """Rows from number ``row`` of the region's writer on, oldest first."""
+        return self.contents().slice(max(row - self.first_row, 0))
+
+
+logger = logging.getLogger(__name__)
+
+# Between a flush that failed for good and its next try, while writes wait for it.
+_PAUSE_SECONDS = 0.05
+
+
+class FlushQueue:
+    """Flushes MemTables one after another, oldest first, while the next one takes writes.
+
+    Parameters
+    ----------
+    state : threading.Condition
+        The writer's. It guards the queue, so that queue and active MemTable are seen together,
+        and is notified whenever something here ends.
+    executor : Executor
+        Runs the flushes; may be shared between regions.
+    flush : callable
+        Flushes one MemTable, or raises. Called again with the same one after a failure.
+    attempts : int
+        How often one MemTable is tried before the failure is reported.
+    """
+
+    def __init__(
+        self,
+        state: threading.Condition,
+        executor: Executor,
+        flush: Callable[[MemTable], None],
+        *,
+        attempts: int,
+    ) -> None:
+        self._state = state
+        self._executor = executor
+        self._flush = flush
+        self._attempts = attempts
+        self._tables: deque[MemTable] = deque()
+        self._running = False
+        self._error: Exception | None = None
+        self._not_before = 0.0
+
+    def __len__(self) -> int:
+        return len(self._tables)
+
+    def tables(self) -> list[MemTable]:
+        """What waits, oldest first. The caller holds the state."""
+        return list(self._tables)
+
+    def add(self, table: MemTable) -> None:
+        """Queue a MemTable. The caller holds the state."""
+        self._tables.append(table)
+        self._start()
+
+    def wait_for_room(self, limit: int, *, deadline: float, check: Callable[[], None]) -> None:
+        """Wait until fewer than ``limit`` MemTables are queued. The caller holds the state.
+
+        Parameters
+        ----------
+        deadline : float
+            Monotonic seconds.
+
+        Raises
+        ------
+        BackPressureError
+            There was no room in time; its cause is what the flush fails with, if it does.
+        """
+        while len(self._tables) >= limit:
+            check()
+            self._start()
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                raise BackPressureError(
+                    f"{len(self._tables)} MemTables wait for their flush; "
+                    "the write was not accepted, try again later"
+                ) from self._error
+            self._state.wait(min(remaining, _PAUSE_SECONDS) if self._error else remaining)
+
+    def wait_until_flushed(
+        self, generation: int, *, deadline: float, check: Callable[[], None]
+    ) -> None:
+        """Wait for a generation and all before it, trying anew what had failed. The caller holds
+        the state.
+
+        Parameters
+        ----------
+        deadline : float
+            Monotonic seconds; may be infinite.
+
+        Raises
+        ------
+        BackPressureError
+            They are not flushed in time.
+        Exception
+            What the oldest MemTable failed with; it stays queued.
+        """
+        self._error = None
+        self._not_before = 0.0
+        while self._tables and self._tables[0].generation <= generation:
+            check()
+            if self._error is not None:
+                raise self._error
+            self._start()
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                raise BackPressureError(
+                    f"{len(self._tables)} MemTables are not flushed in time; the log has their "
+                    "rows, and the next claim of the region replays what is not flushed by then"
+                )
+            self._state.wait(min(remaining, threading.TIMEOUT_MAX))
+
+    def _start(self) -> None:
+        if self._tables and not self._running and time.monotonic() >= self._not_before:
+            try:
+                self._executor.submit(self._drain)
+            except RuntimeError:
+                # Shut down with the table's writer, while this region was being claimed.
+                self._error = WriterClosedError("the writer was closed before it could flush")
+            else:
+                self._running = True
+
+    def _drain(self) -> None:
+        while True:
+            with self._state:
+                if not self._tables:
+                    self._stop(None)
+                    return
+                table = self._tables[0]
+            try:
+                self.flush_now(partial(self._flush, table))
+            except BaseException as error:
+                logger.warning(
+                    "flush of generation %d failed: %s", table.generation, shown_error(error)
+                )
+                # A panic in Lance is no Exception; whoever waits must hear of it all the same.
+                known = error if isinstance(error, Exception) else _panic(table, error)
+                with self._state:
+                    self._stop(known)
+                return
+            with self._state:
+                self._tables.popleft()
+                self._state.notify_all()
+            del table
+            release_free_memory()
+
+    def _stop(self, error: Exception | None) -> None:
+        self._running = False
+        self._error = error
+        if error is not None:
+            self._not_before = time.monotonic() + _PAUSE_SECONDS
+        self._state.notify_all()
+
+    def flush_now(self, flush: Callable[[], None]) -> None:
+        """Flush in this thread what no MemTable holds, tried as often as the queued ones."""
+        retrying = Retrying(
+            retry=retry_if_exception_type((StoreError, OutcomeUnknownError, OSError)),
+            stop=stop_after_attempt(self._attempts),
+            wait=wait_random_exponential(multiplier=0.1, max=5),
+            reraise=True,
+        )
+        retrying(flush)
+
+
+def _panic(table: MemTable, error: BaseException) -> MemWalError:
+    return MemWalError(
+        f"the flush of generation {table.generation} broke down: {shown_error(error)}; its rows "
+        "stay in the log, where the next writer of the region finds them"
+    )
+
+
+class MemTables:
+    """The active MemTable and the sealed ones before it.
+
+    Only whoever holds the region's log changes the active one, and with the state held. All methods
+    are called with the state held, except :meth:`fits` and :meth:`is_full`, which only the holder
+    of the log calls.
+
+    Parameters
+    ----------
+    workshop : Workshop
+    shape : RowShape
+        Form of the rows to come.
+    generation : int
+        Of the first MemTable.
+    state : threading.Condition
+        The region's.
+    flush : callable
+        Flushes one MemTable.
+
+    Attributes
+    ----------
+    active : MemTable
+    sealed : FlushQueue
+    shape : RowShape
+        Of the active one.
+    """
+
+    def __init__(
+        self,
+        workshop: Workshop,
+        shape: RowShape,
+        *,
+        generation: int,
+        state: threading.Condition,
+        flush: Callable[[MemTable], None],
+    ) -> None:
+        self._options = workshop.options
+        self._text = workshop.text
+        self.shape = shape
+        self.sealed = FlushQueue(
+            state, workshop.flushes, flush, attempts=workshop.options.flush_attempts
+        )
+        self.active = self._new(generation, first_row=0)
+
+    def all(self) -> list[MemTable]:
+        """Oldest first, the active one last."""
+        return [*self.sealed.tables(), self.active]
+
+    def unflushed(self) -> list[UnflushedRows]:
+        """Their rows as they are now, oldest first."""
+        return [table.unflushed() for table in self.all() if table.rows]
+
+    def since(self, row: int) -> list[pa.Table] | None:
+        """Rows from number ``row`` of the region's writer on; None if some have left memory."""
+        tables = self.all()
+        if tables[0].first_row > row:
+            return None
+        return [table.since(row) for table in tables if table.end_row > row]
+
+    def fits(self, batches: Sequence[pa.RecordBatch]) -> bool:
+        """Whether Lance's own writer could still replay the generation with these in it."""
+        rows = batches[0].num_rows if len(batches) == 1 else sum(b.num_rows for b in batches)
+        return (
+            self.active.rows + rows <= self._options.max_memtable_rows
+            and self.active.batches + len(batches) <= self._options.max_memtable_batches
+        )
+
+    def is_full(self) -> bool:
+        """Whether the active one is to be sealed."""
+        return (
+            self.active.rows >= self._options.max_memtable_rows
+            or self.active.batches >= self._options.max_memtable_batches
+            or self.active.bytes >= self._options.max_memtable_bytes
+        )
+
+    def seal(self, *, shape: RowShape | None = None, generation: int | None = None) -> None:
+        """Hand the active one to the flush, if it has rows, and start a new one.
+
+        Parameters
+        ----------
+        shape : RowShape, optional
+            Form of the rows to come; as before by default.
+        generation : int, optional
+            Of the new one; the next one by default.
+        """
+        following = self.active.generation
+        if self.active.rows:
+            self.sealed.add(self.active)
+            following += 1
+        self.shape = shape or self.shape
+        self.active = self._new(generation or following, first_row=self.active.end_row)
+
+    def _new(self, generation: int, *, first_row: int) -> MemTable:
+        names = self.shape.schema.names
+        text = {
+            path: options for path, options in self._text.items() if path.partition(".")[0] in names
+        }
+        return MemTable(self.shape, generation, first_row=first_row, text=text)

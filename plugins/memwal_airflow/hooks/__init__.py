@@ -1,0 +1,1 @@
+"""Connections, credentials and storage options in Airflow."""

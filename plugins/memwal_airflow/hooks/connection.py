@@ -1,0 +1,258 @@
+"""Storage options out of Airflow's connections: ``memwal``, and those of the clouds' providers.
+
+What cannot travel to Spark's executors as it is, a profile or a role, is exchanged for temporary
+credentials here, where the connection is read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+from memwal.errors import InvalidInputError
+from memwal.storage.credentials import as_options
+from memwal.util.safe_json import read_json
+from memwal_airflow.hooks.aws_credentials import AwsIdentity, temporary_options
+
+MEMWAL: Final = "memwal"
+SECRET_OPTIONS: Final = "secret_options"  # noqa: S105 - the name of a field
+TEST_URI: Final = "test_uri"
+
+# Fields of the form that say how to get credentials, and are none.
+_IDENTITY = {
+    "aws_profile": "profile",
+    "aws_role_arn": "role_arn",
+    "aws_role_external_id": "external_id",
+    "aws_web_identity_token_file": "web_identity_token_file",
+}
+# What a connection of Amazon's provider says in its extra, beside what is mapped below.
+_AWS_ONLY = frozenset(
+    {
+        "assume_role_kwargs",
+        "assume_role_method",
+        "assume_role_with_web_identity_federation",
+        "aws_account_id",
+        "aws_iam_role",
+        "botocore_kwargs",
+        "config_kwargs",
+        "external_id",
+        "host",
+        "profile_name",
+        "role_arn",
+        "s3_config_file",
+        "s3_config_format",
+        "service_config",
+        "session_kwargs",
+        "verify",
+    }
+)
+_AWS_RENAMED = {"region_name": "aws_region", "endpoint_url": "aws_endpoint"}
+_WEB_IDENTITY_FILE = "assume_role_with_web_identity_token_file"
+_GOOGLE_PREFIX = "extra__google_cloud_platform__"
+_GOOGLE_ONLY = frozenset({"project", "scope", "num_retries", "quota_project_id", "is_anonymous"})
+_GOOGLE_REFUSED = ("key_secret_name", "credential_config_file", "impersonation_chain", "idp_issuer")
+_AZURE_PARTS = {
+    "accountname": "azure_storage_account_name",
+    "accountkey": "azure_storage_access_key",
+    "sharedaccesssignature": "azure_storage_sas_token",
+    "blobendpoint": "azure_endpoint",
+}
+_AZURE_RENAMED = {
+    "sas_token": "azure_storage_sas_token",
+    "shared_access_key": "azure_storage_access_key",
+    "account_key": "azure_storage_access_key",
+}
+
+
+class AirflowConnection(Protocol):
+    """What is read of a connection."""
+
+    conn_id: str
+    conn_type: str | None
+    host: str | None
+    login: str | None
+    password: str | None
+
+    @property
+    def extra_dejson(self) -> dict[str, Any]:
+        """The extra, as an object."""
+
+
+def storage_options(connection: AirflowConnection) -> dict[str, str]:
+    """Return the storage options that a connection stands for.
+
+    Parameters
+    ----------
+    connection : Connection
+        Of type ``memwal``, ``aws``, ``google_cloud_platform`` or ``wasb``; of any other type, the
+        extra holds the options themselves.
+
+    Raises
+    ------
+    InvalidInputError
+        Something in it is not what it should be, or cannot be used. No message shows a value.
+    StoreAccessError
+        A role or a profile gave no credentials.
+    """
+    match connection.conn_type:
+        case "memwal":
+            return _of_memwal(connection)
+        case "aws":
+            return _of_aws(connection)
+        case "google_cloud_platform":
+            return _of_google(connection)
+        case "wasb":
+            return _of_azure(connection)
+    return as_options(connection.extra_dejson, _extra_of(connection))
+
+
+def _of_memwal(connection: AirflowConnection) -> dict[str, str]:
+    fields = _filled(connection.extra_dejson)
+    fields.pop(TEST_URI, None)
+    more = fields.pop(SECRET_OPTIONS, None)
+    given: dict[str, Any] = {
+        name: str(fields.pop(key)) for key, name in _IDENTITY.items() if key in fields
+    }
+    identity = AwsIdentity(**given)
+    options = as_options(fields, _extra_of(connection))
+    if more is not None:
+        options |= as_options(
+            _parsed(more, connection), f"{SECRET_OPTIONS} of {_named(connection)}"
+        )
+    return _finished(options, identity, connection)
+
+
+def _of_aws(connection: AirflowConnection) -> dict[str, str]:
+    fields = _filled(connection.extra_dejson)
+    more = _object(fields, "assume_role_kwargs", connection)
+    method = fields.get("assume_role_method", "assume_role")
+    token_file = fields.pop(_WEB_IDENTITY_FILE, None)
+    federation = fields.get("assume_role_with_web_identity_federation", "file")
+    if method == "assume_role_with_saml" or federation != "file":
+        raise InvalidInputError(
+            f"{_named(connection)} takes its role with SAML or from Google, which memwal does not; "
+            "use assume_role, or a web identity token in a file"
+        )
+    identity = AwsIdentity(
+        profile=fields.get("profile_name"),
+        role_arn=fields.get("role_arn"),
+        external_id=fields.get("external_id") or more.get("ExternalId"),
+        web_identity_token_file=token_file,
+        seconds=more.get("DurationSeconds"),
+    )
+    services = _object(fields, "service_config", connection)
+    endpoint = _object(services, "s3", connection).get("endpoint_url")
+    given = {
+        "aws_access_key_id": connection.login,
+        "aws_secret_access_key": connection.password,
+        **{_AWS_RENAMED.get(k, k): v for k, v in fields.items() if k not in _AWS_ONLY},
+        **({"aws_endpoint": endpoint} if endpoint else {}),
+    }
+    return _finished(as_options(_filled(given), _extra_of(connection)), identity, connection)
+
+
+def _of_google(connection: AirflowConnection) -> dict[str, str]:
+    fields = {
+        name.removeprefix(_GOOGLE_PREFIX): value
+        for name, value in _filled(connection.extra_dejson).items()
+    }
+    refused = [name for name in _GOOGLE_REFUSED if name in fields]
+    if refused:
+        raise InvalidInputError(
+            f"{_named(connection)} has {', '.join(refused)}, which memwal cannot use; give "
+            "key_path or keyfile_dict"
+        )
+    key = fields.pop("keyfile_dict", None)
+    path = fields.pop("key_path", None)
+    given = {
+        "google_service_account_key": json.dumps(key) if isinstance(key, dict) else key,
+        "google_service_account": path,
+        "google_skip_signature": True if fields.get("is_anonymous") in (True, "true") else None,
+        **{name: value for name, value in fields.items() if name not in _GOOGLE_ONLY},
+    }
+    return as_options(_filled(given), _extra_of(connection))
+
+
+def _of_azure(connection: AirflowConnection) -> dict[str, str]:
+    fields = _filled(connection.extra_dejson)
+    tenant = fields.pop("tenant_id", None)
+    identity = fields.pop("managed_identity_client_id", None)
+    fields.pop("workload_identity_tenant_id", None)
+    parts = _azure_parts(str(fields.pop("connection_string", "")))
+    host = (connection.host or "").removeprefix("https://").partition("/")[0]
+    if tenant is not None:
+        account: dict[str, Any] = {
+            "azure_storage_account_name": host.partition(".")[0],
+            "azure_storage_tenant_id": tenant,
+            "azure_storage_client_id": connection.login,
+            "azure_storage_client_secret": connection.password,
+        }
+    else:
+        account = {
+            "azure_storage_account_name": connection.login or host.partition(".")[0],
+            "azure_storage_access_key": connection.password,
+            "azure_storage_client_id": identity,
+        }
+    given = {
+        **_filled(account),
+        **parts,
+        **{_AZURE_RENAMED.get(name, name): value for name, value in fields.items()},
+    }
+    if "azure_storage_sas_token" in given:
+        # A signature is a right of its own; with a key beside it, the key would be used.
+        given["azure_storage_sas_token"] = str(given["azure_storage_sas_token"]).lstrip("?")
+    return as_options(given, _extra_of(connection))
+
+
+def _azure_parts(text: str) -> dict[str, str]:
+    """What a connection string says of the account."""
+    pairs = (part.partition("=") for part in text.split(";"))
+    named = {name.strip().lower(): value.strip() for name, _, value in pairs}
+    return {option: named[name] for name, option in _AZURE_PARTS.items() if named.get(name)}
+
+
+def _finished(
+    options: dict[str, str], identity: AwsIdentity, connection: AirflowConnection
+) -> dict[str, str]:
+    if options.get("aws_endpoint", "").startswith("http://"):
+        options.setdefault("allow_http", "true")
+    if identity.is_given:
+        options |= temporary_options(identity, options, what=_named(connection))
+    return options
+
+
+def _parsed(text: Any, connection: AirflowConnection) -> Any:
+    if not isinstance(text, str):
+        return text
+    try:
+        return read_json(text)
+    except ValueError:
+        # The message of the parser quotes what it read; so would the cause.
+        raise InvalidInputError(
+            f"{SECRET_OPTIONS} of {_named(connection)} are not JSON; write an object such as "
+            '{"timeout": "60s"}'
+        ) from None
+
+
+def _filled(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that were filled in; a form sends the others as null or empty."""
+    return {name: value for name, value in fields.items() if value is not None and value != ""}
+
+
+def _object(
+    fields: Mapping[str, Any], name: str, connection: AirflowConnection
+) -> Mapping[str, Any]:
+    """A field that is an object in itself."""
+    found = fields.get(name) or {}
+    if not isinstance(found, Mapping):
+        raise InvalidInputError(f"{name} in {_extra_of(connection)} must be an object")
+    return found
+
+
+def _named(connection: AirflowConnection) -> str:
+    return f"connection {connection.conn_id!r}"
+
+
+def _extra_of(connection: AirflowConnection) -> str:
+    return f"the extra of {_named(connection)}"

@@ -1,0 +1,1 @@
+"""Jobs whose driver runs as a pod."""

@@ -1,0 +1,276 @@
+"""Jobs whose driver runs in a Kubernetes cluster: how one is submitted, and found again.
+
+Nothing that reaches the driver is a secret: it is told names of things (the table, files that a
+Secret is mounted as, the address of its result), and finds credentials by the identity of its
+service account, or in what the Spark configuration mounts.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+from uuid import UUID, uuid4
+
+from airflow.sdk.configuration import conf
+
+from memwal.catalog.records import CONNECTION_PREFIX
+from memwal.errors import InvalidInputError
+from memwal.spark.result_store import KEEP
+from memwal.spark.runner import trace_environment
+from memwal_airflow.kubernetes.api import Cluster, own_namespace
+from memwal_airflow.kubernetes.driver_pod import (
+    ATTEMPT_LABEL,
+    LABEL,
+    RUN_LABEL,
+    DriverPod,
+    ResultAddress,
+    attempt_of,
+    is_whole,
+    remove,
+)
+from memwal_airflow.kubernetes.pod_state import PodState
+from memwal_airflow.kubernetes.results_folder import ResultsFolder
+from memwal_airflow.spark.application import SparkJob, new_folder
+from memwal_airflow.spark.settings import SECTION
+
+if TYPE_CHECKING:
+    from memwal_airflow.spark.submit import JobSubmitHook
+
+LEASE_LABEL = LABEL + "lease"
+
+_LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_DIGITS = 24
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverPlace:
+    """Where the drivers of one task instance run, and what they are called.
+
+    Attributes
+    ----------
+    hook : JobSubmitHook
+    cluster : Cluster
+    results : ResultsFolder
+    run : str
+        Stands for the task instance, whatever its try.
+    job : str
+        What it does.
+    """
+
+    hook: JobSubmitHook
+    cluster: Cluster
+    results: ResultsFolder
+    run: str
+    job: str
+
+    @classmethod
+    def of(cls, hook: JobSubmitHook, *, external_id: str, job: str) -> DriverPlace:
+        """The place that the settings and the Spark connection lead to.
+
+        Raises
+        ------
+        InvalidInputError
+            ``[memwal] results_uri`` is not set, or the cluster cannot be reached from here.
+        """
+        results = ResultsFolder.configured()
+        if results is None:
+            raise InvalidInputError(
+                "In cluster mode the driver writes its result into an object store: set [memwal] "
+                "results_uri in airflow.cfg to a folder there."
+            )
+        cluster = cluster_of(hook)
+        run = _hashed(results, external_id)
+        return cls(hook=hook, cluster=cluster, results=results, run=run, job=job)
+
+    @property
+    def pod_name(self) -> str:
+        """Name of the driver's pod."""
+        return f"memwal-{self.job}-{self.run}"
+
+    def find(self) -> tuple[DriverPod, tuple[UUID, ...] | None] | None:
+        """The driver that an earlier try left, and its regions, if it runs or has a result.
+
+        What is left of one that died without a result, or cannot start, is removed.
+        """
+        pod = self.cluster.pod(self.pod_name)
+        if pod is None:
+            return None
+        driver = self._driver(attempt_of(pod) or "", uid=pod["metadata"]["uid"])
+        if pod["metadata"].get("deletionTimestamp"):
+            log.info("The %s of an earlier try is being deleted.", driver.name)
+            remove(self.cluster, pod)
+            return None
+        state = PodState.of(pod)
+        if state.ended and driver.result() is None:
+            log.info("The %s of an earlier try %s, without a result.", driver.name, state.text)
+            remove(self.cluster, pod)
+            return None
+        if not state.started and not is_whole(self.cluster, pod):
+            log.info("The %s of an earlier try was not submitted to the end.", driver.name)
+            remove(self.cluster, pod)
+            return None
+        return driver, _regions(pod)
+
+    def submit(
+        self,
+        arguments: Sequence[str],
+        *,
+        table: str | None,
+        table_uri: str,
+        storage_options_ref: str | None,
+        leases: Sequence[str],
+        look: Callable[[], None],
+    ) -> DriverPod:
+        """Start ``spark-submit`` for a driver.
+
+        Parameters
+        ----------
+        arguments : sequence of str
+            Options of the application, beside those that follow.
+        table : str or None
+            Name of the table in the catalog.
+        table_uri : str
+        storage_options_ref : str or None
+            Path of a JSON file in the driver's container.
+        leases : sequence of str
+            What nobody else can have the lease of now, that of this job first; empty when it
+            has none. Drivers that had one of them are ended.
+        look : callable
+            Raises when the lease is lost.
+
+        Raises
+        ------
+        InvalidInputError
+            The storage options are in an Airflow connection, which the driver cannot be given.
+        """
+        attempt = uuid4().hex[:_DIGITS]
+        given = ["--table", table_uri, *_options_arguments(storage_options_ref)]
+        address = self._result_at(attempt)
+        given += ["--result", address.uri]
+        if self.results.options_file is not None:
+            given += ["--result-options-file", self.results.options_file]
+        labels = {
+            RUN_LABEL: self.run,
+            ATTEMPT_LABEL: attempt,
+            f"{LABEL}job": self.job,
+            f"{LABEL}table": table or "",
+            LEASE_LABEL: self.lease_label(leases[0]) if leases else "",
+        }
+        for lease in leases:
+            self._end_without_lease(lease, look)
+        command, env = self.hook.command(
+            f"{self.job}.py",
+            # Kubernetes takes $(NAME) in arguments for variables, and $$ for a $.
+            [argument.replace("$", "$$") for argument in [*given, *arguments]],
+            conf={
+                "spark.kubernetes.namespace": self.cluster.namespace,
+                "spark.kubernetes.driver.pod.name": self.pod_name,
+                "spark.kubernetes.submission.waitAppCompletion": "false",
+                **{
+                    f"spark.kubernetes.driver.label.{name}": value
+                    for name, value in labels.items()
+                    if _LABEL_VALUE.fullmatch(value)
+                },
+                **{
+                    f"spark.kubernetes.driverEnv.{name}": value
+                    for name, value in trace_environment().items()
+                },
+            },
+        )
+        folder = new_folder(self.job)
+        try:
+            submission = SparkJob.start(command, env=env, folder=folder)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        return self._driver(attempt, submission=submission)
+
+    def lease_label(self, resource: str) -> str:
+        """The value of the label that stands for a leased resource."""
+        return _hashed(self.results, resource)
+
+    def _end_without_lease(self, lease: str, look: Callable[[], None]) -> None:
+        """End the drivers of tasks that died: by having their lease, this process knows it."""
+        for pod in self.cluster.pods({LEASE_LABEL: self.lease_label(lease)}):
+            if pod["metadata"]["name"] != self.pod_name and not PodState.of(pod).ended:
+                log.warning(
+                    "The driver pod %s has lost its lease, which is this task's now; it is ended.",
+                    pod["metadata"]["name"],
+                )
+                look()
+                remove(self.cluster, pod)
+
+    def _driver(
+        self, attempt: str, *, submission: SparkJob | None = None, uid: str | None = None
+    ) -> DriverPod:
+        return DriverPod(
+            self.cluster,
+            pod_name=self.pod_name,
+            attempt=attempt,
+            result_at=self._result_at(attempt),
+            submission=submission,
+            uid=uid,
+        )
+
+    def _result_at(self, attempt: str) -> ResultAddress:
+        uri = f"{self.results.uri}/{self.run}-{attempt}.json"
+        return ResultAddress(uri=uri, options=self.results.options)
+
+
+def cluster_of(hook: JobSubmitHook) -> Cluster:
+    """The namespace that drivers run in: one that Spark is told, the configured one, or our own."""
+    configured = conf.get(SECTION, "kubernetes_namespace", fallback=None)
+    namespace = hook.namespace or configured or own_namespace()
+    return Cluster(hook.master, namespace, context=hook.context)
+
+
+def _hashed(results: ResultsFolder, name: str) -> str:
+    # With the folder: another Airflow may use the namespace, and have tables and DAGs of this name.
+    return sha256(f"{results.uri} {name}".encode()).hexdigest()[:_DIGITS]
+
+
+def clean_drivers(cluster: Cluster) -> int:
+    """Delete the pods of drivers that ended long ago and that no task came back for.
+
+    They are kept as long as their results are.
+    """
+    old = [pod for pod in cluster.pods({"spark-role": "driver"}) if _is_old(pod)]
+    for pod in old:
+        remove(cluster, pod)
+    return len(old)
+
+
+def _is_old(pod: Mapping[str, Any]) -> bool:
+    if attempt_of(pod) is None or not PodState.of(pod).ended:
+        return False
+    made = datetime.fromisoformat(pod["metadata"]["creationTimestamp"])
+    return datetime.now(UTC) - made > KEEP
+
+
+def _options_arguments(ref: str | None) -> list[str]:
+    if ref is None:
+        return []
+    if ref.startswith(CONNECTION_PREFIX):
+        raise InvalidInputError(
+            f"The storage options are in an Airflow connection ({ref}), and a driver in a cluster "
+            "cannot be given those. Let its service account have access to the store and leave "
+            "the reference out; or mount a Secret with the options as JSON, in the driver and "
+            "where Airflow's tasks run, and refer to the path of that file."
+        )
+    return ["--storage-options-file", ref]
+
+
+def _regions(pod: Mapping[str, Any]) -> tuple[UUID, ...] | None:
+    """The regions that a driver was told to merge; None for all, or another job."""
+    arguments: list[str] = pod["spec"]["containers"][0].get("args") or []
+    named = [value for flag, value in pairwise(arguments) if flag == "--region"]
+    return tuple(map(UUID, named)) or None

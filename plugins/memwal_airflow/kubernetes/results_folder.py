@@ -1,0 +1,52 @@
+"""The folder that drivers in a cluster write their results into."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from airflow.sdk.configuration import conf
+
+from memwal.storage.credentials import read_options_file
+from memwal.storage.uris import LOCAL, parse_uri
+from memwal_airflow.spark.settings import SECTION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultsFolder:
+    """Where drivers write their results.
+
+    Attributes
+    ----------
+    uri : str
+    options_file : str or None
+        JSON file of storage options, at the same path here and in the driver's container; None
+        for what the environment gives, here and there.
+    """
+
+    uri: str
+    options_file: str | None
+
+    @classmethod
+    def configured(cls) -> ResultsFolder | None:
+        """``[memwal] results_uri`` and ``results_options_file`` of ``airflow.cfg``, if set.
+
+        Raises
+        ------
+        InvalidInputError
+            It is no address.
+        """
+        uri = conf.get(SECTION, "results_uri", fallback="")
+        if not uri:
+            return None
+        found = parse_uri(uri)
+        # As a URI also where it is a folder that both sides mount: a path would be a file.
+        address = f"file://{quote(found.path)}" if found.scheme == LOCAL else str(found)
+        options_file = conf.get(SECTION, "results_options_file", fallback=None) or None
+        return cls(uri=address, options_file=options_file)
+
+    @property
+    def options(self) -> dict[str, str] | None:
+        """Storage options that reach it, read anew."""
+        return None if self.options_file is None else read_options_file(Path(self.options_file))

@@ -1,0 +1,1 @@
+"""Notifications of events through Airflow's connections."""

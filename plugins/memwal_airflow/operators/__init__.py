@@ -1,0 +1,1 @@
+"""Operators: one Spark application per maintenance job."""

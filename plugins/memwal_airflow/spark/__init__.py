@@ -1,0 +1,1 @@
+"""Spark applications that tasks start, find again and end."""

@@ -1,0 +1,123 @@
+"""Where jobs run: which master, in which mode, which applications, with what environment."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from airflow.sdk.configuration import conf
+
+import memwal
+from memwal.errors import InvalidInputError
+from memwal.spark.application import apps_folder
+from memwal.spark.runner import trace_environment
+from memwal.spark.session import ensure_java
+
+MASTER_PREFIX = "k8s://"
+
+
+SECTION = "memwal"
+DEFAULT_MASTER = "local[*]"
+CLIENT, CLUSTER = "client", "cluster"
+IN_IMAGE = "local://"
+"""What the path of an application starts with that is in the image of the driver."""
+
+_APPS_IN_IMAGE = f"{IN_IMAGE}/opt/memwal/spark_apps"
+HIDDEN_PREFIXES = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_", "_AIRFLOW_", "MEMWAL_CATALOG_")
+
+
+def configured_master() -> str:
+    """Master URL of ``[memwal] spark_master`` in ``airflow.cfg``, else ``local[*]``."""
+    return str(conf.get(SECTION, "spark_master", fallback=DEFAULT_MASTER))
+
+
+def configured_connection() -> str | None:
+    """Connection id of ``[memwal] spark_conn_id`` in ``airflow.cfg``, if any."""
+    return conf.get(SECTION, "spark_conn_id", fallback=None) or None
+
+
+def configured_deploy_mode() -> str:
+    """``[memwal] deploy_mode`` in ``airflow.cfg``, else ``client``.
+
+    Raises
+    ------
+    InvalidInputError
+        It is neither that nor ``cluster``.
+    """
+    return checked_deploy_mode(str(conf.get(SECTION, "deploy_mode", fallback=CLIENT)))
+
+
+def checked_deploy_mode(mode: str) -> str:
+    """A deploy mode, when it is one.
+
+    Raises
+    ------
+    InvalidInputError
+        It is neither ``client`` nor ``cluster``.
+    """
+    if mode not in (CLIENT, CLUSTER):
+        raise InvalidInputError(f"The deploy mode is {mode!r}; it must be client or cluster.")
+    return mode
+
+
+def properties_file() -> str | None:
+    """``[memwal] spark_properties_file`` in ``airflow.cfg``, if any."""
+    return conf.get(SECTION, "spark_properties_file", fallback=None) or None
+
+
+def application_path(name: str, *, mode: str = CLIENT) -> str:
+    """Path of a Spark application, such as ``merge.py``.
+
+    They are in ``[memwal] spark_apps_folder``; by default those that came with memwal, and in
+    cluster mode those in ``/opt/memwal/spark_apps`` of the driver's image.
+
+    Raises
+    ------
+    InvalidInputError
+        There is no such file, or a driver in a cluster would not have it.
+    """
+    folder = conf.get(SECTION, "spark_apps_folder", fallback=None)
+    if mode == CLUSTER:
+        folder = folder or _APPS_IN_IMAGE
+        if not folder.startswith(IN_IMAGE):
+            raise InvalidInputError(
+                f"A driver in a cluster does not see {folder}; set [memwal] spark_apps_folder in "
+                f"airflow.cfg to where the applications are in its image, such as {_APPS_IN_IMAGE}."
+            )
+        return f"{folder.rstrip('/')}/{name}"
+    path = Path((folder or str(apps_folder())).removeprefix(IN_IMAGE)) / name
+    if not path.is_file():
+        raise InvalidInputError(
+            f"There is no Spark application {path}; set [memwal] spark_apps_folder in airflow.cfg."
+        )
+    return str(path)
+
+
+def job_environment() -> dict[str, str]:
+    """Environment of a client-mode job: the task's, without what is Airflow's own.
+
+    Connections, variables, the keys of the API and the catalog's address, which may hold a
+    password, stay behind; the rest is handed on. Python is the interpreter that runs the task, in
+    driver and workers, and finds the same ``memwal``; ``JAVA_HOME`` is a Java that Spark can run
+    on. If Airflow traces the task, the job goes on with its trace.
+
+    Raises
+    ------
+    InvalidInputError
+        There is no Java 17 or newer.
+    """
+    env = {key: value for key, value in os.environ.items() if not key.startswith(HIDDEN_PREFIXES)}
+    binaries = str(Path(sys.executable).parent)
+    env["PATH"] = os.pathsep.join([binaries, env.get("PATH", os.defpath)])
+    library = str(Path(str(memwal.__file__)).resolve().parents[1])
+    folders = [entry for entry in env.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    env["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([library, *folders]))
+    env["PYSPARK_PYTHON"] = env["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    ensure_java(env)
+    return {**env, **trace_environment()}
+
+
+def is_kubernetes(master: str) -> bool:
+    """Whether a Spark master is a Kubernetes cluster."""
+    return master.startswith(MASTER_PREFIX)

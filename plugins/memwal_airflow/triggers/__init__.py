@@ -1,0 +1,1 @@
+"""Triggers that poll a table in Airflow's triggerer."""

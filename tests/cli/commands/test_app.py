@@ -1,0 +1,106 @@
+"""The program as a whole: help, version, how fast it starts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+import memwal
+import memwal.errors
+from memwal.cli.commands.app import app
+
+COMMANDS = [
+    "create",
+    "enable",
+    "status",
+    "merge",
+    "index",
+    "compact",
+    "snapshot",
+    "gc",
+    "checkpoint",
+    "verify",
+    "doctor",
+    "add-region-spec",
+    "copy",
+]
+INSPECTIONS = [["inspect", "manifest"], ["inspect", "wal"], ["inspect", "details"]]
+
+
+def test_help_lists_every_command_and_the_exit_codes(cli):
+    answer = cli("--help")
+    assert answer.code == 0
+    for command in [*COMMANDS, "inspect"]:
+        assert f"\n  {command} " in answer.stdout
+    for code in range(5):
+        assert f"\n    {code}  " in answer.stdout
+
+
+@pytest.mark.parametrize("command", [[name] for name in COMMANDS] + INSPECTIONS, ids=" ".join)
+def test_every_command_takes_json_and_storage_options(cli, command):
+    answer = cli(*command, "--help")
+    assert answer.code == 0
+    for option in ("--json", "--storage-options-file", "-o, --storage-option"):
+        assert option in answer.stdout
+
+
+def test_every_command_is_tested_here():
+    group = get_command(app)
+    groups = ["catalog", "fleet", "inspect", "jobs", "metrics", "quality"]
+    # It asks no table; tests/test_permissions.py.
+    assert sorted(group.commands) == sorted([*COMMANDS, *groups, "rights"])
+    assert [["inspect", name] for name in group.commands["inspect"].commands] == INSPECTIONS
+
+
+def test_version(cli):
+    answer = cli("--version")
+    assert answer.code == 0
+    assert answer.stdout.startswith(f"memwal {memwal.__version__} (Python ")
+    for package in ("pylance", "pyarrow"):
+        assert f"{package} {version(package)}" in answer.stdout
+
+
+def test_it_is_run_as_a_module_too():
+    done = subprocess.run(
+        [sys.executable, "-m", "memwal", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith(f"memwal {memwal.__version__} ")
+
+
+def test_help_needs_nothing_heavy():
+    # The front door of the package is left out: what it imports is its own affair.
+    script = f"""
+import sys, types
+memwal = types.ModuleType("memwal")
+memwal.__path__ = [{str(Path(memwal.errors.__file__).parent)!r}]
+sys.modules["memwal"] = memwal
+import memwal.cli.commands.app
+heavy = {{"lance", "pyarrow", "numpy", "pyspark", "rich", "obstore", "google.protobuf"}}
+print(sorted(heavy & set(sys.modules)))
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert found.stdout.strip() == "[]"
+
+
+def test_the_installed_program_ends_with_the_exit_code(tmp_path):
+    program = Path(sys.executable).with_name("memwal")
+    done = subprocess.run(
+        [program, "status", tmp_path / "none.lance"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "NO_COLOR": "1"},
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: ")
+    assert str(tmp_path / "none.lance") in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,184 @@
+"""memwal catalog: registering tables, policies, snapshot, upkeep of the catalog itself."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from memwal.catalog import Policy, read_snapshot
+from memwal.cli.commands.app import app
+
+
+def commands():
+    found = []
+    groups = [(("catalog",), get_command(app).commands["catalog"])]
+    for path, group in groups:
+        for name, command in group.commands.items():
+            if hasattr(command, "commands"):
+                groups.append(((*path, name), command))
+            else:
+                found.append((*path, name))
+    return found
+
+
+@pytest.mark.parametrize("command", commands(), ids=" ".join)
+def test_every_command_takes_json_and_a_catalog(cli, command):
+    answer = cli(*command, "--help")
+    assert answer.code == 0
+    for option in ("--json", "--catalog URL"):
+        assert option in answer.stdout
+
+
+def test_migrate_makes_the_catalog_that_is_named(cli, tmp_path, monkeypatch):
+    monkeypatch.delenv("MEMWAL_CATALOG_URL", raising=False)
+    url = f"sqlite:///{tmp_path / 'other.db'}"
+    assert cli("catalog", "list", "--catalog", url).code == 2
+    assert cli("catalog", "migrate", "--catalog", url, "--json").json == {"catalog": url}
+    assert cli("catalog", "migrate", "--catalog", url).code == 0
+    assert cli("catalog", "list", "--catalog", url, "--json").json == []
+
+
+def test_register_and_show(cli, catalog):
+    added = cli(
+        *("catalog", "register", "flights", "s3://lake/flights.lance"),
+        *("--storage-options-ref", "airflow:lake", "--owner", "data", "--disabled"),
+        *("-p", "merge_at_generations=9", "-p", "tags=air,eu", "-p", "schedule=*/5 * * * *"),
+        *("-p", "quiet_hours=22:00-06:00 Europe/Berlin", "-p", "merge_at_bytes=none", "--json"),
+    ).json
+    table = catalog.get("flights")
+    assert added == table.to_dict() == cli("catalog", "show", "flights", "--json").json
+    assert (table.owner, table.enabled, table.storage_options_ref) == (
+        "data",
+        False,
+        "airflow:lake",
+    )
+    assert table.policy == Policy(
+        merge_at_generations=9,
+        tags=("air", "eu"),
+        schedule="*/5 * * * *",
+        quiet_hours=("22:00-06:00 Europe/Berlin",),
+        merge_at_bytes=None,
+    )
+    shown = cli("catalog", "show", "flights").stdout
+    assert "s3://lake/flights.lance" in shown
+    assert "22:00-06:00 Europe/Berlin" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["register", "Bad Name", "/data/a.lance"], "'Bad Name'"),
+        (["register", "a", "s3://u:hunter2@lake/a.lance"], "password"),
+        (["register", "a", "/data/a.lance", "-p", "zeal=1"], "'zeal'"),
+        (["register", "a", "/data/a.lance", "-p", "zeal"], "KEY=VALUE"),
+        (["register", "a", "/data/a.lance", "-p", "priority=no"], "'priority'"),
+        (["register", "known", "/data/a.lance"], "'known'"),
+        (["update", "known"], "error: "),
+        (
+            ["update", "known", "--no-storage-options", "--storage-options-ref", "/a.json"],
+            "--no-storage-options",
+        ),
+        (["policy", "set", "known", "quiet_hours=22-06"], "quiet_hours"),
+    ],
+)
+def test_wrong_input_changes_nothing(cli, catalog, arguments, named):
+    before = catalog.register("known", uri="/data/known.lance")
+    answer = cli("catalog", *arguments)
+    assert answer.code == 2
+    assert named in answer.stderr
+    assert "hunter2" not in answer.stderr
+    assert catalog.list() == [before]
+
+
+def test_a_name_that_is_not_known_is_a_failure(cli, catalog):
+    for command in ("show", "update", "unregister", "enable", "disable"):
+        extra = ["--owner", "x"] if command == "update" else []
+        answer = cli("catalog", command, "none", *extra)
+        assert answer.code == 1
+        assert "'none'" in answer.stderr
+
+
+def test_update_disable_enable_unregister(cli, catalog):
+    catalog.register("a", uri="/data/a.lance", storage_options_ref="/etc/a.json")
+    cli("catalog", "update", "a", "--table", "/data/b.lance", "-p", "priority=7")
+    assert catalog.get("a").uri == "/data/b.lance"
+    assert catalog.get("a").policy == Policy(priority=7)
+    assert cli("catalog", "update", "a", "--no-storage-options").code == 0
+    assert catalog.get("a").storage_options_ref is None
+    assert cli("catalog", "disable", "a", "--json").json["enabled"] is False
+    assert cli("catalog", "list", "--enabled", "--json").json == []
+    assert cli("catalog", "enable", "a", "--json").json["enabled"] is True
+    assert cli("catalog", "unregister", "a").code == 0
+    assert catalog.list() == []
+
+
+def test_list_by_tags(cli, catalog):
+    catalog.register("a", uri="/data/a.lance", policy=Policy(tags=("air", "eu")))
+    catalog.register("b", uri="/data/b.lance", policy=Policy(tags=("air",)))
+    listed = [table["name"] for table in cli("catalog", "list", "--tag", "air", "--json").json]
+    assert listed == ["a", "b"]
+    both = cli("catalog", "list", "--tag", "air", "--tag", "eu")
+    assert "/data/a.lance" in both.stdout
+    assert "/data/b.lance" not in both.stdout
+
+
+def test_policy_show_and_set(cli, catalog):
+    catalog.register("a", uri="/data/a.lance", policy=Policy(tags=("air",)))
+    changed = cli("catalog", "policy", "set", "a", "priority=3", "schedule=none", "--json").json
+    assert changed == Policy(tags=("air",), priority=3, schedule=None).to_dict()
+    assert cli("catalog", "policy", "show", "a", "--json").json == changed
+    cli("catalog", "policy", "set", "a", "tags=")
+    assert catalog.get("a").policy == Policy(priority=3, schedule=None)
+    assert "merge_at_generations" in cli("catalog", "policy", "show", "a").stdout
+
+
+def test_export(cli, catalog, tmp_path):
+    catalog.register("a", uri="/data/a.lance")
+    path = tmp_path / "out" / "tables.json"
+    assert cli("catalog", "export", path, "--json").json == {"file": str(path), "tables": 1}
+    assert read_snapshot(path) == catalog.list()
+
+
+def test_prune(cli, catalog):
+    catalog.register("a", uri="/data/a.lance", policy=Policy(run_retention_seconds=0))
+    for _ in range(2):
+        catalog.finish_run(catalog.start_run("a", "merge"), error="x")
+    assert cli("catalog", "prune", "--json").json == {"a": {"runs": 2, "samples": 0}}
+    assert catalog.runs() == []
+    assert cli("catalog", "prune").code == 0
+
+
+def test_the_document_names_every_key_of_a_policy():
+    text = (Path(__file__).parents[3] / "docs" / "catalog.md").read_text()
+    assert [key for key in Policy().to_dict() if f"| `{key}` |" not in text] == []
+
+
+def test_times_in_json_are_read_back(cli, catalog):
+    catalog.register("a", uri="/data/a.lance")
+    created = json.loads(cli("catalog", "show", "a", "--json").stdout)["created_at"]
+    assert datetime.now(UTC) - datetime.fromisoformat(created) < timedelta(minutes=5)
+
+
+def test_discover_tells_what_there_is_and_registers_what_is_wanted(cli, catalog, make_table):
+    table = make_table()
+    folder = str(Path(table.uri).parent)
+    expected = {"uri": table.uri, "mem_wal": True, "problem": None, "registered_as": None}
+    assert cli("catalog", "discover", folder, "--json").json == [expected]
+    assert catalog.list() == []
+    assert cli("catalog", "discover", folder, "--enable").code == 2
+    answer = cli(
+        *("catalog", "discover", folder, "--register", "--enable", "-p", "tags=found", "--json")
+    )
+    name = Path(table.uri).name
+    assert answer.json == [{**expected, "registered_as": name}]
+    managed = catalog.get(name)
+    assert (managed.uri, managed.enabled, managed.policy.tags) == (table.uri, True, ("found",))
+    again = cli("catalog", "discover", folder, "--register")
+    assert "yes" in again.stdout
+    refused = cli("catalog", "discover", folder, "--storage-options-ref", "airflow:lake")
+    assert refused.code == 2
+    assert "[memwal] discover" in refused.stderr

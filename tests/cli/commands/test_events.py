@@ -1,0 +1,67 @@
+"""memwal fleet events: what is wrong, and a webhook that hears of it once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from support.airflow.webhook_server import WebhookServer, running_webhook
+
+from memwal.catalog import Catalog
+
+SECRET = "marker-90ce"
+
+
+@pytest.fixture
+def server() -> Iterator[WebhookServer]:
+    with running_webhook() as running:
+        yield running
+
+
+@pytest.fixture
+def catalog(catalog: Catalog) -> Catalog:
+    for name in ("flights", "trains"):
+        catalog.register(name, uri=f"/{name}", owner="transport")
+        catalog.setbacks.failed(name, "look", "NoSuchBucket")
+    return catalog
+
+
+def test_what_is_wrong_is_shown_each_time(cli, catalog):
+    for _ in range(2):
+        (flights, trains) = cli("fleet", "events", "--json").json["events"]
+        assert (flights["kind"], flights["table"]) == ("job_failed", "flights")
+        assert trains["critical"] is False
+    shown = cli("fleet", "events", "--table", "trains").stdout
+    assert "NoSuchBucket" in shown
+    assert "flights" not in shown
+    catalog.setbacks.recovered("trains", "look")
+    assert cli("fleet", "events", "--table", "trains", "--json").json == {"events": []}
+    assert cli("fleet", "events", "--table", "ships").code != 0
+
+
+def test_a_webhook_hears_of_it_once(cli, catalog, server, tmp_path):
+    path = tmp_path / "webhook"
+    path.write_text(f"{server.address}/{SECRET}\n")
+    command = ("fleet", "events", "--webhook-file", path, "--pause-seconds", 0)
+    told = cli(*command, "--json")
+    assert len(told.json["events"]) == 2
+    assert cli(*command, "--json").json == {"events": []}
+    catalog.setbacks.recovered("trains", "look")
+    assert "trains" in cli(*command).stdout
+    assert len(server.received) == 2
+    assert ":white_check_mark: trains" in server.texts[1]
+    assert len(cli(*command, "--channel", "others", "--json").json["events"]) == 1
+
+
+def test_a_webhook_that_refuses_is_an_error_without_its_address(cli, catalog, server, tmp_path):
+    path = tmp_path / "webhook"
+    path.write_text(f"{server.address}/{SECRET}")
+    server.answers.append((403, {}))
+    for arguments in ((), ("--debug",)):
+        server.answers[:] = [(403, {})]
+        failed = cli(*arguments, "fleet", "events", "--webhook-file", path)
+        assert failed.code == 1
+        assert "403" in failed.stderr
+        assert SECRET not in failed.stderr + failed.stdout
+    assert cli("fleet", "events", "--webhook-file", tmp_path / "none").code == 2
+    assert len(cli("fleet", "events", "--webhook-file", path, "--json").json["events"]) == 2

@@ -1,0 +1,202 @@
+"""memwal fleet, memwal status of managed tables, memwal jobs run, held and retry."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+from support.data.tables import MakeTable, base_state, folder, manifest, merged, numbered
+from typer.main import get_command
+
+import memwal
+from memwal.catalog import Catalog, Policy
+from memwal.cli.commands.app import app
+from memwal.fleet import Why
+from memwal.format.paths import generation_dir
+from memwal.region.router import bucket_region_id
+
+BAD, GOOD = bucket_region_id(0), bucket_region_id(1)
+
+
+@pytest.fixture
+def flights(make_table: MakeTable, catalog: Catalog) -> memwal.Table:
+    """Return a managed table of two regions with three generations each."""
+    table = make_table(buckets=2, maintained_indexes=["id_idx"])
+    with table.writer() as writer:
+        for turn in range(3):
+            writer.upsert(numbered(0, 20, n=turn))
+            writer.flush()
+    catalog.register("flights", uri=table.uri, policy=Policy(merge_at_generations=2))
+    return table
+
+
+def poison(table: memwal.Table):
+    """Take the second generation of a region away; returns how to bring it back."""
+    (flushed,) = (f for f in manifest(table, BAD).flushed if f.generation == 2)
+    path = folder(table) / generation_dir(BAD, flushed.path)
+    aside = folder(table).parent / "aside"
+    path.rename(aside)
+
+    def repair() -> None:
+        shutil.rmtree(path, ignore_errors=True)
+        aside.rename(path)
+
+    return repair
+
+
+@pytest.mark.parametrize("command", get_command(app).commands["fleet"].commands)
+def test_every_command_takes_json_and_a_catalog(cli, command):
+    answer = cli("fleet", command, "--help")
+    assert answer.code == 0
+    for option in ("--json", "--catalog URL"):
+        assert option in answer.stdout
+
+
+class TestFleet:
+    def test_once(self, cli, flights, catalog):
+        answer = cli("fleet", "run", "--once")
+        assert answer.code == 0
+        assert "flights: merge: " in answer.stdout
+        # Why it was due.
+        assert any(str(region) in answer.stdout for region in (BAD, GOOD))
+        assert base_state(flights) == dict.fromkeys(range(20), 2)
+        # What the merge made due.
+        found = cli("fleet", "run", "--once", "--json").json["outcomes"]
+        assert [(one["table"], one["job"]) for one in found] == [("flights", "index")]
+        assert cli("fleet", "run", "--once", "--json").json["outcomes"] == []
+        assert cli("fleet", "run", "--once").code == 0
+
+    def test_some_tables(self, cli, flights):
+        assert cli("fleet", "run", "--once", "--table", "trains").code != 0
+        assert merged(flights, GOOD) == 0
+        cli("fleet", "run", "--once", "--table", "flights")
+        assert merged(flights, GOOD) == 3
+
+    def test_troubles_are_warnings(self, cli, flights, catalog, tmp_path):
+        catalog.register("gone", uri=str(tmp_path / "gone.lance"))
+        answer = cli("fleet", "run", "--once")
+        assert answer.code == 0
+        assert "flights: merge:" in answer.stdout
+        assert answer.stderr.startswith("warning: gone: ")
+        answer = cli("fleet", "status")
+        assert "gone" in answer.stdout
+        (gone,) = (one for one in cli("fleet", "status", "--json").json if one["table"] == "gone")
+        assert gone["backlog"] is None
+        (trouble,) = gone["troubles"]
+        assert (trouble["job"], trouble["attempts"]) == ("look", 1)
+        assert "TableSetupError" in trouble["reason"]
+
+    def test_status(self, cli, flights):
+        (found,) = cli("fleet", "status", "--json").json
+        assert (found["table"], found["backlog"], found["last_runs"]) == ("flights", None, {})
+        cli("fleet", "run", "--once")
+        (found,) = cli("fleet", "status", "--json").json
+        assert found["backlog"]["generations"] == 6
+        assert {"merge", "snapshot", "gc"} <= set(found["last_runs"])
+        assert (found["held"], found["running"], found["troubles"]) == (0, [], [])
+        assert "flights" in cli("fleet", "status").stdout
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [["--once", "--every", 3], ["--every", 0], ["--jobs", 0], ["--bytes", 0]],
+    )
+    def test_wrong_options(self, cli, catalog, arguments):
+        assert cli("fleet", "run", *arguments).code == 2
+
+
+class TestStatus:
+    @pytest.mark.parametrize("arguments", [["flights"], ["--table", "flights"]])
+    def test_a_managed_table(self, cli, flights, arguments):
+        answer = cli("status", *arguments)
+        assert answer.code == 0, answer.stderr
+        assert str(GOOD) in answer.stdout
+        found = cli("status", *arguments, "--json").json
+        assert found["due"]["merge"]["reason"] in answer.stdout
+        assert found["due"]["snapshot"]["reason"] in answer.stdout
+        assert found["table"] == "flights"
+        assert found["backlog_generations"] == 6
+        assert sorted(found["due"]) == ["compact", "gc", "index", "merge", "quality", "snapshot"]
+        assert sorted(found["due"]["merge"]["regions"]) == sorted([str(BAD), str(GOOD)])
+
+    def test_an_address_is_no_name(self, cli, flights, monkeypatch):
+        assert "due" not in cli("status", "--table", flights.uri, "--json").json
+        monkeypatch.chdir(folder(flights).parent)
+        # The catalog does not know this name: a folder is meant.
+        name = folder(flights).name
+        assert cli("status", name, "--json").json["backlog_generations"] == 6
+
+    def test_without_a_catalog(self, cli, make_table, monkeypatch, tmp_path):
+        monkeypatch.setenv("MEMWAL_CATALOG_URL", f"sqlite:///{tmp_path / 'none.db'}")
+        table = make_table()
+        monkeypatch.chdir(folder(table).parent)
+        assert cli("status", folder(table).name).code == 0
+        assert not (tmp_path / "none.db").exists()
+
+    @pytest.mark.parametrize("arguments", [[], ["a", "--table", "b"]])
+    def test_one_table(self, cli, arguments):
+        assert cli("status", *arguments).code == 2
+
+    def test_quiet_hours(self, cli, flights, catalog):
+        windows = ("00:00-12:00 UTC", "12:00-00:00 UTC")
+        policy = replace(catalog.get("flights").policy, quiet_hours=windows)
+        catalog.update("flights", policy=policy)
+        merge = cli("status", "flights", "--json").json["due"]["merge"]
+        assert merge["reason"] is None
+        assert merge["held_back"] in cli("status", "flights").stdout
+
+
+class TestHeld:
+    def test_from_end_to_end(self, cli, flights, catalog):
+        repair = poison(flights)
+        answer = cli("jobs", "run", "flights", "merge")
+        assert answer.code == 0
+        assert answer.stderr.startswith("warning: ")
+        assert str(BAD) in answer.stderr
+        (held,) = cli("jobs", "held", "--json").json
+        assert (held["table"], held["region_id"], held["attempts"]) == ("flights", str(BAD), 1)
+        assert str(BAD) in cli("jobs", "held", "--table", "flights").stdout
+        assert cli("jobs", "held", "--table", "trains", "--json").json == []
+        last = cli("status", "flights").stdout.splitlines()[-1]
+        assert str(BAD) in last
+        assert held["reason"] in last
+
+        skipped = cli("jobs", "run", "flights", "merge", "--json").json
+        assert skipped["skipped"] == Why.HELD.value
+        assert cli("jobs", "retry", "flights", "--json").json["held"][0]["generation"] == 2
+        assert cli("jobs", "held", "--json").json[0]["attempts"] == 2
+        repair()
+        assert cli("jobs", "retry", "flights", "--region", BAD).code == 0
+        assert merged(flights, BAD) == 3
+        assert cli("jobs", "held", "--json").json == []
+        assert cli("jobs", "retry", "flights", "--json").json == {"held": []}
+        assert cli("jobs", "retry", "flights").code == 0
+
+    def test_retry_of_what_is_not_held(self, cli, flights):
+        answer = cli("jobs", "retry", "flights", "--region", GOOD)
+        assert answer.code == 2
+        assert str(GOOD) in answer.stderr
+        assert merged(flights, GOOD) == 0
+
+
+class TestRun:
+    def test_due_or_not(self, cli, flights):
+        skipped = cli("jobs", "run", "flights", "index", "--json").json
+        assert skipped["skipped"] == Why.NOT_DUE.value
+        assert skipped["reason"] in cli("jobs", "run", "flights", "index").stdout
+        result = cli("jobs", "run", "flights", "merge", "--region", GOOD, "--json").json
+        assert result["figures"]["generations"] == 3
+        assert cli("jobs", "run", "flights", "index", "--force", "--json").json["job"] == "index"
+
+    def test_dry_run(self, cli, flights):
+        found = cli("jobs", "run", "flights", "merge", "--dry-run", "--json").json
+        assert found["skipped"] == Why.DRY_RUN.value
+        assert merged(flights, GOOD) == 0
+
+    def test_wrong_names(self, cli, flights):
+        assert cli("jobs", "run", "flights", "sweep").code == 2
+        nowhere = str(UUID(int=1))
+        answer = cli("jobs", "run", "flights", "merge", "--region", nowhere)
+        assert answer.code == 2
+        assert nowhere in answer.stderr

@@ -1,0 +1,110 @@
+"""``memwal gc`` on real tables."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from support.data.tables import generations, state
+
+from memwal.jobs import gc
+from memwal.jobs.gc import (
+    DEFAULT_GRACE,
+    DEFAULT_INDEX_AGE,
+    DEFAULT_ORPHAN_AGE,
+    DEFAULT_RETENTION,
+    CollectionResult,
+)
+from memwal.jobs.gc.decision import Kind
+from memwal.region.manifest_store import read_manifests
+
+COLLECT_NOW = ["--grace-seconds", "0", "--retention-seconds", "0"]
+
+
+def test_gc_only_counts_unless_told(cli, backlog):
+    backlog.checkpoint()
+    answer = cli("gc", backlog.uri, *COLLECT_NOW)
+    assert answer.stdout.startswith("gc: 6 ")
+    assert "--yes" in answer.stdout
+    assert all(generations(backlog, region) for region in backlog.region_ids())
+
+
+@pytest.mark.parametrize("flag", ["--yes", "--no-dry-run"])
+def test_gc_deletes(cli, backlog, expected, flag):
+    backlog.checkpoint()
+    # What is dropped from a manifest goes in the same run or, by a clock of milliseconds, the next.
+    runs = [cli("gc", backlog.uri, flag, *COLLECT_NOW, "--json").json["figures"] for _ in range(2)]
+    assert [figures["generations_dropped"] for figures in runs] == [6, 0]
+    assert sum(figures["folders"] for figures in runs) == 6
+    assert not any(generations(backlog, region) for region in backlog.region_ids())
+    assert state(backlog) == expected
+
+
+def test_gc_takes_its_times_in_seconds(cli, table, monkeypatch):
+    seen = []
+
+    def collect(location, *, grace, retention, orphan_age, index_age, **options):
+        seen.append((grace, retention, orphan_age, index_age))
+        return CollectionResult(job="gc", table=table.uri, version=1)
+
+    monkeypatch.setattr(gc, "collect_garbage", collect)
+    cli("gc", table.uri)
+    cli("gc", table.uri, "--grace-seconds", 90, "--retention-seconds", 0)
+    cli("gc", table.uri, "--orphan-seconds", 5, "--index-seconds", 7)
+    assert seen == [
+        (DEFAULT_GRACE, DEFAULT_RETENTION, DEFAULT_ORPHAN_AGE, DEFAULT_INDEX_AGE),
+        (timedelta(seconds=90), timedelta(0), DEFAULT_ORPHAN_AGE, DEFAULT_INDEX_AGE),
+        (DEFAULT_GRACE, DEFAULT_RETENTION, timedelta(seconds=5), timedelta(seconds=7)),
+    ]
+
+
+def test_gc_explains_to_programs(cli, backlog):
+    backlog.merge()
+    found = cli("gc", backlog.uri, *COLLECT_NOW, "--explain", "--json").json
+    named = [d for d in found["decisions"] if d["kind"] == "generation"]
+    assert {d["what"] for d in named} == {
+        flushed.path
+        for manifest in read_manifests(backlog.location.store).values()
+        for flushed in manifest.flushed
+    }
+    assert {(d["goes"], d["reason"]) for d in named} == {(False, "index_behind")}
+    assert all(d["bytes"] > 0 and "id_idx" in d["words"] for d in named)
+    assert {d["region_id"] for d in named} == {str(r) for r in backlog.region_ids()}
+    assert cli("gc", backlog.uri, "--json").json["decisions"] == []
+
+
+def test_gc_explains_to_people(cli, backlog):
+    backlog.checkpoint()
+    answer = cli("gc", backlog.uri, *COLLECT_NOW, "--explain").stdout
+    assert answer.startswith("gc: 6 ")
+    cells = [
+        [cell.strip() for cell in line.split("│")[1:-1]]
+        for line in answer.splitlines()
+        if "│" in line
+    ]
+    found = cli("gc", backlog.uri, *COLLECT_NOW, "--explain", "--json").json["decisions"]
+    assert {(one["kind"], one["goes"]) for one in found} >= {
+        (Kind.GENERATION, True),
+        (Kind.LOG, False),
+    }
+    # A row for each; a long cell takes several lines.
+    assert sum(row[1] != "" for row in cells) == len(found)
+
+
+def test_gc_cleans_base_versions_only_when_told(cli, backlog, expected):
+    backlog.checkpoint()
+    versions = len(backlog.base().dataset.versions())
+    assert versions > 3
+    cli("gc", backlog.uri, "--yes", *COLLECT_NOW)
+    assert len(backlog.base().dataset.versions()) == versions
+    told = cli("gc", backlog.uri, *COLLECT_NOW, "--base-versions", "--json").json["figures"]
+    assert told["base_versions"] == versions - 1
+    assert len(backlog.base().dataset.versions()) == versions
+    kept = ("--base-versions", "--version-seconds", 3600)
+    figures = cli("gc", backlog.uri, *COLLECT_NOW, *kept, "--json").json["figures"]
+    assert figures.get("base_versions", 0) == 0
+    done = cli("gc", backlog.uri, "--yes", *COLLECT_NOW, "--base-versions", "--json").json
+    assert done["figures"]["base_versions"] == versions - 1
+    assert done["figures"]["bytes_base_versions"] > 0
+    assert len(backlog.base().dataset.versions()) == 1
+    assert state(backlog) == expected

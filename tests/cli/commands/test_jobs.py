@@ -1,0 +1,123 @@
+"""merge, index, snapshot and checkpoint on real tables."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from support.data.tables import base_state, numbered
+
+import memwal
+from memwal.jobs.job import JobResult
+
+
+def test_merge(cli, backlog, expected):
+    result = cli("merge", backlog.uri, "--json").json
+    assert result["job"] == "merge"
+    assert result["table"] == backlog.uri
+    assert result["version"] == backlog.base().version
+    assert result["figures"].pop("bytes") > 0
+    assert result["figures"] == {"generations": 6, "rows_upserted": 28, "rows_deleted": 0}
+    assert result["problems"] == []
+    assert base_state(backlog) == expected
+    assert cli("merge", backlog.uri, "--json").json["figures"]["generations"] == 0
+
+
+def test_merge_one_region(cli, backlog):
+    first, second = backlog.region_ids()
+    assert (
+        cli("merge", backlog.uri, "--region", first, "--json").json["figures"]["generations"] == 3
+    )
+    assert set(backlog.base().details.merged) == {first}
+    cli("merge", backlog.uri, "--region", first, "--region", second)
+    assert set(backlog.base().details.merged) == {first, second}
+
+
+def test_merge_in_small_commits(cli, backlog, expected):
+    result = cli("merge", backlog.uri, "--commit-bytes", 1, "--json").json
+    assert result["commits"] >= 6
+    assert base_state(backlog) == expected
+
+
+def test_merge_in_words(cli, backlog):
+    answer = cli("merge", backlog.uri)
+    assert answer.code == 0
+    (line,) = answer.stdout.splitlines()
+    version = backlog.base().version
+    assert re.fullmatch(rf"merge: 6 .*\b28 .*\b0 .* KiB\b.*\b2 .*\b{version}\b.*", line)
+    assert answer.stderr == ""
+
+
+def test_index(cli, backlog):
+    cli("merge", backlog.uri)
+    assert cli("index", backlog.uri, "--json").json["figures"] == {"indexes": 1}
+    assert [index.generations for index in backlog.status().indexes] == [0]
+    assert cli("index", backlog.uri, "--json").json["commits"] == 0
+
+
+def test_snapshot(cli, backlog):
+    result = cli("snapshot", backlog.uri, "--json").json
+    assert result["figures"]["regions"] == 2
+    assert backlog.status().snapshot_age_seconds is not None
+
+
+def test_checkpoint(cli, backlog, expected):
+    assert cli("checkpoint", backlog.uri, "--json").json["job"] == "checkpoint"
+    assert base_state(backlog) == expected
+    status = backlog.status()
+    assert status.backlog_generations == 0
+    assert [index.generations for index in status.indexes] == [0]
+
+
+@pytest.mark.parametrize("json", [[], ["--json"]])
+def test_problems_are_warnings(cli, table, monkeypatch, json):
+    result = JobResult(
+        job="merge", table=table.uri, version=1, figures={"generations": 0}, problems=("problem-1",)
+    )
+    monkeypatch.setattr(memwal.Table, "merge", lambda self, **options: result)
+    answer = cli("merge", table.uri, *json)
+    assert answer.code == 0
+    assert answer.stderr == "warning: problem-1\n"
+    assert answer.stdout
+
+
+def test_merge_of_a_region_that_there_is_not(cli, backlog):
+    nowhere = "00000000-0000-0000-0000-000000000001"
+    for option in ("--region", "--skip-region"):
+        answer = cli("merge", backlog.uri, option, nowhere)
+        assert answer.code == 2
+        assert nowhere in answer.stderr
+    assert backlog.base().details.merged == {}
+
+
+def test_merge_of_some(cli, backlog):
+    first, second = backlog.region_ids()
+    cli("merge", backlog.uri, "--skip-region", first)
+    assert set(backlog.base().details.merged) == {second}
+    result = cli("merge", backlog.uri, "--run-bytes", 1, "--json").json
+    assert result["figures"]["generations"] == 1
+
+
+def test_compact(cli, table):
+    for start in range(0, 60, 20):
+        with table.writer() as writer:
+            writer.upsert(numbered(start, 20))
+        table.merge()
+    assert cli("compact", table.uri, "--json").json["figures"]["fragments_removed"] == 0
+    result = cli("compact", table.uri, "--min-fragments", 2, "--json").json
+    assert result["figures"] == {"fragments_removed": 3, "fragments_added": 1}
+
+
+def test_checkpoint_in_time(cli, backlog, expected, monkeypatch):
+    seen = []
+    whole = memwal.Table.checkpoint
+    monkeypatch.setattr(
+        memwal.Table,
+        "checkpoint",
+        lambda self, **options: seen.append(options["flush"]) or whole(self, **options),
+    )
+    answer = cli("checkpoint", backlog.uri, "--timeout", 0)
+    assert answer.code == 3
+    assert cli("checkpoint", backlog.uri, "--timeout", 600, "--no-flush").code == 0
+    assert seen == [True, False]
+    assert base_state(backlog) == expected

@@ -1,0 +1,98 @@
+"""``memwal verify`` on real tables."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+
+import pytest
+from support.data.tables import folder, listing
+
+from memwal.jobs.verify import job as verify_run
+
+
+@pytest.fixture(autouse=True)
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look again at once."""
+    monkeypatch.setattr(verify_run, "_PAUSE_SECONDS", 0.0)
+
+
+def blooms(table):
+    return sorted(folder(table).glob("_mem_wal/*/*/bloom_filter.bin"))
+
+
+def test_a_clean_table(cli, backlog):
+    before = listing(folder(backlog))
+    answer = cli("verify", backlog.uri)
+    assert answer.code == 0
+    (line,) = answer.stdout.splitlines()
+    assert re.fullmatch(rf"verify: 0 .*\b0 .*\b0 .*\b2 .*\b{backlog.base().version}\b.*", line)
+    assert answer.stderr == ""
+    result = cli("verify", backlog.uri, "--json").json
+    assert (result["errors"], result["regions"], result["findings"]) == (0, 2, [])
+    assert listing(folder(backlog)) == before
+
+
+def test_errors_end_with_one(cli, backlog):
+    blooms(backlog)[0].write_bytes(bytes(32_768))
+    answer = cli("verify", backlog.uri)
+    assert answer.code == 1
+    assert "bloom-wrong" in answer.stdout
+    assert answer.stderr == ""
+    answer = cli("verify", backlog.uri, "--json")
+    assert answer.code == 1
+    (finding,) = json.loads(answer.stdout)["findings"]
+    assert finding["severity"] == "error"
+    assert finding["repair"] == "bloom"
+
+
+def test_warnings_end_with_zero(cli, backlog):
+    blooms(backlog)[0].unlink()
+    assert cli("verify", backlog.uri, "--quick", "--json").json["warnings"] == 1
+
+
+def test_less_can_be_read(cli, backlog):
+    for path in blooms(backlog):
+        path.write_bytes(bytes(32_768))
+    assert cli("verify", backlog.uri, "--quick").code == 0
+    first, _ = backlog.region_ids()
+    found = json.loads(cli("verify", backlog.uri, "--region", first, "--json").stdout)
+    assert {finding["region"] for finding in found["findings"]} == {str(first)}
+    found = json.loads(cli("verify", backlog.uri, "--sample", 1, "--json").stdout)
+    assert found["errors"] == 2
+
+
+def test_repairs_are_told_and_then_done(cli, backlog):
+    blooms(backlog)[0].write_bytes(bytes(32_768))
+    shutil.rmtree(blooms(backlog)[1].parent / "_pk_index")
+    before = listing(folder(backlog))
+    answer = cli("verify", backlog.uri, "--repair")
+    assert answer.code == 1
+    assert "--yes" in answer.stdout
+    assert listing(folder(backlog)) == before
+    result = cli("verify", backlog.uri, "--repair", "--yes", "--json").json
+    assert [action["state"] for action in result["repairs"]] == ["done", "done"]
+    assert result["findings"] == []
+    assert cli("verify", backlog.uri).code == 0
+
+
+def test_a_table_that_does_not_open_is_looked_at(cli, backlog):
+    newest = min((folder(backlog) / "_versions").glob("*.manifest"))
+    newest.write_bytes(b"")
+    answer = cli("verify", backlog.uri)
+    assert answer.code == 1
+    assert "table-torn" in answer.stdout
+
+
+@pytest.mark.parametrize(
+    "wrong", [["--yes"], ["--quick", "--sample", "1"], ["--sample", "0"], ["--region", "x"]]
+)
+def test_wrong_input(cli, backlog, wrong):
+    assert cli("verify", backlog.uri, *wrong).code == 2
+
+
+def test_no_table(cli, tmp_path):
+    answer = cli("verify", tmp_path / "none")
+    assert answer.code == 2
+    assert str(tmp_path / "none") in answer.stderr

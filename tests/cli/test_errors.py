@@ -1,0 +1,103 @@
+"""Exit codes, and one line on stderr."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import memwal
+from memwal import errors
+from memwal.cli.errors import ExitCode, exit_code
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.InvalidInputError, ExitCode.INPUT),
+        (errors.TableSetupError, ExitCode.INPUT),
+        (errors.UnsupportedStoreError, ExitCode.INPUT),
+        (errors.ConflictError, ExitCode.CONFLICT),
+        (errors.StoreUnavailableError, ExitCode.CONFLICT),
+        (errors.BackPressureError, ExitCode.CONFLICT),
+        (errors.OutcomeUnknownError, ExitCode.UNKNOWN),
+        (errors.CorruptDataError, ExitCode.FAILED),
+        (errors.StoreAccessError, ExitCode.FAILED),
+        (errors.StoreFullError, ExitCode.FAILED),
+        (errors.MemWalError, ExitCode.FAILED),
+    ],
+)
+def test_exit_codes(error, code):
+    assert exit_code(error("x")) == code
+
+
+def fail_with(monkeypatch, error):
+    def status(self, **options):
+        raise error
+
+    monkeypatch.setattr(memwal.Table, "status", status)
+
+
+def test_an_error_is_one_line_and_a_code(cli, table, monkeypatch):
+    fail_with(monkeypatch, errors.ConflictError("two\nlines"))
+    answer = cli("status", table.uri)
+    assert answer.code == 3
+    assert answer.stdout == ""
+    assert answer.stderr == "error: two lines\n"
+
+
+def test_an_unknown_outcome(cli, table, monkeypatch):
+    fail_with(monkeypatch, errors.OutcomeUnknownError("look first"))
+    assert cli("status", table.uri).code == 4
+
+
+def test_a_fault_is_one_line_too(cli, table, monkeypatch):
+    fail_with(monkeypatch, KeyError("oops"))
+    answer = cli("status", table.uri)
+    assert answer.code == 1
+    assert answer.stderr.startswith("error: KeyError: 'oops'")
+    assert "--debug" in answer.stderr
+    assert answer.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("error", [errors.ConflictError("first"), KeyError("oops")])
+def test_debug_tells_where(cli, table, monkeypatch, error):
+    fail_with(monkeypatch, error)
+    answer = cli("--debug", "status", table.uri)
+    assert answer.code == cli("status", table.uri).code
+    assert "Traceback" in answer.stderr
+    assert Path(__file__).name in answer.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nonsense"],
+        ["status"],
+        ["status", "table", "--nonsense"],
+        ["merge", "table", "--region", "not-a-uuid"],
+        ["merge", "table", "--commit-bytes", "0"],
+        ["gc", "table", "--grace-seconds", "-1"],
+    ],
+)
+def test_a_wrong_command_line(cli, arguments):
+    answer = cli(*arguments)
+    assert answer.code == 2
+    assert answer.stdout == ""
+    assert "Error: " in answer.stderr
+
+
+def test_no_table(cli, tmp_path):
+    answer = cli("merge", tmp_path / "none.lance")
+    assert answer.code == 2
+    assert str(tmp_path / "none.lance") in answer.stderr
+
+
+def test_a_table_without_mem_wal(cli, tmp_path):
+    import lance
+    import pyarrow as pa
+
+    lance.write_dataset(pa.table({"id": [1]}), tmp_path / "plain.lance")
+    answer = cli("status", tmp_path / "plain.lance")
+    assert answer.code == 2
+    assert answer.stderr.startswith("error: ")

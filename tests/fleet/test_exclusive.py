@@ -1,0 +1,198 @@
+"""A compaction that merges keep out gets its turn, and they get theirs again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from support.data.tables import base_state, numbered
+
+import memwal
+from memwal.catalog import Catalog
+from memwal.catalog.leases import LeaseLostError, job_resource
+from memwal.errors import ConflictError
+from memwal.fleet import Skipped, Why, exclusive, run_job
+from memwal.fleet.exclusive import joined, stand_back, turn
+from memwal.jobs.job import JobResult
+
+Managed = Callable[..., memwal.Table]
+FRAGMENTS = 4
+
+
+@pytest.fixture
+def fragmented(catalog: Catalog, managed: Managed) -> memwal.Table:
+    """A managed table of many small fragments, with nothing that waits for a merge."""
+    table = managed(generations=0)
+    for number in range(FRAGMENTS):
+        with table.writer() as writer:
+            writer.upsert(numbered(10 * number, 10, n=number))
+        table.merge()
+    return table
+
+
+class Crowd:
+    """Runs tasks, and before the commit of each batch has a row of every fragment merged."""
+
+    def __init__(self, catalog: Catalog, table: memwal.Table) -> None:
+        self.catalog = catalog
+        self.table = table
+        self.outcomes: list[JobResult | Skipped] = []
+
+    def __call__(self, tasks: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
+        results = [function(task) for task in tasks]
+        number = 1000 + len(self.outcomes)
+        with self.table.writer() as writer:
+            for fragment in range(FRAGMENTS):
+                writer.upsert(numbered(10 * fragment, 1, n=number))
+        self.outcomes.append(run_job(self.catalog, "flights", "merge", force=True))
+        return results
+
+    def state(self) -> dict[int, int]:
+        last = 999 + len(self.outcomes)
+        return {key: last if key % 10 == 0 else key // 10 for key in range(10 * FRAGMENTS)}
+
+
+def test_a_compaction_gets_through_where_each_merge_touches_every_fragment(
+    catalog: Catalog, fragmented: memwal.Table
+) -> None:
+    crowd = Crowd(catalog, fragmented)
+    result = run_job(catalog, "flights", "compact", force=True, run=crowd)
+
+    assert isinstance(result, JobResult)
+    *lost, refused = crowd.outcomes
+    assert all(isinstance(found, JobResult) and found.commits for found in lost)
+    assert isinstance(refused, Skipped)
+    assert refused.why is Why.AT_WORK
+    assert (result.commits, result.problems) == (1, ())
+    assert result.figures["rewrites_lost"] == len(lost) == 2
+    assert result.figures["fragments_removed"] >= FRAGMENTS
+    assert catalog.leases.list() == []
+    # What had to wait is merged now.
+    merged = run_job(catalog, "flights", "merge", force=True)
+    assert isinstance(merged, JobResult)
+    assert merged.commits == 1
+    assert base_state(fragmented) == crowd.state()
+    assert len(catalog.runs()) == 2 + len(lost)
+
+
+def test_a_compaction_that_gets_no_turn_says_so(
+    catalog: Catalog, fragmented: memwal.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exclusive, "_WAIT", timedelta(seconds=0.2))
+    crowd = Crowd(catalog, fragmented)
+    with catalog.leases.acquire(job_resource("flights", "index"), holder="build-host:4"):
+        result = run_job(catalog, "flights", "compact", force=True, run=crowd)
+    assert isinstance(result, JobResult)
+    assert result.commits == 0
+    _, no_turn = result.problems
+    assert "build-host:4" in no_turn
+    assert catalog.leases.list() == []
+    assert base_state(fragmented) == crowd.state()
+
+
+def test_a_turn_that_is_lost_ends_the_compaction(
+    catalog: Catalog, fragmented: memwal.Table
+) -> None:
+    expected = base_state(fragmented)
+
+    def lose(tasks: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
+        results = [function(task) for task in tasks]
+        if any(lease.resource.endswith("/turn") for lease in catalog.leases.list()):
+            catalog.leases.release(job_resource("flights", "merge"))
+            return results
+        return Crowd(catalog, fragmented)([], function) or results
+
+    with pytest.raises(LeaseLostError):
+        run_job(catalog, "flights", "compact", force=True, run=lose)
+    assert catalog.leases.list() == []
+    assert base_state(fragmented).keys() == expected.keys()
+    assert fragmented.base().dataset.count_rows() == len(expected)
+
+
+def test_a_turn_waits_for_who_is_at_work(catalog: Catalog) -> None:
+    lease = catalog.leases.acquire(job_resource("flights", "merge"))
+    ended = threading.Event()
+
+    def end() -> None:
+        ended.set()
+        lease.release()
+
+    threading.Timer(0.3, end).start()
+    with turn(catalog.leases, "flights", indexes=["id_idx"]) as look:
+        assert ended.is_set()
+        look()
+        held = {record.resource for record in catalog.leases.list()}
+        assert held == {
+            job_resource("flights", "turn"),
+            job_resource("flights", "merge"),
+            job_resource("flights", "index"),
+            job_resource("flights", "index", part="id_idx"),
+        }
+    with pytest.raises(ConflictError):
+        look()
+
+
+@pytest.mark.parametrize("job", ["merge", "index"])
+def test_others_stand_back_for_a_while(catalog: Catalog, managed: Managed, job: str) -> None:
+    managed()
+    # Of the leases of a turn this one alone: it is not their own that keeps the others back.
+    with catalog.leases.acquire(job_resource("flights", "turn"), holder="host-1:17"):
+        found = run_job(catalog, "flights", job, force=True)
+        assert isinstance(found, Skipped)
+        assert found.why is Why.AT_WORK
+        assert "host-1:17" in found.reason
+        with pytest.raises(ConflictError):
+            stand_back(catalog.leases, "flights", wait=timedelta(seconds=0.1))
+        assert isinstance(run_job(catalog, "flights", "snapshot", force=True), JobResult)
+    with suppress(ConflictError), turn(catalog.leases, "flights", indexes=()):
+        # They wait as long as they were told.
+        timer = threading.Timer(0.2, catalog.leases.release, [job_resource("flights", "turn")])
+        timer.start()
+        left = stand_back(catalog.leases, "flights", wait=timedelta(seconds=30))
+        assert left is not None
+        assert timedelta(0) < left < timedelta(seconds=30)
+        timer.join()
+    assert isinstance(run_job(catalog, "flights", job, force=True), JobResult)
+
+
+def test_nobody_stands_back_from_a_turn_that_ran_out(
+    catalog: Catalog, managed: Managed, leave_lease: Callable[..., None]
+) -> None:
+    """A compaction was killed in its turn: nobody renews its leases, or gives them back."""
+    managed()
+    for name in ("turn", "merge"):
+        leave_lease(name, timedelta(seconds=0.5), holder="dead:1")
+    found = run_job(catalog, "flights", "merge")
+    assert isinstance(found, Skipped)
+    assert "dead:1" in found.reason
+    assert isinstance(run_job(catalog, "flights", "merge", wait=timedelta(seconds=30)), JobResult)
+    assert stand_back(catalog.leases, "nobody", wait=None) is None
+
+
+def test_results_are_added_up() -> None:
+    first = JobResult(
+        job="compact",
+        table="t",
+        version=1,
+        tasks=2,
+        seconds=1.5,
+        figures={"rewrites_lost": 2, "fragments_removed": 0},
+        problems=("met others",),
+    )
+    second = JobResult(
+        job="compact",
+        table="t",
+        version=3,
+        tasks=1,
+        commits=1,
+        seconds=0.5,
+        figures={"fragments_removed": 4},
+    )
+    both = joined(first, second)
+    assert (both.tasks, both.commits, both.seconds, both.version) == (3, 1, 2.0, 3)
+    assert both.figures == {"rewrites_lost": 2, "fragments_removed": 4}
+    assert both.problems == ()

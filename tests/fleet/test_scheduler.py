@@ -1,0 +1,430 @@
+"""Many tables at once: all are served, and what is broken stops nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from support.data.tables import MakeTable, base_state, folder, merged, numbered
+
+import memwal
+from memwal.catalog import Catalog, Policy, RunState
+from memwal.errors import InvalidInputError, StoreUnavailableError, TableSetupError
+from memwal.fleet import Budget, Fleet, Outcome, overview
+from memwal.fleet import scheduler as fleet_module
+from memwal.jobs.job import JobResult
+from memwal.region.router import bucket_region_id
+
+Managed = Callable[..., memwal.Table]
+Poison = Callable[[memwal.Table, UUID, int], Callable[[], None]]
+PATIENCE_SECONDS = 120
+
+
+def kinds(outcomes: list[Outcome]) -> dict[tuple[str, str], str]:
+    return {
+        (one.table, one.job): "failed" if one.trouble else type(one.result).__name__
+        for one in outcomes
+    }
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not holds():
+        if time.monotonic() > deadline:
+            raise TimeoutError("it never came true")
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def many(make_table: MakeTable, catalog: Catalog) -> dict[str, memwal.Table]:
+    """Return more registered tables than there are workers, with a generation each."""
+    found = {}
+    for number in range(16):
+        table = make_table()
+        with table.writer() as writer:
+            writer.upsert(numbered(0, 3, n=number))
+        name = f"t{number:02}"
+        catalog.register(name, uri=table.uri, policy=Policy(merge_at_generations=1))
+        found[name] = table
+    return found
+
+
+class TestOneProcess:
+    def test_many_tables(self, catalog: Catalog, many: dict[str, memwal.Table]) -> None:
+        outcomes = Fleet(catalog, budget=Budget(jobs=4)).run_once()
+        assert all(merged(table) == 1 for table in many.values())
+        found = kinds(outcomes)
+        assert {found[name, "merge"] for name in many} == {"JobResult"}
+        assert {found[name, "snapshot"] for name in many} == {"JobResult"}
+        assert {found[name, "gc"] for name in many} == {"CollectionResult"}
+        assert len(catalog.runs(limit=1_000)) == len(outcomes) == 3 * len(many)
+        assert all(one.backlog is not None for one in overview(catalog))
+        # All is done.
+        assert Fleet(catalog).run_once() == []
+
+    def test_what_is_broken_hides_nothing_and_stops_no_other(
+        self, catalog: Catalog, managed: Managed, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        good = managed("good")
+        torn = managed("torn")
+        for file in (folder(torn) / "_versions").iterdir():
+            file.write_bytes(b"nonsense")
+        catalog.register("absent", uri=str(tmp_path / "absent.lance"))
+        catalog.register(
+            "closed", uri="s3://bucket/t.lance", storage_options_ref=str(tmp_path / "no.json")
+        )
+        catalog.register("foreign", uri="s3://b/t.lance", storage_options_ref="airflow:lake")
+        # Nobody listens there.
+        options = tmp_path / "unreachable.json"
+        nowhere = {"aws_endpoint": "http://127.0.0.1:9", "allow_http": "true"}
+        secret = {"aws_access_key_id": "a", "aws_secret_access_key": "hush-hush"}
+        options.write_text(json.dumps({**nowhere, **secret, "aws_region": "us-east-1"}))
+        catalog.register("unreachable", uri="s3://b/t.lance", storage_options_ref=str(options))
+        found = kinds(Fleet(catalog).run_once())
+        assert found["good", "merge"] == "JobResult"
+        assert base_state(good) == dict.fromkeys(range(20), 2)
+        bad = {"torn", "absent", "closed", "foreign", "unreachable"}
+        for name in bad:
+            assert found[name, "look"] == "failed"
+        troubles = {one.table: one for one in catalog.setbacks.troubles()}
+        assert set(troubles) == bad
+        assert "StoreUnavailableError" in troubles["unreachable"].reason
+        assert "hush-hush" not in caplog.text + str(troubles)
+        assert str(tmp_path / "absent.lance") in troubles["absent"].reason
+        assert str(tmp_path / "no.json") in troubles["closed"].reason
+        assert "'lake'" in troubles["foreign"].reason
+
+    def test_memory_is_given_back_after_each_job_whatever_came_of_it(
+        self, catalog: Catalog, managed: Managed, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        events: list[str] = []
+        run_job = fleet_module.run_job
+
+        def recorded(*given: Any, **options: Any) -> Any:
+            events.append("job")
+            if len(events) == 1:
+                raise StoreUnavailableError("not now; try again later")
+            return run_job(*given, **options)
+
+        monkeypatch.setattr(fleet_module, "run_job", recorded)
+        monkeypatch.setattr(fleet_module, "release_free_memory", lambda: events.append("back"))
+        managed("a")
+        managed("b")
+        Fleet(catalog, budget=Budget(jobs=1)).run_once()
+        assert len(events) > 4
+        assert events == ["job", "back"] * (len(events) // 2)
+
+    def test_failures_are_tried_later_and_later(
+        self, catalog: Catalog, managed: Managed, tmp_path: Path, try_now: Callable[[], None]
+    ) -> None:
+        fleet = Fleet(catalog)
+        table = managed("late")
+        aside = tmp_path / "aside"
+        folder(table).rename(aside)
+        assert kinds(fleet.run_once()) == {("late", "look"): "failed"}
+        assert fleet.run_once() == []
+        try_now()
+        (outcome,) = fleet.run_once()
+        assert outcome.trouble is not None
+        assert outcome.trouble.attempts == 2
+        pause = outcome.trouble.next_try_at - datetime.now(UTC)
+        assert timedelta(minutes=1) < pause < timedelta(minutes=2)
+        aside.rename(folder(table))
+        assert fleet.run_once() == []
+        try_now()
+        assert kinds(fleet.run_once())["late", "merge"] == "JobResult"
+        assert catalog.setbacks.troubles() == []
+
+    def test_a_job_that_fails_leaves_the_others_of_its_table(
+        self, catalog: Catalog, managed: Managed, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        table = managed()
+
+        def fail(self: memwal.Table, **options: Any) -> JobResult:
+            raise RuntimeError("unexpected")
+
+        monkeypatch.setattr(memwal.Table, "build_snapshot", fail)
+        fleet = Fleet(catalog)
+        found = kinds(fleet.run_once())
+        assert found["flights", "snapshot"] == "failed"
+        assert found["flights", "merge"] == "JobResult"
+        assert merged(table, bucket_region_id(0)) == 3
+        (trouble,) = catalog.setbacks.troubles()
+        assert (trouble.job, trouble.reason) == ("snapshot", "RuntimeError: unexpected")
+        assert ("flights", "snapshot") not in kinds(fleet.run_once())
+
+    def test_a_poisoned_generation(
+        self, catalog: Catalog, managed: Managed, poison: Poison
+    ) -> None:
+        table = managed()
+        poison(table, bucket_region_id(0), 2)
+        fleet = Fleet(catalog)
+        outcomes = {one.job: one for one in fleet.run_once()}
+        result = outcomes["merge"].result
+        assert isinstance(result, JobResult)
+        assert len(result.held) == 1
+        assert [one.held for one in overview(catalog)] == [1]
+        assert "merge" not in {one.job for one in fleet.run_once()}
+        assert catalog.setbacks.troubles() == []
+
+    def test_quiet_hours_schedules_and_names(self, catalog: Catalog, managed: Managed) -> None:
+        quiet, off, other = managed("quiet"), managed("off"), managed("other")
+        policy = catalog.get("quiet").policy
+        windows = ("00:00-12:00 UTC", "12:00-00:00 UTC")
+        catalog.update("quiet", policy=replace(policy, quiet_hours=windows))
+        catalog.update("off", enabled=False)
+        assert set(kinds(Fleet(catalog, tables=["quiet", "off"]).run_once())) == set()
+        region = bucket_region_id(0)
+        assert [merged(table, region) for table in (quiet, off, other)] == [0, 0, 0]
+
+    def test_rows_of_the_catalog_are_forgotten(self, catalog: Catalog, managed: Managed) -> None:
+        managed()
+        policy = replace(
+            catalog.get("flights").policy, run_retention_seconds=0, sample_retention_seconds=0
+        )
+        catalog.update("flights", policy=policy)
+        failed = catalog.start_run("flights", "index")
+        catalog.finish_run(failed, error="no")
+        Fleet(catalog).run_once()
+        assert "index" not in {run.job for run in catalog.runs()}
+
+    def test_bytes_are_shared(
+        self, catalog: Catalog, managed: Managed, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in ("a", "b", "c"):
+            managed(name)
+        seen: list[tuple[str, int | None]] = []
+        gate = threading.Barrier(2, timeout=PATIENCE_SECONDS)
+
+        def run_job(catalog: Catalog, table: str, job: str, **options: Any) -> Any:
+            seen.append((table, options["run_bytes"]))
+            if len(seen) < 3:
+                gate.wait()
+            return JobResult(job=job, table=table, version=1)
+
+        monkeypatch.setattr(fleet_module, "run_job", run_job)
+        monkeypatch.setattr(fleet_module, "JOBS", ("merge",))
+        monkeypatch.setattr(fleet_module, "Candidate", _of_size(40 << 20))
+        Fleet(catalog, budget=Budget(jobs=2, bytes=50 << 20)).run_once()
+        assert sorted(one for _, one in seen[:2]) == [10 << 20, 50 << 20]
+        # What the two gave back by then.
+        assert seen[2][1] in (10 << 20, 40 << 20, 50 << 20)
+
+
+def _of_size(size: int) -> Callable[..., Any]:
+    from memwal.fleet.fair_queue import Candidate
+
+    return lambda **options: Candidate(**{**options, "bytes": size})
+
+
+class TestForever:
+    def test_it_goes_on_until_it_is_stopped(self, catalog: Catalog, managed: Managed) -> None:
+        table = managed()
+        catalog.update("flights", policy=replace(catalog.get("flights").policy, schedule=1.0))
+        told: list[Outcome] = []
+        fleet = Fleet(catalog, tell=told.append)
+        thread = threading.Thread(target=fleet.run_forever, kwargs={"every": 0.2})
+        thread.start()
+        region = bucket_region_id(0)
+        try:
+            until(lambda: merged(table, region) == 3)
+            with table.writer() as writer:
+                writer.upsert(numbered(0, 20, n=7))
+            until(lambda: merged(table, region) == 4)
+        finally:
+            fleet.stop()
+            thread.join(PATIENCE_SECONDS)
+        assert not thread.is_alive()
+        assert base_state(table) == dict.fromkeys(range(20), 7)
+        assert {one.state for one in catalog.runs()} == {RunState.SUCCEEDED}
+
+    def test_a_catalog_that_does_not_answer_is_waited_for(
+        self, catalog: Catalog, managed: Managed, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        table = managed()
+        whole = catalog.list
+        answers = iter([StoreUnavailableError("busy")] * 3)
+
+        def tables(**options: Any) -> Any:
+            for error in answers:
+                raise error
+            return whole(**options)
+
+        monkeypatch.setattr(catalog, "list", tables)
+        with pytest.raises(StoreUnavailableError):
+            Fleet(catalog).run_once()
+        fleet = Fleet(catalog)
+        thread = threading.Thread(target=fleet.run_forever, kwargs={"every": 0.1})
+        thread.start()
+        try:
+            until(lambda: merged(table, bucket_region_id(0)) == 3)
+        finally:
+            fleet.stop()
+            thread.join(PATIENCE_SECONDS)
+        assert not thread.is_alive()
+
+    def test_a_catalog_without_a_schema(self, tmp_path: Path) -> None:
+        empty = Catalog(f"sqlite:///{tmp_path / 'none.db'}")
+        with pytest.raises(TableSetupError):
+            Fleet(empty).run_forever()
+
+    def test_a_table_without_a_schedule_is_left_alone(
+        self, catalog: Catalog, managed: Managed
+    ) -> None:
+        by_hand, other = managed("by-hand"), managed("other")
+        catalog.update("by-hand", policy=replace(catalog.get("by-hand").policy, schedule=None))
+        bad = replace(catalog.get("other").policy, schedule="0 0 L * *")
+        catalog.register("bad", uri=other.uri, policy=bad)
+        told: list[Outcome] = []
+        fleet = Fleet(catalog, tell=told.append)
+        thread = threading.Thread(target=fleet.run_forever, kwargs={"every": 0.2})
+        thread.start()
+        try:
+            until(lambda: merged(other, bucket_region_id(0)) == 3)
+            until(lambda: any(one.table == "bad" for one in told))
+        finally:
+            fleet.stop()
+            thread.join(PATIENCE_SECONDS)
+        assert merged(by_hand, bucket_region_id(0)) == 0
+
+    def test_jobs_end_before_their_next_commit(
+        self, catalog: Catalog, managed: Managed, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        table = managed(buckets=1, generations=6)
+        region = bucket_region_id(0)
+        whole = memwal.Table.merge
+
+        told: list[Outcome] = []
+        fleet = Fleet(catalog, tell=told.append)
+
+        def in_small_commits(
+            self: memwal.Table, *, guard: Callable[[], None], **options: Any
+        ) -> JobResult:
+            guard = _stop_at(fleet, 4, guard)
+            return whole(self, **{**options, "commit_bytes": 1, "guard": guard})
+
+        monkeypatch.setattr(memwal.Table, "merge", in_small_commits)
+        fleet.run_once()
+        assert 0 < merged(table, region) < 6
+        assert [(one.job, one.result, one.trouble) for one in told][-1] == ("merge", None, None)
+        assert catalog.setbacks.troubles() == []
+        assert catalog.leases.list() == []
+        monkeypatch.undo()
+        Fleet(catalog).run_once()
+        assert base_state(table) == dict.fromkeys(range(20), 5)
+
+    def test_wrong_numbers(self, catalog: Catalog) -> None:
+        with pytest.raises(InvalidInputError):
+            Budget(jobs=0)
+        with pytest.raises(InvalidInputError):
+            Fleet(catalog).run_forever(every=0)
+
+
+def _stop_at(fleet: Fleet, look: int, check: Callable[[], None]) -> Callable[[], None]:
+    looks = 0
+
+    def stopping() -> None:
+        nonlocal looks
+        looks += 1
+        if looks == look:
+            fleet.stop()
+        check()
+
+    return stopping
+
+
+class Process:
+    """``memwal fleet run`` in a process of its own."""
+
+    def __init__(self, url: str, *arguments: object) -> None:
+        self.popen = subprocess.Popen(
+            [
+                *(
+                    sys.executable,
+                    "-m",
+                    "memwal.cli.commands.app",
+                    "fleet",
+                    "run",
+                    "--catalog",
+                    url,
+                ),
+                *("--json", *map(str, arguments)),
+            ],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def end(self, number: int) -> tuple[int, list[dict[str, Any]], str]:
+        self.popen.send_signal(number)
+        out, err = self.popen.communicate(timeout=PATIENCE_SECONDS)
+        return self.popen.returncode, [json.loads(line) for line in out.splitlines()], err
+
+
+@pytest.fixture
+def start(url: str) -> Iterator[Callable[..., Process]]:
+    started: list[Process] = []
+
+    def go(*arguments: object) -> Process:
+        started.append(Process(url, *arguments))
+        return started[-1]
+
+    yield go
+    for process in started:
+        if process.popen.poll() is None:
+            process.popen.kill()
+        process.popen.communicate(timeout=PATIENCE_SECONDS)
+
+
+class TestProcesses:
+    def test_two_fleets_of_which_one_is_killed(
+        self, catalog: Catalog, managed: Managed, start: Callable[..., Process]
+    ) -> None:
+        tables = {
+            f"t{number}": managed(f"t{number}", buckets=1, generations=2) for number in range(8)
+        }
+        region = bucket_region_id(0)
+        options = ("--every", 0.2, "--jobs", 1, "--lease-seconds", 2)
+        first, second = start(*options), start(*options)
+        until(lambda: len(catalog.runs(state=RunState.RUNNING)) > 0)
+        first.popen.send_signal(signal.SIGKILL)
+        until(lambda: all(merged(table, region) == 2 for table in tables.values()))
+        code, outcomes, err = second.end(signal.SIGTERM)
+        assert code == 0, err
+        assert {one["table"] for one in outcomes} <= set(tables)
+        assert all(base_state(t) == dict.fromkeys(range(20), 1) for t in tables.values())
+        # Nobody did at once what somebody else was doing.
+        runs = [run for run in catalog.runs(limit=1_000) if run.job == "merge"]
+        for name in tables:
+            mine = sorted((r for r in runs if r.table == name), key=lambda r: r.lease_token or 0)
+            tokens = [run.lease_token for run in mine]
+            assert len(set(tokens)) == len(tokens)
+            ended = [run.finished_at for run in mine]
+            for before, run in zip(ended, mine[1:], strict=False):
+                assert before is None or before <= run.started_at
+        assert catalog.leases.list() == []
+
+    def test_told_to_end(
+        self, catalog: Catalog, managed: Managed, start: Callable[..., Process]
+    ) -> None:
+        table = managed()
+        process = start()
+        until(lambda: "gc" in catalog.last_runs("flights"))
+        code, outcomes, err = process.end(signal.SIGTERM)
+        assert code == 0, err
+        assert "Traceback" not in err
+        assert {one["job"] for one in outcomes} == {"merge", "snapshot", "gc"}
+        assert base_state(table) == dict.fromkeys(range(20), 2)

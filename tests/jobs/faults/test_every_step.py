@@ -1,0 +1,82 @@
+"""Every job, with every fault, at every step: nothing is lost, and the next run completes."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from support.faults.fault_schedule import FAULTS, Actors, Finish, chosen, telling
+from support.faults.jobs import JOBS
+from support.oracles.auditor import Auditor
+
+import memwal
+
+REMOTE = ("merge", "merge by generation", "index build", "compaction")
+"""Jobs of which Lance makes commits by itself where stores are durable."""
+
+# Of one job with one fault, by default.
+SOME_STEPS = 6
+
+# A sixth of them by default: every job meets faults, and every fault meets jobs.
+PAIRS = [
+    (job, fault)
+    for row, job in enumerate(JOBS)
+    for column, fault in enumerate(FAULTS)
+    if (row + column) % 6 == 0
+]
+
+
+def attempt(
+    actors: Actors, name: str, fault_name: str, finish: Finish, *, every: bool, remote: bool = False
+) -> None:
+    """Try one fault at the steps of one job."""
+    job, fault = JOBS[name], FAULTS[fault_name]
+    steps = actors.steps(job, commits=remote)
+    assert any(step.changes for step in steps)
+    tried = chosen(steps, fault, every=every)
+    if not every and len(tried) > SOME_STEPS:
+        tried = random.Random(f"{name} {fault_name}").sample(tried, SOME_STEPS)
+    for step in tried:
+        with telling(name, fault_name, step):
+            table, auditor = actors.copy()
+            actors.suffer(table, job, fault, step, remote=remote)
+            auditor.look(table, verified=every)
+            job(table.location)
+            finish(table, auditor)
+            actors.drop(table)
+
+
+@pytest.mark.parametrize(("job", "fault"), PAIRS)
+def test_a_fault(actors: Actors, finish: Finish, job: str, fault: str) -> None:
+    attempt(actors, job, fault, finish, every=False)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1_800)
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("job", JOBS)
+def test_a_fault_at_every_step(actors: Actors, finish: Finish, job: str, fault: str) -> None:
+    attempt(actors, job, fault, finish, every=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1_800)
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("job", REMOTE)
+def test_a_fault_where_lance_commits(actors: Actors, finish: Finish, job: str, fault: str) -> None:
+    attempt(actors, job, fault, finish, every=True, remote=True)
+
+
+def test_the_prepared_table_has_work_for_every_job(
+    actors: Actors, prepared: tuple[memwal.Table, Auditor]
+) -> None:
+    """Else nothing would be tested."""
+    for name, job in JOBS.items():
+        table, _ = actors.copy()
+        result = job(table.location)
+        done = {key: value for key, value in result.figures.items() if value}
+        assert done, f"{name} had nothing to do"
+        if name.startswith("snapshot"):
+            assert done["hints"] == 2
+        if name == "collection":
+            assert {"generations_dropped", "folders", "log_entries", "manifests"} <= done.keys()

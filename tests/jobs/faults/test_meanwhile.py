@@ -1,0 +1,69 @@
+"""Every job stands still at its steps, past any lease and any grace, while others go on."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from support.faults.fault_schedule import Actors, Fault, Finish, Step, chosen, telling
+from support.faults.jobs import JOBS
+from support.faults.others import OTHERS, Other
+from support.oracles.auditor import Auditor
+
+import memwal
+
+SECOND = "a second copy"
+NAMES = (SECOND, *OTHERS)
+# A sixth of them by default: every job meets others, and every other one meets jobs.
+PAIRS = [
+    pytest.param(job, name, marks=[] if (row + column) % 6 == 0 else pytest.mark.slow)
+    for row, job in enumerate(JOBS)
+    for column, name in enumerate(NAMES)
+]
+STANDING = Fault("standing", lambda store, number: store.pause("*", skip=number), common=True)
+
+
+def other(job: str, name: str) -> Other:
+    """What goes on while the job stands still."""
+    if name != SECOND:
+        return OTHERS[name]
+
+    def same_job(table: memwal.Table, auditor: Auditor) -> None:
+        if job.startswith("snapshot"):
+            auditor.snapshot_begins()
+        JOBS[job](table.location)
+
+    return same_job
+
+
+def attempt(actors: Actors, job: str, name: str, finish: Finish, steps: list[Step]) -> None:
+    for step in steps:
+        with telling(job, f"next to {name}", step):
+            table, auditor = actors.copy()
+
+            def meanwhile(table: memwal.Table = table, auditor: Auditor = auditor) -> None:
+                other(job, name)(table, auditor)
+                auditor.look(table)
+
+            actors.pause(table, JOBS[job], step, meanwhile)
+            auditor.look(table)
+            finish(table, auditor)
+            actors.drop(table)
+
+
+@pytest.mark.parametrize(("job", "name"), PAIRS)
+def test_somebody_goes_on(actors: Actors, finish: Finish, job: str, name: str) -> None:
+    """At one of the steps, which is another one for each."""
+    steps = actors.steps(JOBS[job])
+    one = random.Random(f"{job} {name}").choice([step for step in steps if step.number > 2])
+    attempt(actors, job, name, finish, [one])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3_600)
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("job", JOBS)
+def test_somebody_goes_on_at_every_kind_of_step(
+    actors: Actors, finish: Finish, job: str, name: str
+) -> None:
+    attempt(actors, job, name, finish, chosen(actors.steps(JOBS[job]), STANDING, every=False))

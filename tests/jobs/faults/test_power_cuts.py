@@ -1,0 +1,98 @@
+"""The power goes at every sync of every job: nothing is lost, and the next run completes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from support.data.tables import folder
+from support.faults.fault_schedule import Finish, Job
+from support.faults.jobs import JOBS
+from support.faults.power_loss import Crash, Recorder, survive, survive_not
+from support.oracles.auditor import Auditor
+
+import memwal
+from memwal.jobs.gc import collect_garbage
+from memwal.storage.location import TableLocation
+
+TABLE = "table.lance"
+
+Prepared = tuple[memwal.Table, Auditor]
+
+
+def _divide(location: TableLocation) -> None:
+    memwal.add_region_spec(location.uri, memwal.RegionSpec.bucket("id", 3))
+
+
+def _clean_up(location: TableLocation) -> None:
+    collect_garbage(
+        location,
+        dry_run=False,
+        grace=timedelta(0),
+        retention=timedelta(0),
+        index_age=timedelta(0),
+        orphan_age=timedelta(0),
+        base_versions=True,
+    )
+
+
+CUT: dict[str, Job] = JOBS | {"new region spec": _divide, "collection of versions": _clean_up}
+
+
+def recorded(prepared: Prepared, folder_: Path, job: Job) -> Recorder[None]:
+    """What a job does to the disk of a copy of the prepared table."""
+    disk = folder_ / "disk"
+    shutil.copytree(folder(prepared[0]), disk / TABLE, copy_function=os.link)
+    recorder: Recorder[None] = Recorder(disk, lambda: None)
+    with recorder.watch():
+        job(TableLocation(str(disk / TABLE)))
+    return recorder
+
+
+def checked(prepared: Prepared, job: Job, finish: Finish) -> Callable[[Path, Crash[None]], None]:
+    """Whether all is well at once, and when the job has run once more, and all others."""
+
+    def check(path: Path, crash: Crash[None]) -> None:
+        table, auditor = memwal.open(str(path / TABLE)), prepared[1].copy()
+        auditor.look(table, verified=True)
+        job(table.location)
+        finish(table, auditor)
+
+    return check
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1_800)
+@pytest.mark.parametrize("job", CUT)
+def test_every_sync(prepared: Prepared, finish: Finish, tmp_path: Path, job: str) -> None:
+    recorder = recorded(prepared, tmp_path, CUT[job])
+    survive(recorder.crashes(), tmp_path, checked(prepared, CUT[job], finish))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("job", "missing"),
+    [
+        ("merge", "^syncfs"),
+        ("merge", "_versions/"),
+        ("index build", "^syncfs"),
+        ("index build", "_versions/"),
+        ("compaction", "^syncfs"),
+        ("new region spec", "^syncfs"),
+    ],
+)
+def test_a_missing_sync_is_noticed(
+    prepared: Prepared, finish: Finish, tmp_path: Path, job: str, missing: str
+) -> None:
+    recorder = recorded(prepared, tmp_path, CUT[job])
+    survive_not(recorder, missing, tmp_path, checked(prepared, CUT[job], finish))
+
+
+@pytest.mark.parametrize("job", ["merge", "collection"])
+def test_some_syncs(prepared: Prepared, finish: Finish, tmp_path: Path, job: str) -> None:
+    recorder = recorded(prepared, tmp_path, CUT[job])
+    survive(recorder.crashes(), tmp_path, checked(prepared, CUT[job], finish), most=2)

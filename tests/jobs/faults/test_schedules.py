@@ -1,0 +1,53 @@
+"""Several jobs at once, step by step in an order of chance, with deaths, errors and others."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+from support.faults.fault_schedule import Actors, Finish
+from support.faults.interleaving import Interleaving
+from support.faults.jobs import JOBS
+from support.faults.others import OTHERS
+
+_SEED = "MEMWAL_FAULT_SEED"
+SEEDS = range(6)
+SLOW_SEEDS = range(6, 6 + int(os.environ.get("MEMWAL_FAULT_SEEDS", "300")))
+
+# Twice what two runs of a scheduler, or two schedulers, may start at once.
+TROUPE = [*JOBS.items(), ("merge", JOBS["merge"]), ("collection", JOBS["collection"])]
+
+
+def play(actors: Actors, finish: Finish, seed: int) -> None:
+    dice = random.Random(seed)
+    table, auditor = actors.copy()
+    jobs = dice.sample(TROUPE, dice.choice([2, 3, 4]))
+    others = dice.sample(list(OTHERS.items()), dice.choice([2, 4, 6]))
+    shown = Interleaving(actors, table, auditor, seed)
+    try:
+        shown.play(jobs, others)
+        auditor.look(table)
+        finish(table, auditor)
+    except Exception as error:
+        raise AssertionError(
+            f"seed {seed}: {error}\nagain: {_SEED}={seed} with this test\n"
+            + "\n".join(f"  {line}" for line in shown.told)
+        ) from error
+    actors.drop(table)
+
+
+def seeds(several: range) -> list[int]:
+    """Seeds to play; the environment may name the only one."""
+    return [int(os.environ[_SEED])] if _SEED in os.environ else list(several)
+
+
+@pytest.mark.parametrize("seed", seeds(SEEDS))
+def test_a_schedule(actors: Actors, finish: Finish, seed: int) -> None:
+    play(actors, finish, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", seeds(SLOW_SEEDS))
+def test_many_schedules(actors: Actors, finish: Finish, seed: int) -> None:
+    play(actors, finish, seed)

@@ -1,0 +1,226 @@
+"""What goes and, for what stays, why and until when: every reason in a table of its own."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from datetime import datetime, timedelta
+
+import lance
+import pytest
+from support.data.tables import REGION, MakeTable, later, log, manifest, manifests, rows
+from support.faults.collecting import DAY, GRACE, HOUR, collect, drop, flush
+
+import memwal
+from memwal.format.paths import manifest_key, region_dir
+from memwal.jobs.gc import Decision, Kind, Reason, collect_garbage
+from memwal.jobs.gc.decision import FIGURES
+
+
+def explain(table: memwal.Table, seconds: float = 0.0, **options: object) -> list[Decision]:
+    options.setdefault("dry_run", True)
+    return list(collect(table, seconds, explain=True, **options).decisions)
+
+
+def reasons(decisions: list[Decision], kind: Kind) -> dict[str, Reason]:
+    """Reason of each thing of a kind; generations by their number."""
+    return {
+        d.what.rpartition("_gen_")[2] if "_gen_" in d.what else d.what: d.reason
+        for d in decisions
+        if d.kind is kind
+    }
+
+
+class TestGenerations:
+    def test_not_merged(self, table: memwal.Table) -> None:
+        flush(table, {1: 1}, {2: 2})
+        assert reasons(explain(table, DAY), Kind.GENERATION) == {
+            "1": Reason.NOT_MERGED,
+            "2": Reason.NOT_MERGED,
+        }
+
+    def test_an_index_that_is_behind_is_named(self, make_table: MakeTable) -> None:
+        table = make_table(maintained_indexes=["id_idx", "n_idx"])
+        flush(table, {1: 1})
+        table.merge()
+        table.base().dataset.optimize.optimize_indices(index_names=["id_idx"])
+        (decision,) = [d for d in explain(table, DAY) if d.kind is Kind.GENERATION]
+        assert decision.reason is Reason.INDEX_BEHIND
+        assert "n_idx" in decision.words
+        assert decision.region_id == str(REGION)
+
+    def test_a_tag_and_its_version_are_named(self, table: memwal.Table) -> None:
+        flush(table, {1: 1}, {2: 2})
+        table.merge(commit_bytes=1)
+        version = next(
+            v
+            for v in range(1, table.base().version)
+            if lance.dataset(table.uri, version=v).count_rows() == 1
+        )
+        table.base().dataset.tags.create("monthly", version)
+        found = {d.what[-1]: d for d in explain(table, DAY) if d.kind is Kind.GENERATION}
+        assert found["1"].goes
+        assert (found["2"].goes, found["2"].reason) == (False, Reason.TAG)
+        assert "monthly" in found["2"].words
+        assert str(version) in found["2"].words
+        assert found["2"].until is None
+
+    def test_a_branch_is_named(self, table: memwal.Table) -> None:
+        flush(table, {1: 1})
+        table.merge()
+        table.base().dataset.create_branch("trial")
+        flush(table, {2: 2})
+        table.merge()
+        found = {d.what[-1]: d for d in explain(table, DAY) if d.kind is Kind.GENERATION}
+        assert found["1"].goes
+        assert found["2"].reason is Reason.BRANCH
+        assert "trial" in found["2"].words
+
+    def test_the_retention_says_until_when(self, table: memwal.Table) -> None:
+        flush(table, {1: 1})
+        table.merge()
+        (decision,) = [
+            d
+            for d in explain(table, HOUR, retention=timedelta(hours=3))
+            if d.kind is Kind.GENERATION
+        ]
+        assert decision.reason is Reason.RETENTION
+        assert decision.until is not None
+        until = datetime.fromisoformat(decision.until)
+        ahead = until.timestamp() - later(0)()
+        assert ahead <= 3 * HOUR
+        done = collect(table, ahead + 5, retention=timedelta(hours=3))
+        assert done.figures["generations_dropped"] == 1
+
+    def test_sizes_are_told(self, table: memwal.Table) -> None:
+        flush(table, {1: 1})
+        (decision,) = [d for d in explain(table) if d.kind is Kind.GENERATION]
+        assert decision.objects > 3
+        assert decision.bytes > 1000
+
+
+class TestFolders:
+    def test_a_dropped_one_stays_for_the_grace_period(self, table: memwal.Table) -> None:
+        flush(table, {1: 1})
+        table.merge()
+        drop(table)
+        (decision,) = [d for d in explain(table) if d.kind is Kind.FOLDER]
+        assert (decision.goes, decision.reason) == (False, Reason.GRACE)
+        assert decision.until is not None
+        until = datetime.fromisoformat(decision.until).timestamp()
+        assert 0 < until - later(0)() <= GRACE.total_seconds()
+        assert reasons(explain(table, 2 * HOUR), Kind.FOLDER) == {"1": Reason.UNNEEDED}
+
+    def test_one_that_nobody_named_stays_for_the_age_guard(self, table: memwal.Table) -> None:
+        flush(table, {1: 1})
+        table.location.store.put(f"{region_dir(REGION)}/0badf00d_gen_2/data/x.lance", b"12345")
+        (decision,) = [d for d in explain(table) if d.kind is Kind.ORPHAN]
+        assert (decision.reason, decision.bytes) == (Reason.TOO_YOUNG, 5)
+        assert decision.until is not None
+        figures = collect(table, DAY + HOUR).figures
+        assert (figures["orphaned_folders"], figures["folders"]) == (1, 1)
+        assert figures["bytes_orphaned_folders"] == figures["bytes"] == 5
+
+    def test_what_another_try_to_flush_left_is_an_orphan(self, table: memwal.Table) -> None:
+        """Its number is that of a generation that is named by another folder, or was."""
+        flush(table, {1: 1})
+        table.location.store.put(f"{region_dir(REGION)}/0badf00d_gen_1/data/x.lance", b"12345")
+        assert reasons(explain(table, HOUR), Kind.ORPHAN) == {"1": Reason.TOO_YOUNG}
+        assert reasons(explain(table, DAY + HOUR), Kind.ORPHAN) == {"1": Reason.UNNEEDED}
+        assert manifest(table).flushed[0].path != "0badf00d_gen_1"
+
+
+class TestLog:
+    def test_each_part_has_its_reason(self, table: memwal.Table) -> None:
+        flush(table, {1: 1}, {2: 2})
+        table.merge()
+        drop(table)
+        flush(table, {3: 3})
+        writer = table.writer()
+        for key in (4, 5):
+            writer.upsert(rows({key: key}))
+        writer.abort()
+        positions = sorted(log(table))
+        found = reasons(explain(table, 2 * HOUR), Kind.LOG)
+        assert list(found.values()) == [
+            Reason.UNNEEDED,
+            Reason.GENERATION_KEPT,
+            Reason.REPLAY,
+            Reason.NEWEST_ENTRY,
+        ]
+        numbers = [n for what in found for n in range(*_range(what))]
+        assert numbers == positions
+
+    def test_young_entries_say_until_when(self, table: memwal.Table) -> None:
+        flush(table, {1: 1}, {2: 2})
+        table.merge()
+        drop(table)
+        found = {d.reason: d for d in explain(table) if d.kind is Kind.LOG}
+        assert found.keys() == {Reason.GRACE, Reason.NEWEST_ENTRY}
+        assert found[Reason.GRACE].until is not None
+
+
+def _range(what: str) -> tuple[int, int]:
+    first, _, last = what.partition("..")
+    return int(first), int(last or first) + 1
+
+
+class TestManifests:
+    def test_the_ones_that_bound_the_log_stay(self, table: memwal.Table) -> None:
+        flush(table, {1: 1}, {2: 2})
+        table.merge()
+        drop(table)
+        stored = sorted(manifests(table).objects())
+        found = reasons(explain(table, 2 * HOUR), Kind.MANIFESTS)
+        assert found == {
+            f"{stored[0]}..{stored[-2]}": Reason.UNNEEDED,
+            str(stored[-1]): Reason.MANIFEST_NEEDED,
+        }
+
+
+class TestRegion:
+    def test_that_cannot_be_read_says_so(self, table: memwal.Table) -> None:
+        flush(table, {1: 1})
+        table.merge()
+        newest = max(manifests(table).objects())
+        table.location.store.put(manifest_key(REGION, newest), b"\xff\xff")
+        result = collect(table, DAY, explain=True)
+        (decision,) = [d for d in result.decisions if d.kind is Kind.REGION]
+        assert (decision.goes, decision.reason) == (False, Reason.UNREADABLE)
+        assert len(result.problems) == 1
+        assert set(result.figures.values()) == {0}
+
+
+class TestResult:
+    @pytest.fixture
+    def collected_twice(self, make_table: MakeTable) -> memwal.Table:
+        table = make_table(maintained_indexes=["id_idx"])
+        flush(table, {1: 1}, {2: 2})
+        table.checkpoint()
+        drop(table)
+        return table
+
+    def test_bytes_are_told_by_kind_and_in_all(self, collected_twice: memwal.Table) -> None:
+        result = collect(collected_twice, DAY, explain=True)
+        assert tuple(result.figures) == FIGURES
+        kinds = {name: n for name, n in result.figures.items() if name.startswith("bytes_")}
+        assert result.figures["bytes"] == sum(kinds.values()) > 0
+        assert kinds["bytes_folders"] == sum(
+            d.bytes for d in result.decisions if d.kind is Kind.FOLDER and d.goes
+        )
+
+    def test_a_dry_run_decides_as_a_real_one(self, collected_twice: memwal.Table) -> None:
+        told = explain(collected_twice, DAY)
+        done = explain(collected_twice, DAY, dry_run=False)
+        assert [d for d in told if d.goes] == [d for d in done if d.goes]
+
+    def test_is_json_and_can_be_pickled(self, collected_twice: memwal.Table) -> None:
+        result = collect(collected_twice, DAY, explain=True, dry_run=True)
+        found = json.loads(json.dumps(result.to_dict()))
+        assert found["figures"] == result.figures
+        assert {d["kind"] for d in found["decisions"]} >= {"folder", "log entries"}
+        assert all(set(d) == set(Decision.__slots__) for d in found["decisions"])
+        assert pickle.loads(pickle.dumps(result)) == result
+
+    def test_has_no_decisions_unless_asked(self, collected_twice: memwal.Table) -> None:
+        assert collect_garbage(collected_twice.location).decisions == ()

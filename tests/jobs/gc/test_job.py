@@ -1,0 +1,801 @@
+"""Collecting what nobody needs: never too much, never too early, and to the end."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import lance
+import pytest
+from support.data.tables import (
+    REGION,
+    MakeTable,
+    age,
+    folder,
+    generations,
+    keys,
+    later,
+    listing,
+    log,
+    manifest,
+    manifest_versions,
+    manifests,
+    merged,
+    numbered,
+    region_folders,
+    rows,
+    state,
+)
+from support.faults.collecting import DAY, GRACE, HOUR, collect, drop, flush
+from support.faults.fault_schedule import CHANGES
+from support.stores.faulty_store import REGION_MANIFEST, TABLE_MANIFEST, FaultyStores, Killed
+
+import memwal
+from memwal.errors import InvalidInputError, MemWalError
+from memwal.format.paths import generation_dir, manifest_key, region_dir, version_hint_key, wal_key
+from memwal.format.region_manifest import RegionStatus
+from memwal.jobs.gc import collect_garbage
+from memwal.jobs.merge.job import merge
+from memwal.reader.sources.collect import collect_sources
+from memwal.region.router import bucket_region_id
+
+
+@pytest.fixture
+def merged_table(table: memwal.Table) -> memwal.Table:
+    """Three generations that are merged, and one that is not."""
+    flush(table, {1: 1}, {2: 2}, {1: 11})
+    table.merge()
+    flush(table, {3: 3})
+    return table
+
+
+EXPECTED: dict[int, int | None] = {1: 11, 2: 2, 3: 3}
+
+
+class TestStages:
+    def test_first_the_manifest_then_the_folders_then_log_and_manifests(
+        self, merged_table: memwal.Table
+    ) -> None:
+        table = merged_table
+        folders, entries, versions = region_folders(table), log(table), manifest_versions(table)
+
+        # Nothing is dropped while a version from within the grace period needs it.
+        assert collect(table).figures["generations_dropped"] == 0
+        assert drop(table) == 3
+        assert generations(table) == [4]
+        assert region_folders(table) == folders
+        # No replay needs the log of what is merged and no longer named.
+        assert {4, 5} <= log(table).keys() <= entries.keys()
+        assert set(collect(table, 500).figures.values()) == {0}
+
+        second = collect(table, 700)
+        assert second.figures["folders"] == 3
+        assert region_folders(table) == {manifest(table).flushed[0].path}
+        assert sorted(log(table)) == [4, 5]
+        assert second.figures["manifests"] > 0
+        assert second.figures["bytes"] > 0
+        assert len(manifest_versions(table)) < len(versions)
+        assert state(table) == EXPECTED
+
+        again = collect(table, 1400)
+        assert set(again.figures.values()) == {0}
+        assert state(table) == EXPECTED
+
+    def test_what_is_left_of_an_idle_table_is_small(self, table: memwal.Table) -> None:
+        for turn in range(4):
+            flush(table, {1: turn}, {2: turn})
+        table.merge()
+        for step in range(1, 4):
+            collect(table, step * DAY)
+
+        assert region_folders(table) == set()
+        assert len(log(table)) == 1
+        assert manifest_versions(table) == [manifest(table).version]
+        assert state(table) == {1: 3, 2: 3}
+        flush(table, {3: 3})
+        assert state(table) == {1: 3, 2: 3, 3: 3}
+
+    def test_the_version_hint_is_right_afterwards(self, merged_table: memwal.Table) -> None:
+        table = merged_table
+        table.location.store.put(version_hint_key(REGION), b'{"version": 1}')
+        for step in range(1, 4):
+            collect(table, step * DAY)
+
+        found = manifests(table).read_latest()
+        assert found is not None
+        assert found.version == max(manifest_versions(table))
+
+
+class TestDryRun:
+    def test_is_the_default_and_deletes_nothing(self, merged_table: memwal.Table) -> None:
+        before = listing(folder(merged_table))
+
+        result = collect_garbage(merged_table.location, retention=timedelta(0), clock=later(DAY))
+
+        assert result.figures["generations_dropped"] == 3
+        assert listing(folder(merged_table)) == before
+        assert merged_table.collect_garbage().job == "gc"
+        assert listing(folder(merged_table)) == before
+
+    def test_tells_what_a_real_run_then_does(self, merged_table: memwal.Table) -> None:
+        drop(merged_table)
+        told = collect(merged_table, DAY, dry_run=True)
+
+        done = collect(merged_table, DAY)
+
+        assert told.figures == done.figures
+        assert done.figures["folders"] == 3
+
+    @pytest.mark.parametrize("name", ["grace", "retention", "orphan_age", "index_age"])
+    def test_times_must_not_be_negative(self, table: memwal.Table, name: str) -> None:
+        with pytest.raises(InvalidInputError):
+            collect(table, **{name: timedelta(seconds=-1)})
+
+
+class TestProtection:
+    def test_of_generations_that_are_not_merged(self, table: memwal.Table) -> None:
+        flush(table, {1: 1}, {2: 2})
+        before = listing(folder(table))
+
+        for step in range(3):
+            collect(table, DAY * (step + 1))
+
+        after = listing(folder(table))
+        assert {name for name in before if "_gen_" in name} <= set(after)
+        assert sorted(log(table)) == [1, 2]
+        assert state(table) == {1: 1, 2: 2}
+        with table.writer() as writer:
+            assert state(writer) == {1: 1, 2: 2}
+
+    def test_of_the_log_that_is_not_flushed(self, table: memwal.Table) -> None:
+        writer = table.writer()
+        flushed = {key: key for key in range(5)}
+        for key in flushed:
+            writer.upsert(rows({key: key}))
+        writer.flush()
+        table.merge()
+        for key in range(5, 9):
+            writer.upsert(rows({key: key}))
+        writer.abort()
+        for step in range(3):
+            collect(table, DAY * (step + 1))
+
+        assert sorted(log(table)) == [6, 7, 8, 9]
+        with table.writer() as again:
+            again.claim()
+        assert state(table) == {key: key for key in range(9)}
+
+    def test_of_the_newest_log_entry(self, table: memwal.Table) -> None:
+        """Lance lists the log to find its tip, and would fence nobody in an empty one."""
+        flush(table, {1: 1})
+        table.merge()
+        for step in range(3):
+            collect(table, DAY * (step + 1))
+
+        (position,) = log(table)
+        with table.writer() as writer:
+            writer.upsert(rows({2: 2}))
+        assert sorted(log(table)) == [position, position + 1, position + 2]
+
+    def test_of_what_an_index_does_not_cover(self, make_table: MakeTable) -> None:
+        table = make_table(maintained_indexes=["id_idx"])
+        flush(table, {1: 1})
+        table.merge()
+        table.build_indexes()
+        flush(table, {2: 2})
+        table.merge()
+        for step in range(3):
+            collect(table, DAY * (step + 1))
+        assert generations(table) == [2]
+        assert len(region_folders(table)) == 1
+
+        table.build_indexes()
+        for step in range(3, 6):
+            collect(table, DAY * (step + 1))
+        assert region_folders(table) == set()
+
+    def test_of_what_a_maintained_index_needs_that_does_not_exist(
+        self, make_table: MakeTable
+    ) -> None:
+        table = make_table(maintained_indexes=["id_idx"])
+        flush(table, {1: 1})
+        table.merge()
+        table.build_indexes()
+        table.base().dataset.drop_index("id_idx")
+        flush(table, {2: 2})
+        table.merge()
+        for step in range(3):
+            collect(table, DAY * (step + 1))
+
+        assert 2 in generations(table)
+
+    def test_of_what_a_tagged_version_needs(self, table: memwal.Table) -> None:
+        flush(table, {1: 1}, {2: 2})
+        table.merge(commit_bytes=1)
+        dataset = table.base().dataset
+        tagged = next(
+            version
+            for version in range(1, table.base().version + 1)
+            if lance.dataset(table.uri, version=version).count_rows() == 1
+        )
+        dataset.tags.create("kept", tagged)
+        flush(table, {3: 3})
+        table.merge()
+        for step in range(3):
+            collect(table, DAY * (step + 1))
+        assert generations(table) == [2, 3]
+
+        dataset.tags.delete("kept")
+        for step in range(3, 6):
+            collect(table, DAY * (step + 1))
+        assert region_folders(table) == set()
+
+    def test_of_what_a_branch_needs(self, table: memwal.Table) -> None:
+        flush(table, {1: 1})
+        table.merge()
+        table.base().dataset.create_branch("side")
+        flush(table, {2: 2})
+        table.merge()
+        for step in range(3):
+            collect(table, DAY * (step + 1))
+
+        assert generations(table) == [2]
+
+    def test_of_what_recent_versions_need(self, table: memwal.Table) -> None:
+        flush(table, {1: 1})
+        table.merge()
+
+        collect(table, 2 * HOUR, retention=timedelta(hours=3))
+        assert generations(table) == [1]
+        collect(table, 4 * HOUR, retention=timedelta(hours=3))
+        assert generations(table) == []
+
+    def test_of_what_cannot_be_told(
+        self, merged_table: memwal.Table, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Unreadable details: nothing is deleted."""
+        drop(merged_table)
+        before = listing(folder(merged_table))
+        path = max(
+            (folder(merged_table) / "_versions").glob("*.manifest"), key=lambda p: -int(p.stem)
+        )
+        whole = path.read_bytes()
+        for damaged in (b"", whole[: len(whole) // 2], whole[:-20] + b"\0" * 20):
+            path.write_bytes(damaged)
+            with pytest.raises(MemWalError):
+                collect(merged_table, DAY)
+            path.write_bytes(whole)
+            assert listing(folder(merged_table)).keys() == before.keys()
+
+    def test_of_a_table_whose_tags_cannot_be_read(self, merged_table: memwal.Table) -> None:
+        merged_table.base().dataset.tags.create("kept", 1)
+        (tag,) = (folder(merged_table) / "_refs" / "tags").iterdir()
+        tag.write_bytes(b"nonsense")
+        before = listing(folder(merged_table))
+
+        with pytest.raises(Exception):  # noqa: B017
+            collect(merged_table, DAY)
+
+        assert listing(folder(merged_table)) == before
+
+
+class TestOrphans:
+    @staticmethod
+    def leave(table: memwal.Table, faults: FaultyStores) -> str:
+        """Let a flush die before its manifest, and return the folder."""
+        before = region_folders(table)
+        writer = table.writer()
+        writer.upsert(rows({9: 9}))
+        faults.of(table.location).kill("create", REGION_MANIFEST)
+        with pytest.raises(MemWalError):
+            writer.flush()
+        writer.abort()
+        (orphan,) = region_folders(table) - before
+        return orphan
+
+    @pytest.fixture
+    def orphaned(self, faults: FaultyStores, make_table: MakeTable) -> tuple[memwal.Table, str]:
+        table = make_table()
+        flush(table, {1: 1})
+        return table, self.leave(table, faults)
+
+    def test_go_only_when_they_are_old(self, orphaned: tuple[memwal.Table, str]) -> None:
+        table, orphan = orphaned
+        for seconds in (0, HOUR, DAY - 60):
+            collect(table, seconds)
+            assert orphan in region_folders(table)
+
+        collect(table, DAY + 60)
+
+        assert orphan not in region_folders(table)
+        with table.writer() as writer:
+            writer.claim()
+        assert state(table) == {1: 1, 9: 9}
+
+    def test_are_as_old_as_their_youngest_object(self, orphaned: tuple[memwal.Table, str]) -> None:
+        """A flush that takes long is not an orphan."""
+        table, orphan = orphaned
+        age(table, 3 * DAY)
+        youngest = max((folder(table) / generation_dir(REGION, orphan)).rglob("*.lance"))
+        youngest.touch()
+
+        collect(table)
+        assert orphan in region_folders(table)
+        age(table, 3 * DAY)
+        collect(table)
+        assert orphan not in region_folders(table)
+
+    def test_that_became_a_generation_meanwhile_stay(
+        self, faults: FaultyStores, make_table: MakeTable
+    ) -> None:
+        """The flush commits between the collector's look at the manifest and its deletes."""
+        table = make_table()
+        writer = table.writer()
+        writer.upsert(rows({1: 1}))
+        store = faults.of(table.location)
+        flushing = store.pause("create", REGION_MANIFEST)
+        with ThreadPoolExecutor(2) as pool:
+            flush_job = pool.submit(writer.flush)
+            flushing.wait_until_reached()
+            collecting = store.pause("list_folders", region_dir(REGION))
+            collect_job = pool.submit(collect, table, DAY - 60)
+            collecting.wait_until_reached()
+            flushing.release()
+            flush_job.result()
+            collecting.release()
+            collect_job.result()
+        writer.close()
+
+        assert state(table) == {1: 1}
+
+    def test_of_a_flush_that_slept_for_longer_are_written_again(
+        self, faults: FaultyStores, make_table: MakeTable
+    ) -> None:
+        """As on a machine that was suspended: its folder is gone when it names it."""
+        table = make_table()
+        writer = table.writer()
+        writer.upsert(rows({1: 1}))
+        pause = faults.of(table.location).pause("create", REGION_MANIFEST)
+        with ThreadPoolExecutor(1) as pool:
+            flushing = pool.submit(writer.flush)
+            pause.wait_until_reached()
+            collect(table, 2 * DAY)
+            assert region_folders(table) == set()
+            pause.release()
+            flushing.result()
+
+        assert state(table) == {1: 1}
+        writer.close()
+        table.merge()
+        assert state(table) == {1: 1}
+
+    def test_folders_of_others_are_left_alone(self, table: memwal.Table) -> None:
+        flush(table, {1: 1})
+        store = table.location.store
+        names = ["notes", "abcdefgh_gen_1", "12345678_gen_x", "12345678_gen_01", "_pk_index"]
+        for name in names:
+            store.put(f"{region_dir(REGION)}/{name}/object", b"x")
+        store.put(f"_mem_wal/other-{uuid4()}/1234abcd_gen_1/object", b"x")
+
+        collect(table, 100 * DAY)
+
+        assert set(names) <= set(store.list_folders(region_dir(REGION)))
+        assert len(store.list_folders("_mem_wal")) == 2
+
+    def test_an_empty_folder_may_be_the_beginning_of_a_flush(self, table: memwal.Table) -> None:
+        flush(table, {1: 1})
+        path = folder(table) / region_dir(REGION) / "1234abcd_gen_2"
+        path.mkdir()
+
+        collect(table, 100 * DAY)
+
+        assert path.is_dir()
+
+
+class TestReadersWithinGrace:
+    def test_find_what_their_plan_names(self, merged_table: memwal.Table) -> None:
+        """At any time up to the grace period after the manifest stopped naming it."""
+        table = merged_table
+        flush(table, {5: 5})
+        plan = collect_sources(table.location)
+        assert [source.generation for source in plan.generations] == [4, 5]
+        old = manifest(table)
+        table.merge()
+        drop(table)
+        assert generations(table) == []
+        for seconds in (0.0, 100.0, 500.0):
+            collect(table, seconds)
+            for flushed in old.flushed:
+                if flushed.generation >= 4:
+                    lance.dataset(
+                        str(folder(table) / generation_dir(REGION, flushed.path))
+                    ).to_table()
+        collect(table, 620)
+        assert region_folders(table) == set()
+        assert state(table) == {**EXPECTED, 5: 5}
+
+    def test_a_generation_is_dropped_one_grace_period_after_its_merge(
+        self, table: memwal.Table
+    ) -> None:
+        flush(table, {1: 1})
+        table.merge()
+
+        assert collect(table, 500).figures["generations_dropped"] == 0
+        assert collect(table, 620).figures["generations_dropped"] == 1
+
+    def test_young_log_entries_stay(self, table: memwal.Table) -> None:
+        writer = table.writer()
+        writer.upsert(rows({1: 1}))
+        writer.flush()
+        table.merge()
+        drop(table)
+        age(table, 2 * DAY, pattern="_mem_wal/*/manifest/*")
+        writer.upsert(rows({2: 2}))
+
+        collect(table, 500)
+        assert sorted(log(table)) == [1, 2]
+        collect(table, 700)
+        assert sorted(log(table)) == [2]
+        writer.close()
+
+    def test_nothing_is_young_for_ever(self, table: memwal.Table) -> None:
+        flush(table, {1: 1})
+        table.merge()
+        drop(table)
+        age(table, DAY)
+        age(table, DAY, pattern="_versions/*")
+
+        collect(table)
+
+        assert region_folders(table) == set()
+
+
+class TestManifests:
+    def test_that_bound_the_log_stay(self, table: memwal.Table) -> None:
+        """Each collection can still tell up to where the log is not needed."""
+        expected: dict[int, int | None] = {}
+        for turn in range(6):
+            flush(table, {turn: turn})
+            expected[turn] = turn
+            if turn % 2:
+                table.merge()
+            collect(table, (turn + 1) * DAY)
+            assert manifest(table).replay_after >= min(log(table)) - 1
+            assert state(table) == expected
+        for step in range(3):
+            table.merge()
+            collect(table, (10 + step) * DAY)
+        assert len(log(table)) == 1
+
+    def test_go_oldest_first_and_leave_no_gap(
+        self, faults: FaultyStores, make_table: MakeTable
+    ) -> None:
+        table = make_table()
+        store = faults.of(table.location)
+        for turn in range(5):
+            flush(table, {turn: turn})
+        table.merge()
+        drop(table)
+        store.clear()
+        collect(table, DAY)
+
+        deleted = [key for operation, key in store.calls if operation == "delete"]
+        order = [key for key in deleted if "/manifest/" in key]
+        assert len(order) > 3
+        left = manifest_versions(table)
+        assert left == list(range(left[0], left[-1] + 1))
+
+    def test_that_name_stored_folders_stay(
+        self, faults: FaultyStores, make_table: MakeTable
+    ) -> None:
+        table = make_table()
+        flush(table, {1: 1}, {2: 2})
+        table.merge()
+        drop(table)
+        store = faults.of(table.location)
+        store.kill("delete_folder", "*_gen_2")
+        with pytest.raises(Killed):
+            collect(table, DAY)
+        names = region_folders(table)
+        assert names
+        known = {
+            flushed.path
+            for version in manifest_versions(table)
+            for flushed in manifests(table).read(version).flushed
+        }
+        assert names <= known
+
+
+class TestDeath:
+    @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+    def test_at_any_request_leaves_a_whole_table_and_the_next_run_completes(
+        self,
+        quick_faults: FaultyStores,
+        make_table: MakeTable,
+        tmp_path: Path,
+        after: bool,
+    ) -> None:
+        original = make_table()
+        flush(original, {1: 1}, {2: 2}, {1: 11})
+        original.merge()
+        drop(original)
+        writer = original.writer()
+        writer.upsert(rows({3: 3}))
+        writer.flush()
+        writer.upsert(rows({4: 4}))
+        writer.abort()
+        strong = {1: 11, 2: 2, 3: 3, 4: 4}
+
+        def copy(number: int) -> memwal.Table:
+            path = tmp_path / f"copy-{number}"
+            shutil.copytree(folder(original), path, copy_function=shutil.copy2)
+            return memwal.open(str(path))
+
+        counted = copy(0)
+        store = quick_faults.of(counted.location)
+        store.clear()
+        collect(counted, DAY)
+        steps = [
+            number
+            for number, (operation, _) in enumerate(store.calls)
+            if operation in CHANGES | {"barrier"}
+        ]
+        assert len(steps) > 10
+        left = set(listing(folder(counted)))
+        for number in steps:
+            table = copy(number + 1)
+            store = quick_faults.of(table.location)
+            store.clear()
+            store.kill("*", skip=number, after=after)
+            with pytest.raises(Killed):
+                collect(table, DAY)
+
+            assert state(table) == {1: 11, 2: 2, 3: 3}, f"died at request {number}"
+            collect(table, DAY)
+            assert set(listing(folder(table))) == left, f"died at request {number}"
+            with table.writer() as again:
+                assert state(again) == {1: 11, 2: 2, 3: 3}
+                again.claim()
+                assert state(again) == strong
+            assert state(table) == strong
+            shutil.rmtree(folder(table))
+
+
+class TestConcurrency:
+    def test_two_collectors_at_once(self, make_table: MakeTable) -> None:
+        table = make_table(buckets=4)
+        for turn in range(4):
+            with table.writer() as writer:
+                writer.upsert(numbered(0, 50, n=turn))
+        table.merge()
+        for step in range(4):
+            with ThreadPoolExecutor(3) as pool:
+                jobs = [pool.submit(collect, table, (step + 1) * DAY) for _ in range(3)]
+                for job in jobs:
+                    assert job.result().problems == ()
+        for number in range(4):
+            region = bucket_region_id(number)
+            assert region_folders(table, region) == set()
+            assert len(log(table, region)) == 1
+        assert state(table) == dict.fromkeys(range(50), 3)
+
+    @pytest.mark.parametrize(
+        "step",
+        [pytest.param(3, id="some"), pytest.param(1, id="every", marks=pytest.mark.slow)],
+    )
+    def test_between_any_two_requests_of_a_writer(
+        self, quick_faults: FaultyStores, make_table: MakeTable, step: int
+    ) -> None:
+        """With everything that is old already as old as it can be."""
+
+        def prepared() -> tuple[memwal.Table, Callable[[], None]]:
+            table = make_table()
+            flush(table, {1: 1}, {2: 2})
+            table.merge()
+            drop(table)
+            age(table, 10 * DAY)
+
+            def act() -> None:
+                with table.writer() as writer:
+                    writer.upsert(rows({3: 3}))
+                    writer.delete(keys(1))
+                    writer.flush()
+                    writer.upsert(rows({4: 4}))
+
+            return table, act
+
+        table, act = prepared()
+        store = quick_faults.of(table.location)
+        store.clear()
+        act()
+        for number in range(0, len(store.calls), step):
+            table, act = prepared()
+            pause = quick_faults.of(table.location).pause("*", skip=number)
+            with ThreadPoolExecutor(1) as pool:
+                writing = pool.submit(act)
+                pause.wait_until_reached(writing)
+                collect(table)
+                collect(table)
+                pause.release()
+                writing.result()
+            expected = {2: 2, 3: 3, 4: 4}
+            assert state(table) == expected, f"request {number}"
+            if number % 5 == 0:
+                table.merge()
+                collect(table, DAY)
+                assert state(table) == expected, f"request {number}"
+            shutil.rmtree(folder(table))
+
+    def test_between_any_two_requests_of_a_reader(
+        self, faults: FaultyStores, make_table: MakeTable
+    ) -> None:
+        """It drops and deletes all that it may, under every look of the reader."""
+        original = make_table()
+        flush(original, {1: 1}, {2: 2}, {1: 11})
+        store = faults.of(original.location)
+        store.clear()
+        state(original)
+        requests = len(store.calls)
+        for number in range(requests):
+            table = make_table()
+            flush(table, {1: 1}, {2: 2}, {1: 11})
+            pause = faults.of(table.location).pause("*", skip=number)
+            with ThreadPoolExecutor(1) as pool:
+                reading = pool.submit(state, table)
+                pause.wait_until_reached(reading)
+                table.merge()
+                for step in range(1, 3):
+                    collect(table, step * DAY)
+                pause.release()
+                assert reading.result() == {1: 11, 2: 2}, f"request {number}"
+
+    def test_between_any_two_steps_of_a_merger(
+        self, faults: FaultyStores, table: memwal.Table
+    ) -> None:
+        flush(table, {1: 1, 2: 2})
+        table.merge()
+        flush(table, {1: 11}, {3: 3})
+        with table.writer() as writer:
+            writer.delete(keys(2))
+        store = faults.of(table.location)
+        collections: list[int] = []
+        under_way: list[bool] = []
+
+        def step() -> None:
+            if not under_way:
+                under_way.append(True)
+                for days in (1, 2):
+                    collect(table, days * DAY)
+                collections.append(len(generations(table)))
+                under_way.clear()
+
+        # Whenever it has read the base table, and before each of its commits.
+        store.act("get", step, key=TABLE_MANIFEST, after=True, times=1 << 30)
+        result = merge(table.location, commit_bytes=1, guard=step)
+        store.clear()
+        assert len(collections) >= 10
+        assert (collections[0], collections[-1]) == (3, 0)
+        assert result.problems == ()
+        assert state(table) == {1: 11, 3: 3}
+        assert table.base().dataset.count_rows() == 2
+        assert merged(table) == 4
+
+
+class TestDamagedRegion:
+    @pytest.fixture
+    def damaged(self, make_table: MakeTable) -> memwal.Table:
+        table = make_table(buckets=2)
+        for turn in range(2):
+            with table.writer() as writer:
+                writer.upsert(numbered(0, 20, n=turn))
+        table.merge()
+        time.sleep(0.1)
+        collect(table, GRACE.total_seconds() - 0.05)
+        return table
+
+    def test_loses_nothing_and_does_not_stop_the_others(self, damaged: memwal.Table) -> None:
+        table = damaged
+        bad, good = bucket_region_id(0), bucket_region_id(1)
+        key = f"{region_dir(bad)}/manifest"
+        newest = max(manifests(table, bad).objects())
+        table.location.store.put(manifest_key(bad, newest), b"\xff\xff")
+        before = {name for name in listing(folder(table)) if str(bad) in name}
+        assert any(name.startswith(key) for name in before)
+
+        try:
+            result = collect(table, DAY)
+        except MemWalError:
+            result = None
+
+        assert {name for name in listing(folder(table)) if str(bad) in name} == before
+        assert result is not None, "one bad region stopped the collection of the table"
+        (problem,) = result.problems
+        assert str(bad) in str(problem)
+        assert region_folders(table, good) == set()
+
+
+class TestLog:
+    def test_is_trimmed_oldest_first(self, faults: FaultyStores, make_table: MakeTable) -> None:
+        table = make_table()
+        writer = table.writer()
+        for key in range(12):
+            writer.upsert(rows({key: key}))
+        writer.close()
+        table.merge()
+        store = faults.of(table.location)
+        store.clear()
+        collect(table, DAY)
+        assert sorted(log(table)) == list(range(1, 13)), "dropped only now, and deleted later"
+        collect(table, 2 * DAY)
+
+        deleted = [
+            key for operation, key in store.calls if operation == "delete" and "/wal/" in key
+        ]
+        assert deleted == [wal_key(REGION, position) for position in range(1, 12)]
+        assert sorted(log(table)) == [12]
+
+    def test_is_not_needed_by_a_region_that_was_sealed(self, table: memwal.Table) -> None:
+        flush(table, {1: 1}, {2: 2})
+        manifests(table).update(lambda latest: replace(latest, status=RegionStatus.SEALED))
+        table.merge()
+        for step in range(3):
+            collect(table, (step + 1) * DAY)
+
+        assert region_folders(table) == set()
+        assert manifest(table).status == RegionStatus.SEALED
+        assert state(table) == {1: 1, 2: 2}
+
+
+def test_old_temporary_files_of_dead_writers_go(table: memwal.Table) -> None:
+    flush(table, {1: 1})
+    path = folder(table) / region_dir(REGION) / "wal" / ".0123456789abcdef.tmp"
+    path.write_bytes(b"torn")
+    collect(table)
+    assert path.exists()
+    age(table, 2 * DAY, pattern="_mem_wal/*/wal/.*.tmp")
+    collect(table)
+    assert not path.exists()
+
+
+def test_the_epoch_of_a_live_writer_stays(table: memwal.Table) -> None:
+    writer = table.writer()
+    writer.upsert(rows({1: 1}))
+    writer.flush()
+    epoch = manifest(table).writer_epoch
+    table.merge()
+    for step in range(3):
+        collect(table, (step + 1) * DAY)
+    assert manifest(table).writer_epoch == epoch
+    writer.upsert(rows({2: 2}))
+    writer.close()
+    assert state(table) == {1: 1, 2: 2}
+
+
+def test_tasks_and_outcomes_can_be_sent_to_other_machines(make_table: MakeTable) -> None:
+    table = make_table(buckets=4)
+    with table.writer() as writer:
+        writer.upsert(numbered(0, 50))
+    table.merge()
+    sent: list[int] = []
+
+    def run(tasks: Any, function: Any) -> list[Any]:
+        sent.append(len(tasks))
+        return [
+            pickle.loads(pickle.dumps(pickle.loads(pickle.dumps((function, task)))[0](task)))
+            for task in tasks
+        ]
+
+    result = collect(table, DAY, run=run, max_tasks=3, explain=True)
+
+    assert sent == [3]
+    assert result.tasks == 3
+    assert result.figures["generations_dropped"] == 4
+    assert {d.region_id for d in result.decisions} == {str(r) for r in table.region_ids()}

@@ -1,0 +1,429 @@
+"""The collector at the worst moment: against readers, writers, mergers, tags and itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+from support.data.tables import (
+    REGION,
+    MakeTable,
+    folder,
+    generations,
+    log,
+    manifest,
+    manifests,
+    region_folders,
+    rows,
+    state,
+)
+from support.faults.collecting import DAY, GRACE, HOUR, collect, drop, flush
+from support.faults.fault_schedule import CHANGES
+from support.oracles import native
+from support.stores.faulty_store import FaultyStore, FaultyStores, Killed, Pause
+
+import memwal
+from memwal.base_table.snapshot import open_base
+from memwal.errors import MemWalError
+from memwal.format.paths import BLOOM_FILTER_NAME, generation_dir, region_dir
+from memwal.jobs.gc import CollectionResult, Reason
+from memwal.jobs.verify import repair, verify
+from memwal.lsm.flush.generation import write_generation
+from memwal.reader.sources.collect import collect_sources
+from memwal.region.rows import aligned
+
+PER_REGION = f"{region_dir(REGION)}*"
+
+
+def meanwhile(
+    store: FaultyStore, pause: Pause, job: Callable[[], Any], act: Callable[[], Any]
+) -> Any:
+    """Run a job to where it pauses, do something else, and let it finish."""
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(job)
+        try:
+            assert pause.wait_until_reached(running), "the job never came to the pause"
+            act()
+        finally:
+            pause.release()
+        return running.result()
+
+
+@pytest.fixture
+def merged_table(faults: FaultyStores, make_table: MakeTable) -> memwal.Table:
+    """Three generations, merged by a commit each; the store can be paused."""
+    table = make_table()
+    flush(table, {1: 1}, {2: 2}, {1: 11})
+    table.merge(commit_bytes=1)
+    return table
+
+
+def version_with(table: memwal.Table, merged: int) -> int:
+    versions = range(2, table.base().version + 1)
+    return next(
+        v
+        for v in versions
+        if open_base(table.location, version=v).details.merged.get(REGION, 0) == merged
+    )
+
+
+class TestOlderReader:
+    """It planned before a collection, and reads after it."""
+
+    def test_reads_to_its_end_within_the_grace_period(self, merged_table: memwal.Table) -> None:
+        table = merged_table
+        flush(table, {5: 5})
+        plan = collect_sources(table.location)
+        table.merge()
+        drop(table)
+        collect(table, GRACE.total_seconds() - 60)
+        (source,) = [s for s in plan.generations if s.generation == 4]
+        assert source is not None
+        paths = [f.path for m in all_manifests(table) for f in m.flushed if f.generation == 4]
+        found = lance.dataset(str(folder(table) / generation_dir(REGION, paths[0])))
+        assert found.to_table()["id"].to_pylist() == [5]
+
+    def test_that_comes_later_is_answered_all_the_same(
+        self, faults: FaultyStores, merged_table: memwal.Table
+    ) -> None:
+        """It sleeps for longer than the grace period between its plan and its first read."""
+        table = merged_table
+        flush(table, {5: 5})
+        scan = table.scan()
+        store = faults.of(table.location)
+        pause = store.pause("list_folders", "_mem_wal", skip=0)
+
+        def act() -> None:
+            table.merge()
+            for step in (1, 2):
+                collect_quietly(table, step * DAY)
+
+        def collect_quietly(table: memwal.Table, seconds: float) -> None:
+            collect(table, seconds)
+
+        found = meanwhile(store, pause, lambda: state(scan.to_table()), act)
+        assert found == {1: 11, 2: 2, 5: 5}
+
+
+def all_manifests(table: memwal.Table) -> list[Any]:
+    store = manifests(table)
+    return [store.read(version) for version in sorted(store.objects())]
+
+
+class TestTagBetweenPlanAndDelete:
+    def test_is_noticed_before_anything_is_dropped(
+        self, faults: FaultyStores, merged_table: memwal.Table
+    ) -> None:
+        table = merged_table
+        version = version_with(table, 1)
+        store = faults.of(table.location)
+        # What is in use was read; nothing was deleted.
+        pause = store.pause("barrier")
+
+        result = meanwhile(
+            store,
+            pause,
+            lambda: collect(table, DAY, explain=True),
+            lambda: lance.dataset(table.uri).tags.create("just-now", version),
+        )
+
+        assert generations(table) == [2, 3]
+        assert {d.reason for d in result.decisions if not d.goes} >= {Reason.TAG}
+
+    def test_is_noticed_before_a_folder_goes(
+        self, faults: FaultyStores, merged_table: memwal.Table
+    ) -> None:
+        table = merged_table
+        version = version_with(table, 1)
+        drop(table)
+        store = faults.of(table.location)
+        pause = store.pause("barrier")
+        meanwhile(
+            store,
+            pause,
+            lambda: collect(table, DAY),
+            lambda: lance.dataset(table.uri).tags.create("just-now", version),
+        )
+        assert {name.rpartition("_")[2] for name in region_folders(table)} == {"2", "3"}
+
+    def test_in_the_moment_that_is_left_loses_no_row_of_the_version(
+        self, faults: FaultyStores, merged_table: memwal.Table
+    ) -> None:
+        """After the last look at the tags: generations that were merged later are dropped."""
+        table = merged_table
+        version = version_with(table, 2)
+        store = faults.of(table.location)
+        pause = store.pause("list_folders", PER_REGION)
+        meanwhile(
+            store,
+            pause,
+            lambda: collect(table, DAY),
+            lambda: lance.dataset(table.uri).tags.create("too-late", version),
+        )
+        assert generations(table) == []
+        for step in (2, 3):
+            collect(table, step * DAY)
+        assert {name.rpartition("_")[2] for name in region_folders(table)} == {"3"}
+        assert state(table.at("too-late")) == {1: 1, 2: 2}
+        assert state(table) == {1: 11, 2: 2}
+
+    def test_a_branch_is_noticed_too(
+        self, faults: FaultyStores, merged_table: memwal.Table
+    ) -> None:
+        table = merged_table
+        old = lance.dataset(table.uri, version=version_with(table, 1))
+        store = faults.of(table.location)
+        pause = store.pause("barrier")
+        meanwhile(store, pause, lambda: collect(table, DAY), lambda: old.create_branch("side"))
+        assert generations(table) == [2, 3]
+
+    def test_tags_that_cannot_be_read_any_more_end_the_run(
+        self, faults: FaultyStores, merged_table: memwal.Table
+    ) -> None:
+        table = merged_table
+        store = faults.of(table.location)
+        pause = store.pause("barrier")
+        with pytest.raises(MemWalError):
+            meanwhile(
+                store,
+                pause,
+                lambda: collect(table, DAY),
+                lambda: store.inner.put("_refs/tags/torn.json", b"no JSON"),
+            )
+        assert generations(table) == [1, 2, 3]
+
+
+def changing_requests(store: FaultyStore) -> list[int]:
+    """Which of the recorded requests changed something."""
+    return [number for number, (operation, _) in enumerate(store.calls) if operation in CHANGES]
+
+
+class TestTwoCollectors:
+    def test_a_second_one_runs_between_any_two_changes_of_the_first(
+        self, quick_faults: FaultyStores, make_table: MakeTable
+    ) -> None:
+        def prepared() -> memwal.Table:
+            table = make_table()
+            flush(table, {1: 1}, {2: 2})
+            table.merge()
+            drop(table)
+            flush(table, {3: 3})
+            table.merge()
+            return table
+
+        table = prepared()
+        store = quick_faults.of(table.location)
+        store.clear()
+        collect(table, DAY)
+        numbers = changing_requests(store)
+        assert len(numbers) > 8
+        for number in numbers[::2]:
+            table = prepared()
+            store = quick_faults.of(table.location)
+            store.clear()
+            pause = store.pause("*", skip=number)
+            first = meanwhile(
+                store, pause, lambda t=table: collect(t, DAY), lambda t=table: collect(t, DAY)
+            )
+            assert first.problems == (), number
+            assert state(table) == {1: 1, 2: 2, 3: 3}
+            for step in (2, 3):
+                collect(table, step * DAY)
+            assert region_folders(table) == set()
+            assert len(log(table)) == 1
+            assert state(table) == state(native.scan(table)) == {1: 1, 2: 2, 3: 3}
+
+
+class TestWriterThatSleepsInItsClaim:
+    def test_of_a_new_region_until_its_first_manifest_is_trimmed(
+        self, quick_faults: FaultyStores, make_table: MakeTable
+    ) -> None:
+        """Its manifest is stored all the same, where nobody looks: it claims once more."""
+        table = make_table()
+        store = quick_faults.of(table.location)
+        claiming = store.pause("create", "_mem_wal/*/manifest/*")
+
+        def write() -> None:
+            with table.writer() as writer:
+                writer.upsert(rows({1: 1, 2: 2}))
+
+        with ThreadPoolExecutor(1) as pool:
+            sleeper = pool.submit(write)
+            assert claiming.wait_until_reached(sleeper)
+            for value in (10, 11, 12):
+                flush(table, {1: value, 3: value})
+            table.merge()
+            for step in range(1, 4):
+                collect(table, step * DAY)
+            assert min(manifests(table).objects()) > 1
+            claiming.release()
+            sleeper.result()
+        assert state(table) == state(native.scan(table)) == {1: 1, 2: 2, 3: 12}
+
+
+class TestWriterThatSleepsInAFlush:
+    @pytest.mark.parametrize(
+        ("operation", "pattern", "after"),
+        [
+            ("put", "*_gen_1/orphan", False),
+            ("put", "*_gen_1/orphan", True),
+            ("create", "_mem_wal/*/manifest/*", False),
+            ("create", "_mem_wal/*/manifest/*", True),
+            ("delete", "*_gen_1/bloom_filter.bin", False),
+            ("delete", "*_gen_1/bloom_filter.bin", True),
+            ("delete_folder", "*_gen_1", True),
+        ],
+    )
+    @pytest.mark.parametrize("collector_ends", [True, False])
+    def test_wakes_at_any_step_of_a_collector(
+        self,
+        quick_faults: FaultyStores,
+        make_table: MakeTable,
+        operation: str,
+        pattern: str,
+        after: bool,
+        collector_ends: bool,
+    ) -> None:
+        """What the manifest names is always there, also when the collector or the writer dies."""
+        table = make_table()
+        writer = table.writer()
+        writer.upsert(rows({1: 1, 2: 2}))
+        store = quick_faults.of(table.location)
+        naming = store.pause("create", "_mem_wal/*/manifest/*")
+        with ThreadPoolExecutor(2) as pool:
+            flushing = pool.submit(writer.flush)
+            assert naming.wait_until_reached(flushing)
+            step = store.pause(operation, pattern, after=after)
+            collecting = pool.submit(collect, table, 2 * DAY)
+            assert step.wait_until_reached(collecting)
+            naming.release()
+            flushing.result()
+            assert state(table) == state(native.scan(table)) == {1: 1, 2: 2}
+            if not collector_ends:
+                store.kill("*")
+            step.release()
+            with suppress(Killed):
+                collecting.result()
+        left = folder(table).glob("_mem_wal/*/*_gen_1/orphan")
+        assert not (collector_ends and any(left))
+        assert state(table) == state(native.scan(table)) == {1: 1, 2: 2}
+        writer.close()
+        table.merge()
+        assert state(table) == {1: 1, 2: 2}
+
+    def test_before_it_is_complete_writes_its_folder_again(
+        self, quick_faults: FaultyStores, make_table: MakeTable
+    ) -> None:
+        table = make_table()
+        writer = table.writer()
+        writer.upsert(rows({1: 1, 2: 2}))
+        pause = quick_faults.of(table.location).pause("put", "*_gen_1/bloom_filter.bin")
+        with ThreadPoolExecutor(1) as pool:
+            flushing = pool.submit(writer.flush)
+            pause.wait_until_reached(flushing)
+            collect(table, 2 * DAY)
+            pause.release()
+            flushing.result()
+        assert state(table) == state(native.scan(table)) == {1: 1, 2: 2}
+        writer.close()
+
+    def test_of_lances_kind_is_repaired_from_the_log(self, table: memwal.Table) -> None:
+        """Lance does not look whether the folder that it names is still there."""
+        flush(table, {1: 1})
+        table.merge()
+        writer = table.writer()
+        for key in (2, 3, 4):
+            writer.upsert(rows({key: key}))
+        writer.abort()
+        latest = manifest(table)
+        stored = aligned(rows({2: 2, 3: 3, 4: 4}), table.base().schema).append_column(
+            "_tombstone", pa.array([False] * 3)
+        )
+        flushed = write_generation(table.base(), REGION, 2, stored, ())
+        collect(table, 2 * DAY)
+        assert flushed.path not in region_folders(table), "it slept for too long"
+        last = max(log(table))
+        manifests(table).commit(
+            replace(
+                latest_of(table),
+                version=latest_of(table).version + 1,
+                flushed=(*latest_of(table).flushed, flushed),
+                current_generation=3,
+                replay_after=last,
+            )
+        )
+        entries = {n: e for n, e in log(table).items() if n > latest.replay_after}
+
+        for step in range(3, 8):
+            collect(table, step * DAY, orphan_age=timedelta(0))
+            (held,) = table.merge().held
+            assert (held.region_id, held.generation) == (str(REGION), 2)
+
+        assert {n: e.generation for n, e in log(table).items() if n in entries} == {
+            n: e.generation for n, e in entries.items()
+        }
+        held = [b for n, e in log(table).items() if n in entries for b in e.batches]
+        assert {k for batch in held for k in batch.column("id").to_pylist()} == {2, 3, 4}
+        (repaired,) = repair(table.location, verify(table.location), dry_run=False)
+        assert repaired.state == "done"
+        assert state(table) == state(native.scan(table)) == {1: 1, 2: 2, 3: 3, 4: 4}
+        assert table.merge().problems == ()
+        assert state(table) == {1: 1, 2: 2, 3: 3, 4: 4}
+
+    def test_an_orphan_is_looked_at_again_right_before_it_goes(
+        self, faults: FaultyStores, make_table: MakeTable
+    ) -> None:
+        """A flush that does not look, as Lance's, names the folder while it is judged."""
+        table = make_table()
+        flush(table, {1: 1})
+        stored = aligned(rows({2: 2}), table.base().schema).append_column(
+            "_tombstone", pa.array([False])
+        )
+        flushed = write_generation(table.base(), REGION, 2, stored, ())
+        store = faults.of(table.location)
+        pause = store.pause("list", f"*{flushed.path}", after=True)
+
+        def name_it() -> None:
+            latest = latest_of(table)
+            manifests(table).commit(
+                replace(
+                    latest,
+                    version=latest.version + 1,
+                    flushed=(*latest.flushed, flushed),
+                    current_generation=3,
+                )
+            )
+
+        result: CollectionResult = meanwhile(
+            store, pause, lambda: collect(table, 2 * DAY, explain=True), name_it
+        )
+
+        assert flushed.path in region_folders(table)
+        assert store.exists(f"{generation_dir(REGION, flushed.path)}/{BLOOM_FILTER_NAME}")
+        assert Reason.IN_USE in {decision.reason for decision in result.decisions}
+        assert state(table) == {1: 1, 2: 2}
+
+
+def latest_of(table: memwal.Table) -> Any:
+    return manifest(table)
+
+
+class TestWithoutTrust:
+    def test_in_clocks_that_jump_back(self, merged_table: memwal.Table) -> None:
+        """A collector whose clock is behind finds everything too young."""
+        before = region_folders(merged_table)
+        result = collect(merged_table, -HOUR)
+        assert set(result.figures.values()) == {0}
+        assert region_folders(merged_table) == before
+
+    def test_in_folders_of_future_times(self, merged_table: memwal.Table) -> None:
+        drop(merged_table)
+        collect(merged_table, 60)
+        assert len(region_folders(merged_table)) == 3

@@ -1,0 +1,279 @@
+"""Building what an index lacks in parts."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.data.indexed import (
+    KINDS,
+    SCALAR,
+    VECTOR,
+    answers,
+    indexed_table,
+    merge_rows,
+    models,
+    recall,
+    rows,
+    segments,
+)
+from support.data.some_kinds import some
+from support.data.tables import REGION, merged
+from support.faults.deaths import die_at_commit
+from support.stores.faulty_store import FaultyStores, Killed
+
+import memwal
+from memwal.base_table.snapshot import open_base
+from memwal.errors import ConflictError, MemWalError, TableSetupError
+from memwal.jobs.index import job
+from memwal.jobs.index.job import build_indexes
+from memwal.jobs.index.parallel import PartTask, commit_parts, maintained_index, run_part_task
+from memwal.lsm.indexes.catchup import caught_up
+
+# Their parts could never be joined with what is there.
+UNDIVIDED = ("IVF_SQ", "IVF_HNSW_SQ")
+
+
+def pickling(tasks: Any, function: Any) -> list[Any]:
+    """Run tasks as another machine would get them."""
+    function = pickle.loads(pickle.dumps(function))
+    return [
+        pickle.loads(pickle.dumps(function(pickle.loads(pickle.dumps(task))))) for task in tasks
+    ]
+
+
+def in_parts(table: memwal.Table, **options: Any) -> Any:
+    return build_indexes(table.location, max_tasks=3, part_rows=1, run=pickling, **options)
+
+
+def backlog(table: memwal.Table) -> None:
+    """Four merges: new rows and changed ones, also of fragments that are indexed."""
+    merge_rows(table, *(rows(600 + 200 * n, 200) for n in range(3)), rows(550, 100, seed=1))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_parts_answer_as_one_build_does(tmp_path: Path, kind: str) -> None:
+    table = indexed_table(tmp_path, kind)
+    backlog(table)
+    before = models(table) if kind in VECTOR else None
+    copy = tmp_path / "copy"
+    shutil.copytree(tmp_path / "indexed", copy)
+    other = memwal.open(str(copy))
+
+    result = in_parts(table)
+    other.build_indexes()
+
+    assert result.problems == ()
+    assert caught_up(table.base(), "idx") == {REGION: 4}
+    statistics = table.base().dataset.stats.index_stats("idx")
+    assert statistics["num_unindexed_rows"] == 0
+    assert len(segments(table)) == 2
+    if kind in UNDIVIDED:
+        assert "parts" not in result.figures
+    else:
+        assert result.figures["parts"] == 3
+    if kind in VECTOR:
+        assert models(table) == models(other) == before
+        assert len(before) == 1
+        ours, theirs = answers(table, kind), answers(other, kind)
+        assert recall(table, ours) >= recall(other, theirs) - 0.005
+    else:
+        expected = answers(other, kind)
+        assert answers(table, kind) == expected
+        assert expected[0]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    some([k for k in KINDS if k not in UNDIVIDED], "BTREE", "INVERTED", "IVF_PQ", "IVF_HNSW_FLAT"),
+)
+def test_parts_can_be_joined_with_the_rest_later(tmp_path: Path, kind: str) -> None:
+    table = indexed_table(tmp_path, kind)
+    backlog(table)
+    in_parts(table)
+    before = models(table) if kind in VECTOR else None
+    merge_rows(table, rows(2000, 50))
+
+    in_parts(table, max_segments=1)
+
+    assert len(segments(table)) == 1
+    assert caught_up(table.base(), "idx") == {REGION: 5}
+    if kind in VECTOR:
+        assert models(table) == before
+        assert recall(table, answers(table, kind)) > 0.5
+    else:
+        assert answers(table, kind)[0]
+
+
+@pytest.mark.parametrize("kind", ["BTREE", "INVERTED", "IVF_PQ"])
+def test_a_merge_between_parts_and_commit_is_not_counted(tmp_path: Path, kind: str) -> None:
+    table = indexed_table(tmp_path, kind)
+    backlog(table)
+    calls = 0
+
+    def run(tasks: Any, function: Any) -> list[Any]:
+        nonlocal calls
+        results = pickling(tasks, function)
+        calls += 1
+        if calls == 1:
+            merge_rows(table, rows(0, 100, seed=2), rows(3000, 10))
+        return results
+
+    result = build_indexes(table.location, max_tasks=3, part_rows=1, run=run)
+
+    base = table.base()
+    assert result.problems == ()
+    # The target of the job, and not what was merged meanwhile.
+    assert caught_up(base, "idx") == {REGION: 4}
+    assert merged(table) == 6
+    assert base.dataset.stats.index_stats("idx")["num_unindexed_rows"] == 110
+    in_parts(table)
+    assert caught_up(table.base(), "idx") == {REGION: 6}
+
+
+def test_an_index_that_is_covered_in_part_only_has_not_caught_up(tmp_path: Path) -> None:
+    table = indexed_table(tmp_path, "BTREE")
+    backlog(table)
+    base = table.base()
+    index = maintained_index(base, "idx")
+    assert index is not None
+
+    commit_parts(base, index, [run_part_task(PartTask(table.location, base.version, "idx", (1,)))])
+
+    assert segments(table) == [[0], [1]]
+    assert caught_up(table.base(), "idx") == {}
+
+
+def test_a_compaction_in_between_has_the_parts_built_again(tmp_path: Path) -> None:
+    table = indexed_table(tmp_path, "BTREE")
+    backlog(table)
+    rounds = []
+
+    def run(tasks: Any, function: Any) -> list[Any]:
+        results = pickling(tasks, function)
+        rounds.append([type(task).__name__ for task in tasks])
+        if len(rounds) == 1:
+            assert table.base().dataset.optimize.compact_files().fragments_removed
+        return results
+
+    result = build_indexes(table.location, max_tasks=3, part_rows=1, run=run)
+
+    assert len(rounds) > 1
+    assert caught_up(table.base(), "idx") == {REGION: 4}
+    assert result.problems == ()
+    assert table.base().dataset.stats.index_stats("idx")["num_unindexed_rows"] == 0
+
+
+def test_parts_that_always_meet_others_end_in_one_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = indexed_table(tmp_path, "BTREE")
+    backlog(table)
+
+    def conflict(*args: Any) -> None:
+        raise ConflictError("somebody came first")
+
+    monkeypatch.setattr(job, "commit_parts", conflict)
+
+    result = in_parts(table)
+
+    assert "parts" not in result.figures
+    assert caught_up(table.base(), "idx") == {REGION: 4}
+
+
+@pytest.mark.parametrize("committed", [False, True], ids=["before", "after"])
+def test_a_build_that_dies_is_repeated(
+    faults: FaultyStores, tmp_path: Path, committed: bool
+) -> None:
+    table = indexed_table(tmp_path, "IVF_PQ")
+    backlog(table)
+    before = models(table)
+    version = table.base().version
+    store = faults.of(table.location)
+    die_at_commit(store, after=committed)
+    with pytest.raises((Killed, MemWalError)):
+        in_parts(table)
+    store.clear()
+    assert table.base().version == version + committed
+
+    result = in_parts(table)
+
+    assert result.commits == (not committed)
+    assert caught_up(table.base(), "idx") == {REGION: 4}
+    assert models(table) == before
+    assert len(segments(table)) == 2
+
+
+def test_two_builds_in_parts_at_once_index_nothing_twice(tmp_path: Path) -> None:
+    table = indexed_table(tmp_path, "IVF_FLAT")
+    backlog(table)
+    second = []
+
+    def run(tasks: Any, function: Any) -> list[Any]:
+        results = pickling(tasks, function)
+        if not second:
+            second.append(True)
+            in_parts(table)
+        return results
+
+    build_indexes(table.location, max_tasks=3, part_rows=1, run=run)
+
+    covered = [fragment for numbers in segments(table) for fragment in numbers]
+    assert sorted(covered) == sorted(set(covered)) == table.base().dataset.fragment_ids()
+    found = answers(table, "IVF_FLAT")
+    assert all(len(set(answer)) == len(answer) for answer in found)
+    assert recall(table, found) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("kind", "part_rows", "parts"),
+    [
+        ("INVERTED", 701, 0),
+        ("INVERTED", 700, 2),
+        ("INVERTED", 300, 3),
+        ("INVERTED", 10, 3),
+        ("BTREE", 44, 0),
+        ("BTREE", 43, 2),
+    ],
+)
+def test_few_rows_are_not_divided(tmp_path: Path, kind: str, part_rows: int, parts: int) -> None:
+    """What is missing are 700 rows; a scalar index is divided from sixteen times as many on."""
+    table = indexed_table(tmp_path, kind)
+    backlog(table)
+
+    result = build_indexes(table.location, max_tasks=3, part_rows=part_rows)
+
+    assert result.tasks == (parts or 1)
+    assert result.figures == ({"indexes": 1, "parts": parts} if parts else {"indexes": 1})
+
+
+def test_one_fragment_is_not_divided(tmp_path: Path) -> None:
+    table = indexed_table(tmp_path, "BTREE")
+    merge_rows(table, rows(600, 300))
+
+    result = in_parts(table)
+
+    assert (result.tasks, result.figures) == (1, {"indexes": 1})
+
+
+def test_a_part_of_no_maintained_index_is_refused(tmp_path: Path) -> None:
+    table = indexed_table(tmp_path, "BTREE")
+    base = open_base(table.location)
+    with pytest.raises(TableSetupError, match="other"):
+        run_part_task(PartTask(table.location, base.version, "other", (0,)))
+
+
+def test_numbers_below_one_are_refused(tmp_path: Path) -> None:
+    table = indexed_table(tmp_path, "BTREE")
+    for wrong in ("max_tasks", "part_rows", "max_segments"):
+        with pytest.raises(memwal.errors.InvalidInputError):
+            build_indexes(table.location, **{wrong: 0})
+
+
+def test_every_kind_has_a_question() -> None:
+    assert set(KINDS) == {*SCALAR, *VECTOR, "INVERTED"}
+    assert np.array(rows(0, 3).column("vector").to_pylist()).shape == (3, 8)

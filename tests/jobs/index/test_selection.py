@@ -1,0 +1,130 @@
+"""Maintaining more indexes of a table that is in use, and fewer."""
+
+from __future__ import annotations
+
+import pytest
+from support.data.tables import base_state, folder, generations, manifest, rows, state
+from support.faults.collecting import collect
+
+import memwal
+from memwal.base_table.snapshot import open_dataset
+from memwal.errors import InvalidInputError, TableSetupError
+from memwal.format.paths import generation_dir
+
+HOUR = 3600.0
+
+
+def carried(table: memwal.Table) -> list[set[str]]:
+    """Names of the indexes of each flushed generation."""
+    return [
+        {
+            index.name
+            for index in open_dataset(
+                table.location, generation_dir(found.region_id, flushed.path)
+            ).describe_indices()
+        }
+        for found in [manifest(table)]
+        for flushed in found.flushed
+    ]
+
+
+def indexed(table: memwal.Table) -> None:
+    dataset = table.base().dataset
+    dataset.create_scalar_index("n", "BTREE", name="n_idx")
+    dataset.create_scalar_index("text", "INVERTED", name="text_idx")
+
+
+def test_an_index_that_joins(table: memwal.Table) -> None:
+    with table.writer() as writer:
+        writer.upsert(rows({1: 1, 2: 1}))
+        writer.flush()
+        table.merge()
+        indexed(table)
+        writer.upsert(rows({2: 2, 3: 2}))
+        writer.flush()
+
+        assert table.choose_indexes(add=["n_idx", "text_idx"]) == ["n_idx", "text_idx"]
+
+        # The open writer notices; generations from before go without.
+        writer.upsert(rows({3: 3, 4: 3}))
+        writer.flush()
+    assert carried(table) == [set(), set(), {"n_idx", "text_idx"}]
+    assert state(table.scan(filter="n = 3").to_table()) == {3: 3, 4: 3}
+    found = table.search_text('"2=2"', column="text", columns=["id"])
+    assert found["id"].to_pylist()[0] == 2
+
+    table.merge()
+    collect(table, 2 * HOUR)
+    assert generations(table), "no index has caught up with the last merge"
+    table.build_indexes()
+    assert {lag.name: lag.rows for lag in table.status().indexes} == {"n_idx": 0, "text_idx": 0}
+    collect(table, 2 * HOUR)
+    collect(table, 4 * HOUR)
+    assert generations(table) == []
+    assert list(folder(table).glob("_mem_wal/*/*_gen_*")) == []
+    assert base_state(table) == {1: 1, 2: 2, 3: 3, 4: 3}
+    assert table.verify().clean
+
+
+def test_an_index_that_leaves_holds_nothing_back(table: memwal.Table) -> None:
+    indexed(table)
+    table.choose_indexes(add=["n_idx", "text_idx"])
+    with table.writer() as writer:
+        writer.upsert(rows({1: 1}))
+    table.merge()
+    table.build_indexes(names=["n_idx"])
+
+    assert table.choose_indexes(remove=["text_idx"]) == ["n_idx"]
+
+    collect(table, 2 * HOUR)
+    assert generations(table) == []
+    with table.writer() as writer:
+        writer.upsert(rows({2: 2}))
+    assert carried(table) == [{"n_idx"}]
+    # It comes back and knows nothing.
+    assert table.choose_indexes(add=["text_idx"]) == ["n_idx", "text_idx"]
+    (lag,) = [lag for lag in table.status().indexes if lag.name == "text_idx"]
+    assert lag.generations > 0
+
+
+def test_what_is_no_change_makes_no_version(table: memwal.Table) -> None:
+    indexed(table)
+    table.choose_indexes(add=["n_idx"])
+    version = table.base().version
+
+    assert table.choose_indexes(add=["n_idx"], remove=["text_idx"]) == ["n_idx"]
+    assert table.choose_indexes() == ["n_idx"]
+    assert table.base().version == version
+
+
+def test_what_cannot_be_is_refused(table: memwal.Table) -> None:
+    indexed(table)
+    with pytest.raises(InvalidInputError, match="none_idx"):
+        table.choose_indexes(add=["none_idx"])
+    with pytest.raises(InvalidInputError, match="n_idx"):
+        table.choose_indexes(add=["n_idx"], remove=["n_idx"])
+
+
+def test_a_table_that_maintains_all(table: memwal.Table) -> None:
+    import lance
+
+    lance.write_dataset(rows({1: 1}), f"{table.uri}-all")
+    everything = memwal.enable(
+        f"{table.uri}-all",
+        primary_key=["id"],
+        region_spec=memwal.RegionSpec.unsharded(),
+        maintained_indexes=None,
+    )
+    indexed(everything)
+
+    assert sorted(everything.choose_indexes(add=["n_idx"])) == ["n_idx", "text_idx"]
+    with pytest.raises(InvalidInputError):
+        everything.choose_indexes(remove=["n_idx"])
+
+
+def test_a_table_without_mem_wal_is_refused(tmp_path) -> None:
+    import lance
+
+    lance.write_dataset(rows({1: 1}), str(tmp_path / "plain"))
+    with pytest.raises(TableSetupError):
+        memwal.Table(memwal.table.TableLocation(str(tmp_path / "plain"))).choose_indexes()

@@ -1,0 +1,794 @@
+"""Merging generations into the base table, with every step killed, paused, raced and repeated."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import random
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import lance
+import pyarrow as pa
+import pytest
+from support.data.tables import (
+    REGION,
+    MakeTable,
+    base_state,
+    folder,
+    keys,
+    manifest,
+    merged,
+    numbered,
+    rows,
+    state,
+)
+from support.faults.deaths import die_at_commit
+from support.stores.faulty_store import TABLE_MANIFEST, FaultyStore, FaultyStores, Killed, Pause
+
+import memwal
+from memwal.base_table.snapshot import open_base
+from memwal.errors import ConflictError, MemWalError, TableSetupError
+from memwal.format.paths import generation_dir
+from memwal.jobs.job import Guard
+from memwal.jobs.merge import job as merging
+from memwal.jobs.merge.job import merge, plan_merge, run_merge_task
+from memwal.jobs.merge.read import read_source
+from memwal.region.router import bucket_region_id
+
+Rows = dict[int, int | None]
+
+
+def flush(table: memwal.Table, *parts: Rows | list[int]) -> None:
+    """Flush a generation for each part: rows, or a list of keys that are deleted."""
+    with table.writer() as writer:
+        for part in parts:
+            if isinstance(part, list):
+                writer.delete(keys(*part))
+            else:
+                writer.upsert(rows(part))
+            writer.flush()
+
+
+def check_merged(table: memwal.Table, expected: Rows, region_id: UUID = REGION) -> None:
+    """All is in the base table, once, and a merging read shows the same."""
+    assert state(table) == expected
+    assert base_state(table) == expected
+    assert table.base().dataset.count_rows() == len(expected)
+    newest = max((f.generation for f in manifest(table, region_id).flushed), default=0)
+    assert merged(table, region_id) == newest
+
+
+PLACES = ("planned", "opened", "read", "deleted", "opened again")
+"""Of a merge that has keys to delete, in order: see :func:`at`."""
+
+BEFORE_COMMITS = ("read", "opened again")
+"""Right before the delete pass, and right before the marked commit."""
+
+
+def at(place: str, store: FaultyStore, act: Callable[[], None]) -> Guard | None:
+    """Have something done once at a place of the merge that comes next.
+
+    Returns
+    -------
+    callable or None
+        The guard that the merge is to have.
+    """
+
+    if place == "planned":
+        store.act("get", act, key=TABLE_MANIFEST, after=True)
+    elif place == "opened":
+        # The plan reads the base table first, then the commit does.
+        store.act("get", act, key=TABLE_MANIFEST, after=True, skip=1)
+    elif place == "deleted":
+        store.act("create", act, key=TABLE_MANIFEST, after=True)
+    else:
+        # The guard is asked before the delete pass, then before the marked commit.
+        return at_call({"read": 0, "opened again": 1}[place], act)
+    return None
+
+
+def at_call(number: int, act: Callable[[], None]) -> Guard:
+    """A guard that has something done at one of its calls."""
+    calls = itertools.count()
+    return lambda: act() if next(calls) == number else None
+
+
+@contextmanager
+def standing_at(
+    place: str,
+    faults: FaultyStores,
+    table: memwal.Table,
+    run: Callable[..., Any] = merge,
+    **options: Any,
+) -> Iterator[Future[Any]]:
+    """Let a merge in another thread stand still at a place until the block ends.
+
+    ``run`` is given the location of the table, or ``task`` in its place, and a guard.
+    """
+    pause = Pause()
+    guard = at(place, faults.of(table.location), pause.stand)
+    given = options.pop("task", table.location)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run, given, guard=guard, **options)
+        try:
+            assert pause.wait_until_reached(running), f"it did not come to {place}"
+            yield running
+        finally:
+            pause.release()
+
+
+class TestMerge:
+    def test_brings_rows_and_deletes_into_the_base_table(self, table: memwal.Table) -> None:
+        flush(table, {1: 1, 2: 2, 3: 3}, {2: 22, 4: 4}, [1, 99])
+
+        result = table.merge()
+
+        check_merged(table, {2: 22, 3: 3, 4: 4})
+        assert result.problems == ()
+        assert result.figures["generations"] == 3
+        assert result.figures["rows_upserted"] == 3
+        assert result.version == table.base().version
+
+    def test_deletes_rows_that_the_base_table_has(self, table: memwal.Table) -> None:
+        flush(table, {1: 1, 2: 2})
+        table.merge()
+        flush(table, [1], {3: 3})
+
+        result = table.merge()
+
+        check_merged(table, {2: 2, 3: 3})
+        assert result.figures["rows_deleted"] == 1
+
+    def test_of_deletes_alone_records_the_progress(self, table: memwal.Table) -> None:
+        flush(table, [1, 2, 3])
+        table.merge()
+        check_merged(table, {})
+        flush(table, {1: 1})
+        table.merge()
+        flush(table, [1])
+        table.merge()
+        check_merged(table, {})
+
+    def test_without_a_backlog_commits_nothing(self, table: memwal.Table) -> None:
+        flush(table, {1: 1})
+        table.merge()
+        version = table.base().version
+
+        result = table.merge()
+
+        assert (result.tasks, result.commits, result.version) == (0, 0, version)
+        assert table.base().version == version
+
+    def test_of_an_empty_table(self, table: memwal.Table) -> None:
+        assert table.merge().commits == 0
+        table.writer().claim()
+        assert table.merge().commits == 0
+
+    def test_takes_only_the_regions_asked_for(self, make_table: MakeTable) -> None:
+        table = make_table(buckets=2)
+        with table.writer() as writer:
+            writer.upsert(numbered(0, 20))
+        chosen, other = bucket_region_id(0), bucket_region_id(1)
+
+        table.merge(regions=[chosen])
+
+        assert (merged(table, chosen), merged(table, other)) == (1, 0)
+        assert state(table) == dict.fromkeys(range(20), 0)
+        assert 0 < table.base().dataset.count_rows() < 20
+
+    def test_many_regions_take_one_commit(self, make_table: MakeTable) -> None:
+        table = make_table(buckets=8)
+        with table.writer() as writer:
+            writer.upsert(numbered(0, 100))
+        before = table.base().version
+
+        table.merge()
+
+        assert table.base().version == before + 1
+        for number in range(8):
+            check_merged(table, dict.fromkeys(range(100), 0), bucket_region_id(number))
+
+    def test_in_several_tasks_is_the_same(self, make_table: MakeTable) -> None:
+        table = make_table(buckets=5)
+        with table.writer() as writer:
+            for turn in range(3):
+                writer.upsert(numbered(0, 50, n=turn))
+                writer.flush()
+
+        def backwards(tasks: Any, function: Callable[[Any], Any]) -> list[Any]:
+            return [function(task) for task in reversed(tasks)][::-1]
+
+        result = table.merge(max_tasks=3, commit_bytes=500, run=backwards)
+
+        assert result.tasks == 3
+        for number in range(5):
+            check_merged(table, dict.fromkeys(range(50), 2), bucket_region_id(number))
+
+    def test_has_no_more_tasks_than_commits_to_make(self, make_table: MakeTable) -> None:
+        table = make_table(buckets=5)
+        with table.writer() as writer:
+            writer.upsert(numbered(0, 50))
+        waiting = table.status().backlog_bytes
+
+        def sizes(commit_bytes: int) -> list[int]:
+            tasks = plan_merge(table.location, commit_bytes=commit_bytes, max_tasks=4)
+            return [len(task.regions) for task in tasks]
+
+        assert sizes(waiting) == [5]
+        assert len(sizes(waiting - 1)) == 2
+        assert len(sizes(waiting // 8)) == 4
+
+    def test_keeps_columns_that_take_no_null(self, make_table: MakeTable) -> None:
+        schema = pa.schema(
+            [
+                pa.field("id", pa.int64(), nullable=False),
+                pa.field("n", pa.int64(), nullable=False),
+                pa.field("text", pa.string()),
+            ]
+        )
+        table = make_table(schema)
+        flush(table, {1: 1, 2: 2}, [1])
+        table.merge()
+        check_merged(table, {2: 2})
+
+    def test_a_table_without_mem_wal_is_refused(self, tmp_path: Path) -> None:
+        lance.write_dataset(rows({1: 1}), str(tmp_path / "plain"))
+        with pytest.raises(TableSetupError):
+            memwal.open(str(tmp_path / "plain")).merge()
+
+
+def test_rows_for_lance_are_not_in_the_memory_of_arrow(table: memwal.Table) -> None:
+    """Lance frees them on threads of its own, of which Arrow's allocator would get few back."""
+    # Of the older generation half of the rows are left, so that they are copied.
+    flush(table, dict.fromkeys(range(20_000), 1), dict.fromkeys(range(0, 20_000, 2), 2))
+    (task,) = plan_merge(table.location)
+    before = pa.system_memory_pool().bytes_allocated()
+
+    source = read_source(table.base(), task.regions, {})
+
+    assert source is not None
+    assert source.upserts.num_rows == 20_000
+    copied = source.upserts.nbytes // 2
+    assert pa.system_memory_pool().bytes_allocated() - before >= copied
+
+
+class TestOrder:
+    @pytest.mark.parametrize("commit_bytes", [1, 60, 200, 1 << 30])
+    def test_every_version_is_a_moment_of_the_history(
+        self, table: memwal.Table, commit_bytes: int
+    ) -> None:
+        """Commits are made oldest first, whole generations each, and never skip one."""
+        dice = random.Random(commit_bytes)
+        moments: list[Rows] = [{}]
+        with table.writer() as writer:
+            for turn in range(1, 9):
+                now = dict(moments[-1])
+                changed = dice.sample(range(6), 3)
+                writer.upsert(rows(dict.fromkeys(changed, turn)))
+                now.update(dict.fromkeys(changed, turn))
+                gone = dice.sample(range(6), 1)
+                writer.delete(keys(*gone))
+                for key in gone:
+                    now.pop(key, None)
+                writer.flush()
+                moments.append(now)
+
+        result = table.merge(commit_bytes=commit_bytes)
+
+        progress = []
+        for version in range(2, table.base().version + 1):
+            base = open_base(table.location, version=version)
+            done = base.details.merged.get(REGION, 0)
+            assert not progress or done >= progress[-1]
+            if not progress or done != progress[-1]:
+                # The version that carries the mark has exactly what was flushed up to there.
+                assert state(base.dataset.to_table()) == moments[done]
+            progress.append(done)
+        assert progress[-1] == 8
+        if commit_bytes == 1:
+            assert sorted(set(progress)) == list(range(9))
+        if commit_bytes == 1 << 30:
+            assert set(progress) == {0, 8}
+        assert result.figures["generations"] == 8
+        check_merged(table, moments[-1])
+
+    def test_the_budget_is_shared_by_regions(self, make_table: MakeTable) -> None:
+        table = make_table(buckets=3)
+        with table.writer() as writer:
+            for turn in range(4):
+                writer.upsert(numbered(0, 30, n=turn))
+                writer.flush()
+
+        table.merge(commit_bytes=500)
+
+        assert table.base().version > 3
+        for number in range(3):
+            check_merged(table, dict.fromkeys(range(30), 3), bucket_region_id(number))
+
+    def test_a_run_takes_the_oldest_of_every_region(self, make_table: MakeTable) -> None:
+        table = make_table(buckets=3)
+        with table.writer() as writer:
+            for turn in range(3):
+                writer.upsert(numbered(0, 30, n=turn))
+                writer.flush()
+        regions = [bucket_region_id(number) for number in range(3)]
+        whole = table.status().backlog_bytes
+
+        assert merge(table.location, run_bytes=1).figures["generations"] == 1
+        merge(table.location, run_bytes=whole * 4 // 9)
+
+        assert sorted(merged(table, region) for region in regions) in (
+            [1, 1, 2],
+            [1, 2, 2],
+            [1, 1, 3],
+        )
+        merge(table.location, run_bytes=whole)
+        for region in regions:
+            check_merged(table, dict.fromkeys(range(30), 2), region)
+
+    def test_runs_that_are_too_small_for_the_inflow_reach_every_region(
+        self, make_table: MakeTable
+    ) -> None:
+        """The same one first each time, and the other would wait while that has anything."""
+        table = make_table(buckets=2)
+        regions = [bucket_region_id(number) for number in range(2)]
+        with table.writer() as writer:
+            writer.upsert(numbered(0, 20))
+            writer.flush()
+            for turn in range(4):
+                writer.upsert(rows({0: turn}))
+                writer.flush()
+
+        found = [plan_merge(table.location, run_bytes=1) for _ in range(64)]
+
+        taken = [task.regions for (task,) in found]
+        assert all([g.number for g in batch.generations] == [1] for (batch,) in taken)
+        assert {batch.region_id for (batch,) in taken} == set(regions)
+
+
+class TestDeath:
+    def test_at_any_step_leaves_a_whole_table_and_the_next_run_completes(
+        self, faults: FaultyStores, make_table: MakeTable, tmp_path: Path
+    ) -> None:
+        original = make_table()
+        flush(original, {1: 1, 2: 2, 3: 3})
+        original.merge()
+        flush(original, {1: 11, 4: 4}, [2, 4], {2: 22}, [3])
+        expected: Rows = {1: 11, 2: 22}
+
+        def copy(number: int) -> tuple[memwal.Table, FaultyStore]:
+            path = tmp_path / f"copy-{number}"
+            shutil.copytree(folder(original), path)
+            table = memwal.open(str(path))
+            store = faults.of(table.location)
+            store.clear()
+            return table, store
+
+        # One generation a commit: there are deaths between commits as well.
+        table, store = copy(0)
+        guards = itertools.count()
+        merge(table.location, commit_bytes=1, guard=lambda: next(guards) and None)
+        commits = store.count("create", TABLE_MANIFEST)
+        # Two delete passes, and four marked commits.
+        assert next(guards) == commits == 6
+        check_merged(table, expected)
+
+        def die() -> None:
+            raise Killed
+
+        for number in range(1, 2 * commits + 1):
+            table, store = copy(number)
+            commit, after = divmod(number - 1, 2)
+            guard = None
+            if after:
+                die_at_commit(store, after=True, skip=commit)
+            else:
+                guard = at_call(commit, die)
+            with pytest.raises((Killed, MemWalError)):
+                merge(table.location, commit_bytes=1, guard=guard)
+            store.clear()
+
+            assert state(table) == expected, f"died at commit {commit}, after it: {after == 1}"
+            merge(table.location, commit_bytes=1)
+            check_merged(table, expected)
+
+
+class TestTwoMergers:
+    @pytest.mark.parametrize("place", PLACES)
+    @pytest.mark.parametrize("at_once", [False, True], ids=["one by one", "at once"])
+    def test_one_sleeps_while_the_other_does_all(
+        self, faults: FaultyStores, table: memwal.Table, place: str, at_once: bool
+    ) -> None:
+        """The other one merges further, and brings back what the sleeper wants to delete."""
+        flush(table, {1: 1, 2: 2, 10: 10})
+        table.merge()
+        flush(table, {1: 11, 3: 3}, [2, 10])
+        with standing_at(place, faults, table) as slow:
+            if not at_once:
+                table.merge()
+            # At once, the keys that the sleeper deletes are updated and never gone.
+            flush(table, {10: 100, 2: 200}, {50: 50}, {3: 33})
+            table.merge()
+
+        assert slow.result().problems == ()
+        check_merged(table, {1: 11, 2: 200, 3: 33, 10: 100, 50: 50})
+
+    @pytest.mark.parametrize("place", BEFORE_COMMITS)
+    def test_one_sleeps_while_the_other_does_some_of_the_same(
+        self, faults: FaultyStores, table: memwal.Table, place: str
+    ) -> None:
+        """Their commits overlap: new keys must not be inserted by both."""
+        flush(table, {1: 1, 2: 2})
+        table.merge()
+        flush(table, {3: 3, 1: 11}, {4: 4}, [2])
+        (whole,) = plan_merge(table.location)
+        first = replace(whole.regions[0], generations=whole.regions[0].generations[:2])
+        with standing_at(place, faults, table, run_merge_task, task=whole) as slow:
+            run_merge_task(replace(whole, regions=(first,)))
+            assert merged(table) == 3
+        slow.result()
+
+        check_merged(table, {1: 11, 3: 3, 4: 4})
+
+    @pytest.mark.parametrize("count", [1, 2, 3])
+    def test_one_that_wakes_late_brings_nothing_back(
+        self, faults: FaultyStores, table: memwal.Table, count: int
+    ) -> None:
+        """Its mark is that of the newest generation, or of one before it."""
+        flush(table, {1: 1}, {1: 2, 2: 2}, {1: 3, 2: 3})
+        (whole,) = plan_merge(table.location)
+        first = replace(whole.regions[0], generations=whole.regions[0].generations[:count])
+        late = replace(whole, regions=(first,))
+        with standing_at("read", faults, table, run_merge_task, task=late) as slow:
+            table.merge()
+        assert slow.result().commits == 0
+
+        check_merged(table, {1: 3, 2: 3})
+
+    @pytest.mark.parametrize("place", BEFORE_COMMITS)
+    def test_one_sleeps_while_the_other_merges_another_region(
+        self, faults: FaultyStores, make_table: MakeTable, place: str
+    ) -> None:
+        table = make_table(buckets=2)
+        with table.writer() as writer:
+            writer.upsert(numbered(0, 40))
+            writer.flush()
+            table.merge()
+            writer.upsert(numbered(20, 40, n=1))
+            writer.delete(keys(*range(10)))
+        regions = [bucket_region_id(n) for n in range(2)]
+        with standing_at(place, faults, table, regions=[regions[0]]) as slow:
+            table.merge(regions=[regions[1]])
+        slow.result()
+        expected = {**dict.fromkeys(range(10, 20), 0), **dict.fromkeys(range(20, 60), 1)}
+        for region in regions:
+            check_merged(table, expected, region)
+
+    def test_at_once_in_threads(self, make_table: MakeTable) -> None:
+        table = make_table(buckets=2)
+        expected: Rows = {}
+        dice = random.Random(3)
+        for _ in range(3):
+            with table.writer() as writer:
+                for turn in range(4):
+                    changed = dice.sample(range(40), 20)
+                    writer.upsert(rows(dict.fromkeys(changed, turn)))
+                    expected.update(dict.fromkeys(changed, turn))
+                    gone = dice.sample(range(40), 8)
+                    writer.delete(keys(*gone))
+                    for key in gone:
+                        expected.pop(key, None)
+                    writer.flush()
+            start = threading.Barrier(3)
+
+            def go(commit_bytes: int, start: threading.Barrier = start) -> None:
+                start.wait()
+                table.merge(commit_bytes=commit_bytes)
+
+            with ThreadPoolExecutor(3) as pool:
+                list(pool.map(go, [1, 700, 1 << 30]))
+            for number in range(2):
+                check_merged(table, expected, bucket_region_id(number))
+
+    @pytest.mark.slow
+    def test_at_once_in_processes(self, table: memwal.Table) -> None:
+        expected: Rows = {}
+        dice = random.Random(5)
+        with table.writer() as writer:
+            for turn in range(10):
+                changed = dice.sample(range(30), 12)
+                writer.upsert(rows(dict.fromkeys(changed, turn)))
+                expected.update(dict.fromkeys(changed, turn))
+                gone = dice.sample(range(30), 5)
+                writer.delete(keys(*gone))
+                for key in gone:
+                    expected.pop(key, None)
+                writer.flush()
+        tasks = [
+            replace(plan_merge(table.location)[0], commit_bytes=commit_bytes)
+            for commit_bytes in (1, 400)
+        ]
+
+        with multiprocessing.get_context("spawn").Pool(2) as pool:
+            outcomes = pool.map(run_merge_task, tasks, chunksize=1)
+
+        assert sum(outcome.generations for outcome in outcomes) == 10
+        check_merged(table, expected)
+
+
+class TestDirectWrites:
+    """Whoever writes straight into the base table while a merge runs."""
+
+    @pytest.mark.parametrize("place", ["opened", *BEFORE_COMMITS])
+    @pytest.mark.parametrize(
+        ("act", "expected"),
+        [
+            pytest.param(
+                lambda uri: lance.write_dataset(rows({7: 7}), uri, mode="append"),
+                {7: 7},
+                id="append",
+            ),
+            pytest.param(
+                lambda uri: (
+                    lance.dataset(uri)
+                    .merge_insert("id")
+                    .when_matched_update_all()
+                    .when_not_matched_insert_all()
+                    .execute(rows({5: 55, 7: 7}))
+                ),
+                {5: 55, 7: 7},
+                id="upsert",
+            ),
+            pytest.param(lambda uri: lance.dataset(uri).delete("id = 5"), {5: None}, id="delete"),
+            pytest.param(
+                lambda uri: lance.dataset(uri).update({"n": "50", "text": "'5=50'"}, "id = 5"),
+                {5: 50},
+                id="update",
+            ),
+            pytest.param(
+                lambda uri: lance.dataset(uri).optimize.compact_files(), {}, id="compaction"
+            ),
+            pytest.param(
+                lambda uri: lance.dataset(uri).create_scalar_index("n", "BTREE"), {}, id="index"
+            ),
+        ],
+    )
+    def test_are_kept(
+        self,
+        faults: FaultyStores,
+        table: memwal.Table,
+        place: str,
+        act: Callable[[str], object],
+        expected: Rows,
+    ) -> None:
+        flush(table, {1: 1, 5: 5}, {2: 2})
+        table.merge(commit_bytes=1)
+        flush(table, {1: 11, 3: 3}, [2])
+        with standing_at(place, faults, table) as slow:
+            act(table.uri)
+        slow.result()
+
+        whole: Rows = {1: 11, 3: 3, 5: 5, **expected}
+        check_merged(table, {key: n for key, n in whole.items() if n is not None})
+
+    @pytest.mark.parametrize("place", BEFORE_COMMITS)
+    def test_of_the_very_keys_that_are_merged_leave_one_row_each(
+        self, faults: FaultyStores, table: memwal.Table, place: str
+    ) -> None:
+        """Which of the two rows wins is nobody's business; that there is one is."""
+        flush(table, {1: 1, 2: 2})
+        table.merge()
+        flush(table, {1: 11, 3: 3}, [2])
+        with standing_at(place, faults, table) as slow:
+            (
+                lance.dataset(table.uri)
+                .merge_insert("id")
+                .when_matched_update_all()
+                .when_not_matched_insert_all()
+                .execute(rows({1: 100, 3: 300}))
+            )
+        slow.result()
+
+        check_merged(table, {1: 11, 3: 3})
+
+
+def damage(table: memwal.Table, region_id: UUID, generation: int, how: str) -> Callable[[], None]:
+    """Damage a generation; returns what repairs it."""
+    flushed = {f.generation: f.path for f in manifest(table, region_id).flushed}
+    path = folder(table) / generation_dir(region_id, flushed[generation])
+    backup = path.with_name("backup")
+    shutil.copytree(path, backup)
+    if how == "folder":
+        shutil.rmtree(path)
+    elif how == "data":
+        for file in (path / "data").iterdir():
+            file.unlink()
+    elif how == "bytes":
+        for file in (path / "data").iterdir():
+            file.write_bytes(b"\0" * file.stat().st_size)
+    elif how == "manifest":
+        for file in (path / "_versions").iterdir():
+            file.write_bytes(b"nonsense")
+
+    def repair() -> None:
+        shutil.rmtree(path, ignore_errors=True)
+        backup.rename(path)
+
+    return repair
+
+
+class TestUnreadableGeneration:
+    @pytest.mark.parametrize("how", ["folder", "data", "bytes", "manifest"])
+    def test_stops_its_region_alone_and_is_a_problem(self, make_table: MakeTable, how: str) -> None:
+        table = make_table(buckets=2)
+        with table.writer() as writer:
+            for turn in range(3):
+                writer.upsert(numbered(0, 20, n=turn))
+                writer.flush()
+        bad, good = bucket_region_id(0), bucket_region_id(1)
+        repair = damage(table, bad, 2, how)
+
+        result = table.merge()
+
+        assert merged(table, good) == 3
+        assert merged(table, bad) == 1
+        assert len(result.problems) == 1
+        (held,) = result.held
+        assert (held.region_id, held.generation) == (str(bad), 2)
+        assert result.to_dict()["held"][0]["generation"] == 2
+        assert sorted(set(base_state(table).values())) == [0, 2]
+        assert table.merge().held[0].generation == 2
+        assert merge(table.location, skip=[bad]).problems == ()
+
+        repair()
+        assert table.merge().problems == ()
+        for region in (bad, good):
+            check_merged(table, dict.fromkeys(range(20), 2), region)
+
+    def test_is_never_skipped_by_later_commits(self, table: memwal.Table) -> None:
+        flush(table, {1: 1}, {2: 2}, {3: 3}, {4: 4})
+        repair = damage(table, REGION, 2, "folder")
+
+        result = table.merge(commit_bytes=1)
+
+        assert merged(table) == 1
+        assert base_state(table) == {1: 1}
+        assert len(result.problems) == 1
+        repair()
+        table.merge()
+        check_merged(table, {1: 1, 2: 2, 3: 3, 4: 4})
+
+    def test_in_a_table_whose_name_looks_like_an_error(
+        self, tmp_path: Path, make_table: MakeTable
+    ) -> None:
+        """Errors of Lance are told apart by their text, which contains the path."""
+        made = make_table()
+        path = tmp_path / "concurrent-conflict-403-not-found"
+        folder(made).rename(path)
+        table = memwal.open(str(path))
+        flush(table, {1: 1, 2: 2})
+        table.merge()
+        flush(table, {1: 11})
+        for file in (path / "data").iterdir():
+            file.write_bytes(b"\0" * file.stat().st_size)
+
+        with pytest.raises(MemWalError) as caught:
+            table.merge()
+
+        assert not isinstance(caught.value, ConflictError)
+        assert merged(table) == 1
+
+
+class TestUnknownRegion:
+    def test_has_nothing_to_merge(self, table: memwal.Table) -> None:
+        flush(table, {1: 1})
+        result = table.merge(regions=[uuid4()])
+        assert result.commits == 0
+        assert merged(table) == 0
+
+
+def crowd(table: memwal.Table, times: int | None = None) -> tuple[Guard, Rows]:
+    """A guard by which somebody appends before each commit, and what is appended."""
+    appended: Rows = {}
+
+    def append() -> None:
+        if times is None or len(appended) < times:
+            appended[1000 + len(appended)] = 0
+            lance.write_dataset(rows({max(appended): 0}), table.uri, mode="append")
+
+    return append, appended
+
+
+def test_a_conflict_that_never_ends_is_reported(
+    table: memwal.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flush(table, {1: 1})
+    monkeypatch.setattr(merging, "_ATTEMPTS", 3)
+    guard, appended = crowd(table)
+
+    with pytest.raises(ConflictError):
+        merge(table.location, guard=guard)
+    assert len(appended) == 3
+    assert merged(table) == 0
+
+
+def test_commits_shrink_where_others_get_in_between(table: memwal.Table) -> None:
+    flush(table, *({key: key, 100: key} for key in range(1, 9)))
+    # As often as a commit of many generations is tried.
+    guard, appended = crowd(table, merging._TRIES)
+
+    result = merge(table.location, guard=guard)
+
+    check_merged(table, {**{key: key for key in range(1, 9)}, 100: 8, **appended})
+    assert result.figures["generations"] == 8
+    assert result.commits > 1
+
+
+@pytest.mark.parametrize("place", BEFORE_COMMITS)
+@pytest.mark.parametrize("change", ["add", "drop", "rename"])
+def test_columns_that_change_under_it_are_as_they_are_then(
+    faults: FaultyStores, table: memwal.Table, place: str, change: str
+) -> None:
+    flush(table, {1: 1, 2: 2, 7: 7})
+    table.merge()
+    flush(table, {1: 11, 3: 3}, [2])
+
+    def alter() -> None:
+        dataset = table.base().dataset
+        if change == "add":
+            dataset.add_columns(pa.field("extra", pa.int64()))
+        elif change == "drop":
+            dataset.drop_columns(["text"])
+        else:
+            dataset.alter_columns({"path": "text", "name": "words"})
+
+    merge(table.location, guard=at(place, faults.of(table.location), alter))
+
+    found = table.base().dataset.to_table()
+    assert ("text" in found.column_names) == (change == "add")
+    assert {row["id"]: row["n"] for row in found.to_pylist()} == {1: 11, 3: 3, 7: 7}
+    if change != "drop":
+        name = "words" if change == "rename" else "text"
+        assert set(found[name].to_pylist()) == {"1=11", "3=3", "7=7"}
+    assert merged(table) == 3
+    assert table.scan().count_rows() == 3
+
+
+@pytest.mark.parametrize("place", BEFORE_COMMITS)
+@pytest.mark.parametrize("run_bytes", [1, None])
+def test_two_mergers_of_a_table_with_stable_row_ids(
+    faults: FaultyStores, tmp_path: Path, place: str, run_bytes: int | None
+) -> None:
+    path = str(tmp_path / "stable")
+    lance.write_dataset(rows({1: 1, 2: 2, 50: 50}), path, enable_stable_row_ids=True)
+    table = memwal.enable(path, region_spec=memwal.RegionSpec.unsharded(), primary_key=["id"])
+    flush(table, {1: 11, 7: 7, 9: 9}, [2, 7], {8: 8, 2: 22}, [9, 1], {1: 111})
+    with standing_at(place, faults, table) as slow:
+        table.merge(commit_bytes=1, run_bytes=run_bytes)
+    slow.result()
+
+    check_merged(table, {1: 111, 2: 22, 8: 8, 50: 50})
+
+
+def test_a_task_that_is_run_again_much_later_does_nothing(table: memwal.Table) -> None:
+    """As a retried task of a scheduler does."""
+    flush(table, {1: 1}, [1], {2: 2})
+    (task,) = plan_merge(table.location)
+    run_merge_task(task)
+    flush(table, {1: 111}, [2])
+    table.merge()
+    version = table.base().version
+
+    outcome = run_merge_task(task)
+
+    assert (outcome.commits, outcome.generations) == (0, 0)
+    assert table.base().version == version
+    check_merged(table, {1: 111})

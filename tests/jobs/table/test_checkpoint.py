@@ -1,0 +1,178 @@
+"""Merging and indexing until what had been flushed at a moment is in the base table."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from support.data.tables import (
+    REGION,
+    MakeTable,
+    base_state,
+    folder,
+    manifest,
+    merged,
+    numbered,
+    rows,
+    state,
+)
+
+import memwal
+from memwal.errors import ConflictError
+from memwal.format.paths import generation_dir
+from memwal.jobs.table import checkpoint as checkpointing
+from memwal.jobs.table.checkpoint import CheckpointProgress
+from memwal.lsm.indexes.catchup import caught_up
+
+
+def test_merges_and_indexes_all_that_is_flushed(make_table: MakeTable) -> None:
+    table = make_table(buckets=2, maintained_indexes=["id_idx"])
+    writer = table.writer()
+    for turn in range(3):
+        writer.upsert(numbered(0, 30, n=turn))
+        writer.flush()
+    writer.upsert(rows({1: 99}))
+
+    result = table.checkpoint(flush=False)
+
+    writer.abort()
+    assert base_state(table) == dict.fromkeys(range(30), 2)
+    base = table.base()
+    assert caught_up(base, "id_idx") == base.details.merged
+    assert len(base.details.merged) == 2
+    assert result.problems == ()
+    assert result.figures["generations"] == 6
+    assert result.version == base.version
+
+
+def test_of_a_table_without_a_backlog_does_nothing(table: memwal.Table) -> None:
+    version = table.base().version
+    assert table.checkpoint().commits == 0
+    with table.writer() as writer:
+        writer.upsert(rows({1: 1}))
+    table.merge()
+    version = table.base().version
+    result = table.checkpoint()
+    assert (result.commits, result.version) == (0, version)
+
+
+@pytest.mark.parametrize("idle", [1, checkpointing._ROUNDS - 1])
+def test_goes_on_after_rounds_in_which_others_came_first(table: memwal.Table, idle: int) -> None:
+    with table.writer() as writer:
+        for key in range(3):
+            writer.upsert(rows({key: key}))
+            writer.flush()
+    calls: list[int] = []
+
+    def run(tasks: Any, function: Any) -> list[Any]:
+        calls.append(len(tasks))
+        return [function(task) for task in tasks] if len(calls) > idle else []
+
+    checkpointing.checkpoint(table.location, run=run)
+
+    assert merged(table) == 3
+    assert len(calls) == idle + 1
+
+
+def test_that_cannot_be_complete_says_why(table: memwal.Table) -> None:
+    with table.writer() as writer:
+        writer.upsert(rows({1: 1}))
+        writer.flush()
+        writer.upsert(rows({2: 2}))
+    path = folder(table) / generation_dir(REGION, manifest(table).flushed[0].path)
+    shutil.rmtree(path)
+
+    with pytest.raises(ConflictError, match=str(REGION)):
+        table.checkpoint()
+
+    assert merged(table) == 0
+
+
+def test_of_a_region_that_cannot_be_read_completes_the_others(make_table: MakeTable) -> None:
+    """Though each commit has room for one generation, and its own come first."""
+    table = make_table(buckets=2)
+    with table.writer() as writer:
+        for turn in range(3):
+            writer.upsert(numbered(0, 30, n=turn))
+            writer.flush()
+    bad, good = table.region_ids()
+    shutil.rmtree(folder(table) / generation_dir(bad, manifest(table, bad).flushed[0].path))
+
+    with pytest.raises(ConflictError, match=str(bad)):
+        table.checkpoint(commit_bytes=1)
+
+    assert merged(table, good) == 3
+    assert merged(table, bad) == 0
+
+
+def test_leaves_what_is_flushed_later(table: memwal.Table) -> None:
+    """It ends though a producer never does."""
+    writer = table.writer()
+    writer.upsert(rows({1: 1}))
+    writer.flush()
+    key = [1]
+
+    def run(tasks: Any, function: Any) -> list[Any]:
+        key[0] += 1
+        writer.upsert(rows({key[0]: key[0]}))
+        writer.flush()
+        return [function(task) for task in tasks]
+
+    table.checkpoint(run=run)
+
+    writer.abort()
+    assert merged(table) >= 1
+    assert state(table) == {n: n for n in range(1, key[0] + 1)}
+
+
+def test_flushes_the_writers_of_this_process(table: memwal.Table, make_table: MakeTable) -> None:
+    other = make_table()
+    with table.writer() as writer, other.writer() as elsewhere:
+        writer.upsert(rows({1: 1}))
+        elsewhere.upsert(rows({2: 2}))
+
+        memwal.open(table.uri).checkpoint()
+
+        assert base_state(table) == {1: 1}
+        assert elsewhere.stats().regions[0].memtable_rows == 1
+        writer.upsert(rows({1: 11}))
+    writer.close()
+    table.checkpoint()
+    assert base_state(table) == {1: 11}
+
+
+def test_tells_how_far_it_is(table: memwal.Table) -> None:
+    with table.writer() as writer:
+        for key in range(3):
+            writer.upsert(rows({key: key}))
+            writer.flush()
+    told: list[CheckpointProgress] = []
+
+    table.checkpoint(commit_bytes=1, progress=told.append)
+
+    assert [(step.merged, step.indexing) for step in told] == [
+        (0, False),
+        (1, False),
+        (2, False),
+        (3, True),
+    ]
+    assert {step.generations for step in told} == {3}
+
+
+def test_ends_at_its_deadline_and_can_go_on(
+    table: memwal.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with table.writer() as writer:
+        for key in range(3):
+            writer.upsert(rows({key: key}))
+            writer.flush()
+    clock = iter(range(1000))
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpointing.time, "monotonic", lambda: float(next(clock)))
+        with pytest.raises(ConflictError):
+            checkpointing.checkpoint(table.location, commit_bytes=1, timeout=timedelta(seconds=5))
+    assert 0 < merged(table) < 3
+    table.checkpoint()
+    assert merged(table) == 3

@@ -1,0 +1,385 @@
+"""Publishing the state of all regions in the MemWAL index."""
+
+from __future__ import annotations
+
+import pickle
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from lance.file import LanceFileReader
+from support.data.tables import MakeTable, keys, later, merged, numbered, rows, state
+from support.stores.faulty_store import REGION_MANIFEST, TABLE_MANIFEST, FaultyStores, Killed
+
+import memwal
+from memwal.base_table.region_snapshot import external_key, read_snapshot
+from memwal.errors import CorruptDataError, MemWalError, OutcomeUnknownError
+from memwal.format.paths import manifest_key
+from memwal.format.region_manifest import FlushedGeneration, RegionManifest
+from memwal.jobs.table import snapshot
+from memwal.jobs.table.snapshot import build_snapshot
+from memwal.region.manifest_store import RegionManifestStore, read_manifests
+
+
+def without_sizes(manifest: RegionManifest) -> RegionManifest:
+    """What a snapshot keeps of a manifest, without the hint, which may be newer there."""
+    return replace(
+        manifest,
+        wal_last_seen=0,
+        flushed=tuple(
+            FlushedGeneration(generation=f.generation, path=f.path) for f in manifest.flushed
+        ),
+    )
+
+
+def published(table: memwal.Table) -> list[RegionManifest]:
+    found = read_snapshot(table.location.store, table.base().details) or {}
+    return [replace(manifest, wal_last_seen=0) for manifest in found.values()]
+
+
+def stored(table: memwal.Table) -> list[RegionManifest]:
+    manifests = read_manifests(table.location.store).values()
+    return sorted(map(without_sizes, manifests), key=lambda manifest: manifest.region_id)
+
+
+def flush(table: memwal.Table, n: int) -> None:
+    with table.writer() as writer:
+        writer.upsert(numbered(0, 20, n=n))
+
+
+def test_says_what_the_manifests_say(make_table: MakeTable) -> None:
+    table = make_table(buckets=3)
+    flush(table, 0)
+    flush(table, 1)
+
+    result = build_snapshot(table.location, clock=lambda: 1234.5)
+
+    assert published(table) == stored(table)
+    assert len(stored(table)) == 3
+    details = table.base().details
+    assert (details.num_regions, details.snapshot_ts_millis) == (3, 1_234_500)
+    assert result.figures["regions"] == 3
+    assert result.commits == 1
+    assert result.version == table.base().version
+
+
+def test_of_a_table_without_regions_is_empty(make_table: MakeTable) -> None:
+    table = make_table(buckets=3)
+    assert published(table) == []
+
+    table.build_snapshot()
+
+    assert published(table) == []
+    assert table.base().details.num_regions == 0
+
+
+def test_of_more_regions_than_there_are_buckets_of_rows(make_table: MakeTable) -> None:
+    table = make_table(buckets=150)
+    with table.writer() as writer:
+        writer.claim()
+
+    table.build_snapshot()
+
+    assert published(table) == stored(table)
+    assert len(published(table)) == 150
+
+
+def test_replaces_nothing_but_the_snapshot(make_table: MakeTable) -> None:
+    table = make_table(buckets=2, maintained_indexes=["id_idx"])
+    flush(table, 0)
+    table.merge()
+    table.build_indexes()
+    before = table.base().details
+
+    table.build_snapshot()
+    table.build_snapshot()
+
+    after = table.base().details
+    assert after.merged == before.merged
+    assert after.catchup == before.catchup
+    assert after.region_specs == before.region_specs
+    assert after.maintained_indexes == before.maintained_indexes
+    assert state(table) == dict.fromkeys(range(20), 0)
+
+
+def test_an_older_one_does_not_replace_a_newer_one(make_table: MakeTable) -> None:
+    table = make_table(buckets=2)
+    flush(table, 0)
+    build_snapshot(table.location, clock=lambda: 1010.0)
+    newer = published(table)
+    flush(table, 1)
+
+    result = build_snapshot(table.location, clock=lambda: 1000.0)
+
+    assert published(table) == newer
+    assert table.base().details.snapshot_ts_millis == 1_010_000
+    assert result.commits == 0
+
+
+def test_one_of_a_clock_that_was_far_ahead_is_replaced(make_table: MakeTable) -> None:
+    """It would stand until all clocks are where that one was."""
+    table = make_table(buckets=2)
+    flush(table, 0)
+    build_snapshot(table.location, clock=later(86_400))
+    flush(table, 1)
+
+    result = table.build_snapshot()
+
+    assert published(table) == stored(table)
+    assert result.commits == 1
+
+
+def test_a_slow_one_does_not_replace_one_that_was_taken_later(
+    faults: FaultyStores, make_table: MakeTable
+) -> None:
+    """The time that counts is the one before the first manifest was read."""
+    table = make_table(buckets=2)
+    flush(table, 0)
+    pause = faults.of(table.location).pause("get", REGION_MANIFEST)
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(table.build_snapshot)
+        pause.wait_until_reached()
+        flush(table, 1)
+        table.build_snapshot()
+        newer = published(table)
+        flush(table, 2)
+        pause.release()
+        slow.result()
+
+    assert published(table) == newer
+
+
+def test_merges_that_land_meanwhile_are_kept(faults: FaultyStores, make_table: MakeTable) -> None:
+    table = make_table()
+    flush(table, 0)
+    pause = faults.of(table.location).pause("create", TABLE_MANIFEST)
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(table.build_snapshot)
+        pause.wait_until_reached()
+        table.merge()
+        version = table.base().version
+        pause.release()
+        result = slow.result()
+
+    assert result.version == version + 1
+    assert merged(table) == 1
+    assert len(published(table)) == 1
+    assert table.base().dataset.count_rows() == 20
+
+
+@pytest.mark.parametrize("kind", ["not there", "there", "our own"])
+def test_an_ambiguous_commit_is_settled(
+    faults: FaultyStores, make_table: MakeTable, kind: str
+) -> None:
+    table = make_table()
+    flush(table, 0)
+    table.merge()
+    version = table.base().version
+    store = faults.of(table.location)
+    if kind == "our own":
+        store.claim_exists("create", TABLE_MANIFEST)
+    else:
+        store.fail("create", TABLE_MANIFEST, after=kind == "there")
+
+    result = table.build_snapshot()
+
+    assert result.version == version + 1 == table.base().version
+    assert published(table) == stored(table)
+    assert merged(table) == 1
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["not there", "there"])
+def test_a_commit_whose_outcome_stays_unknown_is_reported(
+    faults: FaultyStores, make_table: MakeTable, after: bool
+) -> None:
+    table = make_table()
+    flush(table, 0)
+    store = faults.of(table.location)
+    store.fail("create", TABLE_MANIFEST, after=after)
+    store.fail("create", TABLE_MANIFEST, times=100)
+
+    with pytest.raises(OutcomeUnknownError):
+        table.build_snapshot()
+
+    store._rules.clear()
+    assert bool(published(table)) == after
+    table.build_snapshot()
+    assert published(table) == stored(table)
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_one_that_dies_in_the_commit_is_repeated(
+    faults: FaultyStores, make_table: MakeTable, after: bool
+) -> None:
+    table = make_table()
+    flush(table, 0)
+    faults.of(table.location).kill("create", TABLE_MANIFEST, after=after)
+
+    # Lance calls us back, and does not let everything through that is raised there.
+    with suppress(Killed, MemWalError):
+        table.build_snapshot()
+
+    table.build_snapshot()
+    assert published(table) == stored(table)
+    table.merge()
+    assert merged(table) == 1
+
+
+def test_many_at_once_leave_the_newest(make_table: MakeTable) -> None:
+    table = make_table(buckets=2)
+    flush(table, 0)
+
+    def build(number: int) -> None:
+        build_snapshot(table.location, clock=lambda: 1000.0 + number)
+        if number % 2:
+            table.merge()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(build, range(8)))
+
+    assert table.base().details.snapshot_ts_millis == 1_007_000
+    assert published(table) == stored(table)
+    assert state(table) == dict.fromkeys(range(20), 0)
+
+
+def test_a_damaged_manifest_publishes_nothing(table: memwal.Table) -> None:
+    with table.writer() as writer:
+        writer.upsert(rows({1: 1}))
+        writer.delete(keys(2))
+    (region,) = table.region_ids()
+    for version in range(1, 5):
+        if table.location.store.exists(manifest_key(region, version)):
+            table.location.store.put(manifest_key(region, version), b"\xff")
+    version = table.base().version
+
+    with pytest.raises(CorruptDataError):
+        table.build_snapshot()
+
+    assert table.base().version == version
+
+
+def test_many_regions_are_kept_in_a_file_of_their_own(make_table: MakeTable) -> None:
+    table = make_table(buckets=5, maintained_indexes=["id_idx"])
+    flush(table, 0)
+
+    build_snapshot(table.location, inline_regions=4)
+
+    details = table.base().details
+    key = external_key(details)
+    assert key is not None
+    # At this very version the identity of the index leads there, as the format wants it.
+    index = table.base().index
+    assert index is not None
+    assert key == f"_indices/{index.uuid}/index.lance"
+    assert details.num_regions == 5
+    assert published(table) == stored(table)
+    rows = lance_rows(table.location.store.get(key))
+    assert rows.column("shard_id").to_pylist() == [str(m.region_id) for m in published(table)]
+    assert rows.column("region_field_bucket").type == pa.int32()
+    table.merge()
+    table.build_indexes()
+    # Lance has given the index other identities since.
+    assert len(published(table)) == 5
+    assert table.scan(max_staleness=timedelta(hours=1)).count_rows() == 20
+
+
+def test_a_file_that_is_gone_is_no_snapshot(make_table: MakeTable) -> None:
+    table = make_table(buckets=5)
+    flush(table, 0)
+    build_snapshot(table.location, inline_regions=4)
+    key = external_key(table.base().details)
+    assert key is not None
+    table.location.store.delete(key)
+
+    assert read_snapshot(table.location.store, table.base().details) is None
+    assert table.scan(max_staleness=timedelta(hours=1)).count_rows() == 20
+    table.build_snapshot()
+    assert published(table) == stored(table)
+
+
+def test_a_loop_of_links_in_its_place_is_told_and_keeps_nobody_from_reading(
+    make_table: MakeTable,
+) -> None:
+    table = make_table(buckets=5, maintained_indexes=["id_idx"])
+    flush(table, 0)
+    build_snapshot(table.location, inline_regions=4)
+    file = Path(table.uri) / (external_key(table.base().details) or "")
+    file.unlink()
+    file.symlink_to(file.name)
+
+    with pytest.raises(CorruptDataError):
+        read_snapshot(table.location.store, table.base().details)
+    assert table.status().regions
+    assert state(table) == dict.fromkeys(range(20), 0)
+
+
+def test_is_read_in_few_tasks(make_table: MakeTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, "_TASK_REGIONS", 10)
+    table = make_table(buckets=25)
+    with table.writer() as writer:
+        writer.claim()
+    sizes: list[int] = []
+
+    def elsewhere(tasks: Any, function: Any) -> list[Any]:
+        sizes.extend(len(task.regions) for task in tasks)
+        return [pickle.loads(pickle.dumps(function(pickle.loads(pickle.dumps(t))))) for t in tasks]
+
+    result = build_snapshot(table.location, max_tasks=8, run=elsewhere)
+
+    assert sorted(sizes) == [8, 8, 9]
+    assert result.tasks == 3
+    assert published(table) == stored(table)
+
+
+def test_tells_the_manifest_where_the_log_ends(
+    make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot, "_HINT_LAG", 5)
+    table = make_table()
+    writer = table.writer()
+    for number in range(8):
+        writer.upsert(rows({number: number}))
+
+    result = table.build_snapshot()
+
+    (region,) = read_manifests(table.location.store)
+    manifest = RegionManifestStore(table.location.store, region).read_latest()
+    assert manifest is not None
+    # One less than the newest entry, which could be torn.
+    assert manifest.wal_last_seen == writer.stats().regions[0].next_position - 2
+    assert result.figures["hints"] == 1
+    writer.upsert(rows({100: 100}))
+    writer.close()
+    assert state(table) == {**{number: number for number in range(8)}, 100: 100}
+    assert table.build_snapshot().figures["hints"] == 0
+
+
+def test_the_log_is_durable_before_the_manifest_says_how_long_it_is(
+    faults: FaultyStores, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot, "_HINT_LAG", 2)
+    table = make_table()
+    with table.writer() as writer:
+        for number in range(6):
+            writer.upsert(rows({number: number}))
+        store = faults.of(table.location)
+        store.clear()
+
+        assert table.build_snapshot().figures["hints"] == 1
+
+    names = [name for name, key in store.calls if fnmatch(key, REGION_MANIFEST) or not key]
+    assert names.index("barrier") < names.index("create")
+
+
+def lance_rows(data: bytes) -> pa.Table:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "file.lance")
+        path.write_bytes(data)
+        return LanceFileReader(str(path)).read_all().to_table()

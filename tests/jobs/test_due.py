@@ -1,0 +1,220 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memwal.jobs.due import JOBS, Due, Figures, due, figures_of, judge
+from memwal.jobs.policy import Policy
+from memwal.jobs.status import IndexLag, RegionBacklog, TableStatus
+
+NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
+ALL_DAY_BUT_NOON = Policy(quiet_hours=("13:00-12:00 UTC",))
+MIDNIGHT = datetime(2026, 6, 1, 0, tzinfo=UTC)
+
+
+def region(number: int, generations: int, age: float | None = None, size: int = 0) -> RegionBacklog:
+    return RegionBacklog(
+        region_id=f"00000000-0000-0000-0000-00000000000{number}",
+        writer_epoch=1,
+        sealed=False,
+        current_generation=generations + 1,
+        merged_generation=0,
+        backlog_generations=generations,
+        backlog_rows=0,
+        backlog_bytes=size,
+        oldest_backlog_seconds=age if generations else None,
+        unflushed_wal_entries=0,
+        retained_generations=0,
+    )
+
+
+def status(*regions: RegionBacklog, lag: int = 0, snapshot: float | None = 0.0) -> TableStatus:
+    return TableStatus(
+        uri="/data/t.lance",
+        version=1,
+        regions=regions,
+        indexes=(IndexLag(name="id_idx", generations=lag, regions=1),),
+        snapshot_age_seconds=snapshot,
+    )
+
+
+def decide(found: TableStatus, policy: Policy | None = None, **ago: float) -> dict[str, Due]:
+    last_runs = {job: NOON - timedelta(seconds=seconds) for job, seconds in ago.items()}
+    return due(found, policy or Policy(), now=NOON, last_runs=last_runs)
+
+
+def test_a_table_in_order_is_due_for_nothing() -> None:
+    found = decide(status(region(1, 0), region(2, 3, 10.0)), index=0, gc=0)
+    assert list(found) == list(JOBS)
+    assert [job for job, one in found.items() if one.reason or one.held_back] == []
+    assert found["merge"].pressure == 0.75
+
+
+@pytest.mark.parametrize("backlog", [region(1, 4), region(1, 1, size=1 << 30), region(1, 1, 300.0)])
+def test_a_merge_is_due_by_whichever_limit_is_reached_first(backlog: RegionBacklog) -> None:
+    merge = decide(status(region(2, 1, 1.0), backlog))["merge"]
+    assert merge.reason is not None
+    assert merge.regions == (backlog.region_id,)
+    assert merge.pressure >= 1
+
+
+def test_indexes_are_due_by_lag_or_by_age_but_never_without_lag() -> None:
+    policy = Policy(index_at_generations=5, index_at_age_seconds=900)
+    assert decide(status(lag=4), policy, index=899)["index"].reason is None
+    assert decide(status(lag=5), policy, index=0)["index"].reason is not None
+    assert decide(status(lag=1), policy, index=900)["index"].reason is not None
+    assert decide(status(lag=0), policy, index=1e9)["index"] == Due()
+    figures = Figures(index_rows=100_000, snapshot_seconds=0, gc_seconds=0)
+    assert judge([], figures, policy, now=NOON)["index"].reason is not None
+
+
+def test_snapshots_and_collections_are_due_by_age_and_when_there_was_none() -> None:
+    assert decide(status(snapshot=None))["snapshot"].reason is not None
+    assert decide(status(snapshot=299))["snapshot"].reason is None
+    assert decide(status(snapshot=300))["snapshot"].reason is not None
+    assert decide(status())["gc"].reason is not None
+    assert decide(status(), gc=3599)["gc"].reason is None
+    assert decide(status(), gc=3600)["gc"].reason is not None
+
+
+def test_figures_that_are_known_count() -> None:
+    policy = Policy(snapshot_at_regions=3, gc_at_bytes=100, compact_at_fragments=8)
+    calm = Figures(snapshot_seconds=0, gc_seconds=0)
+    assert not any(one.reason for one in judge([], calm, policy, now=NOON).values())
+    full = replace(
+        calm, changed_regions=3, reclaimable_bytes=100, small_fragments=8, gc_seconds=600
+    )
+    found = judge([], full, policy, now=NOON)
+    assert {job for job, one in found.items() if one.reason} == {"snapshot", "gc", "compact"}
+    unchanged = replace(calm, snapshot_seconds=1e9, changed_regions=0)
+    assert judge([], unchanged, policy, now=NOON)["snapshot"] == Due()
+
+
+def test_bytes_do_not_bring_a_collection_back_before_readers_had_their_time() -> None:
+    policy = Policy(gc_at_bytes=100, gc_grace_seconds=600)
+    figures = Figures(snapshot_seconds=0, gc_seconds=599, reclaimable_bytes=100)
+    assert judge([], figures, policy, now=NOON)["gc"].reason is None
+    figures = replace(figures, gc_seconds=600)
+    assert judge([], figures, policy, now=NOON)["gc"].reason is not None
+
+
+def test_every_figure_comes_from_the_status() -> None:
+    full = replace(
+        status(replace(region(1, 0), reclaimable_bytes=7), lag=2, snapshot=8.0),
+        indexes=(
+            IndexLag(name="absent", generations=2, regions=1),
+            IndexLag(name="id_idx", generations=1, regions=1, rows=5),
+        ),
+        changed_regions=3,
+        small_fragments=4,
+    )
+    ago = {job: NOON - timedelta(seconds=9) for job in ("index", "gc")}
+    assert figures_of(full, now=NOON, last_runs=ago) == Figures(
+        index_generations=2,
+        index_rows=5,
+        index_seconds=9,
+        gc_seconds=9,
+        snapshot_seconds=8,
+        changed_regions=3,
+        reclaimable_bytes=7,
+        small_fragments=4,
+    )
+
+
+def test_quiet_hours_hold_back_what_is_not_critical() -> None:
+    calm, critical = region(1, 9, 3899.0), region(2, 1, 3900.0)
+    found = status(calm, critical, lag=9, snapshot=10_000)
+    held = due(found, ALL_DAY_BUT_NOON, now=MIDNIGHT, last_runs={})
+    assert held["merge"].regions == (critical.region_id,)
+    assert held["merge"].critical
+    assert held["snapshot"].critical
+    assert held["index"].reason is None
+    assert "13:00-12:00 UTC" in (held["index"].held_back or "")
+    assert held["gc"].reason is None
+    open_hours = due(found, ALL_DAY_BUT_NOON, now=NOON, last_runs={})
+    assert open_hours["merge"].regions == (calm.region_id, critical.region_id)
+    assert open_hours["index"].reason is not None
+    assert open_hours["gc"].reason is not None
+
+
+COUNTS = st.integers(0, 200)
+SECONDS = st.floats(0, 20_000)
+KNOWN = {
+    "index_generations": COUNTS,
+    "index_rows": st.integers(0, 300_000),
+    "index_seconds": SECONDS,
+    "gc_seconds": SECONDS,
+    "snapshot_seconds": SECONDS,
+    "changed_regions": COUNTS,
+    "reclaimable_bytes": st.integers(0, 1 << 32),
+    "small_fragments": COUNTS,
+}
+POLICIES = st.builds(
+    Policy,
+    merge_at_generations=st.integers(1, 20),
+    merge_at_bytes=st.one_of(st.none(), st.integers(1, 1 << 32)),
+    merge_at_age_seconds=SECONDS,
+    index_at_generations=st.integers(1, 20),
+    index_at_rows=st.one_of(st.none(), st.integers(1, 200_000)),
+    index_at_age_seconds=SECONDS,
+    snapshot_at_age_seconds=st.floats(1, 20_000),
+    snapshot_at_regions=st.one_of(st.none(), st.integers(1, 100)),
+    gc_interval_seconds=st.floats(1, 20_000),
+    gc_at_bytes=st.one_of(st.none(), st.integers(1, 1 << 32)),
+    compact_at_fragments=st.one_of(st.none(), st.integers(2, 100)),
+    quiet_hours=st.sampled_from([(), ("13:00-12:00 UTC",)]),
+    quiet_critical_seconds=SECONDS,
+)
+
+
+@st.composite
+def growing(draw: st.DrawFn) -> tuple[tuple[RegionBacklog, Figures], tuple[RegionBacklog, Figures]]:
+    """A backlog, and one that is nowhere smaller."""
+
+    def pair(values: st.SearchStrategy[Any]) -> list[Any]:
+        return sorted((draw(values), draw(values)))
+
+    waiting, ages, sizes = pair(st.integers(0, 30)), pair(SECONDS), pair(st.integers(0, 1 << 33))
+    figures = {name: pair(values) for name, values in KNOWN.items()}
+    small, large = (
+        (
+            region(1, waiting[n], ages[n], sizes[n]),
+            Figures(**{name: values[n] for name, values in figures.items()}),
+        )
+        for n in (0, 1)
+    )
+    return small, large
+
+
+@given(growing(), POLICIES)
+def test_more_backlog_is_never_less_due(backlogs: Any, policy: Policy) -> None:
+    less, more = (judge([backlog], figures, policy, now=MIDNIGHT) for backlog, figures in backlogs)
+    for job in JOBS:
+        assert more[job].pressure >= less[job].pressure
+        assert bool(more[job].reason) >= bool(less[job].reason)
+        assert more[job].critical >= less[job].critical
+        assert set(more[job].regions) >= set(less[job].regions)
+
+
+@given(growing(), POLICIES)
+def test_quiet_hours_only_ever_take_away(backlogs: Any, policy: Policy) -> None:
+    backlog, figures = backlogs[1]
+    quiet = judge([backlog], figures, policy, now=MIDNIGHT)
+    free = judge([backlog], figures, replace(policy, quiet_hours=()), now=MIDNIGHT)
+    for job in JOBS:
+        assert bool(free[job].reason) == bool(quiet[job].reason or quiet[job].held_back)
+        assert quiet[job].pressure == free[job].pressure
+        if policy.quiet_hours:
+            assert bool(quiet[job].reason) == (bool(free[job].reason) and free[job].critical)
+
+
+@given(growing(), POLICIES)
+def test_what_reached_its_limit_presses(backlogs: Any, policy: Policy) -> None:
+    backlog, figures = backlogs[1]
+    for one in judge([backlog], figures, policy, now=MIDNIGHT).values():
+        assert (one.pressure >= 1) == bool(one.reason or one.held_back)

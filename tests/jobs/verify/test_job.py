@@ -1,0 +1,97 @@
+"""How a verification is divided, run and told."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+from pathlib import Path
+
+import pytest
+from support.data.tables import rows
+
+from memwal.errors import StoreUnavailableError
+from memwal.jobs.verify import CODES, Finding, Severity, VerifyReport, verify
+from memwal.jobs.verify import job as verify_regions
+from memwal.jobs.verify.findings import worst_first
+
+GUIDE = (Path(__file__).resolve().parents[3] / "docs" / "verify.md").read_text()
+
+
+def elsewhere(tasks, function):
+    """Run tasks the way another machine would get them."""
+    return [
+        pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(function))(task)))
+        for task in pickle.loads(pickle.dumps(tasks))
+    ]
+
+
+def test_tasks_can_be_sent_to_other_machines(make_divided):
+    spoiled, _ = make_divided
+    for path in spoiled.root.glob("_mem_wal/*/*_gen_1/bloom_filter.bin"):
+        path.unlink()
+    report = verify(spoiled.table.location, max_tasks=2, run=elsewhere)
+    assert (report.tasks, report.regions, report.version) == (3, 2, spoiled.table.base().version)
+    assert [finding.code for finding in report.findings] == ["bloom-missing"] * 2
+    assert report.count(Severity.WARNING) == 2
+    assert not report.clean
+    assert json.loads(json.dumps(report.to_dict()))["warnings"] == 2
+
+
+def test_what_is_found_once_does_not_count(spoiled, monkeypatch):
+    looks = []
+
+    def check_hint(store, region_id, *, now):
+        looks.append(region_id)
+        return [Finding.of("hint-late", f"hint ({len(looks)})", "moves on", region=region_id)]
+
+    monkeypatch.setattr(verify_regions, "check_hint", check_hint)
+    assert spoiled.codes() == []
+    assert len(looks) == 2
+
+
+def test_a_store_that_fails_is_no_finding(faults, make_table):
+    table = make_table()
+    with table.writer() as writer:
+        writer.upsert(rows({1: 1}))
+        writer.flush()
+
+    def get(key):
+        raise StoreUnavailableError("no answer")
+
+    faults.of(table.location).get = get
+    with pytest.raises(StoreUnavailableError):
+        verify(table.location)
+
+
+def test_the_worst_comes_first():
+    codes = ["bloom-missing", "region-empty", "log-gap", "base-key-repeated", "log-gap"]
+    found = worst_first(Finding.of(code, "o", "t") for code in codes)
+    assert [f.code for f in found] == [
+        "base-key-repeated",
+        "log-gap",
+        "bloom-missing",
+        "region-empty",
+    ]
+    assert VerifyReport(table="t", version=1, findings=found[3:]).clean
+
+
+def test_every_code_is_in_the_guide_with_its_severity():
+    told = dict(
+        re.findall(r"^\| `([a-z-]+)` \| (error|warning|information) \|", GUIDE, re.MULTILINE)
+    )
+    assert told == {code: kind.severity.value for code, kind in CODES.items()}
+
+
+def test_every_repair_is_in_the_guide():
+    told = dict(re.findall(r"^\| `([a-z-]+)` \|.*\| `([a-z-]+)` \|$", GUIDE, re.MULTILINE))
+    assert told == {code: kind.repair.value for code, kind in CODES.items() if kind.repair}
+
+
+def test_the_examples_of_the_guide_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    examples = re.findall(r"```python\n(.*?)```", GUIDE, flags=re.DOTALL)
+    assert examples
+    names: dict[str, object] = {}
+    for number, example in enumerate(examples):
+        exec(compile(example, f"verify.md, example {number}", "exec"), names)

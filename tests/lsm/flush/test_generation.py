@@ -1,0 +1,219 @@
+"""Writing a MemTable as a generation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+from lance.file import LanceFileReader
+from support.data.tables import REGION, MakeTable, folder, keys, manifest, numbered, rows, state
+from support.stores.faulty_store import FaultyStores
+
+import memwal
+from memwal.format.bloom import BloomFilter
+from memwal.format.paths import generation_dir
+from memwal.lsm.indexes.maintained import maintained_indexes
+
+
+def flushed(table: memwal.Table, *parts: Any) -> lance.LanceDataset:
+    """Flush the parts as one generation, and open it."""
+    with table.writer() as writer:
+        for part in parts:
+            if isinstance(part, pa.Array):
+                writer.delete(part)
+            else:
+                writer.upsert(part)
+    return lance.dataset(path(table))
+
+
+def path(table: memwal.Table) -> str:
+    return str(folder(table) / generation_dir(REGION, manifest(table).flushed[-1].path))
+
+
+def sidecar(table: memwal.Table, name: str) -> tuple[pa.Table, dict[str, str]]:
+    reader = LanceFileReader(f"{path(table)}/_pk_index/{name}.lance")
+    metadata = reader.metadata().schema.metadata or {}
+    return reader.read_all().to_table(), {k.decode(): v.decode() for k, v in metadata.items()}
+
+
+def test_has_one_row_per_key_in_stored_form(table: memwal.Table) -> None:
+    dataset = flushed(table, rows({3: 3, 1: 1}), keys(1), rows({2: 2, 3: 33}))
+
+    found = dataset.to_table()
+    assert found.schema.names == ["id", "n", "text", "_tombstone"]
+    assert not found.schema.field("_tombstone").nullable
+    assert found.to_pylist() == [
+        {"id": 1, "n": None, "text": None, "_tombstone": True},
+        {"id": 2, "n": 2, "text": "2=2", "_tombstone": False},
+        {"id": 3, "n": 33, "text": "3=33", "_tombstone": False},
+    ]
+
+
+def test_has_the_field_ids_of_the_base_table(table: memwal.Table) -> None:
+    base = table.base().dataset
+    base.add_columns(pa.field("later", pa.int32()))
+    base.drop_columns(["n"])
+    wanted = {field.name(): field.id() for field in table.base().dataset.lance_schema.fields()}
+    assert wanted == {"id": 0, "text": 2, "later": 3}
+
+    data = rows({1: 1}).drop_columns(["n"]).append_column("later", pa.array([5], pa.int32()))
+    dataset = flushed(table, data)
+
+    found = {field.name(): field.id() for field in dataset.lance_schema.fields()}
+    tombstone = found.pop("_tombstone")
+    assert found == wanted
+    assert tombstone > max(wanted.values())
+    assert table.scan().to_table().to_pylist() == data.to_pylist()
+
+
+def test_has_a_bloom_filter_of_its_keys(table: memwal.Table) -> None:
+    flushed(table, numbered(0, 500), keys(1000))
+    with open(f"{path(table)}/bloom_filter.bin", "rb") as file:
+        bloom = BloomFilter.from_bytes(file.read())
+
+    assert bloom.might_contain([keys(*range(500), 1000)]).all()
+    assert bloom.might_contain([keys(*range(2000, 4000))]).mean() < 0.05
+
+
+def test_has_a_sorted_index_of_its_keys(table: memwal.Table) -> None:
+    dataset = flushed(table, rows({key: key for key in (5, 3, 9, 1)}), rows({3: 33}), keys(7))
+    position = {row["id"]: at for at, row in enumerate(dataset.to_table().to_pylist())}
+
+    data, _ = sidecar(table, "page_data")
+    lookup, metadata = sidecar(table, "page_lookup")
+
+    assert data.column("values").to_pylist() == sorted(position)
+    assert data.column("ids").to_pylist() == [position[key] for key in sorted(position)]
+    assert lookup.to_pylist() == [{"min": 1, "max": 9, "null_count": 0, "page_idx": 0}]
+    assert metadata["batch_size"] == "8192"
+    assert metadata["range_partitioned"] == "false"
+
+
+def test_has_an_index_page_for_each_8192_keys(table: memwal.Table) -> None:
+    flushed(table, numbered(0, 20_000))
+
+    data, _ = sidecar(table, "page_data")
+    lookup, _ = sidecar(table, "page_lookup")
+
+    assert data.num_rows == 20_000
+    assert [(row["min"], row["max"]) for row in lookup.to_pylist()] == [
+        (0, 8191),
+        (8192, 16_383),
+        (16_384, 19_999),
+    ]
+
+
+def test_composite_keys_are_indexed_as_one(make_table: MakeTable) -> None:
+    schema = pa.schema(
+        [
+            pa.field("a", pa.int32(), nullable=False),
+            pa.field("b", pa.string(), nullable=False),
+            pa.field("n", pa.int64()),
+        ]
+    )
+    table = make_table(schema, primary_key=("a", "b"))
+    pairs = [(2, "x"), (-1, "y"), (2, ""), (0, "a\0b")]
+    flushed(
+        table,
+        pa.table(
+            {
+                "a": pa.array([a for a, _ in pairs], pa.int32()),
+                "b": [b for _, b in pairs],
+                "n": range(4),
+            },
+            schema=schema,
+        ),
+    )
+
+    data, _ = sidecar(table, "page_data")
+
+    assert data.schema.field("values").type == pa.binary()
+    assert data.column("ids").to_pylist() == [1, 3, 2, 0]
+
+
+def test_is_synced_before_the_manifest_names_it(
+    faults: FaultyStores, make_table: MakeTable
+) -> None:
+    table = make_table()
+    store = faults.of(table.location)
+    writer = table.writer()
+    writer.upsert(rows({1: 1}))
+    store.clear()
+
+    writer.flush()
+
+    order = [
+        operation
+        for operation, key in store.calls
+        if operation == "sync" or (operation == "create" and "/manifest/" in key)
+    ]
+    assert order == ["sync", "create"]
+    writer.close()
+
+
+class TestMaintainedIndexes:
+    def test_are_in_every_generation(self, make_table: MakeTable) -> None:
+        table = make_table(maintained_indexes=["n_idx", "text_idx"])
+
+        dataset = flushed(table, rows({1: 1, 2: 2}))
+
+        assert {index.name for index in dataset.describe_indices()} == {"n_idx", "text_idx"}
+        assert dataset.stats.index_stats("n_idx")["num_indexed_rows"] == 2
+        assert state(table) == {1: 1, 2: 2}
+
+    def test_of_deletes_alone(self, make_table: MakeTable) -> None:
+        table = make_table(maintained_indexes=["n_idx"])
+        dataset = flushed(table, keys(1, 2))
+        assert dataset.count_rows() == 2
+        assert state(table) == {}
+
+    def test_are_those_that_the_table_names(self, make_table: MakeTable) -> None:
+        table = make_table(maintained_indexes=["n_idx"])
+        table.base().dataset.create_scalar_index("text", "BITMAP", name="other")
+
+        assert [(i.name, i.column, i.kind) for i in maintained_indexes(table.base())] == [
+            ("n_idx", "n", "BTREE")
+        ]
+
+    def test_that_do_not_exist_are_left_out(self, make_table: MakeTable) -> None:
+        table = make_table(maintained_indexes=["n_idx"])
+        table.base().dataset.drop_index("n_idx")
+        dataset = flushed(table, rows({1: 1}))
+        assert not dataset.describe_indices()
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (pa.list_(pa.int64()), [[1, 2], [], None]),
+        (pa.list_(pa.float32(), 2), [[1.0, 2.0], None, [3.0, 4.0]]),
+        (pa.struct([("a", pa.int64()), ("b", pa.string())]), [{"a": 1, "b": "x"}, None, None]),
+        (pa.timestamp("us", "UTC"), [0, None, 5]),
+        (pa.decimal128(10, 2), [None, None, None]),
+        (pa.binary(), [b"", b"\0", None]),
+        (pa.bool_(), [True, None, False]),
+        (pa.date32(), [0, None, 1]),
+    ],
+    ids=lambda value: str(value) if isinstance(value, pa.DataType) else "",
+)
+def test_columns_of_every_type_come_back(
+    make_table: MakeTable, kind: pa.DataType, values: list[Any]
+) -> None:
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("x", kind)])
+    table = make_table(schema)
+    data = pa.table({"id": [1, 2, 3], "x": pa.array(values, kind)}, schema=schema)
+    writer = table.writer()
+    writer.upsert(data)
+    for merge in (False, True):
+        if merge:
+            writer.flush()
+            assert table.scan().to_table().sort_by("id").to_pylist() == data.to_pylist()
+            table.merge()
+        assert writer.scan().to_table().sort_by("id").to_pylist() == data.to_pylist()
+        assert writer.lookup(keys(3, 1)).to_pylist() == data.take(pa.array([2, 0])).to_pylist()
+    writer.delete(keys(1))
+    writer.close()
+    table.merge()
+    assert table.scan().to_table().sort_by("id").to_pylist() == data.slice(1).to_pylist()

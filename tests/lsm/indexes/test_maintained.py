@@ -1,0 +1,124 @@
+"""Reads of unflushed rows through the MemTable's indexes, kept at each write or when needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import memwal
+from memwal import RegionSpec, WriterOptions
+from memwal.lsm.memtable.indexes import MemTableIndexes
+
+DIMENSION = 8
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        pa.field("vector", pa.list_(pa.float32(), DIMENSION)),
+        pa.field("text", pa.string()),
+    ]
+)
+WORDS = ["tower", "river", "cloud", "stone", "ember", "lamps", "winds", "roses"]
+
+
+def rows(start: int, count: int, *, seed: int = 0) -> pa.Table:
+    """Numbered rows with a random vector and a text of three words."""
+    chance = np.random.default_rng(seed + start)
+    vectors = chance.random((count, DIMENSION), dtype=np.float32)
+    texts = [" ".join(chance.choice(WORDS, 3)) for _ in range(count)]
+    return pa.table(
+        {
+            "id": np.arange(start, start + count),
+            "vector": pa.FixedSizeListArray.from_arrays(vectors.ravel(), DIMENSION),
+            "text": texts,
+        },
+        schema=SCHEMA,
+    )
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> memwal.Table:
+    """A table whose key, vectors and texts are indexed, and maintained by writers."""
+    uri = str(tmp_path / "t")
+    dataset = lance.write_dataset(rows(0, 300), uri)
+    dataset.create_scalar_index("id", "BTREE", name="id_idx")
+    dataset.create_scalar_index("text", "INVERTED", name="text_idx", stem=True)
+    dataset.create_index("vector", "IVF_PQ", name="vector_idx", num_partitions=1, num_sub_vectors=4)
+    return memwal.enable(
+        uri,
+        primary_key=["id"],
+        region_spec=RegionSpec.unsharded(),
+        maintained_indexes=["id_idx", "text_idx", "vector_idx"],
+    )
+
+
+@pytest.mark.parametrize("indexed", [True, False], ids=["at the write", "when read"])
+def test_answers_are_those_of_all_rows_written(table: memwal.Table, indexed: bool) -> None:
+    with table.writer(options=WriterOptions(indexed=indexed)) as writer:
+        for start in range(0, 100, 20):
+            writer.upsert(rows(1000 + start, 20))
+        writer.upsert(rows(1000, 10, seed=5))
+        writer.delete(pa.array([1050, 1051]))
+
+        (unflushed,) = next(iter(writer.memtables().values()))
+        snapshot = unflushed.snapshot
+        alive = {
+            row["id"]: row
+            for row in [
+                *rows(1000, 10, seed=5).to_pylist(),
+                *[r for s in range(0, 100, 20) for r in rows(1000 + s, 20).to_pylist()][10:],
+            ]
+            if row["id"] not in (1050, 1051)
+        }
+        query = rows(1003, 1, seed=9).to_pylist()[0]["vector"]
+        nearest = snapshot.take(snapshot.nearest("vector", query, k=5).rows, columns=["id"])
+        expected = sorted(
+            alive, key=lambda i: np.square(np.subtract(alive[i]["vector"], query)).sum()
+        )
+        assert nearest.column("id").to_pylist() == expected[:5]
+
+        terms = snapshot.text_terms("text", "clouds")
+        found = snapshot.take(snapshot.search_text("text", terms, k=500).rows, columns=["id"])
+        assert set(found.column("id").to_pylist()) == {
+            i for i, row in alive.items() if "cloud" in row["text"]
+        }
+        at = snapshot.lookup([pa.array([1003, 1050, 7])])
+        assert snapshot.take(at[:1]).to_pylist()[0]["text"] == alive[1003]["text"]
+        assert at[2] == -1
+
+
+@pytest.mark.parametrize(("indexed", "expected"), [(True, 2), (False, 0)])
+def test_only_an_indexed_write_pays_for_the_indexes(
+    table: memwal.Table, monkeypatch: pytest.MonkeyPatch, indexed: bool, expected: int
+) -> None:
+    calls: list[Any] = []
+    catch_up = MemTableIndexes.catch_up
+    monkeypatch.setattr(
+        MemTableIndexes, "catch_up", lambda self: (calls.append(self), catch_up(self))
+    )
+    with table.writer(options=WriterOptions(indexed=indexed)) as writer:
+        writer.upsert(rows(1000, 20))
+        writer.upsert(rows(1000, 20))
+        assert len(calls) == expected
+
+
+def test_flushed_rows_are_found_by_lance_through_their_own_indexes(table: memwal.Table) -> None:
+    with table.writer() as writer:
+        writer.upsert(rows(1000, 50))
+    (folder,) = Path(table.uri).glob("_mem_wal/*/*_gen_1")
+    generation = lance.dataset(str(folder))
+    assert {index.name for index in generation.describe_indices()} == {
+        "id_idx",
+        "text_idx",
+        "vector_idx",
+    }
+    query = np.array(rows(1003, 1).to_pylist()[0]["vector"], np.float32)
+    found = generation.to_table(
+        nearest={"column": "vector", "q": query, "k": 3, "nprobes": 2, "refine_factor": 10}
+    )
+    assert len(found) == 3
+    assert generation.to_table(full_text_query="clouds").num_rows > 0

@@ -1,0 +1,183 @@
+"""The newest row of each key, against a dict."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from memwal.errors import InvalidInputError
+from memwal.lsm.memtable import key_index
+from memwal.lsm.memtable.hashing import hash_rows
+from memwal.lsm.memtable.key_index import KeyIndex
+from memwal.lsm.memtable.rows import RowRuns, RowView
+
+KINDS = {
+    "int64": (pa.int64(), lambda number: number - 3),
+    "uint64": (pa.uint64(), lambda number: 2**64 - 1 - number),
+    "int8": (pa.int8(), lambda number: number - 3),
+    "bool": (pa.bool_(), lambda number: number % 2 == 0),
+    "text": (pa.string(), lambda number: "k" * number),
+    "large text": (pa.large_string(), lambda number: f"key é {number}"),
+    "binary": (pa.binary(), lambda number: b"\0" * number),
+    "large binary": (pa.large_binary(), lambda number: bytes([number]) * 9),
+}
+
+
+@pytest.fixture(params=[64, 1], ids=["hashed", "colliding"])
+def bits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    if request.param < 64:
+
+        def colliding(columns: Sequence[pa.Array]) -> np.ndarray:
+            return hash_rows(columns) & np.uint64(1 << 63)
+
+        monkeypatch.setattr(key_index, "hash_rows", colliding)
+    return int(request.param)
+
+
+def batch_of(kinds: Sequence[str], numbers: Sequence[int]) -> pa.RecordBatch:
+    columns = []
+    for place, kind in enumerate(kinds):
+        data_type, value = KINDS[kind]
+        columns.append(pa.array([value((number >> place) % 8) for number in numbers], data_type))
+    return pa.record_batch(columns, names=[f"k{place}" for place in range(len(kinds))])
+
+
+def expected_of(view: RowView) -> tuple[dict[tuple[object, ...], int], list[bool]]:
+    rows = [tuple(row.values()) for row in view.to_table().to_pylist()]
+    newest = {key: number for number, key in enumerate(rows)}
+    return newest, [newest[key] == number for number, key in enumerate(rows)]
+
+
+KEYS = st.sampled_from(
+    [*[[kind] for kind in KINDS], ["int64", "text"], ["binary", "bool"], ["text", "text", "int8"]]
+)
+STEPS = st.lists(
+    st.tuples(st.lists(st.integers(0, 15), max_size=12), st.booleans(), st.booleans()), max_size=25
+)
+
+
+@settings(
+    deadline=None,
+    max_examples=60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(kinds=KEYS, steps=STEPS)
+def test_answers_like_a_dict(
+    bits: int, kinds: list[str], steps: list[tuple[list[int], bool, bool]]
+) -> None:
+    asked = batch_of(kinds, range(16))
+    runs = RowRuns(asked.schema)
+    index = KeyIndex(asked.schema.names)
+    views = [runs.view()]
+    for numbers, catches_up, keeps in steps:
+        runs.append(batch_of(kinds, numbers))
+        if catches_up:
+            index.catch_up(runs.view())
+        if keeps:
+            views.append(runs.view())
+    views.append(runs.view())
+    # The newest view first, so that the others are older than what is indexed.
+    for view in reversed(views):
+        newest, mask = expected_of(view)
+        expected = [newest.get(tuple(row.values()), -1) for row in asked.to_pylist()]
+        assert index.lookup(asked.columns, view).tolist() == expected
+        assert index.newest(view).tolist() == mask
+    assert index.rows == runs.rows
+
+
+@pytest.mark.parametrize("size", [1, 7, 1_000, 30_000])
+def test_many_rows_in_batches_of_any_size(size: int) -> None:
+    random = np.random.default_rng(size)
+    count = 3_000 if size < 10 else 60_000
+    keys = random.integers(0, count // 2, count)
+    index, runs = KeyIndex(["k"]), RowRuns(pa.schema([("k", pa.int64())]))
+    for start in range(0, count, size):
+        runs.append(pa.record_batch([pa.array(keys[start : start + size])], names=["k"]))
+        index.catch_up(runs.view())
+    newest = np.full(count, -1)
+    newest[keys] = np.arange(count)
+    view = runs.view()
+    assert index.lookup([pa.array(np.arange(count))], view).tolist() == newest.tolist()
+    assert np.flatnonzero(index.newest(view)).tolist() == sorted(newest[newest >= 0].tolist())
+    assert index.nbytes <= 16 * count
+
+
+def test_reads_while_rows_come(bits: int) -> None:
+    count, batch_size = 3_000, 20
+    keys = np.random.default_rng(1).integers(0, 300, count)
+    index, runs = KeyIndex(["k"]), RowRuns(pa.schema([("k", pa.int64())]))
+    done = threading.Event()
+    failures: list[str] = []
+    reads: list[int] = []
+
+    def read() -> None:
+        ended = False
+        while not ended:
+            ended = done.is_set()
+            view = runs.view()
+            newest = np.full(300, -1)
+            newest[keys[: view.rows]] = np.arange(view.rows)
+            if index.lookup([pa.array(np.arange(300))], view).tolist() != newest.tolist():
+                failures.append(f"lookup of {view.rows} rows")
+            found = np.flatnonzero(index.newest(view)).tolist()
+            if found != sorted(newest[newest >= 0].tolist()):
+                failures.append(f"newest of {view.rows} rows")
+            reads.append(view.rows)
+
+    readers = [threading.Thread(target=read) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    for start in range(0, count, batch_size):
+        runs.append(pa.record_batch([pa.array(keys[start : start + batch_size])], names=["k"]))
+    done.set()
+    for reader in readers:
+        reader.join()
+    assert failures == []
+    assert reads.count(count) >= 3
+
+
+def test_no_rows() -> None:
+    view = RowRuns(pa.schema([("k", pa.string())])).view()
+    index = KeyIndex(["k"])
+    assert index.lookup([pa.array(["a"])], view).tolist() == [-1]
+    assert index.lookup([pa.array([], pa.string())], view).tolist() == []
+    assert index.newest(view).tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("keys", "named"),
+    [
+        ([pa.array([1], pa.int32())], "int32"),
+        ([pa.array([1, None])], "1"),
+        ([pa.array([1]), pa.array([2])], "2"),
+        ([], "0"),
+    ],
+)
+def test_refuses_keys_of_another_shape(keys: list[pa.Array], named: str) -> None:
+    view = RowView.of(
+        pa.schema([("k", pa.int64())]), [pa.record_batch([pa.array([1])], names=["k"])]
+    )
+    with pytest.raises(InvalidInputError, match=rf"\b{named}\b"):
+        KeyIndex(["k"]).lookup(keys, view)
+
+
+def test_refuses_rows_without_a_key() -> None:
+    index, runs = KeyIndex(["k"]), RowRuns(pa.schema([("k", pa.int64())]))
+    runs.append(pa.record_batch([pa.array([1, None])], names=["k"]))
+    with pytest.raises(InvalidInputError, match=r"\bk\b"):
+        index.catch_up(runs.view())
+    assert index.rows == 0
+
+
+def test_refuses_more_rows_than_an_entry_can_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_index, "_ROW_MASK", np.uint64(3))
+    index, runs = KeyIndex(["k"]), RowRuns(pa.schema([("k", pa.int64())]))
+    runs.append(pa.record_batch([pa.array([1, 2, 3, 4])], names=["k"]))
+    with pytest.raises(InvalidInputError, match=r"\b4\b.*\b3\b"):
+        index.catch_up(runs.view())

@@ -1,0 +1,139 @@
+"""Tokens of many texts, against Lance's tokenizer called for each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from memwal.errors import InvalidInputError
+from memwal.lsm.memtable import tokenizer as text_tokens
+from memwal.lsm.memtable.tokenizer import Tokenizer, hash_terms
+
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"base_tokenizer": "whitespace", "stem": False, "max_token_length": None},
+    {"language": "German", "ascii_folding": False, "custom_stop_words": ["wort"]},
+    {"max_token_length": 4, "lower_case": False},
+    {"base_tokenizer": "ngram", "min_ngram_length": 2, "max_ngram_length": 3},
+    {"base_tokenizer": "icu"},
+    {"base_tokenizer": "raw"},
+    {"analyzer": "code", "split_identifiers": True},
+]
+WORDS = st.sampled_from(
+    [
+        "the",
+        "Cats",
+        "running",
+        "sepzz9",
+        "SEPZZ9",
+        "don't",
+        "a-b",
+        "foo_Bar2",
+        "你好世界",
+        "é",
+        "Wort",
+    ]
+)
+GAPS = st.sampled_from([" ", "  ", "\n", "\t", "\v", "\u00a0", "\u2003", ", "])
+TEXTS = st.one_of(
+    st.none(),
+    st.text(max_size=15),
+    st.lists(st.one_of(WORDS, GAPS, st.text(max_size=3)), max_size=12).map("".join),
+)
+
+
+def expected_of(texts: list[str | None], options: dict[str, Any]) -> list[list[str]]:
+    return [
+        [] if text is None else [token.text for token in lance.tokenize(text, **options)]
+        for text in texts
+    ]
+
+
+@settings(deadline=None, max_examples=150)
+@example(texts=["a sepzz9 b", "sepzz9", None, ""], options={}, large=False)
+@given(texts=st.lists(TEXTS, max_size=12), options=st.sampled_from(OPTIONS), large=st.booleans())
+def test_tokens_are_those_of_each_text_alone(
+    texts: list[str | None], options: dict[str, Any], large: bool
+) -> None:
+    column = pa.array([None, *texts], pa.large_string() if large else pa.string()).slice(1)
+    found = Tokenizer(options).tokens(column)
+    expected = expected_of(texts, options)
+    assert found.counts.tolist() == [len(terms) for terms in expected]
+    assert found.hashes.tolist() == hash_terms([t for terms in expected for t in terms]).tolist()
+
+
+def test_repeated_words_are_searched_for_twice_but_n_grams_once() -> None:
+    assert Tokenizer().query_terms("red blue red") == ["red", "blue", "red"]
+    grams = Tokenizer({"base_tokenizer": "ngram"})
+    assert grams.terms("redred") == ["red", "edr", "dre", "red"]
+    assert grams.query_terms("redred") == ["red", "edr", "dre"]
+
+
+@pytest.mark.parametrize("block", [1, 3])
+def test_blocks_do_not_show(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = ["one two", None, "two three three", "sepzz9 one", "", "four"]
+    whole = Tokenizer().tokens(pa.array(texts))
+    monkeypatch.setattr(text_tokens, "_BLOCK_TEXTS", block)
+    monkeypatch.setattr(text_tokens, "_BLOCK_PIECES", block)
+    parts = Tokenizer().tokens(pa.array(texts))
+    assert parts.counts.tolist() == whole.counts.tolist() == [2, 0, 3, 2, 0, 1]
+    assert parts.hashes.tolist() == whole.hashes.tolist()
+
+
+def test_elements_of_a_list_count_together() -> None:
+    lists = [["one two", None, "one"], [], None, ["three"]]
+    found = Tokenizer().tokens(pa.array([["x"], *lists], pa.list_(pa.string())).slice(1))
+    assert found.counts.tolist() == [3, 0, 0, 1]
+    assert found.hashes.tolist() == hash_terms(["one", "two", "one", "three"]).tolist()
+
+
+def test_takes_the_parameters_that_an_index_records() -> None:
+    recorded = {"lance_tokenizer": "text", "with_position": True, "stem": False, "block_size": 128}
+    assert Tokenizer(recorded).terms("running") == ["running"]
+    assert Tokenizer().terms("running") == ["run"]
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"stemming": True}, "stemming"),
+        ({"lance_tokenizer": "json"}, "json"),
+        ({"document_granularity": "LIST_ELEMENT"}, None),
+        ({"base_tokenizer": "no such"}, "no such"),
+        ({"language": "Klingon"}, "Klingon"),
+    ],
+)
+def test_refuses_options(options: dict[str, Any], named: str | None) -> None:
+    with pytest.raises(InvalidInputError, match=named):
+        Tokenizer(options)
+
+
+@pytest.mark.parametrize(
+    ("options", "query", "groups"),
+    [
+        ({}, "running the cats running", [("run",), ("cat",), ("run",)]),
+        ({"base_tokenizer": "ngram"}, "abcabc", [("abc", "bca", "cab")]),
+        ({}, "the", []),
+    ],
+)
+def test_terms_of_a_query_by_position(
+    options: dict[str, Any], query: str, groups: list[tuple[str, ...]]
+) -> None:
+    tokenizer = Tokenizer(options)
+    assert tokenizer.query_groups(query) == groups
+    assert [term for group in groups for term in group] == tokenizer.query_terms(query)
+
+
+def test_vocabulary() -> None:
+    texts = pa.array([["Cats run", None], None, ["é a cat"]])
+    assert Tokenizer({"ascii_folding": False}).vocabulary(texts) == ["cat", "run", "é"]
+
+
+def test_options_are_those_that_touch_tokens() -> None:
+    tokenizer = Tokenizer({"stem": False, "with_position": True, "block_size": 128})
+    assert tokenizer.options == {"stem": False}

@@ -1,0 +1,167 @@
+"""What an append costs, and how small batches become one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from support.stores.faulty_store import WAL, FaultyStore
+
+from memwal.errors import OutcomeUnknownError, RegionFencedError, StoreAccessError
+from memwal.format.paths import wal_key
+from memwal.format.wal_entry import decode_entry
+from memwal.lsm.wal.appender import LogAppender, joined
+from memwal.storage.open import open_store
+
+REGION = uuid4()
+SCHEMA = pa.schema([("id", pa.int64())])
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FaultyStore:
+    return FaultyStore(open_store(tmp_path / "table", durable=False))
+
+
+def batch(*ids: int) -> pa.RecordBatch:
+    return pa.record_batch({"id": pa.array(ids, pa.int64())})
+
+
+class Epoch:
+    """Counts the looks at the epoch, and answers them."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+        self.answers: list[Exception | None] = []
+
+    def __call__(self) -> None:
+        self.looks += 1
+        answer = self.answers.pop(0) if self.answers else None
+        if answer is not None:
+            raise answer
+
+
+def appender(
+    store: FaultyStore,
+    verify: Callable[[], None],
+    *,
+    verified_at: float = -math.inf,
+    clock: Callable[[], float] = lambda: 100.0,
+) -> LogAppender:
+    return LogAppender(
+        store,
+        REGION,
+        epoch=5,
+        writer_id="me",
+        next_position=1,
+        schema=SCHEMA,
+        verify_epoch=verify,
+        verified_at=verified_at,
+        check_interval=10.0,
+        adopt=lambda rows: [rows],
+        clock=clock,
+    )
+
+
+class TestRequests:
+    def test_an_append_is_one_put(self, store: FaultyStore) -> None:
+        epoch = Epoch()
+        log = appender(store, epoch, verified_at=95.0)
+
+        for number in range(5):
+            log.append([batch(number)], generation=1)
+
+        assert store.calls == [("create", wal_key(REGION, n)) for n in range(1, 6)]
+        assert epoch.looks == 0
+
+    def test_the_first_append_looks_when_nobody_has(self, store: FaultyStore) -> None:
+        epoch = Epoch()
+        log = appender(store, epoch)
+
+        log.append([batch(1)], generation=1)
+        log.append([batch(2)], generation=1)
+
+        assert epoch.looks == 1
+
+    def test_a_look_counts_from_when_it_began(self, store: FaultyStore) -> None:
+        epoch = Epoch()
+        moments = iter([104.0, 105.0, 114.0, 115.0])
+        log = appender(store, epoch, verified_at=95.0, clock=lambda: next(moments))
+
+        looks = []
+        for number in range(4):
+            log.append([batch(number)], generation=1)
+            looks.append(epoch.looks)
+
+        assert looks == [0, 1, 1, 2]
+
+    def test_a_look_that_fails_is_repeated_before_anything_is_acknowledged(
+        self, store: FaultyStore
+    ) -> None:
+        epoch = Epoch()
+        epoch.answers = [StoreAccessError("no"), RegionFencedError("lost")]
+        log = appender(store, epoch)
+
+        with pytest.raises(OutcomeUnknownError):
+            log.append([batch(1)], generation=1)
+        with pytest.raises(RegionFencedError):
+            log.append([batch(2)], generation=1)
+        log.append([batch(3)], generation=1)
+
+        assert epoch.looks == 3
+
+    def test_an_entry_that_was_refused_leaves_its_position_free(self, store: FaultyStore) -> None:
+        log = appender(store, Epoch(), verified_at=95.0)
+        store.fail("create", WAL, StoreAccessError("no"))
+
+        with pytest.raises(StoreAccessError):
+            log.append([batch(1)], generation=1)
+
+        assert log.append([batch(2)], generation=1).position == 1
+
+
+def test_rows_do_not_change_with_the_callers_memory(store: FaultyStore) -> None:
+    values = np.array([1, 2, 3])
+    rows = pa.record_batch(
+        [pa.Array.from_buffers(pa.int64(), 3, [None, pa.py_buffer(values)])], schema=SCHEMA
+    )
+
+    appended = appender(store, Epoch()).append([rows], generation=1)
+    values[:] = -1
+
+    assert appended.batches == (batch(1, 2, 3),)
+    entry = decode_entry(store.get(wal_key(REGION, 1)), name="entry")
+    assert entry.batches == appended.batches
+
+
+class TestJoined:
+    def test_one_batch_is_itself(self) -> None:
+        rows = batch(1, 2)
+        assert joined([rows])[0] is rows
+
+    def test_many_are_one_in_their_order(self) -> None:
+        parts = [batch(n, -n) for n in range(32)]
+        assert joined(parts) == [batch(*(x for n in range(32) for x in (n, -n)))]
+
+    def test_dictionaries_become_one(self) -> None:
+        kind = pa.dictionary(pa.int8(), pa.string())
+        schema = pa.schema([("a", kind), ("b", pa.list_(kind))])
+        values = ["red", "green", None, "red"]
+        parts = [
+            pa.record_batch([pa.array([v], kind), pa.array([[v]], schema.field("b").type)], schema)
+            for v in values
+        ]
+
+        (whole,) = joined(parts)
+
+        assert whole.to_pydict() == {"a": values, "b": [[v] for v in values]}
+        assert whole.column("a").dictionary.to_pylist() == ["red", "green"]
+
+    def test_what_does_not_fit_into_one_stays_apart(self) -> None:
+        kind = pa.dictionary(pa.int8(), pa.string())
+        parts = [pa.record_batch({"a": pa.array([f"color {n}"], kind)}) for n in range(200)]
+        assert joined(parts) == parts

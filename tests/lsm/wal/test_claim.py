@@ -1,0 +1,722 @@
+"""Claiming a region, with every step of it paused, killed or answered ambiguously."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+from support.stores.faulty_store import REGION_MANIFEST, WAL, FaultyStore, Killed, skip_waits
+
+from memwal.errors import (
+    ConflictError,
+    CorruptDataError,
+    InvalidInputError,
+    MemWalError,
+    OutcomeUnknownError,
+    RegionFencedError,
+    RegionSealedError,
+    StoreAccessError,
+)
+from memwal.format.paths import manifest_key, wal_key
+from memwal.format.region_manifest import RegionManifest, RegionStatus
+from memwal.format.wal_entry import decode_entry
+from memwal.lsm.wal.appender import LogAppender
+from memwal.lsm.wal.claim import Claim, claim_region, seal_claimed, seal_region
+from memwal.lsm.wal.log import read_log
+from memwal.region.manifest_store import RegionManifestStore
+from memwal.storage.object_store import ObjectInfo
+from memwal.storage.open import open_store
+
+REGION = uuid4()
+SCHEMA = pa.schema([("id", pa.int64())])
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FaultyStore:
+    return FaultyStore(open_store(tmp_path / "table", durable=False))
+
+
+@pytest.fixture
+def manifests(store: FaultyStore) -> RegionManifestStore:
+    return RegionManifestStore(store, REGION)
+
+
+class Appender:
+    """A writer that has nothing but a log."""
+
+    def __init__(self, store: FaultyStore, claim: Claim) -> None:
+        self.claim = claim
+        self._log = LogAppender(
+            store,
+            REGION,
+            epoch=claim.manifest.writer_epoch,
+            writer_id=claim.writer_id,
+            next_position=claim.next_position,
+            schema=SCHEMA,
+            verify_epoch=self._verify,
+            check_interval=0.0,
+            adopt=lambda batch: [batch],
+        )
+        self._manifests = RegionManifestStore(store, REGION)
+
+    def append(self, *ids: int) -> int:
+        """Append an entry with these ids, and return its position."""
+        batch = pa.record_batch({"id": pa.array(ids, pa.int64())})
+        return self._log.append([batch], generation=1).position
+
+    def _verify(self) -> None:
+        latest = self._manifests.read_latest()
+        assert latest is not None
+        if latest.writer_epoch != self.claim.manifest.writer_epoch:
+            raise RegionFencedError("fenced")
+
+
+def claim(store: FaultyStore) -> Appender:
+    return Appender(store, claim_region(store, REGION))
+
+
+def replayed(store: FaultyStore, claimed: Claim) -> list[int]:
+    """The ids that whoever made the claim brings back."""
+    entries = read_log(
+        store,
+        REGION,
+        after=claimed.manifest.replay_after,
+        epoch=claimed.manifest.writer_epoch,
+    )
+    return [
+        value
+        for position, entry in entries
+        if position < claimed.next_position
+        for batch in entry.batches
+        for value in batch.column("id").to_pylist()
+    ]
+
+
+def calls_of_a_second_claim(tmp_path: Path) -> int:
+    """How many requests a claim of a region with a log makes."""
+    store = FaultyStore(open_store(tmp_path / "counted", durable=False))
+    first = claim(store)
+    first.append(1)
+    first.append(2)
+    store.clear()
+    claim(store)
+    return len(store.calls)
+
+
+def each_call(tmp_path: Path) -> list[tuple[FaultyStore, int]]:
+    """A fresh store for each request that a second claim makes, and the request's number."""
+    return [
+        (FaultyStore(open_store(tmp_path / f"call-{number}", durable=False)), number)
+        for number in range(calls_of_a_second_claim(tmp_path))
+    ]
+
+
+class TestFirstClaim:
+    def test_writes_the_first_manifest(
+        self, store: FaultyStore, manifests: RegionManifestStore
+    ) -> None:
+        made = claim_region(store, REGION, spec_id=3, region_fields=(("bucket", b"\1\0\0\0"),))
+
+        assert manifests.read_latest() == RegionManifest(
+            region_id=REGION,
+            version=1,
+            writer_epoch=1,
+            spec_id=3,
+            region_fields=(("bucket", b"\1\0\0\0"),),
+        )
+        assert made.next_position == 1
+        assert replayed(store, made) == []
+
+    def test_an_existing_region_keeps_its_spec_and_values(
+        self, store: FaultyStore, manifests: RegionManifestStore
+    ) -> None:
+        claim_region(store, REGION, spec_id=3, region_fields=(("bucket", b"\1\0\0\0"),))
+        claim_region(store, REGION, spec_id=9)
+
+        latest = manifests.read_latest()
+        assert latest is not None
+        assert (latest.spec_id, latest.region_fields) == (3, (("bucket", b"\1\0\0\0"),))
+
+    def test_an_answer_that_got_lost_costs_an_epoch_at_most(self, store: FaultyStore) -> None:
+        store.fail("create", REGION_MANIFEST, after=True)
+
+        made = claim(store)
+
+        assert made.claim.manifest.writer_epoch == 2
+        made.append(1)
+        assert replayed(store, claim(store).claim) == [1]
+
+
+class TestLaterClaim:
+    def test_raises_the_epoch_puts_a_sentinel_and_notes_where(
+        self, store: FaultyStore, manifests: RegionManifestStore
+    ) -> None:
+        first = claim(store)
+        assert first.append(1) == 1
+
+        second = claim(store)
+
+        assert second.claim.manifest.writer_epoch == 2
+        assert second.claim.next_position == 3
+        entry = decode_entry(store.get(wal_key(REGION, 2)), name="entry")
+        assert (entry.is_sentinel, entry.writer_epoch) == (True, 2)
+        assert entry.writer_id == second.claim.writer_id
+        latest = manifests.read_latest()
+        assert latest is not None
+        assert (latest.version, latest.writer_epoch, latest.wal_last_seen) == (3, 2, 2)
+
+    def test_the_order_is_manifest_sentinel_and_then_the_tip_is_noted(
+        self, store: FaultyStore
+    ) -> None:
+        claim(store).append(1)
+        store.clear()
+
+        claim(store)
+
+        kinds = [
+            "wal" if "/wal/" in key else "manifest" for op, key in store.calls if op == "create"
+        ]
+        assert kinds == ["manifest", "wal", "manifest"]
+
+    def test_replays_what_was_written_and_fences_who_wrote_it(self, store: FaultyStore) -> None:
+        first = claim(store)
+        for number in range(20):
+            first.append(number)
+
+        second = claim(store)
+
+        assert replayed(store, second.claim) == list(range(20))
+        with pytest.raises(RegionFencedError):
+            first.append(99)
+        second.append(20)
+        third = claim(store)
+        assert replayed(store, third.claim) == list(range(21))
+        with pytest.raises(RegionFencedError):
+            replayed(store, replace(second.claim, next_position=1000))
+
+    def test_a_hint_that_is_ahead_of_nothing_makes_no_hole(self, store: FaultyStore) -> None:
+        """Positions have no gaps, or a replay would stop in front of one."""
+        first = claim(store)
+        positions = [first.append(1)]
+        for _ in range(4):
+            writer = claim(store)
+            positions.append(writer.append(1))
+
+        assert positions == [1, 3, 5, 7, 9]
+        assert sorted(
+            position for position in range(1, 12) if store.exists(wal_key(REGION, position))
+        ) == list(range(1, 10))
+
+    @pytest.mark.parametrize("status", [RegionStatus.SEALED, 7])
+    def test_a_sealed_region_is_left_alone(
+        self, store: FaultyStore, manifests: RegionManifestStore, status: RegionStatus | int
+    ) -> None:
+        claim(store)
+        manifests.update(lambda latest: replace(latest, status=status))
+        store.clear()
+
+        with pytest.raises(RegionSealedError):
+            claim(store)
+
+        assert not store.count("create")
+
+
+class TestDeath:
+    @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+    def test_of_a_claimer_at_any_request_loses_nothing(self, tmp_path: Path, after: bool) -> None:
+        for store, number in each_call(tmp_path):
+            first = claim(store)
+            first.append(1)
+            first.append(2)
+            rule = store.kill("*", skip=number, after=after)
+
+            with pytest.raises(Killed):
+                claim(store)
+            assert rule.hits == 1
+
+            third = claim(store)
+            assert replayed(store, third.claim) == [1, 2], f"died at request {number}"
+            assert third.claim.manifest.writer_epoch in (2, 3)
+            third.append(3)
+            with pytest.raises(RegionFencedError):
+                first.append(4)
+            assert replayed(store, claim(store).claim) == [1, 2, 3]
+
+
+class TestPause:
+    def test_of_a_claimer_at_any_request_loses_no_write_that_was_acknowledged(
+        self, tmp_path: Path
+    ) -> None:
+        """Until the sentinel is there, the old writer's appends count; after it, they fail."""
+        outcomes = set()
+        for store, number in each_call(tmp_path):
+            first = claim(store)
+            first.append(1)
+            first.append(2)
+            with store.pause("*", skip=number).holding(claim, store) as claiming:
+                acknowledged = [1, 2]
+                try:
+                    first.append(3)
+                    acknowledged.append(3)
+                except RegionFencedError:
+                    pass
+            second = claiming.result()
+            outcomes.add(len(acknowledged))
+            found = replayed(store, second.claim)
+            assert set(acknowledged) <= set(found) <= {1, 2, 3}, f"paused at request {number}"
+            with pytest.raises(RegionFencedError):
+                first.append(5)
+        assert outcomes == {2, 3}, "the pauses did not cover both sides of the fence"
+
+    def test_of_a_claimer_while_another_one_claims_leaves_one_writer(self, tmp_path: Path) -> None:
+        for store, number in each_call(tmp_path):
+            claim(store).append(1)
+            with store.pause("*", skip=number).holding(claim, store) as slow:
+                quick = claim(store)
+                quick.append(2)
+            acknowledged = [1, 2]
+            writers = [quick]
+            if slow.exception() is None:
+                writers.append(slow.result())
+            else:
+                assert isinstance(slow.exception(), RegionFencedError)
+            fenced = 0
+            for key, writer in enumerate(writers, start=3):
+                try:
+                    writer.append(key)
+                    acknowledged.append(key)
+                except RegionFencedError:
+                    fenced += 1
+            assert fenced == len(writers) - 1, f"paused at request {number}"
+            assert set(acknowledged) <= set(replayed(store, claim(store).claim))
+
+
+class TestManyClaimers:
+    def test_at_once_leave_one_writer_and_lose_nothing(self, store: FaultyStore) -> None:
+        first = claim(store)
+        first.append(0)
+        start = threading.Barrier(6)
+
+        def go(number: int) -> tuple[int | None, list[int]]:
+            """Claims once and appends until fenced; the epoch and what was acknowledged."""
+            start.wait()
+            acknowledged: list[int] = []
+            try:
+                writer = claim(store)
+                for step in range(5):
+                    key = number * 100 + step
+                    writer.append(key)
+                    acknowledged.append(key)
+            except RegionFencedError:
+                return None, acknowledged
+            return writer.claim.manifest.writer_epoch, acknowledged
+
+        with ThreadPoolExecutor(6) as pool:
+            results = list(pool.map(go, range(1, 7)))
+
+        acknowledged = {key for _, keys in results for key in keys} | {0}
+        last = claim(store)
+        found = replayed(store, last.claim)
+        assert acknowledged <= set(found)
+        epochs = [epoch for epoch, _ in results if epoch is not None]
+        assert len(set(epochs)) == len(epochs)
+        for _, keys in results:
+            positions = [found.index(key) for key in keys]
+            assert positions == sorted(positions)
+
+
+class TestAmbiguousAnswers:
+    @pytest.mark.parametrize(
+        "disturb",
+        [
+            pytest.param(lambda s: s.fail("create", REGION_MANIFEST), id="manifest-not-there"),
+            pytest.param(
+                lambda s: s.fail("create", REGION_MANIFEST, after=True), id="manifest-there"
+            ),
+            pytest.param(
+                lambda s: s.claim_exists("create", REGION_MANIFEST), id="manifest-our-own"
+            ),
+            pytest.param(lambda s: s.fail("create", WAL), id="sentinel-not-there"),
+            pytest.param(lambda s: s.fail("create", WAL, after=True), id="sentinel-there"),
+            pytest.param(lambda s: s.claim_exists("create", WAL), id="sentinel-our-own"),
+            pytest.param(lambda s: s.fail("get", WAL), id="sentinel-cannot-be-read-back"),
+            pytest.param(lambda s: s.fail("get", REGION_MANIFEST), id="manifest-not-read"),
+        ],
+    )
+    def test_are_settled(
+        self, store: FaultyStore, disturb: Callable[[FaultyStore], object]
+    ) -> None:
+        first = claim(store)
+        first.append(1)
+        store.fail("create", WAL, after=True) if disturb is None else disturb(store)
+
+        second = claim(store)
+        store.clear()
+
+        assert replayed(store, second.claim) == [1]
+        assert second.append(2) == second.claim.next_position
+        with pytest.raises(RegionFencedError):
+            first.append(3)
+        assert replayed(store, claim(store).claim) == [1, 2]
+
+    def test_a_tip_that_cannot_be_noted_is_only_a_longer_search(self, store: FaultyStore) -> None:
+        first = claim(store)
+        first.append(1)
+        store.fail("create", REGION_MANIFEST, StoreAccessError("no"), skip=1)
+
+        second = claim(store)
+
+        second.append(2)
+        assert replayed(store, claim(store).claim) == [1, 2]
+
+    def test_a_store_that_keeps_failing_is_reported(self, store: FaultyStore) -> None:
+        claim(store).append(1)
+        store.fail("create", WAL, times=1000)
+
+        with pytest.raises(OutcomeUnknownError):
+            claim(store)
+
+        store.clear()
+        assert replayed(store, claim(store).claim) == [1]
+
+    def test_missing_rights_are_reported_at_once(self, store: FaultyStore) -> None:
+        store.fail("create", REGION_MANIFEST, StoreAccessError("no"), times=1000)
+
+        with pytest.raises(StoreAccessError):
+            claim(store)
+
+        assert store.count("create") == 1
+
+
+class TestTornTip:
+    """What a crash of a client leaves that does not fsync. Nobody was told that it is durable."""
+
+    TORN = pytest.mark.parametrize("size", [0, 1, 7, 100, -1])
+
+    @staticmethod
+    def tear(store: FaultyStore, writer: Appender, size: int) -> int:
+        """Append an entry and cut it off."""
+        position = writer.append(666)
+        whole = store.get(wal_key(REGION, position))
+        store.put(wal_key(REGION, position), whole[:size])
+        return position
+
+    @TORN
+    def test_is_as_if_absent_for_a_claim(self, store: FaultyStore, size: int) -> None:
+        first = claim(store)
+        first.append(1)
+        self.tear(store, first, size)
+
+        second = claim(store)
+
+        assert replayed(store, second.claim) == [1]
+        second.append(2)
+        assert replayed(store, claim(store).claim) == [1, 2]
+
+    @TORN
+    def test_right_behind_the_noted_tip_is_as_if_absent(
+        self, store: FaultyStore, size: int
+    ) -> None:
+        claim(store).append(1)
+        self.tear(store, claim(store), size)
+
+        third = claim(store)
+
+        third.append(2)
+        assert replayed(store, claim(store).claim) == [1, 2]
+
+    @TORN
+    def test_as_the_first_entry_of_all_is_as_if_absent(self, store: FaultyStore, size: int) -> None:
+        self.tear(store, claim(store), size)
+
+        second = claim(store)
+
+        assert replayed(store, second.claim) == []
+        second.append(1)
+        assert replayed(store, claim(store).claim) == [1]
+
+    def test_with_entries_behind_it_is_corruption(self, store: FaultyStore) -> None:
+        first = claim(store)
+        torn = self.tear(store, first, 7)
+        first.append(1)
+        before = store.get(wal_key(REGION, torn))
+
+        with pytest.raises(CorruptDataError):
+            second = claim_region(store, REGION)
+            replayed(store, second)
+
+        assert store.get(wal_key(REGION, torn)) == before
+        assert decode_entry(store.get(wal_key(REGION, torn + 1)), name="entry").batches
+
+
+def test_a_claim_that_always_loses_gives_up(
+    store: FaultyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim(store)
+    skip_waits(monkeypatch)
+    store.fail("create", REGION_MANIFEST, ConflictError("lost"), times=1000)
+
+    with pytest.raises(MemWalError) as caught:
+        claim(store)
+
+    assert isinstance(caught.value, ConflictError)
+
+
+class TestGap:
+    """Whoever has the region may still have in memory what is missing."""
+
+    @staticmethod
+    def log_with(store: FaultyStore, *missing: int) -> Appender:
+        writer = claim(store)
+        for number in range(1, 7):
+            writer.append(number)
+        for position in missing:
+            store.inner.delete(wal_key(REGION, position))
+        return writer
+
+    @pytest.mark.parametrize("missing", [(1,), (3,), (3, 4), (2, 5)])
+    def test_stops_a_claim_before_anything_is_changed(
+        self, store: FaultyStore, manifests: RegionManifestStore, missing: tuple[int, ...]
+    ) -> None:
+        writer = self.log_with(store, *missing)
+        before = manifests.read_latest()
+        store.clear()
+
+        with pytest.raises(CorruptDataError, match=wal_key(REGION, missing[0])):
+            claim_region(store, REGION)
+
+        assert not store.count("create")
+        assert manifests.read_latest() == before
+        # It is not fenced, and may flush.
+        assert writer.append(7) == 7
+
+    def test_before_what_was_flushed_is_none(
+        self, store: FaultyStore, manifests: RegionManifestStore
+    ) -> None:
+        self.log_with(store, 1, 2, 4)
+        manifests.update(lambda latest: replace(latest, replay_after=4))
+
+        second = claim(store)
+
+        assert replayed(store, second.claim) == [5, 6]
+
+    def test_up_to_a_position_that_the_manifest_knows_is_one(
+        self, store: FaultyStore, manifests: RegionManifestStore
+    ) -> None:
+        """Nothing follows it, but it was there."""
+        self.log_with(store, 5, 6)
+        manifests.update(lambda latest: replace(latest, wal_last_seen=6))
+
+        with pytest.raises(CorruptDataError, match=wal_key(REGION, 5)):
+            claim_region(store, REGION)
+
+    def test_is_no_hindrance_for_who_does_not_replay(self, store: FaultyStore) -> None:
+        writer = self.log_with(store, 3)
+
+        made = claim_region(store, REGION, replay=False)
+
+        assert made.next_position == 8
+        assert made.survey.missing == 3
+        with pytest.raises(RegionFencedError):
+            writer.append(7)
+
+    def test_that_a_flush_and_a_collection_make_during_a_claim_is_none(
+        self, store: FaultyStore, manifests: RegionManifestStore
+    ) -> None:
+        self.log_with(store)
+        with store.pause("list", "*/wal/").holding(claim, store) as claiming:
+            manifests.update(lambda latest: replace(latest, replay_after=4))
+            for position in (1, 2, 3):
+                store.inner.delete(wal_key(REGION, position))
+
+        assert replayed(store, claiming.result().claim) == [5, 6]
+
+    def test_that_only_a_listing_has_is_none(
+        self, store: FaultyStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.log_with(store)
+        whole = store.inner.list
+
+        def some(prefix: str) -> list[ObjectInfo]:
+            left_out = {wal_key(REGION, position) for position in (2, 3, 6)}
+            return [info for info in whole(prefix) if info.key not in left_out]
+
+        monkeypatch.setattr(store.inner, "list", some)
+
+        assert replayed(store, claim(store).claim) == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_log_without_a_manifest_is_not_taken_for_a_new_region(store: FaultyStore) -> None:
+    claim(store).append(1)
+    store.inner.delete(manifest_key(REGION, 1))
+
+    for replay in (True, False):
+        with pytest.raises(CorruptDataError):
+            claim_region(store, REGION, replay=replay)
+
+    assert not store.exists(manifest_key(REGION, 1))
+
+
+def test_first_claims_at_the_same_time_do_not_take_the_log_for_a_strange_one(
+    store: FaultyStore,
+) -> None:
+    with store.pause("list", "*/wal/").holding(claim, store) as slow:
+        claim(store).append(1)
+
+    assert slow.result().claim.manifest.writer_epoch == 2
+    assert replayed(store, slow.result().claim) == [1]
+
+
+class TestVerifiedAt:
+    """From then on an append may rely on it, as on any other look at the epoch."""
+
+    @staticmethod
+    def clock_of(store: FaultyStore) -> Callable[[], float]:
+        return lambda: float(len(store.calls))
+
+    @pytest.mark.parametrize("earlier", [0, 1])
+    def test_is_before_the_last_manifest_was_written(
+        self, store: FaultyStore, earlier: int
+    ) -> None:
+        for _ in range(earlier):
+            claim(store)
+        store.clear()
+
+        made = claim_region(store, REGION, clock=self.clock_of(store))
+
+        last = max(
+            number
+            for number, (operation, key) in enumerate(store.calls)
+            if operation == "create" and "/manifest/" in key
+        )
+        assert made.verified_at <= last
+        assert RegionManifestStore(store, REGION).is_latest(made.manifest)
+
+    def test_is_the_epochs_when_the_tip_could_not_be_noted(self, store: FaultyStore) -> None:
+        claim(store)
+        store.clear()
+        store.fail("create", REGION_MANIFEST, StoreAccessError("no"), skip=1)
+
+        made = claim_region(store, REGION, clock=self.clock_of(store))
+
+        first = next(n for n, (operation, _) in enumerate(store.calls) if operation == "create")
+        assert made.verified_at <= first
+
+
+class TestSealRegion:
+    def test_takes_no_more_writers(
+        self, store: FaultyStore, manifests: RegionManifestStore
+    ) -> None:
+        writer = claim(store)
+        before = manifests.read_latest()
+        assert before is not None
+
+        sealed = seal_region(store, REGION)
+
+        assert sealed == manifests.read_latest()
+        assert sealed.status == RegionStatus.SEALED
+        assert sealed.writer_epoch == before.writer_epoch + 1
+        with pytest.raises(RegionFencedError):
+            writer.append(1)
+        with pytest.raises(RegionSealedError):
+            claim_region(store, REGION)
+
+    def test_twice_is_once(self, store: FaultyStore) -> None:
+        claim(store)
+        first = seal_region(store, REGION)
+
+        assert seal_region(store, REGION) == first
+
+    def test_with_unflushed_rows_is_refused_and_fences_nobody(self, store: FaultyStore) -> None:
+        writer = claim(store)
+        writer.append(1)
+        store.clear()
+
+        with pytest.raises(InvalidInputError):
+            seal_region(store, REGION)
+
+        assert not store.count("create")
+        assert writer.append(2) == 2
+
+    def test_when_all_rows_are_flushed(
+        self, store: FaultyStore, manifests: RegionManifestStore
+    ) -> None:
+        claim(store).append(1)
+        manifests.update(lambda latest: replace(latest, replay_after=1, current_generation=2))
+
+        assert seal_region(store, REGION).status == RegionStatus.SEALED
+
+    def test_with_rows_that_came_while_it_claimed_is_refused(
+        self, store: FaultyStore, manifests: RegionManifestStore
+    ) -> None:
+        writer = claim(store)
+        store.clear()
+        with (
+            store.pause("create", WAL).holding(seal_region, store, REGION) as sealing,
+            pytest.raises(RegionFencedError),
+        ):
+            # Its epoch is checked after the entry was stored.
+            writer.append(1)
+
+        assert isinstance(sealing.exception(), InvalidInputError)
+        latest = manifests.read_latest()
+        assert latest is not None
+        assert latest.status == RegionStatus.ACTIVE
+        assert replayed(store, claim(store).claim) == [1]
+
+    def test_of_a_region_that_somebody_else_claims_meanwhile_is_refused(
+        self, store: FaultyStore, manifests: RegionManifestStore
+    ) -> None:
+        first = claim(store).claim
+        claim(store)
+
+        with pytest.raises(RegionFencedError):
+            seal_claimed(store, REGION, epoch=first.manifest.writer_epoch)
+
+        latest = manifests.read_latest()
+        assert latest is not None
+        assert latest.status == RegionStatus.ACTIVE
+
+    def test_of_a_region_that_nobody_claimed_is_refused(self, store: FaultyStore) -> None:
+        with pytest.raises(InvalidInputError):
+            seal_region(store, REGION)
+
+    def test_of_a_status_that_is_not_known_is_refused(
+        self, store: FaultyStore, manifests: RegionManifestStore
+    ) -> None:
+        claim(store)
+        manifests.update(lambda latest: replace(latest, status=7))
+
+        with pytest.raises(RegionSealedError):
+            seal_region(store, REGION)
+
+    @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+    def test_that_dies_at_any_request_is_done_or_can_be_repeated(
+        self, tmp_path: Path, after: bool
+    ) -> None:
+        number, died = 0, True
+        while died:
+            store = FaultyStore(open_store(tmp_path / f"{number}", durable=False))
+            claim(store)
+            store.clear()
+            rule = store.kill("*", skip=number, after=after)
+            with suppress(Killed):
+                seal_region(store, REGION)
+            died = bool(rule.hits)
+            store.clear()
+            assert seal_region(store, REGION).status == RegionStatus.SEALED
+            number += 1
+        assert number > 8
+
+    def test_whose_answer_got_lost_is_sealed(self, store: FaultyStore) -> None:
+        claim(store)
+        store.fail("create", REGION_MANIFEST, after=True, skip=2)
+
+        assert seal_region(store, REGION).status == RegionStatus.SEALED

@@ -1,0 +1,224 @@
+"""What a newer state of a table has left behind does not stay in memory."""
+
+from __future__ import annotations
+
+import gc
+import shutil
+import weakref
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from support.data.searched import Searched
+from support.data.tables import MakeTable, rows, state
+from support.oracles.reading import read_all_kinds
+
+import memwal
+from memwal.reader.cache import invalidation
+from memwal.reader.cache.keys import Generation, Name, Segment, Version, names_in, version_key
+from memwal.reader.cache.lru import Recent, all_kept
+from memwal.reader.sources import snapshot
+from memwal.reader.sources.collect import collect_sources
+from memwal.reader.sources.snapshot import past_base
+
+NOW = timedelta(0)
+
+
+def names(table: memwal.Table) -> set[Name]:
+    """What is kept of a table."""
+    return {name for kept in all_kept() for name in kept.names() if name.uri == table.uri}
+
+
+def datasets(table: memwal.Table) -> list[weakref.ref[Any]]:
+    """The data sets of the state of now, not held."""
+    sources = collect_sources(table.location)
+    opened = [sources.base.dataset, *(source.dataset for source in sources.generations)]
+    return [weakref.ref(dataset) for dataset in opened]
+
+
+def alive(references: list[weakref.ref[Any]]) -> int:
+    """How many of them are still in memory."""
+    gc.collect()
+    return sum(reference() is not None for reference in references)
+
+
+def flush(searched: Searched, *parts: range) -> None:
+    """Write each part as a generation of its own."""
+    with searched.table.writer() as writer:
+        for part in parts:
+            writer.upsert(searched.rows(part))
+            writer.flush()
+            read_all_kinds(searched.table)
+
+
+def test_nothing_stays_of_what_is_merged_and_indexed(tmp_path: Path) -> None:
+    searched = Searched(tmp_path)
+    table = searched.table
+    read_all_kinds(table)
+    seen = datasets(table)
+    flush(searched, range(100, 130), range(120, 160))
+    assert any(isinstance(name, Generation) for name in names(table))
+    seen += datasets(table)
+    assert alive(seen) == len(seen)
+    table.merge()
+    read_all_kinds(table)
+    seen += datasets(table)
+    table.build_indexes()
+    table.compact()
+    table.collect_garbage(dry_run=False, grace=NOW, retention=NOW)
+    read_all_kinds(table)
+    base = table.base()
+    living = {
+        segment.uuid for index in base.dataset.describe_indices() for segment in index.segments
+    }
+    kept = names(table)
+    assert [name for name in kept if isinstance(name, Generation)] == []
+    assert [name for name in kept if isinstance(name, Version)] == [version_key(base)]
+    assert {name.uuid for name in kept if isinstance(name, Segment)} <= living
+    assert alive(seen) == 0
+
+
+def test_nothing_stays_where_reads_may_be_stale(tmp_path: Path) -> None:
+    searched = Searched(tmp_path)
+    table = searched.table
+    flush(searched, range(100, 130))
+    table.build_snapshot()
+    table.scan(max_staleness=timedelta(hours=1)).to_table()
+    table.checkpoint()
+    table.scan(max_staleness=timedelta(hours=1)).to_table()
+    assert [name for name in names(table) if isinstance(name, Generation)] == []
+
+
+def test_what_answers_for_an_index_that_lags_stays(tmp_path: Path) -> None:
+    """Generations that are merged find their rows until the index has them."""
+    searched = Searched(tmp_path)
+    flush(searched, range(100, 130))
+    before = {name for name in names(searched.table) if isinstance(name, Generation)}
+    searched.table.merge()
+    read_all_kinds(searched.table)
+    assert before <= names(searched.table)
+    searched.table.build_indexes()
+    read_all_kinds(searched.table)
+    assert not before & names(searched.table)
+
+
+def test_a_version_that_is_asked_for_stays(tmp_path: Path) -> None:
+    searched = Searched(tmp_path)
+    table = searched.table
+    version = table.base().version
+    read_all_kinds(table.at(version))
+    of_it = {name for name in names(table) if isinstance(name, Version | Segment)}
+    flush(searched, range(100, 130))
+    table.checkpoint()
+    read_all_kinds(table)
+    assert of_it <= names(table)
+    read_all_kinds(table.at(version))
+
+
+def test_what_was_freed_is_given_back_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given_back: list[int] = []
+    monkeypatch.setattr(
+        invalidation, "release_free_memory", lambda: given_back.append(len(given_back))
+    )
+    searched = Searched(tmp_path)
+    flush(searched, range(100, 130))
+    assert given_back == []
+    searched.table.checkpoint()
+    read_all_kinds(searched.table)
+    read_all_kinds(searched.table)
+    assert given_back == [0]
+
+
+def test_the_same_version_is_looked_through_once(
+    make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of more tables than stay open."""
+    looked_through: list[str] = []
+    monkeypatch.setattr(
+        snapshot,
+        "forget_outdated",
+        lambda newest, others: looked_through.append(newest.location.uri),
+    )
+    tables = [make_table() for _ in range(6)]
+    for table in tables * 3:
+        assert table.scan().count_rows() == 0
+    assert looked_through == [table.uri for table in tables]
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_version_that_is_gone_stops_nobody(
+    tmp_path: Path, make_table: MakeTable, *, own: bool
+) -> None:
+    """Nobody has asked for its indexes yet."""
+    searched = Searched(tmp_path)
+    table = searched.table
+    read_all_kinds(table)
+    past = table if own else make_table()
+    with past.writer() as writer:
+        writer.upsert(searched.rows(range(100, 130)) if own else rows({1: 1}))
+    past.merge()
+    past_base(past.location, past.base().version)
+    with table.writer() as writer:
+        writer.upsert(searched.rows(range(120, 150)))
+    table.checkpoint()
+    if not own:
+        shutil.rmtree(past.uri)
+    table.collect_garbage(
+        dry_run=False, grace=NOW, retention=NOW, base_versions=True, version_age=NOW
+    )
+    read_all_kinds(table)
+    assert any(isinstance(name, Segment) for name in names(table))
+
+
+def test_a_scan_under_way_goes_on(make_table: MakeTable) -> None:
+    table = make_table()
+    with table.writer() as writer:
+        for start in (0, 10, 20):
+            writer.upsert(rows({key: key for key in range(start, start + 10)}))
+            writer.flush()
+    batches = table.scan().to_batches()
+    first = next(batches)
+    table.merge()
+    assert table.scan().count_rows() == 30
+    assert not any(isinstance(name, Generation) for name in names(table))
+    assert state(pa.Table.from_batches([first, *batches])) == {key: key for key in range(30)}
+
+
+def test_other_tables_keep_theirs(make_table: MakeTable, tmp_path: Path) -> None:
+    searched = Searched(tmp_path)
+    flush(searched, range(100, 130))
+    kept = names(searched.table)
+    other = make_table()
+    with other.writer() as writer:
+        writer.upsert(rows({1: 1}))
+    other.merge()
+    assert state(other) == {1: 1}
+    assert names(searched.table) == kept
+
+
+@pytest.mark.parametrize(
+    ("address", "found"),
+    [
+        ("a/_indices/some/part_0", Segment("a", "some")),
+        ("a/_mem_wal/nobody/0123abcd_gen_5", None),
+        ("a/_mem_wal/00000000-0000-0000-0000-000000000000/manifest", None),
+        ("a/data", None),
+    ],
+)
+def test_addresses_name_what_they_belong_to(address: str, found: Name | None) -> None:
+    assert names_in((1, (address, "other"))) == ({found} if found else frozenset())
+
+
+def test_what_is_forgotten_weighs_nothing() -> None:
+    recent: Recent[str] = Recent(6, len)
+    gone = Segment("a", "x")
+    recent.get(("a/_indices/x", 1), lambda: "111")
+    recent.get(("a/_indices/x", 2), lambda: "22")
+    recent.get("b", lambda: "3")
+    assert recent.names() == {gone}
+    recent.forget([gone])
+    assert recent.names() == frozenset()
+    recent.get("c", lambda: "44444")
+    assert recent.values() == ["3", "44444"]

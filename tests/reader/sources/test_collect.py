@@ -1,0 +1,349 @@
+"""Collecting what a read needs, while writers, mergers and collectors go on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from support.data.tables import (
+    REGION,
+    SCHEMA,
+    MakeTable,
+    generations,
+    keys,
+    later,
+    manifest,
+    merged,
+    region_folders,
+    rows,
+    state,
+)
+from support.stores.faulty_store import REGION_MANIFEST, FaultyStores
+
+import memwal
+from memwal.errors import (
+    ConflictError,
+    CorruptDataError,
+    MemWalError,
+    ObjectNotFoundError,
+    StoreUnavailableError,
+    TableSetupError,
+)
+from memwal.format.paths import generation_dir, manifest_key
+from memwal.jobs.gc import collect_garbage
+from memwal.reader.sources import generation as generations_module
+from memwal.reader.sources import snapshot as moment_module
+from memwal.reader.sources.collect import collect_sources
+from memwal.storage.location import TableLocation
+
+
+def flushed(table: memwal.Table, *states: dict[int, int | None]) -> None:
+    """Flush one generation for each of the given rows."""
+    with table.writer() as writer:
+        for values in states:
+            writer.upsert(rows(values))
+            writer.flush()
+
+
+def collect(table: memwal.Table, seconds: float = 86_400) -> None:
+    """Collect all that is merged, as of so many seconds from now."""
+    for _ in range(2):
+        collect_garbage(table.location, dry_run=False, retention=timedelta(0), clock=later(seconds))
+
+
+def meanwhile(
+    monkeypatch: pytest.MonkeyPatch, name: str, act: Callable[[], object], *, times: int = 1
+) -> list[int]:
+    """Do something right before a function that collects sources is called."""
+    module = generations_module if name == "open_generation" else moment_module
+    real = getattr(module, name)
+    done: list[int] = []
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        if len(done) < times:
+            done.append(1)
+            act()
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(module, name, called)
+    return done
+
+
+class TestWhatIsRead:
+    def test_the_base_table_and_what_it_does_not_contain(self, table: memwal.Table) -> None:
+        flushed(table, {1: 1}, {2: 2})
+        table.merge()
+        flushed(table, {3: 3})
+
+        found = collect_sources(table.location)
+
+        assert found.base.dataset.count_rows() == 2
+        assert [source.generation for source in found.generations] == [3]
+        assert [source.region_id for source in found.generations] == [REGION]
+
+    def test_generations_are_oldest_first_in_each_region(self, make_table: MakeTable) -> None:
+        table = make_table(buckets=2)
+        with table.writer() as writer:
+            for turn in range(12):
+                writer.upsert(rows(dict.fromkeys(range(10), turn)))
+                writer.flush()
+
+        found = collect_sources(table.location)
+
+        for region in table.region_ids():
+            numbers = [s.generation for s in found.generations if s.region_id == region]
+            assert numbers == list(range(1, 13))
+
+    def test_a_table_without_mem_wal_is_refused(self, make_table: MakeTable) -> None:
+        with pytest.raises(TableSetupError):
+            collect_sources(TableLocation("/nowhere/at/all"))
+
+    def test_a_damaged_manifest_is_an_error_and_not_an_empty_region(
+        self, table: memwal.Table
+    ) -> None:
+        flushed(table, {1: 1})
+        for version in range(1, manifest(table).version + 1):
+            table.location.store.put(manifest_key(REGION, version), b"\xff\xff")
+
+        with pytest.raises(CorruptDataError):
+            table.scan().to_table()
+
+    def test_a_store_that_fails_is_an_error_and_not_an_empty_region(
+        self, faults: FaultyStores, make_table: MakeTable
+    ) -> None:
+        table = make_table()
+        flushed(table, {1: 1})
+        faults.of(table.location).fail("*", REGION_MANIFEST, times=1000)
+
+        with pytest.raises(StoreUnavailableError):
+            table.scan().to_table()
+
+
+class TestRaces:
+    @pytest.mark.parametrize("point", ["read_manifests", "open_base", "open_generation"])
+    def test_a_merge_and_a_collection_at_any_point_change_nothing(
+        self, table: memwal.Table, monkeypatch: pytest.MonkeyPatch, point: str
+    ) -> None:
+        flushed(table, {1: 1, 2: 2}, {2: 22, 3: 3})
+        with table.writer() as writer:
+            writer.delete(keys(1))
+
+        def act() -> None:
+            table.merge()
+            collect(table)
+            assert region_folders(table) == set()
+
+        done = meanwhile(monkeypatch, point, act)
+
+        assert state(table) == {2: 22, 3: 3}
+        assert done
+        assert table.lookup(keys(1, 2, 3)).column("n").to_pylist() == [22, 3]
+
+    @pytest.mark.parametrize("point", ["read_manifests", "open_base", "open_generation"])
+    @pytest.mark.parametrize("collected", [False, True])
+    def test_a_flush_at_any_point_hides_nothing_from_the_writer(
+        self,
+        table: memwal.Table,
+        monkeypatch: pytest.MonkeyPatch,
+        point: str,
+        collected: bool,
+    ) -> None:
+        flushed(table, {1: 1})
+        writer = table.writer()
+        writer.upsert(rows({2: 2}))
+        writer.delete(keys(1))
+
+        def act() -> None:
+            writer.flush()
+            table.merge()
+            if collected:
+                collect(table)
+
+        meanwhile(monkeypatch, point, act)
+
+        assert state(writer) == {2: 2}
+        writer.close()
+
+    @pytest.mark.parametrize("point", ["read_manifests", "open_base"])
+    @pytest.mark.parametrize("merge", [False, True])
+    def test_what_was_written_during_the_read_is_seen_whole_or_not_at_all(
+        self,
+        table: memwal.Table,
+        monkeypatch: pytest.MonkeyPatch,
+        point: str,
+        merge: bool,
+    ) -> None:
+        """Of one thread's writes, a later one is never seen without the earlier ones."""
+        writer = table.writer()
+        writer.upsert(rows({1: 1}))
+
+        def act() -> None:
+            writer.upsert(rows({1: 11}))
+            writer.upsert(rows({2: 2}))
+            writer.flush()
+            if merge:
+                table.merge()
+
+        meanwhile(monkeypatch, point, act)
+
+        assert state(writer) in ({1: 1}, {1: 11}, {1: 11, 2: 2})
+        writer.close()
+
+    def test_a_generation_that_vanished_is_planned_again(
+        self, table: memwal.Table, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The manifest is from before the merge, the collection from before the open."""
+        flushed(table, {1: 1}, {2: 2})
+        old = {REGION: manifest(table)}
+        table.merge()
+        collect(table)
+        flushed(table, {3: 3})
+        real = moment_module.read_manifests
+        answers = [old]
+        monkeypatch.setattr(
+            moment_module,
+            "read_manifests",
+            lambda store, regions=None: answers.pop() if answers else real(store),
+        )
+        old_base = table.base().dataset.checkout_version(2)
+        assert old_base.count_rows() == 0
+        real_base = moment_module.open_base
+        bases = [2]
+        monkeypatch.setattr(
+            moment_module,
+            "open_base",
+            lambda location: real_base(location, version=bases.pop() if bases else None),
+        )
+
+        assert state(table) == {1: 1, 2: 2, 3: 3}
+        assert not answers
+        assert not bases
+
+    def test_generations_that_keep_vanishing_are_reported(self, table: memwal.Table) -> None:
+        flushed(table, {1: 1})
+        table.location.store.delete_folder(generation_dir(REGION, manifest(table).flushed[0].path))
+
+        with pytest.raises(ConflictError):
+            table.scan().to_table()
+
+    def test_a_scan_that_was_made_earlier_runs_on_the_state_of_its_moment(
+        self, table: memwal.Table
+    ) -> None:
+        flushed(table, {1: 1})
+        scan = table.scan()
+        assert state(scan.to_table()) == {1: 1}
+        flushed(table, {1: 11, 2: 2})
+        table.merge()
+        collect(table)
+
+        assert state(scan.to_table()) == {1: 11, 2: 2}
+
+    def test_a_scan_that_runs_goes_on_within_the_grace_period(self, table: memwal.Table) -> None:
+        flushed(table, {key: key for key in range(100)}, {1: 11})
+        reader = table.scan().to_reader()
+        table.merge()
+        collect_garbage(
+            table.location,
+            dry_run=False,
+            grace=timedelta(seconds=600),
+            retention=timedelta(0),
+            clock=later(500),
+        )
+
+        assert state(reader.read_all()) == {**{key: key for key in range(100)}, 1: 11}
+
+    def test_a_scan_whose_generation_is_gone_says_so(self, table: memwal.Table) -> None:
+        """Longer than the grace period: an error, never a part of the answer."""
+        flushed(table, {key: key for key in range(100)})
+        flushed(table, {key: key for key in range(100, 200)})
+        reader = table.scan().to_reader()
+        for name in region_folders(table):
+            table.location.store.delete_folder(generation_dir(REGION, name))
+
+        with pytest.raises(MemWalError):
+            reader.read_all()
+
+    def test_readers_beside_a_writer_a_merger_and_a_collector(self, table: memwal.Table) -> None:
+        """Every key is written with a growing number: no reader may see one go back."""
+        stop, enough = threading.Event(), threading.Event()
+        names = range(6)
+        last = [0]
+
+        def write() -> None:
+            with table.writer(options=memwal.WriterOptions(max_memtable_rows=40)) as writer:
+                while not enough.is_set() and not stop.is_set():
+                    turn = last[0] + 1
+                    writer.upsert(rows({**dict.fromkeys(names, turn), 100 + turn: turn}))
+                    writer.delete(keys(100 + turn - 1))
+                    last[0] = turn
+            stop.set()
+
+        def maintain() -> None:
+            deleted = 0
+            while not stop.is_set():
+                table.merge()
+                result = collect_garbage(
+                    table.location,
+                    dry_run=False,
+                    grace=timedelta(seconds=1),
+                    retention=timedelta(0),
+                )
+                deleted += result.figures["folders"]
+                if deleted >= 3:
+                    enough.set()
+
+        def read() -> int:
+            seen, reads = 0, 0
+            while not stop.is_set() or reads == 0:
+                try:
+                    found = state(table)
+                except (ConflictError, ObjectNotFoundError):
+                    # Slower than the grace period, which is a matter of the machine.
+                    continue
+                reads += 1
+                if found:
+                    turns = {found[name] for name in names}
+                    assert len(turns) == 1, f"half of a write: {found}"
+                    (turn,) = turns
+                    assert turn is not None
+                    assert turn >= seen, f"went back from {seen} to {turn}"
+                    others = {key for key in found if key >= 100}
+                    assert others <= {100 + turn, 100 + turn - 1}, f"deleted rows: {found}"
+                    seen = turn
+            return reads
+
+        with ThreadPoolExecutor(4) as pool:
+            jobs = [pool.submit(job) for job in (write, maintain, read, read)]
+            wait(jobs, return_when=FIRST_EXCEPTION)
+            stop.set()
+            for job in jobs:
+                job.result()
+
+        assert state(table) == {**dict.fromkeys(names, last[0]), 100 + last[0]: last[0]}
+
+
+def test_generations_of_today_are_read_from_disk_and_not_copied(table: memwal.Table) -> None:
+    flushed(table, {1: 1})
+
+    (source,) = collect_sources(table.location).generations
+
+    assert source.identity is not None
+    assert generations(table) == [1]
+    assert merged(table) == 0
+    assert source.dataset.schema.names == [*SCHEMA.names, "_tombstone"]
+    assert pa.types.is_boolean(source.dataset.schema.field("_tombstone").type)
+
+
+def test_what_is_copied_for_a_new_column_counts_by_its_bytes(table: memwal.Table) -> None:
+    flushed(table, {number: number for number in range(1000)})
+    (before,) = collect_sources(table.location).generations
+    assert before.copied_bytes == 0
+    table.base().dataset.add_columns(pa.field("more", pa.int64()))
+    (copied,) = collect_sources(table.location).generations
+    assert copied.identity is None
+    assert copied.copied_bytes > 1000 * 16

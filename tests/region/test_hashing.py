@@ -1,0 +1,69 @@
+"""Both dialects of the hash, over many values and over one, against mmh3 and plain Python."""
+
+from __future__ import annotations
+
+import mmh3
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memwal.region.hashing import hash_32, hash_64, hash_bytes, hash_one
+
+
+def hashed(values: list[bytes], *, spark: bool = False) -> list[int]:
+    """Hash values that stand with a gap between them."""
+    data = np.frombuffer(b"x".join([b"", *values]), dtype=np.uint8)
+    lengths = np.array([len(value) for value in values], dtype=np.int64)
+    ends = np.cumsum(lengths + 1)
+    return hash_bytes(data, ends - lengths, lengths, spark=spark).tolist()
+
+
+def spark_hash(value: bytes) -> int:
+    """Spark's ``hashUnsafeBytes``: tail bytes are words of their own, sign-extended."""
+
+    def mix(h: int, k: int) -> int:
+        k = (k * 0xCC9E2D51) & 0xFFFFFFFF
+        k = ((k << 15) | (k >> 17)) & 0xFFFFFFFF
+        h ^= (k * 0x1B873593) & 0xFFFFFFFF
+        h = ((h << 13) | (h >> 19)) & 0xFFFFFFFF
+        return (h * 5 + 0xE6546B64) & 0xFFFFFFFF
+
+    h = 0
+    whole = len(value) - len(value) % 4
+    for at in range(0, whole, 4):
+        h = mix(h, int.from_bytes(value[at : at + 4], "little"))
+    for byte in value[whole:]:
+        h = mix(h, (byte - 256 if byte > 127 else byte) & 0xFFFFFFFF)
+    h ^= len(value)
+    h = ((h ^ (h >> 16)) * 0x85EBCA6B) & 0xFFFFFFFF
+    h = ((h ^ (h >> 13)) * 0xC2B2AE35) & 0xFFFFFFFF
+    return h ^ (h >> 16)
+
+
+@given(st.lists(st.binary(max_size=40)))
+def test_equals_mmh3(values: list[bytes]) -> None:
+    want = [mmh3.hash(value, 0, signed=False) for value in values]
+    assert hashed(values) == want
+    assert [hash_one(value) for value in values] == want
+
+
+@given(st.lists(st.binary(max_size=40)))
+def test_sparks_dialect(values: list[bytes]) -> None:
+    want = [spark_hash(value) for value in values]
+    assert hashed(values, spark=True) == want
+    assert [hash_one(value, spark=True) for value in values] == want
+
+
+@given(st.lists(st.integers(0, 2**64 - 1)))
+def test_whole_words(values: list[int]) -> None:
+    longs = np.array(values, dtype=np.uint64)
+    words = np.array([value % 2**32 for value in values], dtype=np.uint32)
+    assert hash_64(longs).tolist() == [mmh3.hash(v.tobytes(), 0, signed=False) for v in longs]
+    assert hash_32(words).tolist() == [mmh3.hash(v.tobytes(), 0, signed=False) for v in words]
+
+
+@pytest.mark.parametrize("length", [65_535 * 4, 65_536 * 4 + 3])
+def test_long_values_among_short_ones(length: int) -> None:
+    values = [b"a", bytes(range(256)) * (length // 256) + bytes(length % 256), b"", b"bcd"]
+    assert hashed(values) == [mmh3.hash(value, 0, signed=False) for value in values]

@@ -1,0 +1,155 @@
+"""The files of Lance's text indexes are read as Lance means them."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memwal.errors import CorruptDataError, ObjectNotFoundError
+from memwal.search.text import index_files
+from memwal.search.text.documents import edits
+from memwal.search.text.fst import TokenMap
+from memwal.search.text.index_files import TextPart, open_segment
+from memwal.search.text.postings import decode_postings
+from memwal.storage.location import TableLocation
+
+PLAIN = {
+    "base_tokenizer": "whitespace",
+    "stem": False,
+    "remove_stop_words": False,
+    "ascii_folding": False,
+    "lower_case": False,
+    "max_token_length": None,
+}
+
+
+def open_part(folder: Path, texts: list[str], **options: Any) -> TextPart:
+    """Index texts with Lance, and open what it wrote."""
+    uri = str(folder / "texts")
+    dataset = lance.write_dataset(pa.table({"t": texts}), uri, mode="overwrite")
+    dataset.create_scalar_index("t", "INVERTED", **{**PLAIN, **options})
+    (index,) = lance.dataset(uri).describe_indices()
+    segment = open_segment(TableLocation(uri, {}), uri, index.segments[0].uuid)
+    assert segment.parts is not None
+    (part,) = segment.parts
+    return part
+
+
+def counted(texts: list[str]) -> Mapping[str, dict[int, int]]:
+    """How often each token is in each text."""
+    found: dict[str, dict[int, int]] = defaultdict(dict)
+    for row, text in enumerate(texts):
+        for token, count in Counter(text.split()).items():
+            found[token][row] = count
+    return found
+
+
+def check(part: TextPart, texts: list[str]) -> None:
+    """Compare a part with what is in the texts."""
+    wanted = counted(texts)
+    lengths = {row: len(text.split()) for row, text in enumerate(texts) if text.split()}
+    assert dict(zip(part.rows.tolist(), part.lengths.tolist(), strict=True)) == lengths
+    for token, rows in wanted.items():
+        documents, counts = part.postings(token)
+        assert dict(zip(part.rows[documents].tolist(), counts.tolist(), strict=True)) == rows
+        assert (np.diff(documents) > 0).all()
+    assert not len(part.postings("not there")[0])
+    everything = list(part.near("", distance=-1, prefix=0))
+    assert everything == sorted(wanted, key=str.encode)
+
+
+@pytest.mark.parametrize(
+    ("with_position", "held"),
+    [
+        (False, True),
+        (True, False),
+        pytest.param(False, False, marks=pytest.mark.slow),
+        pytest.param(True, True, marks=pytest.mark.slow),
+    ],
+)
+def test_long_lists_of_many_widths(
+    tmp_path: Path, with_position: bool, held: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lists of up to 9,000 documents, with gaps and counts of one bit and of many."""
+    monkeypatch.setattr(index_files, "_HELD_TOKENS", (1 << 30) * held)
+    rng = random.Random(3)
+    words = [f"w{i}" for i in range(40)] + ["Ω", "naïve", "漢字", "x" * 300]
+    texts = [
+        " ".join(
+            ["all"] * rng.choice([1, 1, 1, 900])
+            + rng.choices(words, [1 / (1 + i) for i in range(len(words))], k=rng.randrange(12))
+        )
+        if row % 11
+        else ""
+        for row in range(9_000)
+    ]
+    part = open_part(tmp_path, texts, with_position=with_position)
+    assert part.ready(["all"]) == held
+    check(part, texts)
+    assert part.ready(["all", "not there"])
+
+
+@settings(max_examples=15)
+@given(st.lists(st.text("abcdeé/漢-", max_size=12), min_size=1, max_size=40), st.data())
+def test_tokens_near_one(
+    tmp_path_factory: pytest.TempPathFactory, tokens: list[str], data: st.DataObject
+) -> None:
+    texts = [" ".join(tokens), "a"]
+    part = open_part(tmp_path_factory.mktemp("near"), texts)
+    check(part, texts)
+    vocabulary = sorted({"a", *(token for token in tokens if token)}, key=str.encode)
+    asked = data.draw(st.sampled_from(vocabulary) | st.text("abé漢", max_size=5))
+    distance = data.draw(st.integers(0, 3))
+    prefix = data.draw(st.integers(0, len(asked.encode())))
+    start = asked.encode()[:prefix]
+    wanted = [
+        token
+        for token in vocabulary
+        if token.encode().startswith(start) and edits(asked, token, 100) <= distance
+    ]
+    assert list(part.near(asked, distance=distance, prefix=prefix)) == wanted
+
+
+@given(st.text("abc", max_size=6), st.text("abc", max_size=6), st.integers(0, 4))
+def test_edits(one: str, other: str, limit: int) -> None:
+    exact = edits(one, other, 100)
+    assert exact == edits(other, one, 100)
+    assert (exact == 0) == (one == other)
+    assert abs(len(one) - len(other)) <= exact <= max(len(one), len(other))
+    assert min(edits(one, other, limit), limit + 1) == min(exact, limit + 1)
+
+
+def test_a_node_with_many_transitions(tmp_path: Path) -> None:
+    """More than 32 have a table; each letter of many alphabets begins a token here."""
+    texts = [" ".join(chr(code) + "x" for code in range(0x21, 0x17F) if chr(code).strip())]
+    check(open_part(tmp_path, texts), texts)
+
+
+def test_rows_are_found_by_their_ids(tmp_path: Path) -> None:
+    part = open_part(tmp_path, ["a", "", "b", "c"])
+    found = part.find(np.array([0, 1, 3, 99], np.uint64))
+    assert part.rows[found].tolist() == [0, 3]
+
+
+def test_what_is_no_index_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ObjectNotFoundError):
+        open_segment(TableLocation(str(tmp_path), {}), str(tmp_path), "nowhere")
+    with pytest.raises(CorruptDataError):
+        TokenMap(b"\x07" * 64, lists=1, name="it")
+    for blocks, length in (
+        ([b"", b""], 5),
+        ([b"\0" * 4 + b"\x81"], 5),
+        ([b"\0" * 6], 128),
+    ):
+        with pytest.raises(CorruptDataError):
+            decode_postings(blocks, length, documents=500, varint_tail=True, name="it")

@@ -1,0 +1,135 @@
+"""Rows with several vectors each, in every kind of place."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+from support.oracles.read_sources import sources_now
+
+import memwal
+from memwal.errors import InvalidInputError
+from memwal.reader.scan import collect_newest
+from memwal.reader.sources.collect import collect_sources
+from memwal.search import search
+from memwal.search.vector.candidates import nearest_multivectors
+
+DIMENSION = 8
+KIND = pa.list_(pa.list_(pa.float32(), DIMENSION))
+SCHEMA = pa.schema(
+    [pa.field("id", pa.int64(), nullable=False), pa.field("n", pa.int64()), pa.field("v", KIND)]
+)
+
+
+class Documents:
+    """A table of documents with one vector per word, and what must be in it."""
+
+    def __init__(self, folder: Path, *, indexed: bool) -> None:
+        self.random = random.Random(0)
+        self.model: dict[int, list[list[float]]] = {}
+        self.uri = str(folder / "documents")
+        dataset = lance.write_dataset(self.rows(range(300)), self.uri, schema=SCHEMA)
+        if indexed:
+            dataset.create_index(
+                "v", "IVF_PQ", metric="cosine", num_partitions=2, num_sub_vectors=4, num_bits=4
+            )
+        self.table = memwal.enable(
+            self.uri,
+            primary_key=["id"],
+            region_spec=memwal.RegionSpec.bucket("id", 2),
+        )
+
+    def rows(self, ids: range) -> pa.Table:
+        for key in ids:
+            words = self.random.randint(1, 4)
+            self.model[key] = [
+                [self.random.gauss(0, 1) for _ in range(DIMENSION)] for _ in range(words)
+            ]
+        found = [{"id": key, "n": key % 10, "v": self.model[key]} for key in ids]
+        return pa.Table.from_pylist(found, schema=SCHEMA)
+
+    def check(self, reads: Any, metric: str, **options: Any) -> None:
+        query = [[self.random.gauss(0, 1) for _ in range(DIMENSION)] for _ in range(3)]
+        keys = sorted(self.model)
+        keys = [key for key in keys if "filter" not in options or key % 10 < 4]
+        merged = lance.write_dataset(
+            pa.table({"id": keys, "v": pa.array([self.model[key] for key in keys], KIND)}),
+            "memory://",
+        )
+        wanted = merged.scanner(
+            columns=["id", "_distance"],
+            nearest={"column": "v", "q": np.array(query, "f4"), "k": 10, "metric": metric},
+        ).to_table()
+        sources, newest = collect_newest(lambda: sources_now(reads))
+        found = search(sources, newest, query, metric=metric, columns=["id"], **options)
+        assert found["id"].to_pylist() == wanted["id"].to_pylist()
+        np.testing.assert_allclose(
+            found["_distance"].to_numpy(), wanted["_distance"].to_numpy(), rtol=1e-4, atol=1e-5
+        )
+
+
+@pytest.mark.parametrize(
+    ("indexed", "metric"), [(True, "cosine"), (False, "cosine"), (False, "l2"), (True, "dot")]
+)
+def test_equal_to_one_table_at_every_stage(tmp_path: Path, indexed: bool, metric: str) -> None:
+    documents = Documents(tmp_path, indexed=indexed)
+    # Every row is a candidate: an index only guesses how near a document is.
+    options = {"refine_factor": 60, "nprobes": 2}
+    documents.check(documents.table, metric, **options)
+    with documents.table.writer() as writer:
+        writer.upsert(documents.rows(range(250, 420)))
+        writer.delete(pa.array(range(20)))
+        for key in range(20):
+            del documents.model[key]
+        documents.check(writer, metric, **options)
+        documents.check(writer, metric, filter="n < 4", **options)
+        writer.flush()
+        documents.check(documents.table, metric, **options)
+        documents.table.merge()
+        documents.check(documents.table, metric, **options)
+        writer.upsert(documents.rows(range(400, 440)))
+        documents.check(writer, metric, **options)
+    documents.table.checkpoint()
+    documents.check(documents.table, metric, filter="n < 4", **options)
+
+
+def test_distances_of_lance_and_of_nothing() -> None:
+    vectors = pa.chunked_array(
+        [
+            pa.array([[[1, 0], [0, 2]], None], pa.list_(pa.list_(pa.float32(), 2))),
+            pa.array([[], [[3, 3]], [[0, 0]]], pa.list_(pa.list_(pa.float32(), 2))),
+        ]
+    )
+    query = np.array([[1, 0], [0, 1]], np.float32)
+    found = nearest_multivectors(vectors, query, k=9, metric="cosine")
+    assert found.rows.tolist() == [0, 3]
+    np.testing.assert_allclose(found.distances, [0, 2 - 2**0.5], atol=1e-6)
+    found = nearest_multivectors(vectors, query, k=1, metric="l2", allowed=np.arange(5) > 0)
+    assert found.rows.tolist() == [4]
+    assert found.distances.tolist() == [2.0]
+    nothing = nearest_multivectors(vectors, query, k=1, metric="l2", allowed=np.zeros(5, bool))
+    assert not len(nothing.rows)
+
+
+def test_mistakes_are_told(tmp_path: Path) -> None:
+    documents = Documents(tmp_path, indexed=False)
+    sources, newest = collect_newest(lambda: collect_sources(documents.table.location))
+    for query in (
+        np.zeros(3),
+        np.zeros((2, 3)),
+        np.zeros((0, DIMENSION)),
+        np.zeros((1, 1, 8)),
+        [[1.0] * DIMENSION, [1.0]],
+    ):
+        with pytest.raises(InvalidInputError):
+            search(sources, newest, query)
+    with pytest.raises(InvalidInputError, match="hamming"):
+        search(sources, newest, np.ones((1, DIMENSION)), metric="hamming")
+    one = search(sources, newest, np.ones(DIMENSION), metric="cosine")
+    same = search(sources, newest, pa.array([[1.0] * DIMENSION]), metric="cosine")
+    assert one.equals(same)

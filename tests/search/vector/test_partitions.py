@@ -1,0 +1,93 @@
+"""Vectors by partition: nothing is lost, and what is estimated as near is near."""
+
+from __future__ import annotations
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from memwal.search.vector.partitions import Estimates, Layout, Partitions, as_arrow, as_matrix
+
+DIMENSION = 8
+
+
+def _rows(count: int, seed: int) -> pa.Table:
+    vectors = np.random.default_rng(seed).standard_normal((count, DIMENSION), np.float32)
+    ids = np.arange(count, dtype=np.uint64) * 3
+    return pa.table({"v": as_arrow(vectors), "_rowid": ids})
+
+
+def _partitions(metric: str) -> Partitions:
+    dataset = lance.write_dataset(_rows(600, 0).select(["v"]), "memory://")
+    dataset = dataset.create_index("v", "IVF_FLAT", metric=metric, num_partitions=6)
+    found = Partitions.of(dataset, "v_idx", metric)
+    assert found is not None
+    assert found.centroids.shape == (6, DIMENSION)
+    return found
+
+
+def _distances(vectors: np.ndarray, query: np.ndarray, metric: str) -> np.ndarray:
+    if metric == "l2":
+        return ((vectors - query) ** 2).sum(axis=1)
+    products = vectors @ query
+    if metric == "cosine":
+        products = products / np.linalg.norm(vectors, axis=1) / np.linalg.norm(query)
+    return 1 - products
+
+
+@pytest.mark.parametrize("metric", ["l2", "cosine", "dot"])
+def test_the_nearest_are_among_the_best_estimates(metric: str) -> None:
+    partitions = _partitions(metric)
+    tables = [_rows(200, 1), _rows(1, 2), _rows(150, 3)]
+    layouts = [Layout.of(rows, partitions) for rows in tables]
+    query = np.random.default_rng(9).standard_normal(DIMENSION, np.float32)
+    probes = partitions.nearest(query[None], 6)[0]
+    assert sorted(probes) == list(range(6))
+    found = Estimates.of(layouts, probes, query, metric)
+    assert len(found.values) == 351
+    vectors = np.concatenate(
+        [layouts[n].vectors[found.position[found.layout == n]] for n in range(3)]
+    )
+    exact = _distances(vectors, query, metric)
+    for count in (1, 10, 350, 351):
+        assert set(np.argsort(exact)[:count]) <= set(found.best(count))
+    assert len(found.best(10)) < 20
+
+
+@pytest.mark.parametrize("metric", ["l2", "cosine", "dot"])
+def test_a_layout_has_every_row_in_its_nearest_partition(metric: str) -> None:
+    partitions = _partitions(metric)
+    rows = _rows(300, 4)
+    layout = Layout.of(rows, partitions)
+    assert sorted(layout.addresses) == rows["_rowid"].to_pylist()
+    given = as_matrix(rows["v"])
+    np.testing.assert_array_equal(layout.vectors, given[(layout.addresses // 3).astype(int)])
+    home = np.repeat(np.arange(6), np.diff(layout.starts))
+    unit = layout.vectors
+    if metric == "cosine":
+        unit = unit / np.linalg.norm(unit, axis=1, keepdims=True)
+    kind = "dot" if metric == "dot" else "l2"
+    apart = [_distances(partitions.centroids, vector, kind) for vector in unit]
+    np.testing.assert_array_equal(home, np.argmin(apart, axis=1))
+    assert layout.nbytes > layout.vectors.nbytes
+
+
+def test_rows_without_a_vector_or_a_distance_are_left_out() -> None:
+    partitions = _partitions("cosine")
+    good = [1.0] * DIMENSION
+    vectors = pa.array(
+        [None, good, [0.0] * DIMENSION, [float("nan")] * DIMENSION],
+        pa.list_(pa.float32(), DIMENSION),
+    )
+    rows = pa.table({"v": vectors, "_rowid": pa.array([1, 2, 3, 4], pa.uint64())})
+    layout = Layout.of(rows, partitions)
+    assert sorted(layout.addresses) == [2, 3, 4]
+    found = Estimates.of([layout], np.arange(6), np.ones(DIMENSION, np.float32), "cosine")
+    best = found.best(10)
+    assert layout.addresses[found.position[best]].tolist() == [2]
+
+
+def test_no_partitions_for_other_metrics() -> None:
+    dataset = lance.write_dataset(_rows(10, 0).select(["v"]), "memory://")
+    assert Partitions.of(dataset, "v_idx", "hamming") is None

@@ -1,0 +1,235 @@
+"""Plans whose files were collected between the driver and the tasks."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+from support.data.tables import SCHEMA, MakeTable, keys, later, rows, state
+
+import memwal
+from memwal.base_table.snapshot import BaseTable, open_base
+from memwal.errors import ConflictError
+from memwal.jobs.gc import collect_garbage
+from memwal.spark import partition_reader, scan_plan
+from memwal.spark.partition_reader import find_later_moment, open_moment, read_share
+from memwal.spark.scan_plan import ReadOptions, ReadPlan, plan_read
+from memwal.storage.location import TableLocation
+
+
+def plan(table: memwal.Table, **options: Any) -> ReadPlan:
+    given = ReadOptions(uri=table.uri, **{"partitions": 5, **options})
+    return plan_read(table.location, given, columns=None)
+
+
+def write(table: memwal.Table, values: dict[int, int], deleted: Iterable[int] = ()) -> None:
+    with table.writer() as writer:
+        writer.upsert(rows(values))
+        if deleted:
+            writer.delete(keys(*deleted))
+        writer.flush()
+
+
+def collect(table: memwal.Table) -> None:
+    table.build_indexes()
+    for seconds in (86_400, 172_800):
+        collect_garbage(table.location, dry_run=False, retention=timedelta(0), clock=later(seconds))
+    open_moment.cache_clear()
+
+
+def read(made: ReadPlan, shares: Iterable[int] | None = None) -> list[pa.RecordBatch]:
+    chosen = range(len(made.shares)) if shares is None else shares
+    return [batch for number in chosen for batch in read_share(made, made.shares[number])]
+
+
+def shown(made: ReadPlan, batches: list[pa.RecordBatch]) -> dict[int, int | None]:
+    return state(pa.Table.from_batches(batches, made.schema))
+
+
+@pytest.fixture
+def table(make_table: MakeTable) -> memwal.Table:
+    """Return a table whose base rows are covered in part by two generations of each region."""
+    table = make_table(buckets=3)
+    write(table, dict.fromkeys(range(40), 0))
+    table.merge()
+    write(table, dict.fromkeys(range(20, 50), 1), deleted=[3, 4])
+    write(table, dict.fromkeys(range(30, 55), 2), deleted=[21])
+    return table
+
+
+EXPECTED = {
+    **dict.fromkeys(range(20), 0),
+    **dict.fromkeys(range(20, 30), 1),
+    **dict.fromkeys(range(30, 55), 2),
+}
+for _deleted in (3, 4, 21):
+    del EXPECTED[_deleted]
+
+
+class TestCollected:
+    def test_all_generations(self, table: memwal.Table) -> None:
+        made = plan(table)
+        table.merge()
+        collect(table)
+        assert shown(made, read(made)) == EXPECTED
+
+    @pytest.mark.parametrize("seed", range(4))
+    def test_in_the_midst_of_a_query(self, table: memwal.Table, seed: int) -> None:
+        """Tasks before and after the collection have each row once between them."""
+        dice = random.Random(seed)
+        made = plan(table)
+        order = list(range(len(made.shares)))
+        dice.shuffle(order)
+        cut = dice.randint(1, len(order) - 1)
+        before = read(made, order[:cut])
+        table.merge(regions=dice.sample(table.region_ids(), dice.randint(1, 3)))
+        collect(table)
+        assert shown(made, before + read(made, order[cut:])) == EXPECTED
+
+    def test_with_a_filter_and_regions(self, table: memwal.Table) -> None:
+        region, *_ = table.region_ids()
+        options: dict[str, Any] = {"filter": "n > 0", "regions": frozenset([region])}
+        made = plan(table, **options)
+        expected = shown(made, read(made))
+        assert 0 < len(expected) < len(EXPECTED)
+        table.merge()
+        collect(table)
+        assert shown(made, read(made)) == expected
+
+    def test_newer_generations_of_the_other_regions_do_not_matter(
+        self, table: memwal.Table
+    ) -> None:
+        region, other, *_ = table.region_ids()
+        made = plan(table, regions=frozenset([region]))
+        expected = shown(made, read(made))
+        table.merge(regions=[region])
+        write(table, dict.fromkeys(range(60), 9))
+        table.merge(regions=[other])
+        collect(table)
+        assert shown(made, read(made)) == expected
+
+    def test_newer_rows_are_left_out_while_they_are_not_merged(self, table: memwal.Table) -> None:
+        made = plan(table)
+        table.merge()
+        write(table, {1: 9, 100: 9})
+        collect(table)
+        assert shown(made, read(made)) == EXPECTED
+
+    def test_newer_rows_in_a_commit_after_those_of_the_plan(self, table: memwal.Table) -> None:
+        made = plan(table)
+        table.merge()
+        write(table, {1: 9, 100: 9})
+        table.merge()
+        collect(table)
+        assert shown(made, read(made)) == EXPECTED
+
+    def test_a_new_column(self, table: memwal.Table) -> None:
+        made = plan(table)
+        lance.dataset(table.uri).add_columns(pa.schema([pa.field("more", pa.int64())]))
+        table.merge()
+        collect(table)
+        assert shown(made, read(made)) == EXPECTED
+
+    def test_without_a_spec_that_has_all_the_regions(
+        self, table: memwal.Table, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        base = table.base()
+        without = replace(base, details=replace(base.details, region_specs=()))
+        with monkeypatch.context() as patch:
+            patch.setattr(scan_plan, "open_base", lambda location, version: without)
+            made = plan(table)
+        assert len([share for share in made.shares if share.generations]) == 1
+        table.merge()
+        collect(table)
+        assert shown(made, read(made)) == EXPECTED
+
+
+class TestNotToBeTold:
+    def test_newer_rows_in_the_same_commit(self, table: memwal.Table) -> None:
+        made = plan(table)
+        write(table, {1: 9, 100: 9})
+        table.merge()
+        collect(table)
+        with pytest.raises(ConflictError):
+            read(made)
+
+    def test_deletes_of_a_merge_that_takes_newer_rows_along(self, table: memwal.Table) -> None:
+        """They have a commit of their own, before the one that shows too much."""
+        made = plan(table)
+        table.merge()
+        write(table, {1: 9}, deleted=[2])
+        write(table, {100: 9}, deleted=[5])
+        table.merge()
+        collect(table)
+        assert shown(made, read(made)) == EXPECTED
+
+    @pytest.mark.parametrize("write_directly", ["upsert", "compact"])
+    def test_somebody_else_wrote(self, table: memwal.Table, write_directly: str) -> None:
+        dataset = lance.write_dataset(rows({200: 0}), table.uri, mode="append")
+        made = plan(table)
+        if write_directly == "upsert":
+            dataset.merge_insert("id").when_matched_update_all().execute(rows({1: 9}))
+        else:
+            assert dataset.optimize.compact_files().fragments_removed == 2
+        table.merge()
+        collect(table)
+        with pytest.raises(ConflictError):
+            read(made)
+
+    def test_keys_belong_to_other_regions(
+        self, table: memwal.Table, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        made = plan(table)
+        table.merge()
+        collect(table)
+
+        def respecified(location: TableLocation, *, version: int | None = None) -> BaseTable:
+            base = open_base(location, version=version)
+            if base.version == made.moment.version:
+                return base
+            return replace(base, details=replace(base.details, region_specs=()))
+
+        assert find_later_moment(made) is not None
+        monkeypatch.setattr(partition_reader, "open_base", respecified)
+        assert find_later_moment(made) is None
+
+    def test_the_version_of_the_plan_is_gone(self, table: memwal.Table) -> None:
+        made = plan(table)
+        table.merge()
+        collect(table)
+        lance.dataset(table.uri).cleanup_old_versions(timedelta(0))
+        with pytest.raises(ConflictError):
+            read(made)
+
+
+def test_another_table_in_its_place_is_told(make_table: MakeTable, tmp_path: Path) -> None:
+    """A worker may still have the version open that the old table had."""
+    table = make_table()
+    write(table, {1: 1})
+    table.merge()
+    made = plan(table)
+    assert shown(made, read(made)) == {1: 1}
+    kept = tmp_path / "kept"
+    shutil.move(table.uri, kept)
+    table = memwal.create(
+        made.moment.location.uri,
+        SCHEMA,
+        primary_key=["id"],
+        region_spec=memwal.RegionSpec.unsharded(),
+    )
+    write(table, {1: 2})
+    table.merge()
+    anew = plan(table)
+    assert anew.moment.version == made.moment.version
+    assert shown(anew, read(anew)) == {1: 2}
+    open_moment.cache_clear()
+    with pytest.raises(ConflictError):
+        read(made)

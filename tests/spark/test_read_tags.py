@@ -1,0 +1,446 @@
+"""Loads whose files stay stored while they are read, whatever is merged and collected meanwhile."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+from support.data.tables import MakeTable, age, keys, later, rows, state
+from support.stores.faulty_store import FaultyStore, FaultyStores, Killed, Rule
+
+import memwal
+import memwal.spark
+from memwal.base_table.read_tags import ReadTag, read_tags
+from memwal.base_table.snapshot import BaseTable
+from memwal.errors import ConflictError, MemWalError, StoreAccessError, StoreUnavailableError
+from memwal.jobs.gc import Kind, collect_garbage
+from memwal.spark import partition_reader, scan_plan
+from memwal.spark import read_tags as protection
+from memwal.spark.partition_reader import open_moment, read_share
+from memwal.spark.scan_plan import ReadOptions, ReadPlan, plan_read
+
+DAY = 86_400
+# Collectors of these tests have clocks that are days ahead.
+LONG = 10 * DAY
+MINE = "5e5510"
+
+EXPECTED = {**dict.fromkeys(range(10), 0), **dict.fromkeys(range(10, 20), 1), 20: 2}
+del EXPECTED[3]
+
+
+def write(table: memwal.Table, values: dict[int, int | None], *deleted: int) -> None:
+    with table.writer() as writer:
+        writer.upsert(rows(values))
+        if deleted:
+            writer.delete(keys(*deleted))
+
+
+@pytest.fixture
+def table(make_table: MakeTable) -> memwal.Table:
+    """Return a table with base rows, and two generations that are not merged in each region."""
+    table = make_table(buckets=2)
+    write(table, dict.fromkeys(range(15), 0))
+    table.merge()
+    write(table, dict.fromkeys(range(10, 20), 1), 3)
+    write(table, {20: 2})
+    return table
+
+
+@pytest.fixture
+def no_later_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fail where files of a plan are gone."""
+
+    def gone(plan: ReadPlan) -> None:
+        raise AssertionError("files of the plan are gone")
+
+    monkeypatch.setattr(partition_reader, "find_later_moment", gone)
+
+
+def plan(table: memwal.Table, *, session: str = MINE, **options: Any) -> ReadPlan:
+    given = ReadOptions(uri=table.uri, **{"partitions": 4, "protect_seconds": LONG, **options})
+    return plan_read(table.location, given, columns=None, session=session)
+
+
+def read(made: ReadPlan) -> dict[int, int | None]:
+    open_moment.cache_clear()
+    batches = [batch for share in made.shares for batch in read_share(made, share)]
+    return state(pa.Table.from_batches(batches, made.schema))
+
+
+def collect(table: memwal.Table, *days: int, base_versions: bool = True) -> list[Any]:
+    """Collect for good, as of so many days from now, with Lance's part of it."""
+    decisions = []
+    for day in days:
+        result = collect_garbage(
+            table.location,
+            dry_run=False,
+            retention=timedelta(0),
+            base_versions=base_versions,
+            explain=True,
+            clock=later(day * DAY),
+        )
+        assert result.problems == ()
+        decisions += result.decisions
+    return decisions
+
+
+def replace_everything(table: memwal.Table) -> None:
+    """Whatever makes a plan's rows unfindable elsewhere: newer rows in one commit with its own."""
+    write(table, dict.fromkeys(range(25), 9))
+    table.merge()
+    lance.write_dataset(rows({500: 5}), table.uri, mode="append")
+    table.base().dataset.optimize.compact_files()
+    table.build_indexes()
+
+
+def tags(table: memwal.Table) -> list[str]:
+    return sorted(table.base().dataset.tags.list())
+
+
+@pytest.mark.usefixtures("no_later_moment")
+class TestProtected:
+    def test_after_newer_rows_a_direct_write_and_a_compaction(self, table: memwal.Table) -> None:
+        made = plan(table)
+        replace_everything(table)
+        decisions = collect(table, 1, 2)
+        assert read(made) == EXPECTED
+        (told,) = [d for d in decisions if d.kind is Kind.READ][1:]
+        assert not told.goes
+        assert f"version {made.moment.version}" in told.words
+        assert {d.reason for d in decisions if d.kind is Kind.GENERATION} >= {"read"}
+
+    def test_until_it_ends(self, table: memwal.Table, monkeypatch: pytest.MonkeyPatch) -> None:
+        made = plan(table)
+        replace_everything(table)
+        collect(table, 9)
+        assert read(made) == EXPECTED
+        monkeypatch.undo()
+        decisions = collect(table, 11, 12)
+        assert [d.what for d in decisions if d.kind is Kind.READ and d.goes] == [
+            made.protection.name
+        ]
+        assert tags(table) == []
+        with pytest.raises(ConflictError, match="protect_seconds"):
+            read(made)
+
+    def test_a_past_version(self, table: memwal.Table) -> None:
+        version = table.base().version
+        replace_everything(table)
+        made = plan(table, version=version)
+        collect(table, 1, 2)
+        assert read(made) == dict.fromkeys(range(15), 0)
+
+    def test_a_tag_of_the_users_is_enough(self, table: memwal.Table) -> None:
+        table.base().dataset.tags.create("report", table.base().version)
+        made = plan(table, tag="report")
+        assert made.protection is None
+        assert tags(table) == ["report"]
+
+    def test_a_session_has_one_tag_for_each_version(self, table: memwal.Table) -> None:
+        first, second = plan(table), plan(table, columns=("id",))
+        assert first.protection == second.protection
+        other = plan(table, session="07e4")
+        assert len(tags(table)) == 2
+        write(table, {30: 3})
+        table.merge()
+        assert plan(table).protection not in (first.protection, other.protection)
+        assert len(tags(table)) == 3
+
+    def test_release(self, table: memwal.Table) -> None:
+        plan(table, session=protection.SESSION)
+        kept = plan(table, session="07e4").protection
+        table.base().dataset.tags.create("mine", 1)
+        assert memwal.spark.release(table.uri) == 1
+        assert tags(table) == sorted([kept.name, "mine"])
+        assert memwal.spark.release(table.uri) == 0
+
+    def test_none_is_wanted(self, table: memwal.Table) -> None:
+        assert plan(table, protect_seconds=0).protection is None
+        assert tags(table) == []
+
+
+class TestRenewal:
+    @pytest.fixture
+    def loaded(self, faults: FaultyStores, table: memwal.Table) -> tuple[ReadPlan, FaultyStore]:
+        made = plan(table, protect_seconds=8000)
+        store = faults.of(table.location)
+        store.clear()
+        return made, store
+
+    def test_a_young_tag_costs_a_look_now_and_then(self, loaded) -> None:
+        made, store = loaded
+        for seconds, looks in ((0.0, 1), (1.0, 1), (999.0, 1), (1000.0, 2), (1500.0, 2)):
+            protection.keep_protected(
+                made.moment.location, made.protection, clock=lambda seconds=seconds: seconds
+            )
+            assert store.calls == [("head", made.protection.key)] * looks
+
+    def test_reading_renews_it(self, loaded, table: memwal.Table) -> None:
+        made, _ = loaded
+        age(table, 2100, pattern="_refs/tags/*")
+        before = read_tags(table.location)[made.protection]
+        assert read(made) == EXPECTED
+        after = read_tags(table.location)[made.protection]
+        assert (after - before).total_seconds() == pytest.approx(2100, abs=60)
+        (told,) = table.base().dataset.tags.list().values()
+        assert told["version"] == made.moment.version
+
+    def test_a_tag_that_has_ended_is_left_alone(
+        self, loaded, table: memwal.Table, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        made, store = loaded
+        age(table, 8001, pattern="_refs/tags/*")
+        before = read_tags(table.location)
+        with caplog.at_level(logging.WARNING, "memwal"):
+            assert read(made) == EXPECTED
+        assert read_tags(table.location) == before
+        (warning,) = caplog.records
+        assert "protect_seconds" in warning.getMessage()
+        assert store.count("put") == store.count("replace") == 0
+        again = plan(table, protect_seconds=8000)
+        assert again.protection != made.protection, "the ended one may go at any moment"
+        assert again.protection.reader.startswith(MINE)
+
+    def test_it_is_taken_away_before_it_is_written(self, loaded, table: memwal.Table) -> None:
+        made, store = loaded
+        age(table, 2100, pattern="_refs/tags/*")
+        store._add(
+            Rule("replace", "*", lambda: store.inner.delete(made.protection.key), False, 0, 1)
+        )
+        assert read(made) == EXPECTED
+        assert tags(table) == [], "what was taken away does not come back"
+
+    @pytest.mark.parametrize("operation", ["head", "get", "replace"])
+    def test_a_store_that_fails_is_no_error(self, loaded, table, operation: str) -> None:
+        made, store = loaded
+        age(table, 2100, pattern="_refs/tags/*")
+        rule = store.fail(operation, "_refs/*")
+        assert read(made) == EXPECTED
+        assert rule.hits == 1
+
+
+class TestNoPermission:
+    def test_it_is_told_once_and_read_all_the_same(
+        self,
+        table: memwal.Table,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        def refuse(base: BaseTable, tag: ReadTag) -> bool:
+            raise StoreAccessError("placing a tag: access denied")
+
+        monkeypatch.setattr(protection, "place", refuse)
+        with caplog.at_level(logging.WARNING, "memwal"):
+            made, _ = plan(table), plan(table)
+        assert made.protection is None
+        assert caplog.text.count("protect_seconds") == 1
+        table.merge()
+        table.build_indexes()
+        collect_garbage(table.location, dry_run=False, retention=timedelta(0), clock=later(DAY))
+        collect_garbage(table.location, dry_run=False, retention=timedelta(0), clock=later(2 * DAY))
+        assert read(made) == EXPECTED
+
+    def test_lance_cannot_write_the_tag(self, table: memwal.Table) -> None:
+        (table.location.local_path / "_refs").write_bytes(b"no folder")
+        made = plan(table)
+        assert made.protection is None
+        assert read(made) == EXPECTED
+
+
+@pytest.fixture
+def stepped(
+    faults: FaultyStores, table: memwal.Table, monkeypatch: pytest.MonkeyPatch
+) -> FaultyStore:
+    """Return the store, which has what Lance does for a tag as steps as well."""
+    store = faults.of(table.location)
+    place, holds = protection.place, scan_plan.holds
+    monkeypatch.setattr(
+        protection,
+        "place",
+        lambda base, tag: store.step("place", tag.key, lambda: place(base, tag)),
+    )
+    monkeypatch.setattr(scan_plan, "holds", lambda b: store.step("holds", "", lambda: holds(b)))
+    return store
+
+
+def steps(store: FaultyStore, run: Callable[[], object]) -> Iterator[tuple[int, bool]]:
+    """Before and after each request of something that was run once to count them."""
+    store.clear()
+    run()
+    count = len(store.calls)
+    store.clear()
+    for number in range(count):
+        yield number, False
+        yield number, True
+
+
+def at(store: FaultyStore, number: int, after: bool, act: Callable[[], None]) -> None:
+    store.clear()
+    store._add(Rule("*", "*", act, after, number, 1))
+
+
+@pytest.mark.usefixtures("no_later_moment")
+class TestRaces:
+    @pytest.mark.parametrize("after", [False, True])
+    @pytest.mark.parametrize("step", ["place", "holds"])
+    def test_merged_and_collected_while_the_tag_is_placed(
+        self, stepped: FaultyStore, table: memwal.Table, step: str, after: bool
+    ) -> None:
+        assert self.merged_and_collected(stepped, table, step, 0, after, base_versions=False)
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("base_versions", [False, True])
+    def test_merged_and_collected_at_each_step_of_a_load(
+        self, stepped: FaultyStore, table: memwal.Table, base_versions: bool
+    ) -> None:
+        """The load stands still for two days of the collector's."""
+        number = 0
+        while all(
+            self.merged_and_collected(
+                stepped, table, "*", number, after, base_versions=base_versions
+            )
+            for after in (False, True)
+        ):
+            number += 1
+        assert number >= 8
+
+    def merged_and_collected(
+        self,
+        store: FaultyStore,
+        table: memwal.Table,
+        step: str,
+        number: int,
+        after: bool,
+        *,
+        base_versions: bool,
+    ) -> bool:
+        """Returns whether the load has such a step."""
+        protection.release(table.location, session="")
+        write(table, dict.fromkeys(range(1000, 1010), number))
+        expected = state(table)
+
+        def act() -> None:
+            store.clear()
+            table.merge()
+            table.build_indexes()
+            collect(table, 1, 2, base_versions=base_versions)
+
+        store.clear()
+        rule = store._add(Rule(step, "*", act, after, number, 1))
+        made = plan(table)
+        store.clear()
+        write(table, dict.fromkeys(range(10), number))
+        table.merge()
+        table.build_indexes()
+        collect(table, 1, 2)
+        assert read(made) == expected, (step, number, after)
+        return rule.hits == 1
+
+    @pytest.mark.parametrize("cases", [4, pytest.param(60, marks=pytest.mark.slow)])
+    def test_a_load_at_each_step_of_a_collector(
+        self, quick_faults: FaultyStores, table: memwal.Table, tmp_path: Path, cases: int
+    ) -> None:
+        """It read the tags before ours was there, and goes on when all is merged."""
+        write(table, {30: 3})
+        table.merge()
+        table.build_indexes()
+        collect_garbage(table.location, dry_run=False, retention=timedelta(0), clock=later(590))
+        write(table, {31: 3})
+        expected = state(table)
+
+        def copy(name: str) -> memwal.Table:
+            shutil.copytree(table.uri, tmp_path / name, copy_function=shutil.copy2)
+            return memwal.open(str(tmp_path / name))
+
+        def work(copied: memwal.Table) -> None:
+            collect_garbage(
+                copied.location,
+                dry_run=False,
+                retention=timedelta(0),
+                base_versions=True,
+                clock=later(1200),
+            )
+
+        counted = copy("counted")
+        found = list(steps(quick_faults.of(counted.location), lambda: work(counted)))
+        assert len(found) > 20
+        for number, after in found[:: max(1, len(found) // cases)]:
+            copied = copy(f"step-{number}-{after}")
+            made: list[ReadPlan] = []
+
+            def act(copied: memwal.Table = copied, made: list[ReadPlan] = made) -> None:
+                made.append(plan(copied))
+                replace_everything(copied)
+
+            at(quick_faults.of(copied.location), number, after, act)
+            work(copied)
+            collect(copied, 1, 2)
+            assert read(made[0]) == expected, (number, after)
+            shutil.rmtree(copied.uri)
+
+    def test_others_commit_all_the_time(
+        self, table: memwal.Table, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """In the end the last plan stands, with a tag that all who come later respect."""
+        holds = scan_plan.holds
+
+        def busy(base: BaseTable) -> bool:
+            write(table, {1: 0})
+            table.merge()
+            return holds(base)
+
+        monkeypatch.setattr(scan_plan, "holds", busy)
+        made = plan(table)
+        monkeypatch.undo()
+        assert tags(table) == [made.protection.name], "useless tags were taken away again"
+        replace_everything(table)
+        collect(table, 1, 2)
+        assert read(made) == EXPECTED
+
+    def test_a_version_that_is_cleaned_up_before_it_is_tagged(
+        self, table: memwal.Table, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        place = protection.place
+        placed = []
+
+        def late(base: BaseTable, tag: ReadTag) -> bool:
+            if not placed:
+                table.merge()
+                table.build_indexes()
+                collect(table, 1, 2)
+            placed.append(tag)
+            return place(base, tag)
+
+        monkeypatch.setattr(protection, "place", late)
+        made = plan(table)
+        assert [tag.version for tag in placed] == [placed[0].version, made.moment.version]
+        assert read(made) == EXPECTED
+
+
+class TestDeaths:
+    @pytest.mark.parametrize("fault", [Killed, StoreUnavailableError])
+    def test_at_each_step(
+        self, stepped: FaultyStore, table: memwal.Table, fault: type[BaseException]
+    ) -> None:
+        """What is left is at most a tag that ends."""
+
+        def die() -> None:
+            raise fault("here")
+
+        for number, after in steps(stepped, lambda: plan(table, session="c0")):
+            at(stepped, number, after, die)
+            with suppress(Killed, MemWalError):
+                plan(table, session=f"{number}{after:d}")
+            stepped.clear()
+            assert read(plan(table)) == EXPECTED
+        assert all(name.startswith("memwal-read-") for name in tags(table))
+        collect(table, 11)
+        assert tags(table) == []

@@ -1,0 +1,1 @@
+"""Stand-ins for Airflow, Spark and a browser."""

@@ -1,0 +1,42 @@
+"""Runs a Spark application as spark-submit would, its tasks in this process and without Spark.
+
+``python fake_spark.py APPLICATION.py ARGUMENT...``. With ``$FAKE_SPARK_WAIT``, the name of a file,
+the application begins its job when the file is there.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+from memwal.jobs.job import run_in_process
+from memwal.spark import application
+
+
+def main() -> None:
+    os.environ["PYSPARK_GATEWAY_PORT"] = "1"
+    context = SimpleNamespace(
+        defaultParallelism=2, applicationId="local-42", uiWebUrl="http://127.0.0.1:4040"
+    )
+    session = SimpleNamespace(sparkContext=context, stop=lambda: None)
+
+    def begin(name: str) -> SimpleNamespace:
+        return session
+
+    def runner(spark: object, **options: object) -> object:
+        wait = os.environ.get("FAKE_SPARK_WAIT")
+        while wait and not Path(wait).exists():
+            time.sleep(0.05)
+        return run_in_process
+
+    vars(application).update(spark_session=begin, spark_runner=runner)
+    sys.argv = sys.argv[1:]
+    runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()

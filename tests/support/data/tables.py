@@ -1,0 +1,148 @@
+"""Small tables, rows for them, and what a test wants to know of a table's folder."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+
+import memwal
+from memwal.format.paths import parse_manifest_name, parse_wal_name, region_dir, wal_dir
+from memwal.format.region_manifest import RegionManifest
+from memwal.format.wal_entry import WalEntry, decode_entry
+from memwal.region.manifest_store import RegionManifestStore
+from memwal.region.router import UNSHARDED_ID
+
+REGION = UNSHARDED_ID
+"""The one region of an unsharded table."""
+
+SCHEMA = pa.schema(
+    [pa.field("id", pa.int64(), nullable=False), pa.field("n", pa.int64()), ("text", pa.string())]
+)
+"""Of the tables that ``make_table`` makes unless told otherwise."""
+
+MakeTable = Callable[..., memwal.Table]
+"""Of the fixture ``make_table``."""
+
+
+def rows(values: Mapping[int, int | None]) -> pa.Table:
+    """Rows of :data:`SCHEMA`: key to number, and a text made from both."""
+    return pa.table(
+        {
+            "id": list(values.keys()),
+            "n": list(values.values()),
+            "text": [f"{key}={n}" for key, n in values.items()],
+        },
+        schema=SCHEMA,
+    )
+
+
+def keys(*values: int) -> pa.Array:
+    """Keys of :data:`SCHEMA`."""
+    return pa.array(values, pa.int64())
+
+
+def state(found: pa.Table | memwal.Table | Any) -> dict[int, int | None]:
+    """Key to number, of a result or of all that a table or a writer shows.
+
+    A key that is shown twice, or a row whose columns do not belong together, is an error.
+    """
+    table = found if isinstance(found, pa.Table) else found.scan().to_table()
+    ids = table.column("id").to_pylist()
+    numbers = table.column("n").to_pylist()
+    assert len(set(ids)) == len(ids), f"keys shown twice: {sorted(ids)}"
+    for key, number, text in zip(ids, numbers, table.column("text").to_pylist(), strict=True):
+        assert text == f"{key}={number}", f"the row of {key} is mixed up: {number}, {text}"
+    return dict(zip(ids, numbers, strict=True))
+
+
+def base_state(table: memwal.Table) -> dict[int, int | None]:
+    """What the base table alone holds."""
+    return state(table.base().dataset.to_table())
+
+
+def manifests(table: memwal.Table, region_id: UUID = REGION) -> RegionManifestStore:
+    """The manifests of a region."""
+    return RegionManifestStore(table.location.store, region_id)
+
+
+def manifest(table: memwal.Table, region_id: UUID = REGION) -> RegionManifest:
+    """The newest manifest of a region."""
+    found = manifests(table, region_id).read_latest()
+    assert found is not None
+    return found
+
+
+def generations(table: memwal.Table, region_id: UUID = REGION) -> list[int]:
+    """Numbers of the flushed generations that the manifest names."""
+    return [flushed.generation for flushed in manifest(table, region_id).flushed]
+
+
+def log(table: memwal.Table, region_id: UUID = REGION) -> dict[int, WalEntry]:
+    """Every entry of a region's log, by position."""
+    found = {}
+    for info in table.location.store.list(wal_dir(region_id)):
+        position = parse_wal_name(info.key.rpartition("/")[2])
+        assert position is not None
+        found[position] = decode_entry(table.location.store.get(info.key), name=info.key)
+    return dict(sorted(found.items()))
+
+
+def manifest_versions(table: memwal.Table, region_id: UUID = REGION) -> list[int]:
+    """Stored versions of a region's manifest."""
+    return sorted(manifests(table, region_id).objects())
+
+
+def folder(table: memwal.Table) -> Path:
+    """Folder of a local table."""
+    path = table.location.local_path
+    assert path is not None
+    return path
+
+
+def listing(path: Path) -> dict[str, tuple[int, int]]:
+    """Every file below a folder with its size and time, to see whether anything was written."""
+    return {
+        str(file.relative_to(path)): (file.stat().st_size, file.stat().st_mtime_ns)
+        for file in sorted(path.rglob("*"))
+        if file.is_file()
+    }
+
+
+def age(table: memwal.Table, seconds: float, *, pattern: str = "_mem_wal/**/*") -> None:
+    """Make files older than they are."""
+    for file in folder(table).glob(pattern):
+        status = file.stat()
+        os.utime(file, (status.st_atime, status.st_mtime - seconds))
+
+
+def later(seconds: float) -> Callable[[], float]:
+    """A clock that is ahead."""
+    return lambda: time.time() + seconds
+
+
+def region_folders(table: memwal.Table, region_id: UUID = REGION) -> set[str]:
+    """Folders of generations that are stored, named by the manifest or not."""
+    names = table.location.store.list_folders(region_dir(region_id))
+    return {name for name in names if "_gen_" in name}
+
+
+def numbered(start: int, count: int, n: int = 0) -> pa.Table:
+    """Rows with consecutive keys."""
+    return rows(dict.fromkeys(range(start, start + count), n))
+
+
+def merged(table: memwal.Table, region_id: UUID = REGION) -> int:
+    """Newest generation that the base table has."""
+    return table.base().details.merged.get(region_id, 0)
+
+
+def manifest_objects(table: memwal.Table, region_id: UUID = REGION) -> Iterable[str]:
+    """Names of the objects in a region's manifest folder that are versions."""
+    root = folder(table) / region_dir(region_id) / "manifest"
+    return (path.name for path in root.iterdir() if parse_manifest_name(path.name) is not None)

@@ -1,0 +1,46 @@
+"""Collecting garbage at any time of a test's choosing."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import Any
+
+from support.data.tables import later, region_folders, rows
+
+import memwal
+from memwal.jobs.gc import CollectionResult, collect_garbage
+
+GRACE = timedelta(minutes=10)
+HOUR = 3600.0
+DAY = 24 * HOUR
+
+
+def collect(table: memwal.Table, seconds: float = 0.0, **options: Any) -> CollectionResult:
+    """Collect for good, as of so many seconds from now, without any retention of versions."""
+    options.setdefault("grace", GRACE)
+    options.setdefault("retention", timedelta(0))
+    options.setdefault("dry_run", False)
+    return collect_garbage(table.location, clock=later(seconds), **options)
+
+
+def drop(table: memwal.Table) -> int:
+    """Let the manifests stop naming what is merged, and delete nothing yet.
+
+    The clock is ahead by just so much that what was merged is a grace period old, and what this
+    very run writes is not.
+    """
+    folders = region_folders(table)
+    time.sleep(0.1)
+    ahead = GRACE.total_seconds() - 0.05
+    dropped = collect(table, ahead).figures["generations_dropped"]
+    assert region_folders(table) == folders
+    return dropped
+
+
+def flush(table: memwal.Table, *parts: dict[int, int | None]) -> None:
+    """Write each part as a generation of its own."""
+    with table.writer() as writer:
+        for part in parts:
+            writer.upsert(rows(part))
+            writer.flush()

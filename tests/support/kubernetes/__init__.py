@@ -1,0 +1,1 @@
+"""Kubernetes for tests: an API server, rendered charts, pod security."""

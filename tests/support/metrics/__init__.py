@@ -1,0 +1,1 @@
+"""Metrics and traces: what is exposed, and who collects it."""

@@ -1,0 +1,152 @@
+"""Which metrics with which labels Prometheus finds: of the endpoint, and of a process that has the
+SDK's Prometheus exporter."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from uuid import UUID
+
+from opentelemetry.exporter.prometheus import PrometheusMetricReader
+from opentelemetry.sdk.metrics import MeterProvider
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
+
+from memwal.catalog import Catalog, JobRun, RunState
+from memwal.catalog.leases import job_resource
+from memwal.exporter.catalog_reader import Watch
+from memwal.exporter.collector import registry
+from memwal.jobs.job import HeldRegion, JobResult
+from memwal.jobs.metrics import JobMetrics
+from memwal.jobs.status import IndexLag, RegionBacklog, TableStatus
+from memwal.storage.location import TableLocation
+from memwal.writer.metrics import WriterMetrics
+from memwal.writer.region_writer.stats import RegionStats, WriterCounters, WriterStats
+
+URI = "/lake/flights"
+_REGION = "00000000-0000-0000-0000-000000000001"
+
+
+@functools.cache
+def exposed() -> dict[str, frozenset[str]]:
+    """Labels by name of the series."""
+    return {**of_a_producer(), **of_the_endpoint()}
+
+
+@functools.cache
+def of_the_endpoint() -> dict[str, frozenset[str]]:
+    """What a scrape shows of a catalog in which everything happened once."""
+    with tempfile.TemporaryDirectory() as folder:
+        catalog = Catalog(f"sqlite:///{Path(folder) / 'catalog.db'}")
+        catalog.migrate()
+        catalog.register("flights", uri=URI)
+        found = registry(Watch(catalog), cache_seconds=0)
+        list(found.collect())
+        catalog.record_backlog("flights", _status())
+        result = JobResult(
+            job="merge", table=URI, version=2, commits=1, figures={"rows_upserted": 1, "bytes": 2}
+        )
+        catalog.finish_run(catalog.start_run("flights", "merge"), result=result.to_dict())
+        catalog.setbacks.failed("flights", "index", "no")
+        catalog.setbacks.hold(
+            "flights", [HeldRegion(region_id=_REGION, generation=1, reason="gone")]
+        )
+        with catalog.leases.acquire(job_resource("flights", "gc")):
+            shown = _labels(found.collect())
+        catalog.close()
+        return shown
+
+
+@functools.cache
+def of_a_producer() -> dict[str, frozenset[str]]:
+    """What the SDK's exporter shows of a writer and of a job."""
+    found = CollectorRegistry()
+    reader = PrometheusMetricReader(registry=found, scope_info_enabled=False)
+    provider = MeterProvider(metric_readers=[reader], shutdown_on_exit=False)
+    meter = provider.get_meter("memwal")
+    writers, jobs = WriterMetrics(meter), JobMetrics(meter)
+    location = TableLocation(URI)
+    counters = WriterCounters(location, durations=writers.durations(location))
+    region = counters.region(UUID(int=1))
+    region.appended(1, 0.1)
+    region.flushed(1, 1, 0.1)
+    region.waited(0.1)
+    writer = _Writer(counters, region.stats(**_NOTHING))
+    writers.watch(writer, counters)
+    now = datetime.now(UTC)
+    jobs.conflict(URI)
+    jobs.ended(
+        JobRun(
+            run_id=1,
+            table="flights",
+            job="merge",
+            state=RunState.SUCCEEDED,
+            started_at=now,
+            finished_at=now,
+            result={"commits": 1},
+            error=None,
+            external_id=None,
+            rows=1,
+            bytes=1,
+        )
+    )
+    shown = _labels(found.collect())
+    provider.shutdown()
+    return shown
+
+
+class _Writer:
+    def __init__(self, counters: WriterCounters, region: RegionStats) -> None:
+        self._counters = counters
+        self._region = region
+
+    def stats(self) -> WriterStats:
+        return self._counters.stats([self._region], closed=False)
+
+
+_NOTHING = {
+    "epoch": 1,
+    "generation": 1,
+    "next_position": 1,
+    "memtable_rows": 0,
+    "memtable_bytes": 0,
+    "memtable_batches": 0,
+    "memtable_age_seconds": 0.0,
+    "sealed_memtables": 0,
+    "sealed_bytes": 0,
+    "unflushed_age_seconds": 0.0,
+    "fenced": False,
+}
+
+
+def _status() -> TableStatus:
+    return TableStatus(
+        uri=URI,
+        version=1,
+        regions=(
+            RegionBacklog(
+                region_id=_REGION,
+                writer_epoch=1,
+                sealed=False,
+                current_generation=2,
+                merged_generation=0,
+                backlog_generations=1,
+                backlog_rows=1,
+                backlog_bytes=1,
+                oldest_backlog_seconds=1.0,
+                unflushed_wal_entries=1,
+                retained_generations=0,
+            ),
+        ),
+        indexes=(IndexLag(name="id_idx", generations=1, regions=1, rows=1),),
+        snapshot_age_seconds=None,
+        base_rows=1,
+        base_bytes=1,
+    )
+
+
+def _labels(families: Iterable[Metric]) -> dict[str, frozenset[str]]:
+    return {sample.name: frozenset(sample.labels) for one in families for sample in one.samples}

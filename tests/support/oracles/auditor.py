@@ -1,0 +1,300 @@
+"""Somebody who knows every acknowledged write of a table, and asks every reader about them.
+
+What the auditor is told of has happened: writes that were acknowledged, direct writes to the base
+table that returned, tags that were made. Whatever a job does, whole or in part, must change nothing
+of what is shown.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from uuid import UUID
+
+import lance
+import lancedb
+from support.data.tables import base_state, folder, keys, listing, region_folders, state
+from support.oracles import native
+
+import memwal
+from memwal.base_table.snapshot import BaseTable, open_base
+from memwal.format.paths import generation_dir
+from memwal.lsm.indexes.catchup import index_names, maintained_index_names
+from memwal.region.manifest_store import read_manifests
+
+Values = dict[int, int | None]
+
+LONG = timedelta(days=3650)
+HAS_VERIFY = importlib.util.find_spec("memwal.jobs.verify") is not None
+"""Whether the library can check a table itself; its opinion is then asked for as well."""
+
+
+@dataclass
+class Tag:
+    """A tag, and what must stay as it was then."""
+
+    version: int
+    rows: Values
+    needed: dict[str, dict[str, tuple[int, int]]]
+
+
+@dataclass
+class Auditor:
+    """What a table must show.
+
+    Attributes
+    ----------
+    values : dict
+        Newest acknowledged value of every key.
+    history : dict
+        All values that a key ever had, oldest first; None where it was deleted.
+    logged : set of int
+        Keys that came through the log, not by direct writes to the base table.
+    tags : dict
+        By name.
+    seen : int
+        Last version of the base table that was looked at.
+    progress : dict
+        Merge progress at that version.
+    snapshot : dict
+        How long the history of each key was when the last snapshot was begun.
+    unflushed : dict
+        Acknowledged rows in the log of a writer that died: shown when the next claim replayed them.
+    named : dict
+        Generations that were seen in the manifest of a region.
+    settled : dict
+        Newest generation of a region that was ever merged and covered by all maintained indexes.
+    """
+
+    values: Values = field(default_factory=dict)
+    history: dict[int, list[int | None]] = field(default_factory=dict)
+    logged: set[int] = field(default_factory=set)
+    tags: dict[str, Tag] = field(default_factory=dict)
+    seen: int = 0
+    progress: dict[UUID, int] = field(default_factory=dict)
+    snapshot: dict[int, int] = field(default_factory=dict)
+    unflushed: Values = field(default_factory=dict)
+    named: dict[UUID, set[int]] = field(default_factory=dict)
+    settled: dict[UUID, int] = field(default_factory=dict)
+
+    # What happened
+
+    def wrote(
+        self, values: Mapping[int, int | None], gone: Iterable[int] = (), *, logged: bool = True
+    ) -> None:
+        """An upsert, and then a delete, were acknowledged."""
+        for key, value in values.items():
+            self.values[key] = value
+            self.history.setdefault(key, [None]).append(value)
+            if logged:
+                self.logged.add(key)
+        for key in gone:
+            self.values.pop(key, None)
+            self.history.setdefault(key, [None]).append(None)
+
+    def logged_only(self, values: Mapping[int, int | None]) -> None:
+        """An upsert was acknowledged by a writer that died before it flushed."""
+        self.unflushed.update(values)
+        self.history.update({key: [None, value] for key, value in values.items()})
+
+    def replayed(self) -> None:
+        """Every region has been claimed since then."""
+        self.values.update(self.unflushed)
+        self.logged |= self.unflushed.keys()
+        self.unflushed.clear()
+
+    def tagged(self, table: memwal.Table, name: str) -> None:
+        """The newest version got a tag."""
+        version = int(table.base().dataset.tags.list()[name]["version"])
+        base = open_base(table.location, version=version)
+        needed = {}
+        for region_id, manifest in read_manifests(table.location.store).items():
+            for flushed in manifest.flushed:
+                if flushed.generation > base.details.merged.get(region_id, 0):
+                    path = generation_dir(region_id, flushed.path)
+                    needed[path] = listing(folder(table) / path)
+        self.tags[name] = Tag(version, state(base.dataset.to_table()), needed)
+
+    def snapshot_begins(self) -> None:
+        """What a snapshot shows from now on is not older than this moment."""
+        known = self.history.keys() - self.unflushed.keys()
+        self.snapshot = {key: len(self.history[key]) for key in known}
+
+    def copy(self) -> Auditor:
+        """An auditor of a copy of the table."""
+        return Auditor(
+            dict(self.values),
+            {key: list(values) for key, values in self.history.items()},
+            set(self.logged),
+            dict(self.tags),
+            self.seen,
+            dict(self.progress),
+            dict(self.snapshot),
+            dict(self.unflushed),
+            {region_id: set(numbers) for region_id, numbers in self.named.items()},
+            dict(self.settled),
+        )
+
+    # What must be so
+
+    def look(self, table: memwal.Table, *, verified: bool = False) -> None:
+        """Ask every reader, and look at every version since the last look.
+
+        Parameters
+        ----------
+        verified : bool
+            Whether the library's own check of the table is asked as well, where it exists.
+        """
+        self.look_at_versions(table)
+        self.look_at_tags(table)
+        self.look_at_generations(table)
+        shown = state(table)
+        self._compare("our reader shows", shown)
+        shown = state(native.scan(table))
+        self._compare("Lance's reader shows", shown)
+        shown = _lancedb(table)
+        self._compare("LanceDB shows", shown)
+        self._look_at_eventual(state(table.scan(max_staleness=LONG).to_table()))
+        found = state(table.lookup(keys(*sorted(self.history))))
+        self._compare("lookups show", found)
+        if verified:
+            look_verified(table)
+
+    def look_at_base(self, table: memwal.Table) -> None:
+        """After a checkpoint the base table alone must show everything."""
+        shown = base_state(table)
+        self._compare("the base table shows", shown)
+        base = table.base()
+        for region_id, manifest in read_manifests(table.location.store).items():
+            newest = max((f.generation for f in manifest.flushed), default=0)
+            assert base.details.merged.get(region_id, 0) >= newest, f"region {region_id} is behind"
+
+    def look_at_versions(self, table: memwal.Table) -> None:
+        """Progress never falls back, no key is there twice, and no index covers too much."""
+        newest = table.base().version
+        for version in range(self.seen + 1, newest + 1):
+            base = open_base(table.location, version=version)
+            ids = base.dataset.to_table(columns=["id"]).column("id").to_pylist()
+            assert len(set(ids)) == len(ids), f"version {version} has keys twice: {sorted(ids)}"
+            if base.index is None:
+                continue
+            for region_id, generation in self.progress.items():
+                now = base.details.merged.get(region_id, 0)
+                assert now >= generation, (
+                    f"version {version} takes back the progress of region {region_id} "
+                    f"from {generation} to {now}"
+                )
+            self.progress = dict(base.details.merged)
+            self._look_at_catchup(base)
+        self.seen = newest
+
+    def look_at_tags(self, table: memwal.Table) -> None:
+        """Tags still have their rows, and the generations that were not merged when they came."""
+        for name, tag in self.tags.items():
+            assert state(table.at(name).scan().to_table()) == tag.rows, f"tag {name} changed"
+            for path, files in tag.needed.items():
+                now = listing(folder(table) / path)
+                assert now == files, f"{path}, which tag {name} needs, lost {set(files) - set(now)}"
+
+    def look_at_generations(self, table: memwal.Table) -> None:
+        """A manifest stops naming only what was merged and is in every maintained index."""
+        for region_id, manifest in read_manifests(table.location.store).items():
+            here = {flushed.generation for flushed in manifest.flushed}
+            gone = self.named.setdefault(region_id, set()) - here
+            self.named[region_id] = here
+            early = {number for number in gone if number > self.settled.get(region_id, 0)}
+            assert not early, f"generations {sorted(early)} of region {region_id} went too early"
+
+    def _look_at_catchup(self, base: BaseTable) -> None:
+        existing = index_names(base)
+        names = maintained_index_names(base)
+        for region_id, merged in base.details.merged.items():
+            covers = (base.details.catchup.get(name, {}).get(region_id, 0) for name in names)
+            least = min((merged, *covers))
+            self.settled[region_id] = max(least, self.settled.get(region_id, 0))
+        for name in names:
+            covered = base.details.catchup.get(name, {})
+            for region_id, generation in covered.items():
+                merged = base.details.merged.get(region_id, 0)
+                assert generation <= merged, (
+                    f"version {base.version}: index {name} is said to cover generation "
+                    f"{generation} of region {region_id}, of which {merged} are merged"
+                )
+            whole = base.details.merged.items() <= covered.items()
+            if not (base.details.merged and whole and name in existing):
+                continue
+            missing = _rows_outside(base, name) & self.logged
+            assert not missing, (
+                f"version {base.version}: index {name} is said to cover everything merged, and "
+                f"does not have the rows of {sorted(missing)}"
+            )
+
+    def _compare(self, who: str, shown: Values) -> None:
+        replayed = {key: value for key, value in self.unflushed.items() if key in shown}
+        wanted = self.values | replayed
+        assert shown == wanted, f"{who} {_difference(shown, wanted)}"
+
+    def _look_at_eventual(self, shown: Values) -> None:
+        """A read that may be stale shows of each key something since the last snapshot."""
+        for key, values in self.history.items():
+            known = max(self.snapshot.get(key, 1) - 1, 0)
+            assert shown.get(key) in values[known:], (
+                f"a stale read shows {shown.get(key)} for key {key}, which since the snapshot "
+                f"was only ever {values[known:]}"
+            )
+        assert shown.keys() <= self.history.keys()
+
+
+def look_verified(table: memwal.Table) -> None:
+    """Have the library check the table itself, where it can."""
+    if not HAS_VERIFY:
+        return
+    verify = importlib.import_module("memwal.jobs.verify").verify
+    report = verify(table.location)
+    found = "\n".join(f"  {f.code} {f.object}: {f.text}" for f in report.findings)
+    assert report.clean, f"verify found\n{found}"
+
+
+def _lancedb(table: memwal.Table) -> Values:
+    """What LanceDB shows that opens the table now."""
+    path = Path(table.uri)
+    opened = lancedb.connect(str(path.parent)).open_table(re.sub(r"\.lance$", "", path.name))
+    return state(opened.search().limit(100_000).to_arrow())
+
+
+def _rows_outside(base: BaseTable, name: str) -> set[int]:
+    """Keys of rows in fragments that an index does not cover."""
+    covered: set[int] = set()
+    for index in base.dataset.describe_indices():
+        if index.name == name:
+            covered |= {fragment for part in index.segments for fragment in part.fragment_ids}
+    outside: set[int] = set()
+    for fragment in base.dataset.get_fragments():
+        if fragment.fragment_id not in covered:
+            outside |= set(fragment.to_table(columns=["id"]).column("id").to_pylist())
+    return outside
+
+
+def _difference(shown: Values, wanted: Values) -> str:
+    lines = [
+        f"{key}: {shown.get(key)} instead of {wanted.get(key)}"
+        for key in sorted({*shown, *wanted})
+        if shown.get(key) != wanted.get(key)
+    ]
+    return "; ".join(lines)
+
+
+def has_folders(table: memwal.Table) -> bool:
+    """Whether any generation is still stored."""
+    return any(region_folders(table, region_id) for region_id in table.region_ids())
+
+
+def tag(table: memwal.Table, auditor: Auditor, name: str) -> None:
+    """Tag the newest version."""
+    dataset = lance.dataset(table.uri)
+    dataset.tags.create(name, dataset.version)
+    auditor.tagged(table, name)

@@ -1,0 +1,1 @@
+"""Object stores for tests: emulators, and stores that fail on demand."""

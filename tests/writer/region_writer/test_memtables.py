@@ -1,0 +1,59 @@
+"""The MemTable: rows in the order of the log."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from memwal.writer.region_writer.memtables import MemTable
+from memwal.writer.region_writer.rows import RowShape
+
+BASE = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("n", pa.int64())])
+SHAPE = RowShape(BASE, ["id"])
+
+
+def batch(*pairs: tuple[int, int]) -> pa.RecordBatch:
+    data = pa.table([[a for a, _ in pairs], [b for _, b in pairs]], schema=BASE)
+    (stored,) = SHAPE.upserts(data)
+    return stored
+
+
+def test_counts_what_it_takes() -> None:
+    now = [5.0]
+    table = MemTable(SHAPE, 3, first_row=10, clock=lambda: now[0])
+    assert (table.rows, table.batches, table.last_position) == (0, 0, 0)
+    assert table.born_at == float("inf")
+
+    table.add([batch((1, 1)), batch((2, 2), (1, 3))], position=7)
+    now[0] = 9.0
+    table.add([batch((4, 4))], position=8, log_batches=3)
+
+    assert (table.generation, table.rows, table.last_position) == (3, 4, 8)
+    assert (table.batches, table.end_row, table.born_at) == (5, 14, 5.0)
+    assert table.bytes >= 4 * 16
+
+
+def test_contents_stay_as_they_were_when_more_is_written() -> None:
+    table = MemTable(SHAPE, 1)
+    table.add([batch((1, 1))], position=1)
+    before = table.contents()
+    reading = table.unflushed()
+
+    table.add([batch((2, 2), (1, 7))], position=2)
+
+    assert before.column("id").to_pylist() == [1]
+    assert reading.rows.column("n").to_pylist() == [1]
+    assert reading.snapshot.alive().tolist() == [True]
+    assert table.contents().column("id").to_pylist() == [1, 2, 1]
+    table.catch_up()
+    assert table.unflushed().snapshot.alive().tolist() == [False, True, True]
+
+
+def test_rows_since_a_number_of_the_writer() -> None:
+    table = MemTable(SHAPE, 1, first_row=100)
+    table.add([batch((1, 1)), batch((2, 2), (3, 3))], position=1)
+    for start, expected in ((0, [1, 2, 3]), (100, [1, 2, 3]), (102, [3]), (103, []), (200, [])):
+        assert table.since(start).column("id").to_pylist() == expected
+
+
+def test_an_empty_one_has_the_schema() -> None:
+    assert MemTable(SHAPE, 1).contents().schema == SHAPE.schema

@@ -1,0 +1,192 @@
+"""What a writer counts, and how it is shown."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+import pytest
+
+from memwal.errors import BackPressureError, StoreUnavailableError
+from memwal.storage.location import TableLocation
+from memwal.util.log import shown_error
+from memwal.writer.region_writer.stats import RegionCounters, RegionStats, Totals, WriterCounters
+
+FIRST, SECOND = UUID(int=1), UUID(int=2)
+
+
+def shown(counters: RegionCounters, **changed: Any) -> RegionStats:
+    """Stats of a region that holds nothing but what is said."""
+    held: dict[str, Any] = {
+        "epoch": 1,
+        "generation": 1,
+        "next_position": 1,
+        "memtable_rows": 0,
+        "memtable_bytes": 0,
+        "memtable_batches": 0,
+        "memtable_age_seconds": 0.0,
+        "sealed_memtables": 0,
+        "sealed_bytes": 0,
+        "unflushed_age_seconds": 0.0,
+        "fenced": False,
+    }
+    return counters.stats(**{**held, **changed})
+
+
+def busy(counters: RegionCounters) -> None:
+    """Count everything once."""
+    counters.buffered(3, 300)
+    counters.unbuffered(1, 100)
+    counters.acknowledged(2, 20, 2000)
+    counters.appended(2100, 0.5)
+    counters.flushed(10, 1000, 1.5)
+    counters.flush_failed(StoreUnavailableError("gone"))
+    counters.waited(0.25)
+    counters.refused()
+
+
+BUSY = Totals(
+    writes=2,
+    rows=20,
+    bytes=2000,
+    entries=1,
+    entry_bytes=2100,
+    append_seconds=0.5,
+    generations=1,
+    flushed_rows=10,
+    flushed_bytes=1000,
+    flush_seconds=1.5,
+    failed_flushes=1,
+    backpressure_waits=1,
+    backpressure_seconds=0.25,
+    refused_writes=1,
+)
+
+
+class Seconds:
+    """Keeps single durations."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, float]] = []
+
+    def append(self, seconds: float) -> None:
+        self.seen.append(("append", seconds))
+
+    def flush(self, seconds: float) -> None:
+        self.seen.append(("flush", seconds))
+
+    def wait(self, seconds: float) -> None:
+        self.seen.append(("wait", seconds))
+
+
+@pytest.fixture
+def counters() -> WriterCounters:
+    return WriterCounters(TableLocation("/lake/flights"))
+
+
+class TestCounters:
+    def test_add_up(self, counters: WriterCounters) -> None:
+        region = counters.region(FIRST)
+        assert region.totals() == Totals()
+        busy(region)
+        assert region.totals() == BUSY
+        assert (region.buffered_writes, region.buffered_bytes) == (2, 200)
+        busy(region)
+        assert region.totals() == BUSY + BUSY
+
+    def test_of_a_region_go_on_when_it_is_claimed_again(self, counters: WriterCounters) -> None:
+        busy(counters.region(FIRST))
+        busy(counters.region(FIRST))
+        assert [region.region_id for region in counters.regions()] == [FIRST]
+        assert counters.totals() == BUSY + BUSY
+
+    def test_of_a_writer_are_those_of_all_regions(self, counters: WriterCounters) -> None:
+        busy(counters.region(FIRST))
+        busy(counters.region(SECOND))
+        assert counters.totals() == BUSY + BUSY
+        assert counters.buffered_writes == 4
+
+    def test_pass_single_durations_on(self) -> None:
+        seconds = Seconds()
+        counters = WriterCounters(TableLocation("/lake/flights"), durations=seconds)
+        busy(counters.region(FIRST))
+        assert seconds.seen == [("append", 0.5), ("flush", 1.5), ("wait", 0.25)]
+
+
+class TestStats:
+    def test_of_a_writer_cover_what_it_released(self, counters: WriterCounters) -> None:
+        busy(counters.region(FIRST))
+        busy(counters.region(SECOND))
+        stats = counters.stats(
+            [shown(counters.region(SECOND), memtable_bytes=5, sealed_bytes=7, sealed_memtables=2)],
+            closed=False,
+        )
+        assert stats.totals == BUSY + BUSY
+        assert [region.region_id for region in stats.regions] == [SECOND]
+        assert stats.memtable_bytes == 12
+        assert stats.sealed_memtables == 2
+        assert (stats.buffered_writes, stats.buffered_bytes) == (2, 200)
+
+    def test_are_ordered_and_tell_the_oldest_row(self, counters: WriterCounters) -> None:
+        stats = counters.stats(
+            [
+                shown(counters.region(SECOND), unflushed_age_seconds=3.0),
+                shown(counters.region(FIRST), unflushed_age_seconds=8.0),
+            ],
+            closed=True,
+        )
+        assert [region.region_id for region in stats.regions] == [FIRST, SECOND]
+        assert stats.unflushed_age_seconds == 8.0
+        assert stats.closed
+        assert counters.stats([], closed=False).unflushed_age_seconds == 0.0
+
+    def test_are_a_moment_that_later_counts_do_not_change(self, counters: WriterCounters) -> None:
+        region = counters.region(FIRST)
+        before = shown(region)
+        busy(region)
+        assert before.totals == Totals()
+        assert before.last_error is None
+
+    def test_go_into_json(self, counters: WriterCounters) -> None:
+        busy(counters.region(FIRST))
+        stats = counters.stats([shown(counters.region(FIRST), fenced=True)], closed=False)
+        read = json.loads(json.dumps(stats.to_dict()))
+        assert read["uri"] == "/lake/flights"
+        assert read["totals"]["rows"] == 20
+        assert read["buffered_writes"] == 2
+        (region,) = read["regions"]
+        assert region["region_id"] == str(FIRST)
+        assert region["totals"]["append_seconds"] == 0.5
+        assert region["fenced"] is True
+        assert region["last_error"] == "StoreUnavailableError: gone"
+
+
+class TestShownError:
+    def test_blanks_secrets_of_the_storage_options_out(self) -> None:
+        location = TableLocation("s3://lake/flights", {"aws_secret_access_key": "hunter2hunter2"})
+        region = WriterCounters(location).region(FIRST)
+        region.failed(BackPressureError("signed with hunter2hunter2, and refused"))
+        assert region.last_error == "BackPressureError: signed with ***, and refused"
+
+    def test_repeats_no_message_that_may_quote_a_row(self) -> None:
+        with pytest.raises(pa.ArrowInvalid) as caught:
+            pa.array(["the marker"]).cast(pa.int64())
+        assert "the marker" in str(caught.value)
+        assert shown_error(caught.value) == "ArrowInvalid"
+
+    @pytest.mark.parametrize(
+        ("error", "text"),
+        [
+            (BackPressureError("first\nsecond"), "BackPressureError: first"),
+            (OSError(28, "No space left on device", "/secret"), "OSError: No space left on device"),
+            (OSError("from Lance, with a value"), "OSError"),
+            (KeyError("value"), "KeyError"),
+        ],
+    )
+    def test_is_one_line(self, error: Exception, text: str) -> None:
+        assert shown_error(error) == text
+
+    def test_is_not_endless(self) -> None:
+        assert len(shown_error(BackPressureError("x" * 10_000))) < 500

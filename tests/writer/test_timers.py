@@ -1,0 +1,386 @@
+"""Upkeep: deadlines by a clock that the test moves, and an end that nobody has to wait for."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import re
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Iterator
+from uuid import UUID
+
+import pytest
+from support.data.tables import log, state
+
+import memwal
+from memwal.storage.location import TableLocation
+from memwal.util.timers import Upkeep
+from memwal.writer.region_writer.stats import WriterCounters, watch_for_loss
+
+COUNTED = UUID(int=1)
+
+# A wait that nobody ends is a bug, and must not hang the run.
+LONG = 60.0
+
+
+class Clock:
+    """Stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Calls:
+    """Something with methods to call, which counts."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.names: list[str] = []
+        self._called = threading.Condition()
+
+    def call(self) -> None:
+        with self._called:
+            self.count += 1
+            self.names.append(threading.current_thread().name)
+            self._called.notify_all()
+
+    def fail(self) -> None:
+        self.call()
+        raise ValueError("of the caller's data: marker")
+
+    def wait_for(self, count: int) -> None:
+        with self._called:
+            assert self._called.wait_for(lambda: self.count >= count, LONG)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def upkeep(clock: Clock) -> Iterator[Upkeep]:
+    made = Upkeep(clock=clock)
+    yield made
+    made.close(timeout=LONG)
+
+
+def threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "memwal-upkeep"]
+
+
+class TestTask:
+    def test_is_called_at_its_deadline_and_not_before(self, clock: Clock, upkeep: Upkeep) -> None:
+        early, late = Calls(), Calls()
+        upkeep.task(early.call).schedule(5.0)
+        late_task = upkeep.task(late.call)
+        late_task.schedule(6.0)
+
+        clock.now = 5.0
+        upkeep.wake()
+        early.wait_for(1)
+        # The same thread looked at both, in this order.
+        assert late.count == 0
+        assert late_task.at == 6.0
+        clock.now = 6.0
+        upkeep.wake()
+        late.wait_for(1)
+
+        assert (early.count, late.count) == (1, 1)
+        assert {*early.names, *late.names} == {"memwal-upkeep"}
+
+    def test_has_one_deadline_the_earliest(self, clock: Clock, upkeep: Upkeep) -> None:
+        calls, last = Calls(), Calls()
+        task = upkeep.task(calls.call)
+        for at in (7.0, 3.0, 5.0, 3.0):
+            task.schedule(at)
+        assert task.at == 3.0
+        upkeep.task(last.call).schedule(8.0)
+
+        clock.now = 10.0
+        upkeep.wake()
+        last.wait_for(1)
+
+        assert calls.count == 1
+
+    def test_may_be_scheduled_again_also_by_itself(self, clock: Clock, upkeep: Upkeep) -> None:
+        class Again(Calls):
+            def call(self) -> None:
+                if self.count < 4:
+                    task.schedule(clock() + 1.0)
+                    clock.now += 1.0
+                super().call()
+
+        calls = Again()
+        task = upkeep.task(calls.call)
+        task.schedule(0.0)
+        calls.wait_for(5)
+        task.schedule(0.0)
+        calls.wait_for(6)
+        assert calls.count == 6
+
+    def test_that_was_cancelled_is_not_called(self, clock: Clock, upkeep: Upkeep) -> None:
+        calls, last = Calls(), Calls()
+        task = upkeep.task(calls.call)
+        task.schedule(1.0)
+        task.cancel()
+        upkeep.task(last.call).schedule(2.0)
+        clock.now = 2.0
+        upkeep.wake()
+        last.wait_for(1)
+        assert calls.count == 0
+
+        task.schedule(1.0)
+        calls.wait_for(1)
+
+    def test_that_fails_is_logged_without_its_message_and_others_go_on(
+        self, upkeep: Upkeep, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        failing, other = Calls(), Calls()
+        task = upkeep.task(failing.fail)
+        with caplog.at_level(logging.WARNING):
+            task.schedule(0.0)
+            upkeep.task(other.call).schedule(0.0)
+            other.wait_for(1)
+            task.schedule(0.0)
+            failing.wait_for(2)
+        assert "ValueError" in caplog.text
+        assert "marker" not in caplog.text
+
+    def test_from_many_threads_is_never_lost(self, upkeep: Upkeep) -> None:
+        """Whoever schedules after having changed something has it seen by a later call."""
+        lock = threading.Lock()
+        given, taken = 0, 0
+
+        class Taker(Calls):
+            def call(self) -> None:
+                nonlocal taken
+                with lock:
+                    taken = given
+                super().call()
+
+        calls = Taker()
+        task = upkeep.task(calls.call)
+
+        def give() -> None:
+            nonlocal given
+            for _ in range(500):
+                with lock:
+                    given += 1
+                task.schedule(0.0)
+
+        givers = [threading.Thread(target=give) for _ in range(4)]
+        for giver in givers:
+            giver.start()
+        for giver in givers:
+            giver.join()
+        with calls._called:
+            assert calls._called.wait_for(lambda: taken == 2000, LONG)
+
+
+class TestThread:
+    def test_starts_with_the_first_deadline(self, upkeep: Upkeep) -> None:
+        before = threads()
+        calls = Calls()
+        task = upkeep.task(calls.call)
+        upkeep.wake()
+        assert threads() == before
+        task.schedule(1.0)
+        (started,) = set(threads()) - set(before)
+        assert started.daemon
+
+    def test_ends_at_the_close_and_nothing_is_called_then(self, clock: Clock) -> None:
+        upkeep, calls, first = Upkeep(clock=clock), Calls(), Calls()
+        upkeep.task(first.call).schedule(0.0)
+        first.wait_for(1)
+        (thread,) = {t for t in threads() if t.name == first.names[0]}
+        task = upkeep.task(calls.call)
+        task.schedule(1.0)
+        upkeep.close()
+        assert not thread.is_alive()
+        clock.now = 2.0
+        upkeep.wake()
+        task.schedule(0.0)
+        upkeep.close()
+        assert calls.count == 0
+
+    def test_the_close_waits_for_the_call_that_runs(self, clock: Clock) -> None:
+        upkeep = Upkeep(clock=clock)
+        entered, leave, left = threading.Event(), threading.Event(), threading.Event()
+
+        class Slow:
+            def call(self) -> None:
+                entered.set()
+                leave.wait(LONG)
+                left.set()
+
+        slow = Slow()
+        upkeep.task(slow.call).schedule(0.0)
+        assert entered.wait(LONG)
+        upkeep.close(timeout=0.0)
+        closing = threading.Thread(target=upkeep.close)
+        closing.start()
+        assert not left.is_set()
+        leave.set()
+        closing.join(LONG)
+        assert left.is_set()
+
+    def test_may_close_its_own_upkeep(self, clock: Clock) -> None:
+        upkeep = Upkeep(clock=clock)
+        closed = threading.Event()
+
+        class Closer:
+            def call(self) -> None:
+                upkeep.close()
+                closed.set()
+
+        closer = Closer()
+        upkeep.task(closer.call).schedule(0.0)
+        assert closed.wait(LONG)
+
+    def test_ends_when_its_owner_is_collected(self, clock: Clock) -> None:
+        class Owner(Calls):
+            def __init__(self) -> None:
+                super().__init__()
+                self.upkeep = Upkeep(clock=clock)
+                self.task = self.upkeep.task(self.call)
+                self.task.schedule(0.0)
+
+        before = threads()
+        owner = Owner()
+        owner.wait_for(1)
+        owner.task.schedule(100.0)
+        (thread,) = set(threads()) - set(before)
+        gone = weakref.ref(owner)
+
+        del owner
+        gc.collect()
+
+        assert gone() is None
+        thread.join(LONG)
+        assert not thread.is_alive()
+
+    def test_calls_no_method_of_what_is_gone(self, clock: Clock, upkeep: Upkeep) -> None:
+        seen, last = [], Calls()
+
+        class Short:
+            def call(self) -> None:
+                seen.append(1)
+
+        short = Short()
+        task = upkeep.task(short.call)
+        task.schedule(1.0)
+        del short
+        gc.collect()
+        upkeep.task(last.call).schedule(1.0)
+        clock.now = 1.0
+        upkeep.wake()
+        last.wait_for(1)
+        assert seen == []
+
+    def test_does_not_keep_the_process_alive(self) -> None:
+        code = (
+            "import time\n"
+            "from memwal.util.timers import Upkeep\n"
+            "class Owner:\n"
+            "    def call(self): pass\n"
+            "owner, upkeep = Owner(), Upkeep()\n"
+            "upkeep.task(owner.call).schedule(time.monotonic() + 3600)\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code], timeout=LONG, capture_output=True, text=True
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+class Forgotten:
+    """Stands for a writer that nobody closed."""
+
+
+class TestLoss:
+    @pytest.fixture
+    def counters(self) -> WriterCounters:
+        return WriterCounters(TableLocation("/lake/flights"))
+
+    def test_of_buffered_writes_is_told_when_the_writer_is_collected(
+        self, counters: WriterCounters, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        region = counters.region(COUNTED)
+        region.buffered(3, 300)
+        region.unbuffered(1, 100)
+        writer = Forgotten()
+        watch_for_loss(writer, counters)
+        with caplog.at_level(logging.WARNING):
+            del writer
+            gc.collect()
+        (warning,) = [record.getMessage() for record in caplog.records]
+        assert "/lake/flights" in warning
+        assert "2" in warning.split("/lake/flights")[1]
+
+    @pytest.mark.parametrize("closed", [True, False])
+    def test_is_not_told_when_there_is_none(
+        self, counters: WriterCounters, caplog: pytest.LogCaptureFixture, closed: bool
+    ) -> None:
+        writer = Forgotten()
+        watch = watch_for_loss(writer, counters)
+        if closed:
+            counters.region(COUNTED).buffered(1, 100)
+            watch.detach()
+        with caplog.at_level(logging.DEBUG):
+            del writer
+            gc.collect()
+        assert caplog.text == ""
+
+    def test_is_told_at_the_end_of_the_process(self) -> None:
+        code = (
+            "import uuid\n"
+            "from memwal.storage.location import TableLocation\n"
+            "from memwal.writer.region_writer.stats import WriterCounters\n"
+            "from memwal.util.timers import watch_for_loss\n"
+            "class Writer: pass\n"
+            "writer, counters = Writer(), WriterCounters(TableLocation('/lake/flights'))\n"
+            "counters.region(uuid.uuid4()).buffered(5, 500)\n"
+            "watch_for_loss(writer, counters)\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code], timeout=LONG, capture_output=True, text=True
+        )
+        assert done.returncode == 0
+        assert re.search(r"\b5\b", done.stderr)
+
+
+def run_forgetful(table: memwal.Table, durable: bool) -> str:
+    """What a producer leaves on standard error that writes and never closes its writer."""
+    code = f"""
+import sys
+import pyarrow as pa, memwal
+table = memwal.open(sys.argv[1])
+options = memwal.WriterOptions(durable={durable}, buffer_interval=3600.0)
+writer = table.writer(options=options)
+for n in range(3):
+    data = {{"id": [n], "n": [n], "text": [f"{{n}}={{n}}"]}}
+    writer.upsert(pa.table(data, schema=table.schema))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, table.uri], timeout=LONG, capture_output=True, text=True
+    )
+    assert done.returncode == 0
+    return done.stderr
+
+
+class TestForgottenWriter:
+    def test_loses_what_was_buffered_and_says_so(self, table: memwal.Table) -> None:
+        assert re.search(r"\b3\b", run_forgetful(table, durable=False))
+        assert log(table) == {}
+
+    def test_loses_nothing_that_was_durable_and_says_nothing(self, table: memwal.Table) -> None:
+        assert run_forgetful(table, durable=True) == ""
+        with table.writer() as writer:
+            writer.claim()
+            assert state(writer) == {0: 0, 1: 1, 2: 2}
