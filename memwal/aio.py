@@ -30,11 +30,11 @@ from memwal.writer.region_writer.steps import AppliedStep
 if TYPE_CHECKING:
     from memwal.table import Table, Writer
 
-Given = ParamSpec("Given")
-Answer = TypeVar("Answer")
+Params = ParamSpec("Params")
+Result = TypeVar("Result")
 
 # Reads, flushes and the close must not queue behind writes that wait for a flush.
-_OTHER_THREADS = 4
+_READ_THREADS = 4
 
 
 @asynccontextmanager
@@ -68,15 +68,15 @@ async def open_writer(
     if threads < 1:
         raise InvalidInputError(f"threads must be at least 1, not {threads}")
     writes = ThreadPoolExecutor(threads, thread_name_prefix="memwal-aio-write")
-    others = ThreadPoolExecutor(_OTHER_THREADS, thread_name_prefix="memwal-aio")
+    others = ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="memwal-aio")
     try:
         options = options or WriterOptions()
-        inner = await _finish(others, table.writer, options=options, region_ids=region_ids)
+        inner = await _run_to_end(others, table.writer, options=options, region_ids=region_ids)
         writer = AsyncWriter(inner, durable=options.durable, writes=writes, others=others)
         try:
             yield writer
         except BaseException:
-            await _finish(others, inner.abort)
+            await _run_to_end(others, inner.abort)
             raise
         await writer.close()
     finally:
@@ -165,7 +165,7 @@ class AsyncWriter:
 
         A thread is held until the step is durable.
         """
-        return await _run(
+        return await _run_on_thread(
             self._writes,
             self._writer.apply,
             upserts=upserts,
@@ -176,7 +176,7 @@ class AsyncWriter:
 
     async def flush_wal(self) -> None:
         """Wait until everything that was handed over is durable."""
-        await _run(self._others, self._writer.flush_wal)
+        await _run_on_thread(self._others, self._writer.flush_wal)
 
     async def flush(self, *, timeout: float | None = None) -> None:
         """Seal and flush every region's MemTable, and wait for it.
@@ -191,7 +191,7 @@ class AsyncWriter:
         MemWalError
             See :meth:`memwal.writer.table_writer.TableWriter.flush`.
         """
-        await _run(self._others, self._writer.flush, timeout=timeout)
+        await _run_on_thread(self._others, self._writer.flush, timeout=timeout)
 
     async def lookup(self, keys: Any, *, columns: Sequence[str] | None = None) -> pa.Table:
         """Look rows up by key, unflushed ones included: :meth:`memwal.Table.lookup`.
@@ -203,7 +203,7 @@ class AsyncWriter:
         columns : sequence of str, optional
             Columns to return, in this order; all by default.
         """
-        return await _run(self._others, self._writer.lookup, keys, columns=columns)
+        return await _run_on_thread(self._others, self._writer.lookup, keys, columns=columns)
 
     async def scan(
         self,
@@ -229,7 +229,7 @@ class AsyncWriter:
             All of it, in memory; ``limit`` bounds it.
         """
         scan = self._writer.scan(columns=columns, filter=filter, limit=limit)
-        return await _run(self._others, scan.to_table)
+        return await _run_on_thread(self._others, scan.to_table)
 
     def stats(self) -> WriterStats:
         """What the writer did and holds."""
@@ -251,10 +251,10 @@ class AsyncWriter:
         MemWalError
             See :meth:`memwal.writer.table_writer.TableWriter.close`.
         """
-        await _finish(self._others, self._writer.close, timeout=timeout)
+        await _run_to_end(self._others, self._writer.close, timeout=timeout)
 
     async def _write(self, hand_over: Callable[[], WriteHandle], wait: bool | None) -> AsyncHandle:
-        handle = AsyncHandle(await _run(self._writes, hand_over))
+        handle = AsyncHandle(await _run_on_thread(self._writes, hand_over))
         if self._durable if wait is None else wait:
             await handle
         return handle
@@ -292,19 +292,19 @@ class AsyncHandle:
         if not self._handle.done():
             loop = asyncio.get_running_loop()
             settled = loop.create_future()
-            self._handle.add_done_callback(lambda _: _tell(loop, settled))
+            self._handle.add_done_callback(lambda _: _wake_waiter(loop, settled))
             await settled
         error = self._handle.exception()
         if error is not None:
             raise error
 
 
-async def _run(
+async def _run_on_thread(
     pool: ThreadPoolExecutor,
-    call: Callable[Given, Answer],
-    *args: Given.args,
-    **kwargs: Given.kwargs,
-) -> Answer:
+    call: Callable[Params, Result],
+    *args: Params.args,
+    **kwargs: Params.kwargs,
+) -> Result:
     """Run a call on a thread; one that has not begun is dropped when the task is cancelled."""
     loop = asyncio.get_running_loop()
     try:
@@ -316,14 +316,14 @@ async def _run(
     return await running
 
 
-async def _finish(
+async def _run_to_end(
     pool: ThreadPoolExecutor,
-    call: Callable[Given, Answer],
-    *args: Given.args,
-    **kwargs: Given.kwargs,
-) -> Answer:
+    call: Callable[Params, Result],
+    *args: Params.args,
+    **kwargs: Params.kwargs,
+) -> Result:
     """Run a call on a thread to its end, even if the task is cancelled meanwhile."""
-    running = asyncio.ensure_future(_run(pool, call, *args, **kwargs))
+    running = asyncio.ensure_future(_run_on_thread(pool, call, *args, **kwargs))
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError as cancelled:
@@ -331,7 +331,7 @@ async def _finish(
         raise cancelled from running.exception()
 
 
-def _tell(loop: asyncio.AbstractEventLoop, settled: asyncio.Future[None]) -> None:
+def _wake_waiter(loop: asyncio.AbstractEventLoop, settled: asyncio.Future[None]) -> None:
     """Wake a waiting task, from whichever thread."""
     try:
         loop.call_soon_threadsafe(_settle, settled)

@@ -34,7 +34,7 @@ from memwal.errors import (
     StoreUnavailableError,
     WriterClosedError,
 )
-from memwal.lsm.wal.applied_steps import Step, is_through
+from memwal.lsm.wal.applied_steps import Step, is_step_visible
 from memwal.region.router import Router
 from memwal.region.rows import key_column, newest_rows
 from memwal.region.spec import RegionSpec
@@ -376,7 +376,7 @@ class BatchWrite:
         step = Step(self.source, self.version)
         for attempt in range(1, _ATTEMPTS + 1):
             # Without a claim, so that nobody is fenced where there is nothing to do.
-            if all(is_through(table.location.store, region, step) for region in regions):
+            if all(is_step_visible(table.location.store, region, step) for region in regions):
                 return AppliedStep(known=regions)
             try:
                 with table.writer(options=self.options, region_ids=regions) as writer:

@@ -32,14 +32,14 @@ from memwal.writer.region_writer.stats import Durations, Totals, WriterCounters,
 
 
 @dataclass(frozen=True, slots=True)
-class Sum(MetricDefinition):
+class Counter(MetricDefinition):
     """A counter: something that only grows, over all writers there ever were."""
 
     of: Callable[[Totals], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Level(MetricDefinition):
+class Gauge(MetricDefinition):
     """What open writers hold now: added up per table, or with ``largest`` the largest of them."""
 
     of: Callable[[WriterStats], float]
@@ -58,31 +58,33 @@ BACKPRESSURE_DURATION = MetricDefinition(
 
 HISTOGRAMS = (APPEND_DURATION, FLUSH_DURATION, BACKPRESSURE_DURATION)
 
-SUMS = (
-    Sum("memwal.writer.writes", "{write}", "Writes acknowledged as durable.", lambda t: t.writes),
-    Sum("memwal.writer.rows", "{row}", "Rows of these writes, with deletes.", lambda t: t.rows),
-    Sum("memwal.writer.bytes", "By", "Arrow bytes of these rows.", lambda t: t.bytes),
-    Sum("memwal.writer.entries", "{entry}", "Entries appended to logs.", lambda t: t.entries),
-    Sum("memwal.writer.entries.size", "By", "Encoded size of these.", lambda t: t.entry_bytes),
-    Sum(
+COUNTERS = (
+    Counter(
+        "memwal.writer.writes", "{write}", "Writes acknowledged as durable.", lambda t: t.writes
+    ),
+    Counter("memwal.writer.rows", "{row}", "Rows of these writes, with deletes.", lambda t: t.rows),
+    Counter("memwal.writer.bytes", "By", "Arrow bytes of these rows.", lambda t: t.bytes),
+    Counter("memwal.writer.entries", "{entry}", "Entries appended to logs.", lambda t: t.entries),
+    Counter("memwal.writer.entries.size", "By", "Encoded size of these.", lambda t: t.entry_bytes),
+    Counter(
         "memwal.writer.generations",
         "{generation}",
         "Generations flushed.",
         lambda t: t.generations,
     ),
-    Sum(
+    Counter(
         "memwal.writer.generations.size",
         "By",
         "Memory of the MemTables that became these.",
         lambda t: t.flushed_bytes,
     ),
-    Sum(
+    Counter(
         "memwal.writer.flush.failures",
         "{failure}",
         "Tries of a flush that failed.",
         lambda t: t.failed_flushes,
     ),
-    Sum(
+    Counter(
         "memwal.writer.refusals",
         "{write}",
         "Writes that were not accepted.",
@@ -90,33 +92,33 @@ SUMS = (
     ),
 )
 
-LEVELS = (
-    Level("memwal.writer.regions", "{region}", "Regions held.", lambda s: len(s.regions)),
-    Level(
+GAUGES = (
+    Gauge("memwal.writer.regions", "{region}", "Regions held.", lambda s: len(s.regions)),
+    Gauge(
         "memwal.writer.memtable.size",
         "By",
         "Memory of MemTables, sealed ones included.",
         lambda s: s.memtable_bytes,
     ),
-    Level(
+    Gauge(
         "memwal.writer.memtable.sealed",
         "{memtable}",
         "MemTables that wait for a flush.",
         lambda s: s.sealed_memtables,
     ),
-    Level(
+    Gauge(
         "memwal.writer.buffered.writes",
         "{write}",
         "Writes that are not durable yet.",
         lambda s: s.buffered_writes,
     ),
-    Level(
+    Gauge(
         "memwal.writer.buffered.size",
         "By",
         "Bytes of writes that are not durable yet.",
         lambda s: s.buffered_bytes,
     ),
-    Level(
+    Gauge(
         "memwal.writer.unflushed.age",
         "s",
         "Age of the oldest row that no generation has yet.",
@@ -132,7 +134,7 @@ _DURATION_BUCKETS = (
 )
 
 
-class Observed(Protocol):
+class ObservedWriter(Protocol):
     """A writer, as far as metrics go."""
 
     def stats(self) -> WriterStats:
@@ -157,14 +159,14 @@ class WriterMetrics:
             )
             for metric in HISTOGRAMS
         ]
-        for total in SUMS:
+        for total in COUNTERS:
             meter.create_observable_counter(
                 total.name,
                 [functools.partial(self._sums, total)],
                 total.unit,
                 total.description,
             )
-        for level in LEVELS:
+        for level in GAUGES:
             create = (
                 meter.create_observable_gauge
                 if level.largest
@@ -186,7 +188,7 @@ class WriterMetrics:
         return _TableDurations({TABLE_URI: location.uri}, append, flush, wait)
 
     def watch(
-        self, writer: Observed, counters: WriterCounters, *, per_region: bool = False
+        self, writer: ObservedWriter, counters: WriterCounters, *, per_region: bool = False
     ) -> Callable[[], object]:
         """Tell of a writer until it is closed or collected; its sums count ever after.
 
@@ -205,7 +207,7 @@ class WriterMetrics:
         callable
             Ends the watch; to be called when the writer is closed.
         """
-        watched = _Watched(weakref.ref(writer), counters, per_region)
+        watched = _WatchedWriter(weakref.ref(writer), counters, per_region)
         ended = weakref.finalize(writer, self._ended.append, watched)
         ended.atexit = False
         with self._lock:
@@ -215,9 +217,9 @@ class WriterMetrics:
 
     def _start(self) -> None:
         self._lock = threading.Lock()
-        self._watched: list[_Watched] = []
+        self._watched: list[_WatchedWriter] = []
         # Filled by finalizers, which run anywhere and so must not take the lock.
-        self._ended: deque[_Watched] = deque()
+        self._ended: deque[_WatchedWriter] = deque()
         self._retired: dict[_Series, Totals] = {}
 
     def _retire(self) -> None:
@@ -225,17 +227,17 @@ class WriterMetrics:
         while self._ended:
             gone = self._ended.popleft()
             self._watched.remove(gone)
-            _add(self._retired, gone.totals())
+            _add_totals(self._retired, gone.totals())
 
-    def _sums(self, total: Sum, options: CallbackOptions) -> Iterable[Observation]:
+    def _sums(self, total: Counter, options: CallbackOptions) -> Iterable[Observation]:
         with self._lock:
             self._retire()
             sums = dict(self._retired)
             for watched in self._watched:
-                _add(sums, watched.totals())
+                _add_totals(sums, watched.totals())
         return [Observation(total.of(of), series.attributes) for series, of in sums.items()]
 
-    def _levels(self, level: Level, options: CallbackOptions) -> Iterable[Observation]:
+    def _levels(self, level: Gauge, options: CallbackOptions) -> Iterable[Observation]:
         with self._lock:
             self._retire()
             watched_now = list(self._watched)
@@ -283,8 +285,8 @@ class _Series:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Watched:
-    writer: weakref.ref[Observed]
+class _WatchedWriter:
+    writer: weakref.ref[ObservedWriter]
     counters: WriterCounters
     per_region: bool
 
@@ -307,6 +309,6 @@ class _Watched:
         ]
 
 
-def _add(sums: dict[_Series, Totals], more: Iterable[tuple[_Series, Totals]]) -> None:
+def _add_totals(sums: dict[_Series, Totals], more: Iterable[tuple[_Series, Totals]]) -> None:
     for series, totals in more:
         sums[series] = sums.get(series, Totals()) + totals

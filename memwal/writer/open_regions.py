@@ -15,22 +15,22 @@ from memwal.base_table.details import check_in_force
 from memwal.errors import InvalidInputError, MemWalError, WriterClosedError
 from memwal.lsm.wal.applied_steps import Step
 from memwal.region.router import RegionAssignment
-from memwal.writer.region_writer.context import Workshop
-from memwal.writer.region_writer.group_commit import HeldLog
-from memwal.writer.region_writer.handle import PendingWrite, done
+from memwal.writer.region_writer.context import WriterContext
+from memwal.writer.region_writer.group_commit import LogReservation
+from memwal.writer.region_writer.handle import PendingWrite, finished_write
 from memwal.writer.region_writer.partial_rows import PartialRows
 from memwal.writer.region_writer.writer import RegionWriter, WholeRows
-from memwal.writer.routing import Form
+from memwal.writer.routing import RoutingSchema
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
-class HeldRegions:
+class OpenRegions:
     """Writers of regions, by region. Safe to use from many threads.
 
     Parameters
     ----------
-    workshop : Workshop
+    context : WriterContext
     allowed : collection of UUID, optional
         The only regions that may be claimed.
     keep : bool, default True
@@ -39,16 +39,16 @@ class HeldRegions:
     """
 
     def __init__(
-        self, workshop: Workshop, *, allowed: Collection[UUID] | None, keep: bool = True
+        self, context: WriterContext, *, allowed: Collection[UUID] | None, keep: bool = True
     ) -> None:
-        self._workshop = workshop
+        self._context = context
         self._allowed = frozenset(allowed) if allowed is not None else None
         self._keep = keep
         self._started_over: set[UUID] = set()
         self._lock = threading.Lock()
         self._claims: dict[UUID, threading.Lock] = {}
         self._writers: dict[UUID, RegionWriter] = {}
-        self._idle_task = workshop.upkeep.task(self._release_idle)
+        self._idle_timer = context.timers.new_timer(self._release_idle)
         self.closed = False
 
     def check_open(self) -> None:
@@ -75,19 +75,21 @@ class HeldRegions:
         with self._lock:
             return list(self._writers.values())
 
-    def claim(self, form: Form, assignments: Sequence[RegionAssignment]) -> list[BaseException]:
+    def claim(
+        self, form: RoutingSchema, assignments: Sequence[RegionAssignment]
+    ) -> list[BaseException]:
         """Claim those of the regions that are not held, side by side; what failed is returned."""
         missing = [a for a in assignments if a.region_id not in self._writers]
         if not missing:
             return []
         with self._lock:
             self.check_open()
-            claims = [self._workshop.appends.submit(self._get, form, a) for a in missing]
+            claims = [self._context.appends.submit(self._get, form, a) for a in missing]
         return [error for claim in claims if (error := claim.exception()) is not None]
 
     def write(
         self,
-        form: Form,
+        form: RoutingSchema,
         assignment: RegionAssignment,
         rows: WholeRows | PartialRows,
         *,
@@ -104,7 +106,7 @@ class HeldRegions:
 
     def write_all(
         self,
-        form: Form,
+        form: RoutingSchema,
         parts: Sequence[tuple[RegionAssignment, WholeRows]],
         *,
         step: Step | None = None,
@@ -124,14 +126,14 @@ class HeldRegions:
             RegionWriter.begin if step is None else partial(RegionWriter.begin_step, step=step)
         )
         writes: list[PendingWrite] = []
-        held: list[HeldLog] = []
+        held: list[LogReservation] = []
         try:
             for assignment, rows in parts:
                 try:
                     begin = partial(begin_one, rows=rows)
                     write, log = self._with_writer(form, assignment, begin)
                 except MemWalError as error:
-                    write, log = done(error), None
+                    write, log = finished_write(error), None
                 writes.append(write)
                 if log is not None:
                     held.append(log)
@@ -144,21 +146,24 @@ class HeldRegions:
             write.wait()
         return writes
 
-    def _store(self, held: Sequence[HeldLog]) -> None:
-        if self._workshop.is_instant:
+    def _store(self, held: Sequence[LogReservation]) -> None:
+        if self._context.appends_are_instant:
             for log in held:
                 log.store()
             return
         with self._lock:
             self.check_open()
-            stores = [self._workshop.appends.submit(log.store) for log in held[1:]]
+            stores = [self._context.appends.submit(log.store) for log in held[1:]]
         for log in held[:1]:
             log.store()
         wait(stores)
 
     def _with_writer(
-        self, form: Form, assignment: RegionAssignment, call: Callable[[RegionWriter], Answer]
-    ) -> Answer:
+        self,
+        form: RoutingSchema,
+        assignment: RegionAssignment,
+        call: Callable[[RegionWriter], Result],
+    ) -> Result:
         while True:
             writer = self._get(form, assignment)
             try:
@@ -166,7 +171,7 @@ class HeldRegions:
             except WriterClosedError:
                 if not writer.released:
                     raise
-                # Given up when idle, while this write was on its way to it.
+                # Params up when idle, while this write was on its way to it.
                 self._forget(writer)
 
     def barrier(self, *, seals: bool, deadline: float) -> None:
@@ -202,7 +207,7 @@ class HeldRegions:
         for writer in writers:
             writer.abort()
 
-    def _get(self, form: Form, assignment: RegionAssignment) -> RegionWriter:
+    def _get(self, form: RoutingSchema, assignment: RegionAssignment) -> RegionWriter:
         region_id = assignment.region_id
         with self._lock:
             self.check_open()
@@ -216,9 +221,9 @@ class HeldRegions:
             if writer is not None:
                 return writer
             writer = RegionWriter(
-                self._workshop,
+                self._context,
                 region_id,
-                form.shape,
+                form.row_schema,
                 spec_id=form.spec_id,
                 region_fields=assignment.field_values,
                 merged=form.base.details.merged.get(region_id, 0),
@@ -226,7 +231,7 @@ class HeldRegions:
             )
             self._started_over.add(region_id)
             try:
-                check_in_force(self._workshop.location, form.spec_id)
+                check_in_force(self._context.location, form.spec_id)
             except BaseException:
                 writer.abort()
                 raise
@@ -236,9 +241,9 @@ class HeldRegions:
             if self.closed:
                 writer.abort()
                 self.check_open()
-            idle = self._workshop.options.release_idle_after
+            idle = self._context.options.release_idle_after
             if idle is not None:
-                self._idle_task.schedule(time.monotonic() + idle)
+                self._idle_timer.schedule(time.monotonic() + idle)
             return writer
 
     def _forget(self, writer: RegionWriter) -> None:
@@ -248,21 +253,21 @@ class HeldRegions:
 
     def _release_idle(self) -> None:
         """Have regions given up that were not written to for long."""
-        longest = self._workshop.options.release_idle_after
+        longest = self._context.options.release_idle_after
         if longest is None:
             return
         now = time.monotonic()
-        used = {writer: writer.used_at() for writer in self.all()}
+        used = {writer: writer.last_used() for writer in self.all()}
         with self._lock:
             if self.closed:
                 return
             for writer, at in used.items():
                 if at <= now - longest:
-                    self._workshop.releases.submit(self._release, writer, now - longest)
+                    self._context.releases.submit(self._release, writer, now - longest)
         if used:
             recent = [at for at in used.values() if at > now - longest]
-            self._idle_task.schedule(min([*recent, now]) + longest)
+            self._idle_timer.schedule(min([*recent, now]) + longest)
 
     def _release(self, writer: RegionWriter, since: float) -> None:
-        if writer.release(since):
+        if writer.close_if_idle(since):
             self._forget(writer)

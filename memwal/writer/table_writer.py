@@ -25,37 +25,43 @@ from memwal.region.router import RegionAssignment, Router
 from memwal.util.clock import boot_seconds
 from memwal.util.concurrency import ForkGuard
 from memwal.writer.metrics import process_metrics
-from memwal.writer.open_regions import HeldRegions
-from memwal.writer.region_writer.context import Workshop
-from memwal.writer.region_writer.handle import Part, PendingWrite, WriteHandle, as_error, done
+from memwal.writer.open_regions import OpenRegions
+from memwal.writer.region_writer.context import WriterContext
+from memwal.writer.region_writer.handle import (
+    Part,
+    PendingWrite,
+    WriteHandle,
+    copy_error,
+    finished_write,
+)
 from memwal.writer.region_writer.options import WriterOptions
 from memwal.writer.region_writer.partial_rows import PartialRows
-from memwal.writer.region_writer.rows import RowShape
-from memwal.writer.region_writer.stats import WriterStats, watch_for_loss
+from memwal.writer.region_writer.rows import RowSchema
+from memwal.writer.region_writer.stats import WriterStats, warn_if_unclosed
 from memwal.writer.region_writer.steps import AppliedStep
 from memwal.writer.region_writer.writer import WholeRows
-from memwal.writer.routing import Form
+from memwal.writer.routing import RoutingSchema
 
 Route = Callable[[pa.RecordBatch], list[tuple[RegionAssignment, pa.RecordBatch]]]
 """Splits rows by region."""
 
 
-def settle_one(parts: Sequence[Part]) -> None:
+def raise_failure(parts: Sequence[Part]) -> None:
     """Raise what the failure of a write to one region means."""
     for _, part in parts:
         if part.error is not None:
-            raise as_error(part.error)
+            raise copy_error(part.error)
 
 
-def settle(route: Route, batches: Iterable[pa.RecordBatch], parts: Sequence[Part]) -> None:
+def raise_failures(route: Route, batches: Iterable[pa.RecordBatch], parts: Sequence[Part]) -> None:
     """Raise what the failures of some regions mean for the whole write."""
-    errors = {region_id: as_error(w.error) for region_id, w in parts if w.error is not None}
+    errors = {region_id: copy_error(w.error) for region_id, w in parts if w.error is not None}
     if not errors:
         return
     kinds = {type(error) for error in errors.values()}
     if len(errors) == len(parts) and len(kinds) == 1:
         raise next(iter(errors.values()))
-    positions = _positions(route, batches)
+    positions = _row_positions_by_region(route, batches)
     failures = [RegionFailure(i, error, positions[i]) for i, error in errors.items()]
     raise PartialWriteError(
         f"{len(errors)} of {len(parts)} regions did not take their rows "
@@ -65,7 +71,9 @@ def settle(route: Route, batches: Iterable[pa.RecordBatch], parts: Sequence[Part
     )
 
 
-def _positions(route: Route, batches: Iterable[pa.RecordBatch]) -> dict[UUID, pa.Array]:
+def _row_positions_by_region(
+    route: Route, batches: Iterable[pa.RecordBatch]
+) -> dict[UUID, pa.Array]:
     """Which rows belong to each region."""
     found: dict[UUID, list[pa.Array]] = {}
     start = 0
@@ -112,19 +120,19 @@ class TableWriter:
         clock: Callable[[], float] = boot_seconds,
     ) -> None:
         self._region = region
-        self._form = Form.of(base, region)
+        self._form = RoutingSchema.of(base, region)
         self._options = options
         self._guard = ForkGuard(f"the writer of {base.location}")
         metrics = process_metrics()
-        self._workshop = Workshop.open(
-            base, self._form.shape.schema, options, metrics.durations(base.location), clock
+        self._context = WriterContext.open(
+            base, self._form.row_schema.schema, options, metrics.durations(base.location), clock
         )
-        self._counters = self._workshop.counters
+        self._counters = self._context.counters
         self._sync_table()
-        self._regions = HeldRegions(self._workshop, allowed=region_ids, keep=replay)
+        self._regions = OpenRegions(self._context, allowed=region_ids, keep=replay)
         self._refreshing = threading.Lock()
         self._unwatch = metrics.watch(self, self._counters, per_region=options.metrics_per_region)
-        self._loss = watch_for_loss(self, self._counters)
+        self._loss = warn_if_unclosed(self, self._counters)
 
     # Writes
 
@@ -163,9 +171,9 @@ class TableWriter:
         """
         self._guard.check()
         if partial:
-            form, batches = self._shaped(data, RowShape.partial)
+            form, batches = self._shaped(data, RowSchema.convert_partial)
             return self._write(form, batches, PartialRows, wait)
-        form, batches = self._shaped(data, RowShape.upserts)
+        form, batches = self._shaped(data, RowSchema.convert_upserts)
         return self._write(form, batches, WholeRows, wait)
 
     def delete(self, keys: Any, *, wait: bool | None = None) -> WriteHandle:
@@ -185,11 +193,11 @@ class TableWriter:
             As :meth:`upsert`.
         """
         self._guard.check()
-        form, batches = self._shaped(keys, RowShape.deletes)
+        form, batches = self._shaped(keys, RowSchema.convert_deletes)
         if not form.columns_beside_key or not batches:
             return self._write(form, batches, WholeRows, wait)
-        by = _one_batch(form.shape.partial(keys))
-        return self._write(form, [_one_batch(batches)], WholeRows, wait, by=by)
+        by = _concat_batches(form.row_schema.convert_partial(keys))
+        return self._write(form, [_concat_batches(batches)], WholeRows, wait, by=by)
 
     def apply(
         self, *, upserts: Any = None, deletes: Any = None, source: str, version: int
@@ -228,18 +236,18 @@ class TableWriter:
         """
         self._guard.check()
         step = Step(source, version)
-        given = tuple(_read(rows) for rows in (upserts, deletes))
+        given = tuple(_materialize(rows) for rows in (upserts, deletes))
         form, batches = self._shaped(given, _step_rows)
         route: Route = form.router.route
         if form.columns_beside_key and given[1] is not None and len(given[1]):
-            by = _one_batch(form.shape.partial(given[1]))
+            by = _concat_batches(form.row_schema.convert_partial(given[1]))
             route = functools.partial(_route_step, form.router, by)
         parts = sorted(self._routed(route, batches), key=lambda part: part[0].region_id)
         self._regions.claim(form, [assignment for assignment, _ in parts])
-        rows = [(assignment, WholeRows(form.shape, part)) for assignment, part in parts]
+        rows = [(assignment, WholeRows(form.row_schema, part)) for assignment, part in parts]
         writes = self._regions.write_all(form, rows, step=step)
         found = [(a.region_id, write) for (a, _), write in zip(parts, writes, strict=True)]
-        settle(route, batches, found)
+        raise_failures(route, batches, found)
         return AppliedStep(
             written=tuple(region_id for region_id, write in found if write.rows),
             known=tuple(region_id for region_id, write in found if not write.rows),
@@ -354,18 +362,18 @@ class TableWriter:
     # Rows to regions
 
     def _shaped(
-        self, data: Any, make: Callable[[RowShape, Any], list[pa.RecordBatch]]
-    ) -> tuple[Form, list[pa.RecordBatch]]:
+        self, data: Any, make: Callable[[RowSchema, Any], list[pa.RecordBatch]]
+    ) -> tuple[RoutingSchema, list[pa.RecordBatch]]:
         """Stored rows; if they do not fit, perhaps the table has changed."""
-        data = _read(data)
+        data = _materialize(data)
         form = self._form
         try:
-            return form, make(form.shape, data)
+            return form, make(form.row_schema, data)
         except InvalidInputError:
             form = self._refreshed(form)
-            return form, make(form.shape, data)
+            return form, make(form.row_schema, data)
 
-    def _refreshed(self, known: Form) -> Form:
+    def _refreshed(self, known: RoutingSchema) -> RoutingSchema:
         """The form of today's table."""
         base = open_base(known.base.location)
         with self._refreshing:
@@ -373,19 +381,19 @@ class TableWriter:
                 self._form.base.identified_schema, check_metadata=True
             ):
                 self._sync_table()
-                self._form = Form.of(base, self._region)
+                self._form = RoutingSchema.of(base, self._region)
             return self._form
 
     def _sync_table(self) -> None:
         """Make durable what acknowledged rows will need: Lance syncs neither tables nor columns."""
         if self._options.fsync:
-            self._workshop.store.barrier()
+            self._context.store.barrier()
 
     def _write(
         self,
-        form: Form,
+        form: RoutingSchema,
         batches: list[pa.RecordBatch],
-        rows_of: Callable[[RowShape, list[pa.RecordBatch]], WholeRows | PartialRows],
+        rows_of: Callable[[RowSchema, list[pa.RecordBatch]], WholeRows | PartialRows],
         wait: bool | None,
         *,
         by: pa.RecordBatch | None = None,
@@ -396,12 +404,12 @@ class TableWriter:
         parts = self._routed(route, batches)
         if len(parts) == 1:
             assignment, part = parts[0]
-            write = self._regions.write(form, assignment, rows_of(form.shape, part), wait=wait)
+            write = self._regions.write(form, assignment, rows_of(form.row_schema, part), wait=wait)
             if wait and write.error is not None:
-                raise as_error(write.error)
-            return WriteHandle(((assignment.region_id, write),), settle_one)
+                raise copy_error(write.error)
+            return WriteHandle(((assignment.region_id, write),), raise_failure)
         return self._write_parts(
-            form, parts, rows_of, wait, functools.partial(settle, route, batches)
+            form, parts, rows_of, wait, functools.partial(raise_failures, route, batches)
         )
 
     def _routed(
@@ -420,9 +428,9 @@ class TableWriter:
 
     def _write_parts(
         self,
-        form: Form,
+        form: RoutingSchema,
         parts: Sequence[tuple[RegionAssignment, list[pa.RecordBatch]]],
-        rows_of: Callable[[RowShape, list[pa.RecordBatch]], WholeRows | PartialRows],
+        rows_of: Callable[[RowSchema, list[pa.RecordBatch]], WholeRows | PartialRows],
         wait: bool,
         settle_parts: Callable[[Sequence[Part]], None],
     ) -> WriteHandle:
@@ -430,7 +438,7 @@ class TableWriter:
         # What a claim fails with, the write of its region fails with again.
         self._regions.claim(form, [assignment for assignment, _ in parts])
         ids = [assignment.region_id for assignment, _ in parts]
-        rows = [(assignment, rows_of(form.shape, part)) for assignment, part in parts]
+        rows = [(assignment, rows_of(form.row_schema, part)) for assignment, part in parts]
         if wait and rows_of is WholeRows:
             whole = [(a, r) for a, r in rows if isinstance(r, WholeRows)]
             writes = self._regions.write_all(form, whole)
@@ -442,32 +450,32 @@ class TableWriter:
         return handle
 
     def _accepted(
-        self, form: Form, assignment: RegionAssignment, rows: WholeRows | PartialRows
+        self, form: RoutingSchema, assignment: RegionAssignment, rows: WholeRows | PartialRows
     ) -> PendingWrite:
         """A part that is handed over, or that is done because it was refused."""
         try:
             return self._regions.write(form, assignment, rows, wait=False)
         except MemWalError as error:
-            return done(error)
+            return finished_write(error)
 
     def _end(self, *, wait: bool) -> None:
         self._regions.close()
-        self._workshop.close(wait=wait)
+        self._context.close(wait=wait)
         self._unwatch()
         self._loss.detach()
 
 
-def _read(data: Any) -> Any:
+def _materialize(data: Any) -> Any:
     """A stream as a table: it may be looked at twice."""
     return data.read_all() if isinstance(data, pa.RecordBatchReader) else data
 
 
-def _step_rows(shape: RowShape, given: tuple[Any, Any]) -> list[pa.RecordBatch]:
+def _step_rows(row_schema: RowSchema, given: tuple[Any, Any]) -> list[pa.RecordBatch]:
     """Stored rows of a step: upserts, then deletes as one batch."""
     upserts, deletes = given
-    rows = [] if upserts is None else shape.upserts(upserts)
-    gone = [] if deletes is None else shape.deletes(deletes)
-    return [*rows, *([_one_batch(gone)] if gone else [])]
+    rows = [] if upserts is None else row_schema.convert_upserts(upserts)
+    gone = [] if deletes is None else row_schema.convert_deletes(deletes)
+    return [*rows, *([_concat_batches(gone)] if gone else [])]
 
 
 def _route_step(
@@ -478,7 +486,7 @@ def _route_step(
     return router.route(batch, by=by if is_deletes else None)
 
 
-def _one_batch(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+def _concat_batches(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 

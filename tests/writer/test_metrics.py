@@ -25,12 +25,12 @@ from memwal.storage.location import TableLocation
 from memwal.telemetry.metric import MetricDefinition
 from memwal.writer import table_writer
 from memwal.writer.metrics import (
+    COUNTERS,
+    GAUGES,
     HISTOGRAMS,
-    LEVELS,
     REGION_ID,
-    SUMS,
     TABLE_URI,
-    Level,
+    Gauge,
     WriterMetrics,
 )
 from memwal.writer.region_writer.stats import RegionStats, WriterCounters, WriterStats
@@ -332,15 +332,15 @@ def table_line(metric: MetricDefinition, kind: str) -> str:
     return f"| `{metric.name}` | {kind} | `{metric.unit}` | {metric.description} |"
 
 
-def kind_of(level: Level) -> str:
+def kind_of(level: Gauge) -> str:
     """The instrument of a level."""
     return "gauge" if level.largest else "up-down counter"
 
 
 def test_the_document_lists_all_of_them() -> None:
     lines: list[str] = [
-        *(table_line(metric, "counter") for metric in SUMS),
-        *(table_line(metric, kind_of(metric)) for metric in LEVELS),
+        *(table_line(metric, "counter") for metric in COUNTERS),
+        *(table_line(metric, kind_of(metric)) for metric in GAUGES),
         *(table_line(metric, "histogram") for metric in HISTOGRAMS),
     ]
     lines_of = DOCUMENT.read_text().splitlines()
@@ -349,6 +349,6 @@ def test_the_document_lists_all_of_them() -> None:
 
 
 def test_names_are_said_once() -> None:
-    names = [metric.name for metric in (*SUMS, *LEVELS, *HISTOGRAMS)]
+    names = [metric.name for metric in (*COUNTERS, *GAUGES, *HISTOGRAMS)]
     assert len(set(names)) == len(names)
     assert all(name.startswith("memwal.writer.") for name in names)

@@ -1,4 +1,4 @@
-"""Upkeep: deadlines by a clock that the test moves, and an end that nobody has to wait for."""
+"""TimerThread: deadlines by a clock that the test moves, and an end that nobody has to wait for."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from support.data.tables import log, state
 
 import memwal
 from memwal.storage.location import TableLocation
-from memwal.util.timers import Upkeep
-from memwal.writer.region_writer.stats import WriterCounters, watch_for_loss
+from memwal.util.timers import TimerThread
+from memwal.writer.region_writer.stats import WriterCounters, warn_if_unclosed
 
 COUNTED = UUID(int=1)
 
@@ -65,95 +65,97 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def upkeep(clock: Clock) -> Iterator[Upkeep]:
-    made = Upkeep(clock=clock)
+def timers(clock: Clock) -> Iterator[TimerThread]:
+    made = TimerThread(clock=clock)
     yield made
     made.close(timeout=LONG)
 
 
 def threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "memwal-upkeep"]
+    return [thread for thread in threading.enumerate() if thread.name == "memwal-timers"]
 
 
-class TestTask:
-    def test_is_called_at_its_deadline_and_not_before(self, clock: Clock, upkeep: Upkeep) -> None:
+class TestTimer:
+    def test_is_called_at_its_deadline_and_not_before(
+        self, clock: Clock, timers: TimerThread
+    ) -> None:
         early, late = Calls(), Calls()
-        upkeep.task(early.call).schedule(5.0)
-        late_task = upkeep.task(late.call)
-        late_task.schedule(6.0)
+        timers.new_timer(early.call).schedule(5.0)
+        late_timer = timers.new_timer(late.call)
+        late_timer.schedule(6.0)
 
         clock.now = 5.0
-        upkeep.wake()
+        timers.wake()
         early.wait_for(1)
         # The same thread looked at both, in this order.
         assert late.count == 0
-        assert late_task.at == 6.0
+        assert late_timer.at == 6.0
         clock.now = 6.0
-        upkeep.wake()
+        timers.wake()
         late.wait_for(1)
 
         assert (early.count, late.count) == (1, 1)
-        assert {*early.names, *late.names} == {"memwal-upkeep"}
+        assert {*early.names, *late.names} == {"memwal-timers"}
 
-    def test_has_one_deadline_the_earliest(self, clock: Clock, upkeep: Upkeep) -> None:
+    def test_has_one_deadline_the_earliest(self, clock: Clock, timers: TimerThread) -> None:
         calls, last = Calls(), Calls()
-        task = upkeep.task(calls.call)
+        timer = timers.new_timer(calls.call)
         for at in (7.0, 3.0, 5.0, 3.0):
-            task.schedule(at)
-        assert task.at == 3.0
-        upkeep.task(last.call).schedule(8.0)
+            timer.schedule(at)
+        assert timer.at == 3.0
+        timers.new_timer(last.call).schedule(8.0)
 
         clock.now = 10.0
-        upkeep.wake()
+        timers.wake()
         last.wait_for(1)
 
         assert calls.count == 1
 
-    def test_may_be_scheduled_again_also_by_itself(self, clock: Clock, upkeep: Upkeep) -> None:
+    def test_may_be_scheduled_again_also_by_itself(self, clock: Clock, timers: TimerThread) -> None:
         class Again(Calls):
             def call(self) -> None:
                 if self.count < 4:
-                    task.schedule(clock() + 1.0)
+                    timer.schedule(clock() + 1.0)
                     clock.now += 1.0
                 super().call()
 
         calls = Again()
-        task = upkeep.task(calls.call)
-        task.schedule(0.0)
+        timer = timers.new_timer(calls.call)
+        timer.schedule(0.0)
         calls.wait_for(5)
-        task.schedule(0.0)
+        timer.schedule(0.0)
         calls.wait_for(6)
         assert calls.count == 6
 
-    def test_that_was_cancelled_is_not_called(self, clock: Clock, upkeep: Upkeep) -> None:
+    def test_that_was_cancelled_is_not_called(self, clock: Clock, timers: TimerThread) -> None:
         calls, last = Calls(), Calls()
-        task = upkeep.task(calls.call)
-        task.schedule(1.0)
-        task.cancel()
-        upkeep.task(last.call).schedule(2.0)
+        timer = timers.new_timer(calls.call)
+        timer.schedule(1.0)
+        timer.cancel()
+        timers.new_timer(last.call).schedule(2.0)
         clock.now = 2.0
-        upkeep.wake()
+        timers.wake()
         last.wait_for(1)
         assert calls.count == 0
 
-        task.schedule(1.0)
+        timer.schedule(1.0)
         calls.wait_for(1)
 
     def test_that_fails_is_logged_without_its_message_and_others_go_on(
-        self, upkeep: Upkeep, caplog: pytest.LogCaptureFixture
+        self, timers: TimerThread, caplog: pytest.LogCaptureFixture
     ) -> None:
         failing, other = Calls(), Calls()
-        task = upkeep.task(failing.fail)
+        timer = timers.new_timer(failing.fail)
         with caplog.at_level(logging.WARNING):
-            task.schedule(0.0)
-            upkeep.task(other.call).schedule(0.0)
+            timer.schedule(0.0)
+            timers.new_timer(other.call).schedule(0.0)
             other.wait_for(1)
-            task.schedule(0.0)
+            timer.schedule(0.0)
             failing.wait_for(2)
         assert "ValueError" in caplog.text
         assert "marker" not in caplog.text
 
-    def test_from_many_threads_is_never_lost(self, upkeep: Upkeep) -> None:
+    def test_from_many_threads_is_never_lost(self, timers: TimerThread) -> None:
         """Whoever schedules after having changed something has it seen by a later call."""
         lock = threading.Lock()
         given, taken = 0, 0
@@ -166,14 +168,14 @@ class TestTask:
                 super().call()
 
         calls = Taker()
-        task = upkeep.task(calls.call)
+        timer = timers.new_timer(calls.call)
 
         def give() -> None:
             nonlocal given
             for _ in range(500):
                 with lock:
                     given += 1
-                task.schedule(0.0)
+                timer.schedule(0.0)
 
         givers = [threading.Thread(target=give) for _ in range(4)]
         for giver in givers:
@@ -185,33 +187,33 @@ class TestTask:
 
 
 class TestThread:
-    def test_starts_with_the_first_deadline(self, upkeep: Upkeep) -> None:
+    def test_starts_with_the_first_deadline(self, timers: TimerThread) -> None:
         before = threads()
         calls = Calls()
-        task = upkeep.task(calls.call)
-        upkeep.wake()
+        timer = timers.new_timer(calls.call)
+        timers.wake()
         assert threads() == before
-        task.schedule(1.0)
+        timer.schedule(1.0)
         (started,) = set(threads()) - set(before)
         assert started.daemon
 
     def test_ends_at_the_close_and_nothing_is_called_then(self, clock: Clock) -> None:
-        upkeep, calls, first = Upkeep(clock=clock), Calls(), Calls()
-        upkeep.task(first.call).schedule(0.0)
+        timers, calls, first = TimerThread(clock=clock), Calls(), Calls()
+        timers.new_timer(first.call).schedule(0.0)
         first.wait_for(1)
         (thread,) = {t for t in threads() if t.name == first.names[0]}
-        task = upkeep.task(calls.call)
-        task.schedule(1.0)
-        upkeep.close()
+        timer = timers.new_timer(calls.call)
+        timer.schedule(1.0)
+        timers.close()
         assert not thread.is_alive()
         clock.now = 2.0
-        upkeep.wake()
-        task.schedule(0.0)
-        upkeep.close()
+        timers.wake()
+        timer.schedule(0.0)
+        timers.close()
         assert calls.count == 0
 
     def test_the_close_waits_for_the_call_that_runs(self, clock: Clock) -> None:
-        upkeep = Upkeep(clock=clock)
+        timers = TimerThread(clock=clock)
         entered, leave, left = threading.Event(), threading.Event(), threading.Event()
 
         class Slow:
@@ -221,10 +223,10 @@ class TestThread:
                 left.set()
 
         slow = Slow()
-        upkeep.task(slow.call).schedule(0.0)
+        timers.new_timer(slow.call).schedule(0.0)
         assert entered.wait(LONG)
-        upkeep.close(timeout=0.0)
-        closing = threading.Thread(target=upkeep.close)
+        timers.close(timeout=0.0)
+        closing = threading.Thread(target=timers.close)
         closing.start()
         assert not left.is_set()
         leave.set()
@@ -232,30 +234,30 @@ class TestThread:
         assert left.is_set()
 
     def test_may_close_its_own_upkeep(self, clock: Clock) -> None:
-        upkeep = Upkeep(clock=clock)
+        timers = TimerThread(clock=clock)
         closed = threading.Event()
 
         class Closer:
             def call(self) -> None:
-                upkeep.close()
+                timers.close()
                 closed.set()
 
         closer = Closer()
-        upkeep.task(closer.call).schedule(0.0)
+        timers.new_timer(closer.call).schedule(0.0)
         assert closed.wait(LONG)
 
     def test_ends_when_its_owner_is_collected(self, clock: Clock) -> None:
         class Owner(Calls):
             def __init__(self) -> None:
                 super().__init__()
-                self.upkeep = Upkeep(clock=clock)
-                self.task = self.upkeep.task(self.call)
-                self.task.schedule(0.0)
+                self.timers = TimerThread(clock=clock)
+                self.timer = self.timers.new_timer(self.call)
+                self.timer.schedule(0.0)
 
         before = threads()
         owner = Owner()
         owner.wait_for(1)
-        owner.task.schedule(100.0)
+        owner.timer.schedule(100.0)
         (thread,) = set(threads()) - set(before)
         gone = weakref.ref(owner)
 
@@ -266,7 +268,7 @@ class TestThread:
         thread.join(LONG)
         assert not thread.is_alive()
 
-    def test_calls_no_method_of_what_is_gone(self, clock: Clock, upkeep: Upkeep) -> None:
+    def test_calls_no_method_of_what_is_gone(self, clock: Clock, timers: TimerThread) -> None:
         seen, last = [], Calls()
 
         class Short:
@@ -274,24 +276,24 @@ class TestThread:
                 seen.append(1)
 
         short = Short()
-        task = upkeep.task(short.call)
-        task.schedule(1.0)
+        timer = timers.new_timer(short.call)
+        timer.schedule(1.0)
         del short
         gc.collect()
-        upkeep.task(last.call).schedule(1.0)
+        timers.new_timer(last.call).schedule(1.0)
         clock.now = 1.0
-        upkeep.wake()
+        timers.wake()
         last.wait_for(1)
         assert seen == []
 
     def test_does_not_keep_the_process_alive(self) -> None:
         code = (
             "import time\n"
-            "from memwal.util.timers import Upkeep\n"
+            "from memwal.util.timers import TimerThread\n"
             "class Owner:\n"
             "    def call(self): pass\n"
-            "owner, upkeep = Owner(), Upkeep()\n"
-            "upkeep.task(owner.call).schedule(time.monotonic() + 3600)\n"
+            "owner, timers = Owner(), TimerThread()\n"
+            "timers.new_timer(owner.call).schedule(time.monotonic() + 3600)\n"
         )
         done = subprocess.run(
             [sys.executable, "-c", code], timeout=LONG, capture_output=True, text=True
@@ -315,7 +317,7 @@ class TestLoss:
         region.buffered(3, 300)
         region.unbuffered(1, 100)
         writer = Forgotten()
-        watch_for_loss(writer, counters)
+        warn_if_unclosed(writer, counters)
         with caplog.at_level(logging.WARNING):
             del writer
             gc.collect()
@@ -328,7 +330,7 @@ class TestLoss:
         self, counters: WriterCounters, caplog: pytest.LogCaptureFixture, closed: bool
     ) -> None:
         writer = Forgotten()
-        watch = watch_for_loss(writer, counters)
+        watch = warn_if_unclosed(writer, counters)
         if closed:
             counters.region(COUNTED).buffered(1, 100)
             watch.detach()
@@ -342,11 +344,11 @@ class TestLoss:
             "import uuid\n"
             "from memwal.storage.location import TableLocation\n"
             "from memwal.writer.region_writer.stats import WriterCounters\n"
-            "from memwal.util.timers import watch_for_loss\n"
+            "from memwal.writer.region_writer.stats import warn_if_unclosed\n"
             "class Writer: pass\n"
             "writer, counters = Writer(), WriterCounters(TableLocation('/lake/flights'))\n"
             "counters.region(uuid.uuid4()).buffered(5, 500)\n"
-            "watch_for_loss(writer, counters)\n"
+            "warn_if_unclosed(writer, counters)\n"
         )
         done = subprocess.run(
             [sys.executable, "-c", code], timeout=LONG, capture_output=True, text=True

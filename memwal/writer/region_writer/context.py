@@ -17,7 +17,7 @@ from memwal.lsm.memtable.rows import RowView
 from memwal.lsm.memtable.text_index import TextRows
 from memwal.storage.location import TableLocation
 from memwal.storage.object_store import ObjectStore
-from memwal.util.timers import Upkeep
+from memwal.util.timers import TimerThread
 from memwal.writer.region_writer.options import WriterOptions
 from memwal.writer.region_writer.stats import Durations, WriterCounters
 
@@ -48,7 +48,7 @@ _APPEND_THREADS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Workshop:
+class WriterContext:
     """Shared by all regions of a writer.
 
     Attributes
@@ -65,7 +65,7 @@ class Workshop:
         Run flushes; and appends that no caller waits for, which wait for nothing but the store.
     releases : Executor
         Runs what waits for appends and flushes, one by one.
-    upkeep : Upkeep
+    timers : TimerThread
     counters : WriterCounters
     clock : callable
         Seconds that go on while the machine sleeps: how long ago a region was known to be ours.
@@ -79,7 +79,7 @@ class Workshop:
     flushes: Executor
     appends: Executor
     releases: Executor
-    upkeep: Upkeep
+    timers: TimerThread
     counters: WriterCounters
     clock: Callable[[], float]
 
@@ -91,7 +91,7 @@ class Workshop:
         options: WriterOptions,
         durations: Durations,
         clock: Callable[[], float],
-    ) -> Workshop:
+    ) -> WriterContext:
         """Set everything up for a table; threads start when they are needed."""
         location = base.location
         return cls(
@@ -103,18 +103,18 @@ class Workshop:
             flushes=ThreadPoolExecutor(_FLUSH_THREADS, thread_name_prefix="memwal-flush"),
             appends=ThreadPoolExecutor(_APPEND_THREADS, thread_name_prefix="memwal-append"),
             releases=ThreadPoolExecutor(1, thread_name_prefix="memwal-release"),
-            upkeep=Upkeep(),
+            timers=TimerThread(),
             counters=WriterCounters(location, durations=durations),
             clock=clock,
         )
 
     @property
-    def is_instant(self) -> bool:
+    def appends_are_instant(self) -> bool:
         """Whether an append takes no time to speak of, so that nothing is won by a thread."""
         return not self.options.fsync and self.store.is_local
 
     def close(self, *, wait: bool) -> None:
         """End the threads; ``wait`` for what they do."""
-        self.upkeep.close(timeout=None if wait else 0)
+        self.timers.close(timeout=None if wait else 0)
         for pool in (self.appends, self.releases, self.flushes):
             pool.shutdown(wait=wait)

@@ -12,12 +12,12 @@ from memwal.base_table.snapshot import open_base
 from memwal.lsm.flush.generation import write_generation
 from memwal.lsm.flush.rows import GenerationRows
 from memwal.lsm.indexes.maintained import maintained_indexes
-from memwal.lsm.wal.claim import Tenure
-from memwal.writer.region_writer.context import Workshop
+from memwal.lsm.wal.claim import ClaimedRegion
+from memwal.writer.region_writer.context import WriterContext
 from memwal.writer.region_writer.stats import RegionCounters
 
 
-class Sealed(Protocol):
+class SealedRows(Protocol):
     """Rows of the log that become a generation: a MemTable, or what a replay found."""
 
     @property
@@ -33,13 +33,13 @@ class Sealed(Protocol):
     def bytes(self) -> int: ...
 
 
-class GenerationMaker:
+class Flusher:
     """Flushes for one region, for as long as nobody else claims it.
 
     Parameters
     ----------
-    workshop : Workshop
-    tenure : Tenure
+    context : WriterContext
+    claimed : ClaimedRegion
     counters : RegionCounters
     state : threading.Condition
         Guards the counters.
@@ -49,20 +49,20 @@ class GenerationMaker:
 
     def __init__(
         self,
-        workshop: Workshop,
-        tenure: Tenure,
+        context: WriterContext,
+        claimed: ClaimedRegion,
         counters: RegionCounters,
         *,
         state: Condition,
         failed: Callable[[BaseException], None],
     ) -> None:
-        self._workshop = workshop
-        self._tenure = tenure
+        self._context = context
+        self._claimed = claimed
         self._counters = counters
         self._state = state
         self._failed = failed
 
-    def flush(self, sealed: Sealed, contents: GenerationRows) -> None:
+    def flush(self, sealed: SealedRows, contents: GenerationRows) -> None:
         """Write one generation and name it.
 
         Raises
@@ -75,7 +75,7 @@ class GenerationMaker:
         started = time.perf_counter()
         try:
             # Columns may have come and gone since the rows were written.
-            base = open_base(self._workshop.location)
+            base = open_base(self._context.location)
             write = partial(
                 write_generation,
                 base,
@@ -84,7 +84,7 @@ class GenerationMaker:
                 contents,
                 maintained_indexes(base),
             )
-            self._tenure.name_generation(sealed, write)
+            self._claimed.publish_generation(sealed, write)
         except BaseException as error:
             with self._state:
                 self._counters.flush_failed(error)

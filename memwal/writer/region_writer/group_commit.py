@@ -22,11 +22,11 @@ import pyarrow as pa
 
 from memwal.errors import InvalidInputError, MemWalError, StoreError, WriterClosedError
 from memwal.format.wal_layout import AppliedSteps
-from memwal.lsm.wal.appender import LogAppender, PreparedEntry, joined
-from memwal.writer.region_writer.handle import PendingWrite, Standing
+from memwal.lsm.wal.appender import LogAppender, PreparedEntry, join_batches
+from memwal.writer.region_writer.handle import FailureLatch, PendingWrite
 from memwal.writer.region_writer.memtables import MemTables
 from memwal.writer.region_writer.options import WriterOptions
-from memwal.writer.region_writer.rows import RowShape
+from memwal.writer.region_writer.rows import RowSchema
 from memwal.writer.region_writer.stats import RegionCounters
 
 
@@ -216,7 +216,7 @@ class LogQueue:
     def _next_group(self) -> list[PendingWrite]:
         group: list[PendingWrite] = []
         size = rows = 0
-        shape = None
+        row_schema = None
         while self._due:
             write = self._waiting[0]
             size += write.bytes
@@ -224,10 +224,10 @@ class LogQueue:
             if group and (
                 size > self._max_bytes
                 or rows > self._max_rows
-                or (shape is not None and write.shape not in (None, shape))
+                or (row_schema is not None and write.row_schema not in (None, row_schema))
             ):
                 break
-            shape = shape or write.shape
+            row_schema = row_schema or write.row_schema
             group.append(self._waiting.popleft())
             self.bytes -= write.bytes
             self._due -= 1
@@ -239,10 +239,10 @@ class LogQueue:
 logger = logging.getLogger(__name__)
 
 # After these the log is as it was, or holds at most an entry that nobody was told of.
-_NOT_FINAL = (StoreError, InvalidInputError)
+_RECOVERABLE = (StoreError, InvalidInputError)
 
 
-class LogEntries:
+class EntryWriter:
     """Writes groups as entries, and what the log has into the active MemTable.
 
     Only whoever holds the region's log calls it, except where the state is said to be held.
@@ -252,7 +252,7 @@ class LogEntries:
     region_id : UUID
     state : threading.Condition
         The region's.
-    standing : Standing
+    failure : FailureLatch
     options : WriterOptions
     log : LogAppender
     queue : LogQueue
@@ -268,7 +268,7 @@ class LogEntries:
         region_id: UUID,
         *,
         state: threading.Condition,
-        standing: Standing,
+        failure: FailureLatch,
         options: WriterOptions,
         log: LogAppender,
         queue: LogQueue,
@@ -278,7 +278,7 @@ class LogEntries:
     ) -> None:
         self._region_id = region_id
         self._state = state
-        self._standing = standing
+        self._failure = failure
         self._options = options
         self._log = log
         self._queue = queue
@@ -298,14 +298,14 @@ class LogEntries:
 
     def write(self, group: list[PendingWrite]) -> None:
         """Write a group as one entry and finish its members, whatever happens."""
-        entry = _Entry(self, group)
+        entry = _GroupEntry(self, group)
         entry.store()
         entry.end()
         entry.check()
 
-    def hold(self, write: PendingWrite) -> HeldLog:
+    def hold(self, write: PendingWrite) -> LogReservation:
         """Start an entry of one write, whose steps the caller takes."""
-        return HeldLog(_Entry(self, [write]), self._queue)
+        return LogReservation(_GroupEntry(self, [write]), self._queue)
 
     def add(
         self,
@@ -320,25 +320,25 @@ class LogEntries:
         if self._options.max_memtable_age is not None:
             self._aging(self._tables.active.born_at + self._options.max_memtable_age)
 
-    def seal(self, *, shape: RowShape | None = None, generation: int | None = None) -> None:
+    def seal(self, *, row_schema: RowSchema | None = None, generation: int | None = None) -> None:
         """Hand the MemTable to the flush and start a new one."""
         with self._state:
             # Closed or fenced, the log keeps the rows for the next claim.
-            if self._standing.failure is None:
-                if shape is not None and shape is not self._tables.shape:
-                    self._log.use(shape.schema, shape.adopt)
-                self._tables.seal(shape=shape, generation=generation)
+            if self._failure.error is None:
+                if row_schema is not None and row_schema is not self._tables.row_schema:
+                    self._log.change_schema(row_schema.schema, row_schema.convert_logged)
+                self._tables.seal(row_schema=row_schema, generation=generation)
 
     def prepare(self, group: list[PendingWrite]) -> PreparedEntry | None:
         """Encode a group; None if it has no rows."""
-        self._standing.check()
+        self._failure.raise_if_set()
         batches = [batch for write in group for batch in write.batches]
         if not batches:
             return None
-        shape = next(write.shape for write in group if write.shape is not None)
-        batches = joined(batches)
-        if shape is not self._tables.shape or not self._tables.fits(batches):
-            self.seal(shape=shape)
+        row_schema = next(write.row_schema for write in group if write.row_schema is not None)
+        batches = join_batches(batches)
+        if row_schema is not self._tables.row_schema or not self._tables.fits(batches):
+            self.seal(row_schema=row_schema)
         applied = next((write.applied for write in group if write.applied is not None), None)
         return self._log.prepare(
             batches, generation=self._tables.active.generation, applied=applied
@@ -399,13 +399,13 @@ class LogEntries:
 
     def _also_failed(self, error: BaseException) -> list[PendingWrite]:
         """Queued writes that fail with a group. The caller holds the state."""
-        if not isinstance(error, _NOT_FINAL):
-            self._standing.end(error)
+        if not isinstance(error, _RECOVERABLE):
+            self._failure.set(error)
             return self._queue.clear()
         return self._queue.remove_derived()
 
 
-class _Entry:
+class _GroupEntry:
     """A group of writes on its way into the log, in steps of which only one waits for the store.
 
     Whoever makes one holds the log of the region.
@@ -413,7 +413,7 @@ class _Entry:
 
     __slots__ = ("_entries", "_group", "_prepared", "_started", "error")
 
-    def __init__(self, entries: LogEntries, group: list[PendingWrite]) -> None:
+    def __init__(self, entries: EntryWriter, group: list[PendingWrite]) -> None:
         self._entries = entries
         self._group = group
         self._started = time.perf_counter()
@@ -452,10 +452,10 @@ class _Entry:
             raise self.error
 
 
-class HeldLog:
+class LogReservation:
     """A region's log that was idle, held for one write whose steps the caller takes."""
 
-    def __init__(self, entry: _Entry, queue: LogQueue) -> None:
+    def __init__(self, entry: _GroupEntry, queue: LogQueue) -> None:
         self._entry = entry
         self._queue = queue
 

@@ -12,14 +12,14 @@ import pyarrow as pa
 
 from memwal.errors import BackPressureError, MemWalError, OutcomeUnknownError
 from memwal.format.wal_layout import AppliedSteps
-from memwal.util.log import shown_error
-from memwal.writer.region_writer.rows import RowShape
+from memwal.util.log import safe_error_text
+from memwal.writer.region_writer.rows import RowSchema
 
 logger = logging.getLogger(__name__)
 
 _FEW_ROWS = 4
 _SMALL_BYTES = 1 << 16
-_ABOUT_BYTES = 256
+_ASSUMED_ROW_BYTES = 256
 
 # Guards the callbacks of all writes: few have any, and nothing is called while it is held.
 _callbacks = threading.Lock()
@@ -32,7 +32,7 @@ class PendingWrite:
     ----------
     batches : list of pyarrow.RecordBatch
         Stored rows; empty for a barrier.
-    shape : RowShape or None
+    row_schema : RowSchema or None
         Form of the rows; None for a barrier.
     derived : bool
         Whether its rows were completed from writes that were not in the log yet: when one of those
@@ -64,15 +64,15 @@ class PendingWrite:
         "done",
         "error",
         "promoted",
+        "row_schema",
         "rows",
         "seals",
-        "shape",
     )
 
     def __init__(
         self,
         batches: list[pa.RecordBatch],
-        shape: RowShape | None = None,
+        row_schema: RowSchema | None = None,
         *,
         seals: bool = False,
         buffered: bool = False,
@@ -80,7 +80,7 @@ class PendingWrite:
         applied: AppliedSteps | None = None,
     ) -> None:
         self.batches = batches
-        self.shape = shape
+        self.row_schema = row_schema
         self.derived = derived
         self.applied = applied
         self.seals = seals
@@ -93,7 +93,7 @@ class PendingWrite:
         self.bytes = 0
         for batch in batches:
             self.rows += batch.num_rows
-            self.bytes += _size_of(batch)
+            self.bytes += _batch_bytes(batch)
         self._calls: tuple[Callable[[], None], ...] = ()
         # Held until the write is done, or until its thread is to lead: cheaper than an event.
         self._gate = threading.Lock()
@@ -107,7 +107,7 @@ class PendingWrite:
             calls, self._calls = self._calls, ()
         self._gate.release()
         for call in calls:
-            _safely(call)
+            _call_safely(call)
 
     def promote(self) -> None:
         """Have the waiting thread take over the log. The caller holds the region's state."""
@@ -139,10 +139,10 @@ class PendingWrite:
             if not self.done:
                 self._calls = (*self._calls, call)
                 return
-        _safely(call)
+        _call_safely(call)
 
 
-def done(error: BaseException | None = None) -> PendingWrite:
+def finished_write(error: BaseException | None = None) -> PendingWrite:
     """A write without rows that is done; with an error, one that was not accepted."""
     write = PendingWrite([])
     write.finish(error)
@@ -224,7 +224,7 @@ class WriteHandle:
         """
         left = len(self._parts)
         if not left:
-            _safely(lambda: call(self))
+            _call_safely(lambda: call(self))
             return
         lock = threading.Lock()
 
@@ -244,7 +244,7 @@ class WriteHandle:
         return f"WriteHandle({state}, {len(self._parts)} regions)"
 
 
-def as_error(error: BaseException) -> MemWalError:
+def copy_error(error: BaseException) -> MemWalError:
     """An error of the same kind for another caller, with a trace of its own."""
     if isinstance(error, MemWalError):
         copy = type(error)(str(error))
@@ -256,44 +256,44 @@ def as_error(error: BaseException) -> MemWalError:
     return copy
 
 
-def _size_of(batch: pa.RecordBatch) -> int:
+def _batch_bytes(batch: pa.RecordBatch) -> int:
     """Bytes of a batch; of a few small rows about.
 
     Arrow gives the interpreter to other threads while it measures exactly, which costs a producer
     of single rows more than all the rest.
     """
     if batch.num_rows <= _FEW_ROWS and batch.get_total_buffer_size() <= _SMALL_BYTES:
-        return int(_ABOUT_BYTES * batch.num_rows)
+        return int(_ASSUMED_ROW_BYTES * batch.num_rows)
     return int(batch.nbytes)
 
 
-def _safely(call: Callable[[], None]) -> None:
+def _call_safely(call: Callable[[], None]) -> None:
     try:
         call()
     except Exception as error:
-        logger.warning("a callback of a finished write failed: %s", shown_error(error))
+        logger.warning("a callback of a finished write failed: %s", safe_error_text(error))
 
 
-class Standing:
-    """What ended the writer of a region, if anything did. Guarded by the region's state.
+class FailureLatch:
+    """First error that stopped a region writer. Callers hold the region's lock.
 
     Attributes
     ----------
-    failure : MemWalError or None
-        The first thing that did.
+    error : MemWalError or None
+        None while the writer works.
     """
 
-    __slots__ = ("failure",)
+    __slots__ = ("error",)
 
     def __init__(self) -> None:
-        self.failure: MemWalError | None = None
+        self.error: MemWalError | None = None
 
-    def end(self, reason: BaseException) -> None:
-        """Take no more writes; a second reason does not replace the first."""
-        if self.failure is None:
-            self.failure = reason if isinstance(reason, MemWalError) else as_error(reason)
+    def set(self, error: BaseException) -> None:
+        """Record an error unless one is recorded already."""
+        if self.error is None:
+            self.error = error if isinstance(error, MemWalError) else copy_error(error)
 
-    def check(self) -> None:
-        """Raise what ended the writer."""
-        if self.failure is not None:
-            raise as_error(self.failure)
+    def raise_if_set(self) -> None:
+        """Raise a fresh copy of the recorded error."""
+        if self.error is not None:
+            raise copy_error(self.error)

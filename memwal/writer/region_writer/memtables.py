@@ -26,10 +26,10 @@ from memwal.errors import (
 )
 from memwal.lsm.memtable.indexes import MemTableIndexes
 from memwal.lsm.memtable.unflushed import UnflushedRows
-from memwal.util.log import shown_error
+from memwal.util.log import safe_error_text
 from memwal.util.memory import release_free_memory
-from memwal.writer.region_writer.context import Workshop
-from memwal.writer.region_writer.rows import RowShape
+from memwal.writer.region_writer.context import WriterContext
+from memwal.writer.region_writer.rows import RowSchema
 
 
 class MemTable:
@@ -39,7 +39,7 @@ class MemTable:
 
     Parameters
     ----------
-    shape : RowShape
+    row_schema : RowSchema
         Form of its rows.
     generation : int
         What it will be flushed as.
@@ -60,20 +60,20 @@ class MemTable:
 
     def __init__(
         self,
-        shape: RowShape,
+        row_schema: RowSchema,
         generation: int,
         *,
         first_row: int = 0,
         text: Mapping[str, Mapping[str, Any]] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.shape = shape
+        self.row_schema = row_schema
         self.generation = generation
         self.first_row = first_row
         self.batches = 0
         self.last_position = 0
         self.born_at = float("inf")
-        self._indexes = MemTableIndexes(shape.schema, shape.primary_key, text=text)
+        self._indexes = MemTableIndexes(row_schema.schema, row_schema.primary_key, text=text)
         self._clock = clock
 
     @property
@@ -261,10 +261,10 @@ class FlushQueue:
                 self.flush_now(partial(self._flush, table))
             except BaseException as error:
                 logger.warning(
-                    "flush of generation %d failed: %s", table.generation, shown_error(error)
+                    "flush of generation %d failed: %s", table.generation, safe_error_text(error)
                 )
                 # A panic in Lance is no Exception; whoever waits must hear of it all the same.
-                known = error if isinstance(error, Exception) else _panic(table, error)
+                known = error if isinstance(error, Exception) else _panic_error(table, error)
                 with self._state:
                     self._stop(known)
                 return
@@ -292,10 +292,10 @@ class FlushQueue:
         retrying(flush)
 
 
-def _panic(table: MemTable, error: BaseException) -> MemWalError:
+def _panic_error(table: MemTable, error: BaseException) -> MemWalError:
     return MemWalError(
-        f"the flush of generation {table.generation} broke down: {shown_error(error)}; its rows "
-        "stay in the log, where the next writer of the region finds them"
+        f"the flush of generation {table.generation} crashed: {safe_error_text(error)}; its rows "
+        "stay in the log, and the next writer of the region replays them"
     )
 
 
@@ -308,8 +308,8 @@ class MemTables:
 
     Parameters
     ----------
-    workshop : Workshop
-    shape : RowShape
+    context : WriterContext
+    row_schema : RowSchema
         Form of the rows to come.
     generation : int
         Of the first MemTable.
@@ -322,24 +322,24 @@ class MemTables:
     ----------
     active : MemTable
     sealed : FlushQueue
-    shape : RowShape
+    row_schema : RowSchema
         Of the active one.
     """
 
     def __init__(
         self,
-        workshop: Workshop,
-        shape: RowShape,
+        context: WriterContext,
+        row_schema: RowSchema,
         *,
         generation: int,
         state: threading.Condition,
         flush: Callable[[MemTable], None],
     ) -> None:
-        self._options = workshop.options
-        self._text = workshop.text
-        self.shape = shape
+        self._options = context.options
+        self._text = context.text
+        self.row_schema = row_schema
         self.sealed = FlushQueue(
-            state, workshop.flushes, flush, attempts=workshop.options.flush_attempts
+            state, context.flushes, flush, attempts=context.options.flush_attempts
         )
         self.active = self._new(generation, first_row=0)
 
@@ -374,12 +374,12 @@ class MemTables:
             or self.active.bytes >= self._options.max_memtable_bytes
         )
 
-    def seal(self, *, shape: RowShape | None = None, generation: int | None = None) -> None:
+    def seal(self, *, row_schema: RowSchema | None = None, generation: int | None = None) -> None:
         """Hand the active one to the flush, if it has rows, and start a new one.
 
         Parameters
         ----------
-        shape : RowShape, optional
+        row_schema : RowSchema, optional
             Form of the rows to come; as before by default.
         generation : int, optional
             Of the new one; the next one by default.
@@ -388,12 +388,12 @@ class MemTables:
         if self.active.rows:
             self.sealed.add(self.active)
             following += 1
-        self.shape = shape or self.shape
+        self.row_schema = row_schema or self.row_schema
         self.active = self._new(generation or following, first_row=self.active.end_row)
 
     def _new(self, generation: int, *, first_row: int) -> MemTable:
-        names = self.shape.schema.names
+        names = self.row_schema.schema.names
         text = {
             path: options for path, options in self._text.items() if path.partition(".")[0] in names
         }
-        return MemTable(self.shape, generation, first_row=first_row, text=text)
+        return MemTable(self.row_schema, generation, first_row=first_row, text=text)

@@ -21,7 +21,7 @@ from memwal.reader.lookup import look_up
 from memwal.reader.sources.collect import collect_sources, while_collected
 from memwal.region.rows import aligned, key_column, newest_rows
 from memwal.storage.location import TableLocation
-from memwal.writer.region_writer.rows import RowShape
+from memwal.writer.region_writer.rows import RowSchema
 
 
 class PartialRows:
@@ -29,7 +29,7 @@ class PartialRows:
 
     Parameters
     ----------
-    shape : RowShape
+    row_schema : RowSchema
         What whole rows look like.
     batches : sequence of pyarrow.RecordBatch
         The key columns and others, in the table's types. Of several rows with one key the last
@@ -41,12 +41,12 @@ class PartialRows:
         The key columns, once per distinct key.
     """
 
-    def __init__(self, shape: RowShape, batches: Sequence[pa.RecordBatch]) -> None:
+    def __init__(self, row_schema: RowSchema, batches: Sequence[pa.RecordBatch]) -> None:
         rows = pa.Table.from_batches(batches)
-        kept = newest_rows(key_column(rows, shape.primary_key))
-        self.shape = shape
+        kept = newest_rows(key_column(rows, row_schema.primary_key))
+        self.row_schema = row_schema
         self._given = rows.take(pa.array(kept)).combine_chunks()
-        self.keys = self._given.select(shape.primary_key)
+        self.keys = self._given.select(row_schema.primary_key)
 
     def completed(self, known: Sequence[pa.Table]) -> list[pa.RecordBatch]:
         """Whole stored rows.
@@ -62,9 +62,12 @@ class PartialRows:
         InvalidInputError
             A row does not exist yet, and a column that may not be null is not given.
         """
-        primary_key = self.shape.primary_key
+        primary_key = self.row_schema.primary_key
         before = pa.concat_tables(
-            [self.shape.schema.empty_table(), *(aligned(rows, self.shape.schema) for rows in known)]
+            [
+                self.row_schema.schema.empty_table(),
+                *(aligned(rows, self.row_schema.schema) for rows in known),
+            ]
         )
         before = before.take(pa.array(newest_rows(key_column(before, primary_key))))
         alive = before.filter(pc.invert(before.column(TOMBSTONE)))
@@ -75,20 +78,20 @@ class PartialRows:
             self._given.column(field.name)
             if field.name in self._given.column_names
             else alive.column(field.name).take(at)
-            for field in self.shape.base_schema
+            for field in self.row_schema.base_schema
         ]
-        for field, column in zip(self.shape.base_schema, columns, strict=True):
+        for field, column in zip(self.row_schema.base_schema, columns, strict=True):
             if column.null_count and not field.nullable:
                 raise InvalidInputError(
                     f"{column.null_count} rows do not exist yet and lack column {field.name}, "
                     "which may not be null; give it"
                 )
         columns.append(pa.repeat(pa.scalar(False), self.keys.num_rows))
-        rows = pa.Table.from_arrays(columns, schema=self.shape.schema)
+        rows = pa.Table.from_arrays(columns, schema=self.row_schema.schema)
         return list(rows.combine_chunks().to_batches())
 
 
-def known_rows(
+def current_rows(
     location: TableLocation,
     region_id: UUID,
     rows: PartialRows,
@@ -111,11 +114,11 @@ def known_rows(
         known.append(snapshot.take(at[at >= 0]))
         missing = missing.filter(pa.array(at < 0))
     if missing.num_rows:
-        known.append(stored_rows(location, region_id, rows.shape, missing))
+        known.append(stored_rows(location, region_id, rows.row_schema, missing))
     return known
 
 
-def as_tables(batches: Sequence[pa.RecordBatch]) -> list[pa.Table]:
+def group_by_schema(batches: Sequence[pa.RecordBatch]) -> list[pa.Table]:
     """Batches as tables, in order; neighbours of one schema share one."""
     tables: list[list[pa.RecordBatch]] = []
     for batch in batches:
@@ -127,7 +130,7 @@ def as_tables(batches: Sequence[pa.RecordBatch]) -> list[pa.Table]:
 
 
 def stored_rows(
-    location: TableLocation, region_id: UUID, shape: RowShape, keys: pa.Table
+    location: TableLocation, region_id: UUID, row_schema: RowSchema, keys: pa.Table
 ) -> pa.Table:
     """What storage knows of some keys of a region: the base table and its generations.
 
@@ -150,7 +153,7 @@ def stored_rows(
     identified = pa.Table.from_arrays(found.columns, schema=base.identified_schema)
     return aligned(
         identified.append_column(
-            shape.schema.field(TOMBSTONE), pa.repeat(pa.scalar(False), found.num_rows)
+            row_schema.schema.field(TOMBSTONE), pa.repeat(pa.scalar(False), found.num_rows)
         ),
-        shape.schema,
+        row_schema.schema,
     )

@@ -24,10 +24,10 @@ from memwal.format.paths import wal_key
 from memwal.format.wal_entry import WalEntry, encode_sentinel
 from memwal.lsm.flush.rows import GenerationRows, TableRows
 from memwal.lsm.wal.claim import Claim
-from memwal.lsm.wal.log import READ_AHEAD_BYTES, LogSurvey, needs_replay, read_log, take
+from memwal.lsm.wal.log import READ_AHEAD_BYTES, LogSurvey, needs_replay, put_entry, read_log
 from memwal.region.rows import key_column
 from memwal.storage.object_store import ObjectStore
-from memwal.writer.region_writer.rows import RowShape
+from memwal.writer.region_writer.rows import RowSchema
 
 # Entries with few rows are joined up to this: each batch costs some kilobytes beside its rows, and
 # keeps the whole entry in memory that it was read from.
@@ -37,12 +37,12 @@ _BATCH_COST = 8 << 10
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RowLog:
+class LogReader:
     """A log as a source of stored rows.
 
     Attributes
     ----------
-    shape : RowShape
+    row_schema : RowSchema
         Brings rows of other clients, and of earlier schemas, into the stored form.
     epoch : int
         Whose entries are read: its own, and those of earlier ones.
@@ -56,7 +56,7 @@ class RowLog:
 
     store: ObjectStore
     region_id: UUID
-    shape: RowShape
+    row_schema: RowSchema
     epoch: int
     generation: int
     survey: LogSurvey | None
@@ -81,7 +81,9 @@ class RowLog:
     def adopted(self, position: int, entry: WalEntry) -> list[pa.RecordBatch]:
         """The entry's rows in the stored form."""
         try:
-            return [rows for batch in entry.batches for rows in self.shape.adopt(batch)]
+            return [
+                rows for batch in entry.batches for rows in self.row_schema.convert_logged(batch)
+            ]
         except InvalidInputError as error:
             raise CorruptDataError(
                 f"the rows of {wal_key(self.region_id, position)} do not fit the table: {error}. "
@@ -108,31 +110,31 @@ class LoggedRows:
         The rows are those of the entries behind ``after``, up to ``last``.
     """
 
-    log: RowLog
+    log: LogReader
     after: int
     last: int
 
     @property
     def schema(self) -> pa.Schema:
         """The stored form."""
-        return self.log.shape.schema
+        return self.log.row_schema.schema
 
     def keys(self) -> pa.Array:
         """The key of every row; nothing else stays in memory."""
-        primary_key = self.log.shape.primary_key
+        primary_key = self.log.row_schema.primary_key
         return pa.concat_arrays(
-            [_owned(key_column(batch, primary_key)) for batch in self.batches()]
+            [_copy_array(key_column(batch, primary_key)) for batch in self.batches()]
         )
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """All rows, oldest first, small batches joined."""
-        joiner = Joiner(self.schema)
+        joiner = BatchJoiner(self.schema)
         for batch in self.log.rows(after=self.after, last=self.last):
             yield from joiner.add(batch)
         yield from joiner.finish()
 
 
-class Joiner:
+class BatchJoiner:
     """Makes fewer batches of small ones, in the same order.
 
     Batches with dictionaries stay as they are: joining could meet more values than the type of
@@ -164,7 +166,7 @@ class Joiner:
         return list(pa.Table.from_batches(waiting).combine_chunks().to_batches())
 
 
-def _owned(array: pa.Array) -> pa.Array:
+def _copy_array(array: pa.Array) -> pa.Array:
     """A copy that does not keep the batch in memory which the array is from."""
     return pa.concat_arrays([array, array.slice(0, 0)])
 
@@ -216,7 +218,7 @@ def replay(
     store: ObjectStore,
     claim: Claim,
     *,
-    shape: RowShape,
+    row_schema: RowSchema,
     max_bytes: int,
     read_ahead_bytes: int = READ_AHEAD_BYTES,
 ) -> Iterator[ReplayedGeneration]:
@@ -227,7 +229,7 @@ def replay(
 
     Parameters
     ----------
-    shape : RowShape
+    row_schema : RowSchema
         Brings rows of other clients, and of earlier schemas, into the stored form.
     max_bytes : int
         Rows that are kept in memory. Beside them there are at most what is read ahead, an entry,
@@ -243,10 +245,10 @@ def replay(
         An entry is missing, damaged, does not say what it must, or does not fit the table. Nothing
         was flushed.
     """
-    log = RowLog(
+    log = LogReader(
         store,
         claim.manifest.region_id,
-        shape,
+        row_schema,
         claim.manifest.writer_epoch,
         claim.manifest.current_generation,
         claim.survey,
@@ -258,7 +260,7 @@ def replay(
         is_last = number == len(runs) - 1
         if is_last and run.held is None and run.bytes <= max_bytes:
             # What came before it is flushed by now, and out of memory.
-            run.held = _Held(shape.schema)
+            run.held = _InMemoryRows(row_schema.schema)
             run.held.add(log.rows(after=run.after, last=run.last_position))
         batches = None if run.held is None else run.held.finish()
         yield ReplayedGeneration(
@@ -271,18 +273,20 @@ def replay(
             contents=(
                 LoggedRows(log, run.after, run.last_position)
                 if batches is None
-                else TableRows(pa.Table.from_batches(batches, shape.schema), shape.primary_key)
+                else TableRows(
+                    pa.Table.from_batches(batches, row_schema.schema), row_schema.primary_key
+                )
             ),
             batches=batches,
         )
 
 
-class _Held:
+class _InMemoryRows:
     """Rows of a generation that stay in memory."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._batches: list[pa.RecordBatch] = []
-        self._joiner = Joiner(schema)
+        self._joiner = BatchJoiner(schema)
 
     def add(self, batches: Iterable[pa.RecordBatch]) -> None:
         for batch in batches:
@@ -309,7 +313,7 @@ class _Run:
 
     generation: int
     after: int
-    held: _Held | None
+    held: _InMemoryRows | None
     last_position: int = 0
     rows: int = 0
     batches: int = 0
@@ -333,9 +337,9 @@ class _Run:
             self.held.add(later.held.finish())
 
 
-def _read_runs(log: RowLog, claim: Claim, max_bytes: int) -> tuple[list[_Run], list[int]]:
+def _read_runs(log: LogReader, claim: Claim, max_bytes: int) -> tuple[list[_Run], list[int]]:
     """Read the whole log, and divide it into generations; also says which entries are torn."""
-    joiner = Joiner(log.shape.schema)
+    joiner = BatchJoiner(log.row_schema.schema)
     runs: list[_Run] = []
     torn: list[int] = []
     total, expected = 0, claim.manifest.replay_after + 1
@@ -347,7 +351,7 @@ def _read_runs(log: RowLog, claim: Claim, max_bytes: int) -> tuple[list[_Run], l
         batches = log.adopted(position, entry)
         cost = joiner.cost(batches)
         total += cost
-        run = _run_of(runs, entry, position, log)
+        run = _run_for(runs, entry, position, log)
         if total > max_bytes:
             for large in runs:
                 large.held = None
@@ -355,7 +359,7 @@ def _read_runs(log: RowLog, claim: Claim, max_bytes: int) -> tuple[list[_Run], l
     return runs, torn
 
 
-def _run_of(runs: list[_Run], entry: WalEntry, position: int, log: RowLog) -> _Run:
+def _run_for(runs: list[_Run], entry: WalEntry, position: int, log: LogReader) -> _Run:
     """The run that an entry goes into: the last one, joined with those before it or begun anew."""
     generation = entry.generation
     if generation is None:
@@ -364,7 +368,7 @@ def _run_of(runs: list[_Run], entry: WalEntry, position: int, log: RowLog) -> _R
         later = runs.pop()
         runs[-1].join(later)
     if not runs or runs[-1].generation < generation:
-        runs.append(_Run(generation, position - 1, _Held(log.shape.schema)))
+        runs.append(_Run(generation, position - 1, _InMemoryRows(log.row_schema.schema)))
     return runs[-1]
 
 
@@ -382,4 +386,4 @@ def _replace_torn(store: ObjectStore, claim: Claim, positions: Sequence[int]) ->
     epoch = claim.manifest.writer_epoch
     data = encode_sentinel(writer_epoch=epoch, writer_id=claim.writer_id)
     for position in positions:
-        take(store, region_id, position, data, epoch)
+        put_entry(store, region_id, position, data, epoch)

@@ -21,10 +21,10 @@ from memwal.format.paths import TOMBSTONE
 from memwal.format.values import OLD_VERSIONS
 from memwal.region.rows import aligned, stored_schema
 
-_CASTS_FAIL_WITH = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError)
+_CAST_ERRORS = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError)
 
 
-def widened(name: str, array: pa.Array, wanted: pa.DataType) -> pa.Array:
+def widen(name: str, array: pa.Array, wanted: pa.DataType) -> pa.Array:
     """A column in a type that its own :func:`widens` to.
 
     Raises
@@ -36,22 +36,22 @@ def widened(name: str, array: pa.Array, wanted: pa.DataType) -> pa.Array:
         return pa.nulls(len(array), wanted)
     try:
         return array.cast(wanted)
-    except _CASTS_FAIL_WITH as error:
+    except _CAST_ERRORS as error:
         raise InvalidInputError(f"column {name}: {error}") from error
 
 
-def widens(given: pa.DataType, wanted: pa.DataType) -> bool:
+def can_widen(given: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether every value of one type is the same value in the other."""
     if pt.is_null(given):
         return True
     if isinstance(given, pa.BaseExtensionType):
-        return given.storage_type == wanted or widens(given.storage_type, wanted)
+        return given.storage_type == wanted or can_widen(given.storage_type, wanted)
     if isinstance(wanted, pa.BaseExtensionType):
         return False
     if pt.is_dictionary(given):
-        return widens(given.value_type, wanted)
+        return can_widen(given.value_type, wanted)
     if pt.is_dictionary(wanted):
-        return widens(given, wanted.value_type)
+        return can_widen(given, wanted.value_type)
     text = (pt.is_string, pt.is_large_string, pt.is_string_view)
     binary = (pt.is_binary, pt.is_large_binary, pt.is_binary_view, pt.is_fixed_size_binary)
     if any(is_(given) for is_ in text):
@@ -72,14 +72,17 @@ def widens(given: pa.DataType, wanted: pa.DataType) -> bool:
     if (pt.is_list(given) or pt.is_large_list(given)) and (
         pt.is_list(wanted) or pt.is_large_list(wanted)
     ):
-        return given.value_type == wanted.value_type or widens(given.value_type, wanted.value_type)
+        return given.value_type == wanted.value_type or can_widen(
+            given.value_type, wanted.value_type
+        )
     if pt.is_fixed_size_list(given) and pt.is_fixed_size_list(wanted):
         return given.list_size == wanted.list_size and (
-            given.value_type == wanted.value_type or widens(given.value_type, wanted.value_type)
+            given.value_type == wanted.value_type or can_widen(given.value_type, wanted.value_type)
         )
     if pt.is_struct(given) and pt.is_struct(wanted):
         return [f.name for f in given] == [f.name for f in wanted] and all(
-            g.type == w.type or widens(g.type, w.type) for g, w in zip(given, wanted, strict=True)
+            g.type == w.type or can_widen(g.type, w.type)
+            for g, w in zip(given, wanted, strict=True)
         )
     return False
 
@@ -88,10 +91,10 @@ Check: TypeAlias = Callable[[pa.Array], str | None]
 """Tells what is wrong with the values of a column."""
 
 
-_FEW_VALUES = 4
+_FEW_ROWS = 4
 
 
-def checks_of(field: pa.Field, *, null_structs: bool) -> tuple[Check, ...]:
+def checks_for(field: pa.Field, *, null_structs: bool) -> tuple[Check, ...]:
     """What the values of a column must be looked through for; nothing for most types.
 
     Parameters
@@ -100,12 +103,12 @@ def checks_of(field: pa.Field, *, null_structs: bool) -> tuple[Check, ...]:
         Whether the table's files can hold structs that are null.
     """
     found: list[Check] = []
-    if _holds(field.type, lambda kind: pt.is_string(kind) or pt.is_large_string(kind)):
-        found.append(_not_utf8)
-    if _holds(field.type, lambda kind: isinstance(kind, pa.JsonType)):
-        found.append(_not_json)
-    if _has_required(field.type) or (not null_structs and _holds(field.type, pt.is_struct)):
-        found.append(lambda values: _null_inside(values, field, null_structs))
+    if _contains_type(field.type, lambda kind: pt.is_string(kind) or pt.is_large_string(kind)):
+        found.append(_find_invalid_utf8)
+    if _contains_type(field.type, lambda kind: isinstance(kind, pa.JsonType)):
+        found.append(_find_invalid_json)
+    if _has_required(field.type) or (not null_structs and _contains_type(field.type, pt.is_struct)):
+        found.append(lambda values: _find_forbidden_null(values, field, null_structs))
     return tuple(found)
 
 
@@ -123,9 +126,9 @@ def check_values(name: str, values: pa.Array, checks: Iterable[Check]) -> None:
             raise InvalidInputError(f"column {name} has {problem}; mend or leave out those rows")
 
 
-def _not_utf8(values: pa.Array) -> str | None:
+def _find_invalid_utf8(values: pa.Array) -> str | None:
     try:
-        if len(values) <= _FEW_VALUES and not pt.is_dictionary(values.type):
+        if len(values) <= _FEW_ROWS and not pt.is_dictionary(values.type):
             # Arrow gives the interpreter to other threads while it looks, which costs more.
             values.to_pylist()
         else:
@@ -135,7 +138,7 @@ def _not_utf8(values: pa.Array) -> str | None:
     return None
 
 
-def _not_json(values: pa.Array) -> str | None:
+def _find_invalid_json(values: pa.Array) -> str | None:
     try:
         for text in getattr(values, "storage", values).to_pylist():
             if text is not None:
@@ -145,7 +148,7 @@ def _not_json(values: pa.Array) -> str | None:
     return None
 
 
-def _null_inside(values: pa.Array, field: pa.Field, null_structs: bool) -> str | None:
+def _find_forbidden_null(values: pa.Array, field: pa.Field, null_structs: bool) -> str | None:
     """Nulls in children that may have none, or structs that are null where none may be."""
     values = getattr(values, "storage", values)
     kind = values.type
@@ -164,7 +167,7 @@ def _null_inside(values: pa.Array, field: pa.Field, null_structs: bool) -> str |
     for child, part in children:
         if not child.nullable and part.null_count:
             return f"nulls in {child.name}, which may have none"
-        problem = _null_inside(part, child, null_structs)
+        problem = _find_forbidden_null(part, child, null_structs)
         if problem is not None:
             return problem
     return None
@@ -178,16 +181,16 @@ def _has_required(kind: pa.DataType) -> bool:
     return any(not child.nullable or _has_required(child.type) for child in children)
 
 
-def _holds(kind: pa.DataType, is_: Callable[[pa.DataType], bool]) -> bool:
+def _contains_type(kind: pa.DataType, is_: Callable[[pa.DataType], bool]) -> bool:
     if is_(kind):
         return True
     if pt.is_dictionary(kind):
-        return _holds(kind.value_type, is_)
+        return _contains_type(kind.value_type, is_)
     kind = getattr(kind, "storage_type", kind)
-    return is_(kind) or any(_holds(kind.field(n).type, is_) for n in range(kind.num_fields))
+    return is_(kind) or any(_contains_type(kind.field(n).type, is_) for n in range(kind.num_fields))
 
 
-class RowShape:
+class RowSchema:
     """The stored form of a table's rows: its columns, and a flag that marks a delete.
 
     Columns outside the primary key are nullable in it whatever the base table says, since a
@@ -211,11 +214,11 @@ class RowShape:
         self.primary_key = tuple(primary_key)
         self.schema = stored_schema(schema, primary_key)
         # What to do with rows of the schemas that were given last, by what they are for.
-        self._upserts: _Plans = ()
-        self._partials: _Plans = ()
-        self._deletes: _Plans = ()
+        self._upserts: _PlanCache = ()
+        self._partials: _PlanCache = ()
+        self._deletes: _PlanCache = ()
 
-    def upserts(self, data: Any) -> list[pa.RecordBatch]:
+    def convert_upserts(self, data: Any) -> list[pa.RecordBatch]:
         """Stored form of whole rows; no batch where there are no rows.
 
         Parameters
@@ -231,22 +234,22 @@ class RowShape:
             A column is unknown or missing, has another type, or a null where none may be.
         """
         schema, batches = _as_batches(data)
-        plan = _remembered(self._upserts, schema)
+        plan = _cached_plan(self._upserts, schema)
         if plan is None:
             plan = self._plan_upserts(schema)
-            self._upserts = _remember(self._upserts, schema, plan)
+            self._upserts = _with_plan(self._upserts, schema, plan)
         return [
-            pa.RecordBatch.from_arrays([*columns, _flags(False, rows)], schema=self.schema)
+            pa.RecordBatch.from_arrays([*columns, _tombstones(False, rows)], schema=self.schema)
             for rows, columns in self._columns(plan, batches)
         ]
 
-    def partial(self, data: Any) -> list[pa.RecordBatch]:
+    def convert_partial(self, data: Any) -> list[pa.RecordBatch]:
         """Rows that lack columns: those given, in the order and the types of the table.
 
         Parameters
         ----------
         data : anything Arrow
-            As for :meth:`upserts`; the key columns and any others.
+            As for :meth:`convert_upserts`; the key columns and any others.
 
         Returns
         -------
@@ -260,18 +263,18 @@ class RowShape:
             missing.
         """
         schema, batches = _as_batches(data)
-        plan = _remembered(self._partials, schema)
+        plan = _cached_plan(self._partials, schema)
         if plan is None:
             self._check_names(schema.names)
             self._check_key(schema.names)
             plan = self._plan(schema, [f for f in self.base_schema if f.name in schema.names])
-            self._partials = _remember(self._partials, schema, plan)
+            self._partials = _with_plan(self._partials, schema, plan)
         return [
             pa.RecordBatch.from_arrays(columns, schema=plan.given)
             for _, columns in self._columns(plan, batches)
         ]
 
-    def deletes(self, keys: Any) -> list[pa.RecordBatch]:
+    def convert_deletes(self, keys: Any) -> list[pa.RecordBatch]:
         """Stored form of deleted rows: the key, nulls, and the flag.
 
         Parameters
@@ -292,12 +295,12 @@ class RowShape:
                 )
             keys = pa.table({self.primary_key[0]: keys})
         schema, batches = _as_batches(keys)
-        plan = _remembered(self._deletes, schema)
+        plan = _cached_plan(self._deletes, schema)
         if plan is None:
             self._check_names(schema.names)
             self._check_key(schema.names)
             plan = self._plan(schema, [f for f in self.base_schema if f.name in self.primary_key])
-            self._deletes = _remember(self._deletes, schema, plan)
+            self._deletes = _with_plan(self._deletes, schema, plan)
         stored = []
         for rows, columns in self._columns(plan, batches):
             by_name = dict(zip(plan.given.names, columns, strict=True))
@@ -305,11 +308,11 @@ class RowShape:
                 by_name[field.name] if field.name in by_name else pa.nulls(rows, field.type)
                 for field in self.base_schema
             ]
-            whole.append(_flags(True, rows))
+            whole.append(_tombstones(True, rows))
             stored.append(pa.RecordBatch.from_arrays(whole, schema=self.schema))
         return stored
 
-    def adopt(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+    def convert_logged(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
         """Stored form of a batch that was read from the log, whoever wrote it.
 
         Lance accepts reordered columns, further ones, and a missing tombstone column; so do we.
@@ -324,10 +327,12 @@ class RowShape:
             return [batch]
         table = pa.Table.from_batches([batch])
         if TOMBSTONE not in table.column_names:
-            table = table.append_column(self.schema.field(TOMBSTONE), _flags(False, table.num_rows))
+            table = table.append_column(
+                self.schema.field(TOMBSTONE), _tombstones(False, table.num_rows)
+            )
         return [part for part in aligned(table, self.schema).to_batches() if part.num_rows]
 
-    def _plan_upserts(self, schema: pa.Schema) -> _Plan:
+    def _plan_upserts(self, schema: pa.Schema) -> _ConversionPlan:
         self._check_names(schema.names)
         missing = [name for name in self.base_schema.names if name not in schema.names]
         if missing:
@@ -337,18 +342,18 @@ class RowShape:
             )
         return self._plan(schema, list(self.base_schema))
 
-    def _plan(self, schema: pa.Schema, fields: Sequence[pa.Field]) -> _Plan:
+    def _plan(self, schema: pa.Schema, fields: Sequence[pa.Field]) -> _ConversionPlan:
         """How columns of a table come from rows of a schema that has them all."""
         casts: list[pa.DataType | None] = []
         for field in fields:
             given = schema.field(field.name).type
             casts.append(None if given == field.type else field.type)
-            if given != field.type and not widens(given, field.type):
+            if given != field.type and not can_widen(given, field.type):
                 raise InvalidInputError(
                     f"column {field.name} is {given}, the table has {field.type}; cast it"
                 )
         sources = [schema.get_field_index(field.name) for field in fields]
-        return _Plan(
+        return _ConversionPlan(
             given=pa.schema([self.schema.field(field.name) for field in fields]),
             sources=tuple(sources),
             casts=tuple(casts),
@@ -360,13 +365,13 @@ class RowShape:
             checks=tuple(
                 (number, found)
                 for number, field in enumerate(fields)
-                if (found := checks_of(field, null_structs=self._null_structs))
+                if (found := checks_for(field, null_structs=self._null_structs))
             ),
             is_identity=sources == list(range(len(schema))) and not any(casts),
         )
 
     def _columns(
-        self, plan: _Plan, batches: Sequence[pa.RecordBatch]
+        self, plan: _ConversionPlan, batches: Sequence[pa.RecordBatch]
     ) -> list[tuple[int, list[pa.Array]]]:
         """Number of rows and columns of each batch that has any, looked through for nulls."""
         made = [(b.num_rows, plan.columns_of(b)) for b in batches if b.num_rows]
@@ -401,7 +406,7 @@ class RowShape:
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class _ConversionPlan:
     """How columns of the table come from the rows of one schema.
 
     Attributes
@@ -432,26 +437,26 @@ class _Plan:
         if self.is_identity:
             return columns
         return [
-            columns[source] if cast is None else widened(field.name, columns[source], cast)
+            columns[source] if cast is None else widen(field.name, columns[source], cast)
             for field, source, cast in zip(self.given, self.sources, self.casts, strict=True)
         ]
 
 
 # A producer gives rows of one schema or two; comparing with more costs more than planning.
-_REMEMBERED: Final = 4
-_Plans: TypeAlias = tuple[tuple[pa.Schema, _Plan], ...]
+_MAX_CACHED_PLANS: Final = 4
+_PlanCache: TypeAlias = tuple[tuple[pa.Schema, _ConversionPlan], ...]
 
 
-def _remembered(plans: _Plans, schema: pa.Schema) -> _Plan | None:
+def _cached_plan(plans: _PlanCache, schema: pa.Schema) -> _ConversionPlan | None:
     for known, plan in plans:
         if schema.equals(known):
             return plan
     return None
 
 
-def _remember(plans: _Plans, schema: pa.Schema, plan: _Plan) -> _Plans:
+def _with_plan(plans: _PlanCache, schema: pa.Schema, plan: _ConversionPlan) -> _PlanCache:
     """The plans with one more in front: a new tuple, since other threads read the old one."""
-    return ((schema, plan), *plans[: _REMEMBERED - 1])
+    return ((schema, plan), *plans[: _MAX_CACHED_PLANS - 1])
 
 
 def _as_batches(data: Any) -> tuple[pa.Schema, list[pa.RecordBatch]]:
@@ -471,11 +476,11 @@ def _as_batches(data: Any) -> tuple[pa.Schema, list[pa.RecordBatch]]:
 
 
 # Slices of this serve most batches: a row's flag costs as much to make as the row.
-_FLAGS: Final = {flag: pa.repeat(pa.scalar(flag), 1 << 16) for flag in (False, True)}
+_TOMBSTONES: Final = {flag: pa.repeat(pa.scalar(flag), 1 << 16) for flag in (False, True)}
 
 
-def _flags(value: bool, length: int) -> pa.Array:
-    flags = _FLAGS[value]
+def _tombstones(value: bool, length: int) -> pa.Array:
+    flags = _TOMBSTONES[value]
     return flags[:length] if length <= len(flags) else pa.repeat(pa.scalar(value), length)
 
 
@@ -486,9 +491,9 @@ def _null_count(array: pa.Array) -> int:
     return int(array.null_count)
 
 
-def stored_shape(base: BaseTable) -> RowShape:
+def stored_shape(base: BaseTable) -> RowSchema:
     """What rows of a version of the table look like where they are stored."""
-    return RowShape(
+    return RowSchema(
         base.identified_schema,
         base.primary_key,
         null_structs=base.dataset.data_storage_version not in OLD_VERSIONS,

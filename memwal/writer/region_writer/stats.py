@@ -16,7 +16,7 @@ from uuid import UUID
 
 from memwal.storage.location import TableLocation
 from memwal.util.concurrency import ForkGuard
-from memwal.util.log import shown_error
+from memwal.util.log import safe_error_text
 from memwal.util.redaction import secret_values
 from memwal.util.timers import logger
 
@@ -64,10 +64,10 @@ class Totals:
     refused_writes: int = 0
 
     def __add__(self, other: Totals) -> Totals:
-        return Totals(*(getattr(self, name) + getattr(other, name) for name in NAMES))
+        return Totals(*(getattr(self, name) + getattr(other, name) for name in TOTAL_NAMES))
 
 
-NAMES = tuple(f.name for f in fields(Totals))
+TOTAL_NAMES = tuple(f.name for f in fields(Totals))
 """Names of what is summed."""
 
 
@@ -197,7 +197,7 @@ class Durations(Protocol):
 class RegionCounters:
     """Counts for one region. Callers hold the region's lock."""
 
-    __slots__ = (*NAMES, "_durations", "_secrets", "buffered_bytes", "buffered_writes",
+    __slots__ = (*TOTAL_NAMES, "_durations", "_secrets", "buffered_bytes", "buffered_writes",
                  "last_error", "region_id")  # fmt: skip
 
     writes: int
@@ -222,7 +222,7 @@ class RegionCounters:
         durations: Durations | None = None,
         secrets: tuple[str, ...] = (),
     ) -> None:
-        for name in NAMES:
+        for name in TOTAL_NAMES:
             setattr(self, name, 0)
         self.region_id = region_id
         self.buffered_writes = 0
@@ -271,7 +271,7 @@ class RegionCounters:
 
     def failed(self, error: BaseException) -> None:
         """Keep an error of an append or of the whole region to be shown."""
-        self.last_error = shown_error(error, secrets=self._secrets)
+        self.last_error = safe_error_text(error, secrets=self._secrets)
 
     def waited(self, seconds: float) -> None:
         """A write waited for a flush, in vain or not."""
@@ -286,7 +286,7 @@ class RegionCounters:
 
     def totals(self) -> Totals:
         """The sums so far."""
-        return Totals(*(getattr(self, name) for name in NAMES))
+        return Totals(*(getattr(self, name) for name in TOTAL_NAMES))
 
     def stats(
         self,
@@ -372,7 +372,7 @@ class WriterCounters:
         )
 
 
-def watch_for_loss(writer: Any, counters: WriterCounters) -> weakref.finalize[..., None]:
+def warn_if_unclosed(writer: Any, counters: WriterCounters) -> weakref.finalize[..., None]:
     """Log a warning if a writer goes away, or the interpreter ends, with writes not yet durable.
 
     Nothing is written then: the threads that could are gone, and the end of a process must not
@@ -390,10 +390,10 @@ def watch_for_loss(writer: Any, counters: WriterCounters) -> weakref.finalize[..
     weakref.finalize
         Call ``detach()`` when the writer is closed.
     """
-    return weakref.finalize(writer, _warn, counters, ForkGuard("the writer"))
+    return weakref.finalize(writer, _warn_of_lost_writes, counters, ForkGuard("the writer"))
 
 
-def _warn(counters: WriterCounters, guard: ForkGuard) -> None:
+def _warn_of_lost_writes(counters: WriterCounters, guard: ForkGuard) -> None:
     lost = counters.buffered_writes
     if lost and not guard.inherited:
         logger.warning(

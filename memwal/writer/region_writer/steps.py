@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from memwal.format.wal_layout import AppliedSteps, newest_steps
-from memwal.lsm.wal.applied_steps import Step, open_book, read_applied
+from memwal.lsm.wal.applied_steps import Step, read_steps, write_empty_book
 from memwal.storage.object_store import ObjectStore
 
 
@@ -28,7 +28,7 @@ class AppliedStep:
     known: tuple[UUID, ...] = ()
 
 
-class RegionSteps:
+class StepSequencer:
     """The steps of one region, taken one after another by its writer.
 
     Parameters
@@ -96,9 +96,9 @@ class RegionSteps:
             # Entries behind the tip are none of this writer's: one that is there in spite of an
             # error is taken up, and counts, when the next entry finds it in its place.
             tip = self._tip()
-            found = read_applied(self._store, self._region_id, tip=tip)
+            found = read_steps(self._store, self._region_id, tip=tip)
             if found is None:
-                open_book(self._store, self._region_id, tip=tip)
+                write_empty_book(self._store, self._region_id, tip=tip)
                 # A writer that slept before this may find its place in the log free, since a
                 # collector that knew of no book took what fenced it. Its entry would be a step
                 # that nobody replays. From here on, the collector knows.

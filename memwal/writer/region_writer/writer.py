@@ -19,17 +19,22 @@ from memwal.lsm.memtable.unflushed import UnflushedRows
 from memwal.lsm.wal.abandon import abandon_log
 from memwal.lsm.wal.appender import LogAppender
 from memwal.lsm.wal.applied_steps import Step
-from memwal.lsm.wal.claim import Claim, Tenure, claim_region
-from memwal.writer.region_writer.context import Workshop
-from memwal.writer.region_writer.flusher import GenerationMaker
-from memwal.writer.region_writer.group_commit import HeldLog, LogEntries, LogQueue
-from memwal.writer.region_writer.handle import PendingWrite, Standing, as_error, done
+from memwal.lsm.wal.claim import Claim, ClaimedRegion, claim_region
+from memwal.writer.region_writer.context import WriterContext
+from memwal.writer.region_writer.flusher import Flusher
+from memwal.writer.region_writer.group_commit import EntryWriter, LogQueue, LogReservation
+from memwal.writer.region_writer.handle import (
+    FailureLatch,
+    PendingWrite,
+    copy_error,
+    finished_write,
+)
 from memwal.writer.region_writer.memtables import MemTable, MemTables
-from memwal.writer.region_writer.partial_rows import PartialRows, as_tables, known_rows
+from memwal.writer.region_writer.partial_rows import PartialRows, current_rows, group_by_schema
 from memwal.writer.region_writer.replay import replay
-from memwal.writer.region_writer.rows import RowShape
+from memwal.writer.region_writer.rows import RowSchema
 from memwal.writer.region_writer.stats import RegionStats
-from memwal.writer.region_writer.steps import RegionSteps
+from memwal.writer.region_writer.steps import StepSequencer
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +48,7 @@ _REMOTE_CHECK_INTERVAL = 10.0
 class WholeRows:
     """Rows of one region with all their columns, in stored form."""
 
-    shape: RowShape
+    row_schema: RowSchema
     batches: list[pa.RecordBatch]
 
 
@@ -56,9 +61,9 @@ class RegionWriter:
 
     def __init__(
         self,
-        workshop: Workshop,
+        context: WriterContext,
         region_id: UUID,
-        shape: RowShape,
+        row_schema: RowSchema,
         *,
         spec_id: int = 0,
         region_fields: tuple[tuple[str, bytes], ...] = (),
@@ -75,63 +80,63 @@ class RegionWriter:
             :func:`memwal.lsm.wal.abandon.abandon_log`.
         """
         self.region_id = region_id
-        self._workshop = workshop
-        self._options = options = workshop.options
-        self._counters = workshop.counters.region(region_id)
+        self._context = context
+        self._options = options = context.options
+        self._counters = context.counters.region(region_id)
         claim = claim_region(
-            workshop.store,
+            context.store,
             region_id,
             spec_id=spec_id,
             region_fields=region_fields,
             merged=merged,
             replay=keep,
-            clock=workshop.clock,
+            clock=context.clock,
         )
         if not keep:
-            claim = abandon_log(workshop.store, claim)
+            claim = abandon_log(context.store, claim)
         self.epoch = claim.manifest.writer_epoch
         # Guards everything below.
         self._state = threading.Condition()
-        self._standing = Standing()
-        tenure = Tenure(workshop.store, claim.manifest)
-        self._maker = GenerationMaker(
-            workshop, tenure, self._counters, state=self._state, failed=self._flush_failed
+        self._failure = FailureLatch()
+        claimed = ClaimedRegion(context.store, claim.manifest)
+        self._maker = Flusher(
+            context, claimed, self._counters, state=self._state, failed=self._flush_failed
         )
         self._log_queue = LogQueue(
             self._state,
-            workshop.appends,
+            context.appends,
             self._write_group,
             max_bytes=options.max_entry_bytes,
             max_rows=options.max_memtable_rows,
         )
         self._tables = MemTables(
-            workshop,
-            shape,
+            context,
+            row_schema,
             generation=claim.manifest.current_generation,
             state=self._state,
             flush=self._flush,
         )
         self._last_used = time.monotonic()
         self.released = False
-        self._buffer_task = workshop.upkeep.task(self._write_buffered)
-        self._age_task = workshop.upkeep.task(self._seal_aged)
-        self._entries = LogEntries(
+        self._buffer_timer = context.timers.new_timer(self._write_buffered)
+        self._age_timer = context.timers.new_timer(self._seal_aged)
+        self._entries = EntryWriter(
             region_id,
             state=self._state,
-            standing=self._standing,
+            failure=self._failure,
             options=options,
-            log=self._appender(claim, tenure),
+            log=self._appender(claim, claimed),
             queue=self._log_queue,
             tables=self._tables,
             counters=self._counters,
-            aging=self._age_task.schedule,
+            aging=self._age_timer.schedule,
         )
-        self._steps = RegionSteps(
-            workshop.store,
+        self._steps = StepSequencer(
+            context.store,
             region_id,
             tip=lambda: self._entries.next_position,
             foreign=lambda: self._entries.foreign_steps,
-            verify=tenure.verify,
+            verify=claimed.verify,
         )
         self._take_over(claim)
 
@@ -158,7 +163,9 @@ class RegionWriter:
         """
         if isinstance(rows, PartialRows):
             return self._write_partial(rows, wait=wait)
-        write = PendingWrite(rows.batches, rows.shape, buffered=not (wait or self._options.durable))
+        write = PendingWrite(
+            rows.batches, rows.row_schema, buffered=not (wait or self._options.durable)
+        )
         if wait:
             self._log_queue.run(write, admit=self._admit)
         else:
@@ -167,7 +174,7 @@ class RegionWriter:
                 self._put(write)
         return write
 
-    def begin(self, rows: WholeRows) -> tuple[PendingWrite, HeldLog | None]:
+    def begin(self, rows: WholeRows) -> tuple[PendingWrite, LogReservation | None]:
         """Start a durable write that the caller takes to its end, together with those of others.
 
         Returns
@@ -182,9 +189,11 @@ class RegionWriter:
         BackPressureError, RegionFencedError, WriterClosedError
             The rows were not accepted.
         """
-        return self._begin(PendingWrite(rows.batches, rows.shape))
+        return self._begin(PendingWrite(rows.batches, rows.row_schema))
 
-    def begin_step(self, rows: WholeRows, *, step: Step) -> tuple[PendingWrite, HeldLog | None]:
+    def begin_step(
+        self, rows: WholeRows, *, step: Step
+    ) -> tuple[PendingWrite, LogReservation | None]:
         """Start a step of a source, as :meth:`begin` starts a durable write.
 
         Waits for the step that is on its way. The rows go into one entry, which tells of the step.
@@ -197,8 +206,8 @@ class RegionWriter:
         """
         applied = self._steps.begin(step)
         if applied is None:
-            return done(), None
-        write = PendingWrite(rows.batches, rows.shape, applied=applied)
+            return finished_write(), None
+        write = PendingWrite(rows.batches, rows.row_schema, applied=applied)
         try:
             started = self._begin(write)
         except BaseException:
@@ -207,7 +216,7 @@ class RegionWriter:
         write.call_when_done(lambda: self._steps.end(applied if write.error is None else None))
         return started
 
-    def _begin(self, write: PendingWrite) -> tuple[PendingWrite, HeldLog | None]:
+    def _begin(self, write: PendingWrite) -> tuple[PendingWrite, LogReservation | None]:
         with self._state:
             self._admit()
             if not self._log_queue.take(write):
@@ -220,17 +229,17 @@ class RegionWriter:
             with self._state:
                 mark = self._tables.active.end_row
                 unflushed = self._tables.unflushed()
-            known = known_rows(self._workshop.location, self.region_id, rows, unflushed)
+            known = current_rows(self._context.location, self.region_id, rows, unflushed)
             with self._state:
                 self._admit()
                 logged = self._tables.since(mark)
                 if logged is not None:
-                    pending = as_tables(
+                    pending = group_by_schema(
                         [batch for w in self._log_queue.pending() for batch in w.batches]
                     )
                     write = PendingWrite(
                         rows.completed([*known, *logged, *pending]),
-                        rows.shape,
+                        rows.row_schema,
                         buffered=not (wait or self._options.durable),
                         derived=bool(pending),
                     )
@@ -254,7 +263,7 @@ class RegionWriter:
         ):
             self._log_queue.hasten()
         else:
-            self._buffer_task.schedule(time.monotonic() + options.buffer_interval)
+            self._buffer_timer.schedule(time.monotonic() + options.buffer_interval)
 
     def _admit(self) -> None:
         """Wait until another write may be queued. The caller holds the state.
@@ -270,23 +279,23 @@ class RegionWriter:
             len(self._tables.sealed) < options.max_sealed_memtables
             and self._log_queue.bytes < options.max_buffered_bytes
         ):
-            self._standing.check()
+            self._failure.raise_if_set()
             return
         started = self._last_used
         deadline = started + options.backpressure_timeout
         try:
             self._tables.sealed.wait_for_room(
-                options.max_sealed_memtables, deadline=deadline, check=self._standing.check
+                options.max_sealed_memtables, deadline=deadline, check=self._failure.raise_if_set
             )
             while self._log_queue.bytes >= options.max_buffered_bytes:
-                self._standing.check()
+                self._failure.raise_if_set()
                 self._log_queue.hasten()
                 if not self._state.wait(max(deadline - time.monotonic(), 0)):
                     raise BackPressureError(
                         f"{self._log_queue.bytes:,} bytes wait for the log of region "
                         f"{self.region_id}; the write was not accepted, try again later"
                     )
-            self._standing.check()
+            self._failure.raise_if_set()
         except BackPressureError:
             self._counters.refused()
             raise
@@ -305,11 +314,11 @@ class RegionWriter:
     def _seal_aged(self) -> None:
         age = self._options.max_memtable_age
         with self._state:
-            if age is None or self._standing.failure is not None or not self._tables.active.rows:
+            if age is None or self._failure.error is not None or not self._tables.active.rows:
                 return
             due = self._tables.active.born_at + age
             if due > time.monotonic():
-                self._age_task.schedule(due)
+                self._age_timer.schedule(due)
             else:
                 self._log_queue.put(PendingWrite([], seals=True), due=True)
 
@@ -346,7 +355,7 @@ class RegionWriter:
         """
         barrier = PendingWrite([], seals=seals)
         with self._state:
-            self._standing.check()
+            self._failure.raise_if_set()
             self._log_queue.put(barrier, due=True)
         return barrier
 
@@ -369,21 +378,21 @@ class RegionWriter:
                 "replayed by the next claim"
             )
         if barrier.error is not None:
-            raise as_error(barrier.error)
+            raise copy_error(barrier.error)
         if barrier.seals:
             with self._state:
                 self._tables.sealed.wait_until_flushed(
                     self._tables.active.generation - 1,
                     deadline=deadline,
-                    check=self._standing.check,
+                    check=self._failure.raise_if_set,
                 )
 
     def _flush(self, table: MemTable) -> None:
-        self._maker.flush(table, TableRows(table.contents(), table.shape.primary_key))
+        self._maker.flush(table, TableRows(table.contents(), table.row_schema.primary_key))
 
     def _flush_failed(self, error: BaseException) -> None:
         if isinstance(error, RegionFencedError):
-            self._standing.end(error)
+            self._failure.set(error)
 
     # End
 
@@ -396,7 +405,7 @@ class RegionWriter:
             See :meth:`flush`. The next claim replays what was not flushed.
         """
         with self._state:
-            if isinstance(self._standing.failure, WriterClosedError):
+            if isinstance(self._failure.error, WriterClosedError):
                 return
         try:
             self.flush()
@@ -409,29 +418,27 @@ class RegionWriter:
         Buffered writes that are not in the log fail.
         """
         with self._state:
-            self._standing.end(
-                WriterClosedError(f"the writer of region {self.region_id} is closed")
-            )
+            self._failure.set(WriterClosedError(f"the writer of region {self.region_id} is closed"))
             self._log_queue.hasten()
             self._state.notify_all()
-        self._buffer_task.cancel()
-        self._age_task.cancel()
+        self._buffer_timer.cancel()
+        self._age_timer.cancel()
 
-    def used_at(self) -> float:
+    def last_used(self) -> float:
         """Monotonic seconds of the last write; infinite while one is on its way."""
         with self._state:
             return self._last_used if self._log_queue.is_idle else math.inf
 
-    def release(self, since: float) -> bool:
+    def close_if_idle(self, since: float) -> bool:
         """Flush and close unless there was a write after a moment; whether it was closed."""
-        if self.used_at() > since:
+        if self.last_used() > since:
             return False
         self.flush()
         with self._state:
             if self._last_used > since or not self._log_queue.is_idle:
                 return False
             self.released = True
-            self._standing.end(WriterClosedError(f"region {self.region_id} was released when idle"))
+            self._failure.set(WriterClosedError(f"region {self.region_id} was released when idle"))
         return True
 
     # What is there
@@ -446,12 +453,12 @@ class RegionWriter:
                 for batch in write.batches
             ]
             following = self._tables.active.generation + 1
-            primary_key = self._tables.shape.primary_key
+            primary_key = self._tables.row_schema.primary_key
             return [
                 *self._tables.unflushed(),
                 *(
                     UnflushedRows.of(following, rows.schema, primary_key, rows.to_batches())
-                    for rows in as_tables(buffered)
+                    for rows in group_by_schema(buffered)
                 ),
             ]
 
@@ -472,7 +479,7 @@ class RegionWriter:
                 sealed_memtables=len(sealed),
                 sealed_bytes=sum(table.bytes for table in sealed),
                 unflushed_age_seconds=max(now - oldest, 0.0),
-                fenced=isinstance(self._standing.failure, RegionFencedError),
+                fenced=isinstance(self._failure.error, RegionFencedError),
             )
 
     def __enter__(self) -> RegionWriter:
@@ -497,9 +504,9 @@ class RegionWriter:
         What does not fit into memory is flushed here, before the writer opens.
         """
         for found in replay(
-            self._workshop.store,
+            self._context.store,
             claim,
-            shape=self._tables.shape,
+            row_schema=self._tables.row_schema,
             max_bytes=self._options.max_memtable_bytes,
         ):
             if found.batches is None:
@@ -515,21 +522,17 @@ class RegionWriter:
         if self._tables.is_full():
             self._entries.seal()
 
-    def _appender(self, claim: Claim, tenure: Tenure) -> LogAppender:
+    def _appender(self, claim: Claim, claimed: ClaimedRegion) -> LogAppender:
         interval = self._options.epoch_check_interval
         if interval is None:
-            is_local = self._workshop.store.is_local
+            is_local = self._context.store.is_local
             interval = _LOCAL_CHECK_INTERVAL if is_local else _REMOTE_CHECK_INTERVAL
         return LogAppender(
-            self._workshop.log_store,
-            self.region_id,
-            epoch=self.epoch,
-            writer_id=claim.writer_id,
-            next_position=claim.next_position,
-            schema=self._tables.shape.schema,
-            adopt=self._tables.shape.adopt,
-            verify_epoch=tenure.verify,
+            self._context.log_store,
+            claim,
+            schema=self._tables.row_schema.schema,
+            convert=self._tables.row_schema.convert_logged,
+            verify_epoch=claimed.verify,
             check_interval=interval,
-            verified_at=claim.verified_at,
-            clock=self._workshop.clock,
+            clock=self._context.clock,
         )

@@ -11,7 +11,7 @@ import pytest
 
 from memwal.errors import BackPressureError, StoreUnavailableError
 from memwal.storage.location import TableLocation
-from memwal.util.log import shown_error
+from memwal.util.log import safe_error_text
 from memwal.writer.region_writer.stats import RegionCounters, RegionStats, Totals, WriterCounters
 
 FIRST, SECOND = UUID(int=1), UUID(int=2)
@@ -174,7 +174,7 @@ class TestShownError:
         with pytest.raises(pa.ArrowInvalid) as caught:
             pa.array(["the marker"]).cast(pa.int64())
         assert "the marker" in str(caught.value)
-        assert shown_error(caught.value) == "ArrowInvalid"
+        assert safe_error_text(caught.value) == "ArrowInvalid"
 
     @pytest.mark.parametrize(
         ("error", "text"),
@@ -186,7 +186,7 @@ class TestShownError:
         ],
     )
     def test_is_one_line(self, error: Exception, text: str) -> None:
-        assert shown_error(error) == text
+        assert safe_error_text(error) == text
 
     def test_is_not_endless(self) -> None:
-        assert len(shown_error(BackPressureError("x" * 10_000))) < 500
+        assert len(safe_error_text(BackPressureError("x" * 10_000))) < 500

@@ -32,7 +32,7 @@ from memwal.errors import (
 )
 from memwal.format.paths import applied_dir, region_dir, wal_key
 from memwal.format.wal_layout import decode_applied
-from memwal.lsm.wal.applied_steps import open_book
+from memwal.lsm.wal.applied_steps import write_empty_book
 
 SOURCE = "orders"
 
@@ -246,8 +246,8 @@ class TestRemembered:
         with table.writer() as writer:
             with pytest.raises(CorruptDataError) as told:
                 writer.apply(upserts=rows({1: 0}), source=SOURCE, version=3)
-            (tip,) = re.findall(r"open_book\(.*tip=(\d+)\)", str(told.value))
-            open_book(table.location.store, REGION, tip=int(tip))
+            (tip,) = re.findall(r"write_empty_book\(.*tip=(\d+)\)", str(told.value))
+            write_empty_book(table.location.store, REGION, tip=int(tip))
             assert writer.apply(upserts=rows({1: 0}), source=SOURCE, version=3).written
 
     def test_a_log_that_was_given_up_may_have_gaps(self, table: memwal.Table) -> None:
@@ -355,7 +355,7 @@ class TestFaults:
         with table.writer() as writer:
             with pytest.raises(CorruptDataError):
                 writer.apply(upserts=rows({1: 7}), source=SOURCE, version=7)
-            open_book(table.location.store, REGION, tip=max(log(table)) + 1)
+            write_empty_book(table.location.store, REGION, tip=max(log(table)) + 1)
             assert writer.apply(upserts=rows({1: 7}), source=SOURCE, version=7).written
 
     def test_a_book_that_cannot_be_read_is_told(self, table: memwal.Table) -> None:
