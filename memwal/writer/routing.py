@@ -8,7 +8,7 @@ from uuid import UUID
 from memwal.base_table.details import check_by_hand, current_spec
 from memwal.base_table.snapshot import BaseTable
 from memwal.region.router import Router
-from memwal.writer.region_writer.rows import RowSchema, stored_shape
+from memwal.writer.region_writer.rows import RowSchema
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class RoutingSchema:
         InvalidInputError
             The table's rows are routed by a column that is not part of the key.
         """
-        row_schema = stored_shape(base)
+        row_schema = RowSchema.of(base)
         if region_id is not None:
             check_by_hand(base)
             return cls(base, row_schema, 0, Router.to_region(region_id))

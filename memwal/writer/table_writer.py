@@ -250,7 +250,7 @@ class TableWriter:
         raise_failures(route, batches, found)
         return AppliedStep(
             written=tuple(region_id for region_id, write in found if write.rows),
-            known=tuple(region_id for region_id, write in found if not write.rows),
+            skipped=tuple(region_id for region_id, write in found if not write.rows),
         )
 
     @property

@@ -314,8 +314,8 @@ class TestLoss:
         self, counters: WriterCounters, caplog: pytest.LogCaptureFixture
     ) -> None:
         region = counters.region(COUNTED)
-        region.buffered(3, 300)
-        region.unbuffered(1, 100)
+        region.add_buffered(3, 300)
+        region.remove_buffered(1, 100)
         writer = Forgotten()
         warn_if_unclosed(writer, counters)
         with caplog.at_level(logging.WARNING):
@@ -332,7 +332,7 @@ class TestLoss:
         writer = Forgotten()
         watch = warn_if_unclosed(writer, counters)
         if closed:
-            counters.region(COUNTED).buffered(1, 100)
+            counters.region(COUNTED).add_buffered(1, 100)
             watch.detach()
         with caplog.at_level(logging.DEBUG):
             del writer
@@ -347,7 +347,7 @@ class TestLoss:
             "from memwal.writer.region_writer.stats import warn_if_unclosed\n"
             "class Writer: pass\n"
             "writer, counters = Writer(), WriterCounters(TableLocation('/lake/flights'))\n"
-            "counters.region(uuid.uuid4()).buffered(5, 500)\n"
+            "counters.region(uuid.uuid4()).add_buffered(5, 500)\n"
             "warn_if_unclosed(writer, counters)\n"
         )
         done = subprocess.run(

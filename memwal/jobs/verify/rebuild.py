@@ -30,7 +30,7 @@ from memwal.lsm.indexes.maintained import maintained_indexes
 from memwal.lsm.wal.log import survey_log
 from memwal.region.manifest_store import RegionManifestStore, newest_before, unbroken
 from memwal.writer.region_writer.replay import LoggedRows, LogReader
-from memwal.writer.region_writer.rows import stored_shape
+from memwal.writer.region_writer.rows import RowSchema
 
 
 def rebuild_generation(base: BaseTable, region_id: UUID, lost: FlushedGeneration) -> bool:
@@ -93,7 +93,7 @@ def _logged(
     if survey.missing is not None and survey.missing <= last:
         raise _lost(lost, region_id, f"entry {survey.missing} of the log is missing")
     log = LogReader(
-        store, region_id, stored_shape(base), latest.writer_epoch, lost.generation, survey
+        store, region_id, RowSchema.of(base), latest.writer_epoch, lost.generation, survey
     )
     torn = _first_torn(log, after, last)
     if torn is not None:

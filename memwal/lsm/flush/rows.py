@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from memwal.base_table.snapshot import BaseTable
 from memwal.format.bloom import FILTER_BYTES, build_bloom_filter
+from memwal.format.wal_layout import has_dictionaries
 from memwal.region.rows import aligned, key_column, stored_schema
 from memwal.util.memory import native_memory_pool
 
@@ -81,15 +82,6 @@ class TableRows:
                 part = part.combine_chunks(native_memory_pool())
             step = min(_BATCH_ROWS, max(1, _BATCH_BYTES * part.num_rows // max(1, part.nbytes)))
             yield from part.to_batches()
-
-
-def has_dictionaries(fields: Iterable[pa.Field]) -> bool:
-    """Return whether a field, or a child of one, is dictionary-encoded."""
-    return any(
-        pa.types.is_dictionary(field.type)
-        or has_dictionaries(field.type.field(number) for number in range(field.type.num_fields))
-        for field in fields
-    )
 
 
 class NewestRows:

@@ -1,4 +1,4 @@
-"""Flusher: write a generation, complete and durable, then name it in the manifest."""
+"""Flusher: write a generation, complete and durable, then publish it in the manifest."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from memwal.writer.region_writer.stats import RegionCounters
 
 
 class SealedRows(Protocol):
-    """Rows of the log that become a generation: a MemTable, or what a replay found."""
+    """Rows of the log that become a generation: a sealed MemTable or a replayed generation."""
 
     @property
     def generation(self) -> int: ...
@@ -34,7 +34,7 @@ class SealedRows(Protocol):
 
 
 class Flusher:
-    """Flushes for one region, for as long as nobody else claims it.
+    """Flushes the MemTables of one region, until another writer claims it.
 
     Parameters
     ----------
@@ -42,9 +42,9 @@ class Flusher:
     claimed : ClaimedRegion
     counters : RegionCounters
     state : threading.Condition
-        Guards the counters.
-    failed : callable
-        Told, with the state held, what a flush failed with.
+        Lock of the region, which guards the counters.
+    on_error : callable
+        Called with the error of a failed flush, with the lock held.
     """
 
     def __init__(
@@ -54,27 +54,27 @@ class Flusher:
         counters: RegionCounters,
         *,
         state: Condition,
-        failed: Callable[[BaseException], None],
+        on_error: Callable[[BaseException], None],
     ) -> None:
         self._context = context
         self._claimed = claimed
         self._counters = counters
         self._state = state
-        self._failed = failed
+        self._on_error = on_error
 
     def flush(self, sealed: SealedRows, contents: GenerationRows) -> None:
-        """Write one generation and name it.
+        """Write one generation and publish it.
 
         Raises
         ------
         RegionFencedError
-            The region was claimed; whoever did so replays the rows.
+            Another writer claimed the region; it replays the rows.
         MemWalError, OSError
-            It could not be written; it can be tried again.
+            The generation could not be written; the flush can be retried.
         """
         started = time.perf_counter()
         try:
-            # Columns may have come and gone since the rows were written.
+            # The table's columns may have changed since the rows were written.
             base = open_base(self._context.location)
             write = partial(
                 write_generation,
@@ -87,8 +87,8 @@ class Flusher:
             self._claimed.publish_generation(sealed, write)
         except BaseException as error:
             with self._state:
-                self._counters.flush_failed(error)
-                self._failed(error)
+                self._counters.add_failed_flush(error)
+                self._on_error(error)
             raise
         with self._state:
-            self._counters.flushed(sealed.rows, sealed.bytes, time.perf_counter() - started)
+            self._counters.add_flush(sealed.rows, sealed.bytes, time.perf_counter() - started)

@@ -1,4 +1,4 @@
-"""Writer of one region: writes go to the log, then to the MemTable, then to a generation."""
+"""Writer of one region: rows go to the log, then to the MemTable, then to a generation."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ from memwal.writer.region_writer.steps import StepSequencer
 
 logger = logging.getLogger(__name__)
 
-# A look at the epoch costs microseconds on a local disk, elsewhere a request. Both stay far below
-# the grace period of the collector.
+# Checking the epoch costs microseconds on a local disk, and a request elsewhere. Both intervals are
+# far below the grace period of the garbage collector.
 _LOCAL_CHECK_INTERVAL = 1.0
 _REMOTE_CHECK_INTERVAL = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class WholeRows:
-    """Rows of one region with all their columns, in stored form."""
+    """Stored rows of one region, with all columns of the table."""
 
     row_schema: RowSchema
     batches: list[pa.RecordBatch]
 
 
 class RegionWriter:
-    """The one writer of a region, until another one claims it.
+    """The only writer of a region until another one claims it.
 
     Writes from many threads share log entries, see :mod:`memwal.writer.region_writer.group_commit`.
     A durable write returns when its entry is safe and its rows are visible to :meth:`memtables`.
@@ -70,7 +70,12 @@ class RegionWriter:
         merged: int = 0,
         keep: bool = True,
     ) -> None:
-        """Claim the region and replay its log, or abandon the log unless it is to be kept.
+        """Claim the region, and replay its log, or abandon the unflushed rows.
+
+        Parameters
+        ----------
+        keep : bool, default True
+            Whether to replay the log; otherwise its unflushed rows are abandoned.
 
         Raises
         ------
@@ -95,12 +100,12 @@ class RegionWriter:
         if not keep:
             claim = abandon_log(context.store, claim)
         self.epoch = claim.manifest.writer_epoch
-        # Guards everything below.
+        # Lock of the region: it guards everything below.
         self._state = threading.Condition()
         self._failure = FailureLatch()
         claimed = ClaimedRegion(context.store, claim.manifest)
-        self._maker = Flusher(
-            context, claimed, self._counters, state=self._state, failed=self._flush_failed
+        self._flusher = Flusher(
+            context, claimed, self._counters, state=self._state, on_error=self._flush_failed
         )
         self._log_queue = LogQueue(
             self._state,
@@ -120,25 +125,21 @@ class RegionWriter:
         self.released = False
         self._buffer_timer = context.timers.new_timer(self._write_buffered)
         self._age_timer = context.timers.new_timer(self._seal_aged)
-        self._entries = EntryWriter(
+        self._entry_writer = EntryWriter(
             region_id,
             state=self._state,
             failure=self._failure,
             options=options,
-            log=self._appender(claim, claimed),
+            log=self._new_appender(claim, claimed),
             queue=self._log_queue,
             tables=self._tables,
             counters=self._counters,
-            aging=self._age_timer.schedule,
+            schedule_seal=self._age_timer.schedule,
         )
         self._steps = StepSequencer(
-            context.store,
-            region_id,
-            tip=lambda: self._entries.next_position,
-            foreign=lambda: self._entries.foreign_steps,
-            verify=claimed.verify,
+            context.store, region_id, self._entry_writer.log, verify=claimed.verify
         )
-        self._take_over(claim)
+        self._replay(claim)
 
     # Writes
 
@@ -148,13 +149,13 @@ class RegionWriter:
         Parameters
         ----------
         wait : bool, default True
-            Whether to return only when the write is done. The rows of one that is not waited for
-            count as written at once if the writer buffers, and as soon as they are durable if not.
+            Whether to return only when the write is done. Otherwise its rows count as written at
+            once if the writer buffers, and when they are durable if it does not.
 
         Returns
         -------
         PendingWrite
-            Done if ``wait``; what went wrong then stands in it.
+            Done if ``wait``. A failure is in its ``error``.
 
         Raises
         ------
@@ -167,7 +168,7 @@ class RegionWriter:
             rows.batches, rows.row_schema, buffered=not (wait or self._options.durable)
         )
         if wait:
-            self._log_queue.run(write, admit=self._admit)
+            self._log_queue.enqueue_and_wait(write, admit=self._admit)
         else:
             with self._state:
                 self._admit()
@@ -175,13 +176,13 @@ class RegionWriter:
         return write
 
     def begin(self, rows: WholeRows) -> tuple[PendingWrite, LogReservation | None]:
-        """Start a durable write that the caller takes to its end, together with those of others.
+        """Start a durable write that the caller completes, along with writes of other regions.
 
         Returns
         -------
         PendingWrite
-        HeldLog or None
-            To be stored and ended by the caller. None if the log is busy: then the write is queued
+        LogReservation or None
+            To be stored and ended by the caller. None if the log is busy: the write is then queued
             like any other.
 
         Raises
@@ -196,13 +197,13 @@ class RegionWriter:
     ) -> tuple[PendingWrite, LogReservation | None]:
         """Start a step of a source, as :meth:`begin` starts a durable write.
 
-        Waits for the step that is on its way. The rows go into one entry, which tells of the step.
+        Waits for a step that is in progress. The rows go into one entry, which records the step.
 
         Returns
         -------
         PendingWrite
-            Done, and without rows, if the region has the step.
-        HeldLog or None
+            Done, and without rows, if the region has the step already.
+        LogReservation or None
         """
         applied = self._steps.begin(step)
         if applied is None:
@@ -219,17 +220,17 @@ class RegionWriter:
     def _begin(self, write: PendingWrite) -> tuple[PendingWrite, LogReservation | None]:
         with self._state:
             self._admit()
-            if not self._log_queue.take(write):
+            if not self._log_queue.try_reserve(write):
                 self._put(write)
                 return write, None
-        return write, self._entries.hold(write)
+        return write, self._entry_writer.reserve(write)
 
     def _write_partial(self, rows: PartialRows, *, wait: bool) -> PendingWrite:
         while True:
             with self._state:
                 mark = self._tables.active.end_row
                 unflushed = self._tables.unflushed()
-            known = current_rows(self._context.location, self.region_id, rows, unflushed)
+            current = current_rows(self._context.location, self.region_id, rows, unflushed)
             with self._state:
                 self._admit()
                 logged = self._tables.since(mark)
@@ -238,40 +239,40 @@ class RegionWriter:
                         [batch for w in self._log_queue.pending() for batch in w.batches]
                     )
                     write = PendingWrite(
-                        rows.completed([*known, *logged, *pending]),
+                        rows.complete([*current, *logged, *pending]),
                         rows.row_schema,
                         buffered=not (wait or self._options.durable),
                         derived=bool(pending),
                     )
                     self._put(write)
                     break
-            # So much was written meanwhile that some of it has left memory: look again.
+            # Some of the rows written in the meantime are flushed and not in memory: look up again.
         if wait:
             write.wait()
         return write
 
     def _put(self, write: PendingWrite) -> None:
-        """Queue a write that this thread does not lead. The caller holds the state."""
+        """Queue a write that this thread does not lead. The caller holds the lock."""
         options = self._options
-        self._log_queue.put(write, due=not write.buffered)
+        self._log_queue.enqueue(write, due=not write.buffered)
         if not write.buffered:
             return
-        self._counters.buffered(1, write.bytes)
+        self._counters.add_buffered(1, write.bytes)
         if (
             self._log_queue.bytes >= options.buffer_bytes
             or len(self._log_queue) >= options.buffer_writes
         ):
-            self._log_queue.hasten()
+            self._log_queue.make_all_due()
         else:
             self._buffer_timer.schedule(time.monotonic() + options.buffer_interval)
 
     def _admit(self) -> None:
-        """Wait until another write may be queued. The caller holds the state.
+        """Wait until another write may be queued. The caller holds the lock.
 
         Raises
         ------
         BackPressureError
-            There was no room in time.
+            The queue stayed full until the timeout.
         """
         options = self._options
         self._last_used = time.monotonic()
@@ -289,27 +290,28 @@ class RegionWriter:
             )
             while self._log_queue.bytes >= options.max_buffered_bytes:
                 self._failure.raise_if_set()
-                self._log_queue.hasten()
+                self._log_queue.make_all_due()
                 if not self._state.wait(max(deadline - time.monotonic(), 0)):
                     raise BackPressureError(
                         f"{self._log_queue.bytes:,} bytes wait for the log of region "
-                        f"{self.region_id}; the write was not accepted, try again later"
+                        f"{self.region_id} (limit {options.max_buffered_bytes:,}); the write was "
+                        "not accepted, try again later"
                     )
             self._failure.raise_if_set()
         except BackPressureError:
-            self._counters.refused()
+            self._counters.add_refused()
             raise
         finally:
-            self._counters.waited(time.monotonic() - started)
+            self._counters.add_wait(time.monotonic() - started)
 
     # The log
 
     def _write_group(self, group: list[PendingWrite]) -> None:
-        self._entries.write(group)
+        self._entry_writer.write_group(group)
 
     def _write_buffered(self) -> None:
         with self._state:
-            self._log_queue.hasten()
+            self._log_queue.make_all_due()
 
     def _seal_aged(self) -> None:
         age = self._options.max_memtable_age
@@ -320,52 +322,52 @@ class RegionWriter:
             if due > time.monotonic():
                 self._age_timer.schedule(due)
             else:
-                self._log_queue.put(PendingWrite([], seals=True), due=True)
+                self._log_queue.enqueue(PendingWrite([], seals=True), due=True)
 
     # Flush
 
     def flush(self, *, timeout: float | None = None) -> None:
-        """Seal the MemTable and wait until every sealed one is a flushed generation.
+        """Seal the MemTable and wait until every sealed MemTable is flushed.
 
         Parameters
         ----------
         timeout : float, optional
-            Seconds to wait at most.
+            Maximum wait in seconds.
 
         Raises
         ------
         BackPressureError
-            It is not done in time; it goes on in the background.
+            The flush is not done in time; it goes on in the background.
         RegionFencedError
-            Another writer has the region; it replays what was not flushed.
+            Another writer claimed the region; it replays the unflushed rows.
         MemWalError, OSError
-            What the last of several tries failed with. The rows stay in memory and in the log,
-            and the next flush tries again.
+            Error of the last of several attempts. The rows stay in memory and in the log, and the
+            next flush tries again.
         """
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         self.finish_barrier(self.start_barrier(seals=True), deadline=deadline)
 
     def start_barrier(self, *, seals: bool) -> PendingWrite:
-        """Have everything that was written so far go to the log, without waiting for it.
+        """Queue a barrier behind all earlier writes, and start to write them, without waiting.
 
         Parameters
         ----------
         seals : bool
-            Whether the MemTable is sealed behind it.
+            Whether to seal the MemTable at the barrier.
         """
         barrier = PendingWrite([], seals=seals)
         with self._state:
             self._failure.raise_if_set()
-            self._log_queue.put(barrier, due=True)
+            self._log_queue.enqueue(barrier, due=True)
         return barrier
 
     def finish_barrier(self, barrier: PendingWrite, *, deadline: float) -> None:
-        """Wait for a barrier, and for the flush if it seals.
+        """Wait for a barrier, and for the flush if it seals the MemTable.
 
         Parameters
         ----------
         deadline : float
-            Monotonic seconds; may be infinite.
+            In monotonic seconds; may be infinite.
 
         Raises
         ------
@@ -374,8 +376,8 @@ class RegionWriter:
         """
         if not barrier.wait(None if deadline == math.inf else deadline - time.monotonic()):
             raise BackPressureError(
-                f"the log of region {self.region_id} does not answer in time; what is in it is "
-                "replayed by the next claim"
+                f"the log of region {self.region_id} does not answer in time; the next claim "
+                "replays the rows that are in it"
             )
         if barrier.error is not None:
             raise copy_error(barrier.error)
@@ -388,21 +390,21 @@ class RegionWriter:
                 )
 
     def _flush(self, table: MemTable) -> None:
-        self._maker.flush(table, TableRows(table.contents(), table.row_schema.primary_key))
+        self._flusher.flush(table, TableRows(table.contents(), table.row_schema.primary_key))
 
     def _flush_failed(self, error: BaseException) -> None:
         if isinstance(error, RegionFencedError):
             self._failure.set(error)
 
-    # End
+    # Close
 
     def close(self) -> None:
-        """Flush, and take no more writes. A second call does nothing.
+        """Flush, and refuse further writes. A second call does nothing.
 
         Raises
         ------
         MemWalError, OSError
-            See :meth:`flush`. The next claim replays what was not flushed.
+            See :meth:`flush`. The next claim replays the unflushed rows.
         """
         with self._state:
             if isinstance(self._failure.error, WriterClosedError):
@@ -413,24 +415,24 @@ class RegionWriter:
             self.abort()
 
     def abort(self) -> None:
-        """Take no more writes, without a flush: the log keeps the rows for the next claim.
+        """Refuse further writes, without a flush: the log keeps the rows for the next claim.
 
         Buffered writes that are not in the log fail.
         """
         with self._state:
             self._failure.set(WriterClosedError(f"the writer of region {self.region_id} is closed"))
-            self._log_queue.hasten()
+            self._log_queue.make_all_due()
             self._state.notify_all()
         self._buffer_timer.cancel()
         self._age_timer.cancel()
 
     def last_used(self) -> float:
-        """Monotonic seconds of the last write; infinite while one is on its way."""
+        """Return the monotonic time of the last write, or infinity while a write is in flight."""
         with self._state:
             return self._last_used if self._log_queue.is_idle else math.inf
 
     def close_if_idle(self, since: float) -> bool:
-        """Flush and close unless there was a write after a moment; whether it was closed."""
+        """Flush and close if nothing was written after ``since``; return whether it was closed."""
         if self.last_used() > since:
             return False
         self.flush()
@@ -441,10 +443,10 @@ class RegionWriter:
             self._failure.set(WriterClosedError(f"region {self.region_id} was released when idle"))
         return True
 
-    # What is there
+    # State
 
     def memtables(self) -> list[UnflushedRows]:
-        """What is not flushed yet, oldest generation first; buffered rows included."""
+        """Return the unflushed rows, including buffered ones, oldest generation first."""
         with self._state:
             buffered = [
                 batch
@@ -463,15 +465,18 @@ class RegionWriter:
             ]
 
     def stats(self) -> RegionStats:
-        """What this writer did and holds."""
+        """Return a snapshot of the region's counters and MemTables."""
+        counters = self._counters
         with self._state:
             *sealed, active = self._tables.all()
             now = time.monotonic()
             oldest = min(table.born_at for table in (*sealed, active))
-            return self._counters.stats(
+            return RegionStats(
+                region_id=self.region_id,
                 epoch=self.epoch,
                 generation=active.generation,
-                next_position=self._entries.next_position,
+                next_position=self._entry_writer.log.next_position,
+                totals=counters.totals(),
                 memtable_rows=active.rows,
                 memtable_bytes=active.bytes,
                 memtable_batches=active.batches,
@@ -479,6 +484,9 @@ class RegionWriter:
                 sealed_memtables=len(sealed),
                 sealed_bytes=sum(table.bytes for table in sealed),
                 unflushed_age_seconds=max(now - oldest, 0.0),
+                buffered_writes=counters.buffered_writes,
+                buffered_bytes=counters.buffered_bytes,
+                last_error=counters.last_error,
                 fenced=isinstance(self._failure.error, RegionFencedError),
             )
 
@@ -498,31 +506,33 @@ class RegionWriter:
 
     # Recovery
 
-    def _take_over(self, claim: Claim) -> None:
-        """Bring back what the log holds and no generation does.
+    def _replay(self, claim: Claim) -> None:
+        """Replay the rows of the log that no generation has.
 
-        What does not fit into memory is flushed here, before the writer opens.
+        Generations that do not fit into memory are flushed here, before the writer opens.
         """
-        for found in replay(
+        for generation in replay(
             self._context.store,
             claim,
             row_schema=self._tables.row_schema,
             max_bytes=self._options.max_memtable_bytes,
         ):
-            if found.batches is None:
-                flush = partial(self._maker.flush, found, found.contents)
+            if generation.batches is None:
+                flush = partial(self._flusher.flush, generation, generation.contents)
                 self._tables.sealed.flush_now(flush)
-                self._entries.seal(generation=found.generation + 1)
+                self._entry_writer.seal_memtable(generation=generation.generation + 1)
                 continue
-            self._entries.seal(generation=found.generation)
+            self._entry_writer.seal_memtable(generation=generation.generation)
             with self._state:
-                self._entries.add(
-                    found.batches, position=found.last_position, log_batches=found.log_batches
+                self._entry_writer.add_to_memtable(
+                    generation.batches,
+                    position=generation.last_position,
+                    log_batches=generation.log_batches,
                 )
         if self._tables.is_full():
-            self._entries.seal()
+            self._entry_writer.seal_memtable()
 
-    def _appender(self, claim: Claim, claimed: ClaimedRegion) -> LogAppender:
+    def _new_appender(self, claim: Claim, claimed: ClaimedRegion) -> LogAppender:
         interval = self._options.epoch_check_interval
         if interval is None:
             is_local = self._context.store.is_local
