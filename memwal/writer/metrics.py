@@ -1,12 +1,12 @@
 """OpenTelemetry metrics of all writers of this process.
 
-Only the API is used: where the numbers go is decided by the producer's MeterProvider, which may be
-set before or after writers are opened. Without one, nothing is read and nothing is kept. Sums and
-levels are read from the writers' counters when they are collected; the path of a write records
-histograms only, once per log entry.
+Only the OpenTelemetry API is used: the producer's MeterProvider decides where the metrics go. It
+may be set before or after writers are opened. Without one, no metric is read or stored. Counters
+and gauges are read from the writers' counters at collection; a write records only histograms, once
+per log entry.
 
-There are no spans: an entry belongs to many callers and a flush to none, and a span of the
-producer's own around its call shows what the call waited for.
+There are no spans: an entry belongs to many callers and a flush to none. A producer's own span
+around its call shows how long the call waited.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from memwal.writer.region_writer.stats import Durations, Totals, WriterCounters,
 
 @dataclass(frozen=True, slots=True)
 class Counter(MetricDefinition):
-    """A counter: something that only grows, over all writers there ever were."""
+    """Metric that only grows: a sum over all writers of the process, past ones included."""
 
-    of: Callable[[Totals], float]
+    read: Callable[[Totals], float]
 
 
 @dataclass(frozen=True, slots=True)
 class Gauge(MetricDefinition):
-    """What open writers hold now: added up per table, or with ``largest`` the largest of them."""
+    """Metric of the open writers: their sum per table, or with ``largest`` the maximum."""
 
-    of: Callable[[WriterStats], float]
+    read: Callable[[WriterStats], float]
     largest: bool = False
 
 
@@ -135,14 +135,14 @@ _DURATION_BUCKETS = (
 
 
 class ObservedWriter(Protocol):
-    """A writer, as far as metrics go."""
+    """Writer whose metrics are collected."""
 
     def stats(self) -> WriterStats:
-        """What it holds now."""
+        """Return a snapshot of the writer."""
 
 
 class WriterMetrics:
-    """The instruments of one meter, and the writers that they tell of.
+    """Instruments of one meter, and the writers that they report.
 
     Parameters
     ----------
@@ -159,45 +159,45 @@ class WriterMetrics:
             )
             for metric in HISTOGRAMS
         ]
-        for total in COUNTERS:
+        for counter in COUNTERS:
             meter.create_observable_counter(
-                total.name,
-                [functools.partial(self._sums, total)],
-                total.unit,
-                total.description,
+                counter.name,
+                [functools.partial(self._observe_counter, counter)],
+                counter.unit,
+                counter.description,
             )
-        for level in GAUGES:
+        for gauge in GAUGES:
             create = (
                 meter.create_observable_gauge
-                if level.largest
+                if gauge.largest
                 else meter.create_observable_up_down_counter
             )
             create(
-                level.name,
-                [functools.partial(self._levels, level)],
-                level.unit,
-                level.description,
+                gauge.name,
+                [functools.partial(self._observe_gauge, gauge)],
+                gauge.unit,
+                gauge.description,
             )
-        self._start()
-        # The parent goes on to tell of its writers, and its lock may have been held at the fork.
-        os.register_at_fork(after_in_child=self._start)
+        self._reset()
+        # The parent goes on to report its writers, and its lock may have been held at the fork.
+        os.register_at_fork(after_in_child=self._reset)
 
     def durations(self, location: TableLocation) -> Durations:
-        """Where the single durations of a table's writer go."""
+        """Return the recorder of single durations for a table's writer."""
         append, flush, wait = self._histograms
         return _TableDurations({TABLE_URI: location.uri}, append, flush, wait)
 
     def watch(
         self, writer: ObservedWriter, counters: WriterCounters, *, per_region: bool = False
     ) -> Callable[[], object]:
-        """Tell of a writer until it is closed or collected; its sums count ever after.
+        """Report a writer until it is closed or collected; its sums are reported ever after.
 
         Parameters
         ----------
-        writer : Observed
+        writer : ObservedWriter
             Not kept alive.
         counters : WriterCounters
-            Of the writer.
+            Counters of the writer.
         per_region : bool, default False
             One series per region instead of one per table. A table with many regions then costs
             as many series for each metric; durations stay per table.
@@ -205,7 +205,7 @@ class WriterMetrics:
         Returns
         -------
         callable
-            Ends the watch; to be called when the writer is closed.
+            Removes the writer; to be called when it is closed.
         """
         watched = _WatchedWriter(weakref.ref(writer), counters, per_region)
         ended = weakref.finalize(writer, self._ended.append, watched)
@@ -215,43 +215,45 @@ class WriterMetrics:
             self._watched.append(watched)
         return ended
 
-    def _start(self) -> None:
+    def _reset(self) -> None:
         self._lock = threading.Lock()
         self._watched: list[_WatchedWriter] = []
-        # Filled by finalizers, which run anywhere and so must not take the lock.
+        # Filled by finalizers, which run on any thread, even under the lock, and must not take it.
         self._ended: deque[_WatchedWriter] = deque()
         self._retired: dict[_Series, Totals] = {}
 
     def _retire(self) -> None:
-        """Move the sums of writers that are gone to the side. The caller holds the lock."""
+        """Keep the sums of writers that were closed or collected. The caller holds the lock."""
         while self._ended:
-            gone = self._ended.popleft()
-            self._watched.remove(gone)
-            _add_totals(self._retired, gone.totals())
+            ended = self._ended.popleft()
+            self._watched.remove(ended)
+            _add_totals(self._retired, ended.totals())
 
-    def _sums(self, total: Counter, options: CallbackOptions) -> Iterable[Observation]:
+    def _observe_counter(self, counter: Counter, options: CallbackOptions) -> Iterable[Observation]:
         with self._lock:
             self._retire()
             sums = dict(self._retired)
             for watched in self._watched:
                 _add_totals(sums, watched.totals())
-        return [Observation(total.of(of), series.attributes) for series, of in sums.items()]
+        return [
+            Observation(counter.read(totals), series.attributes) for series, totals in sums.items()
+        ]
 
-    def _levels(self, level: Gauge, options: CallbackOptions) -> Iterable[Observation]:
+    def _observe_gauge(self, gauge: Gauge, options: CallbackOptions) -> Iterable[Observation]:
         with self._lock:
             self._retire()
-            watched_now = list(self._watched)
-        found: dict[_Series, float] = {}
-        for watched in watched_now:
+            all_watched = list(self._watched)
+        values: dict[_Series, float] = {}
+        for watched in all_watched:
             for series, stats in watched.stats():
-                value, before = level.of(stats), found.get(series, 0)
-                found[series] = max(value, before) if level.largest else value + before
-        return [Observation(value, series.attributes) for series, value in found.items()]
+                value, before = gauge.read(stats), values.get(series, 0)
+                values[series] = max(value, before) if gauge.largest else value + before
+        return [Observation(value, series.attributes) for series, value in values.items()]
 
 
 @functools.cache
 def process_metrics() -> WriterMetrics:
-    """The metrics of this process, given to whatever MeterProvider it has or will have."""
+    """Return the metrics of this process, for the MeterProvider that it has or will have."""
     return WriterMetrics(metrics.get_meter("memwal"))
 
 

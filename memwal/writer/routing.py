@@ -13,7 +13,7 @@ from memwal.writer.region_writer.rows import RowSchema
 
 @dataclass(frozen=True, slots=True)
 class RoutingSchema:
-    """What rows look like and where they go, as of one version of the table.
+    """Row schema and router of one version of a table.
 
     Attributes
     ----------
@@ -22,7 +22,7 @@ class RoutingSchema:
     spec_id : int
     router : Router
     columns_beside_key : tuple of str
-        Columns outside the key that rows are routed by, which a delete must give too.
+        Columns outside the key by which rows are routed, which a delete needs too.
     """
 
     base: BaseTable
@@ -33,12 +33,12 @@ class RoutingSchema:
 
     @classmethod
     def of(cls, base: BaseTable, region_id: UUID | None = None) -> RoutingSchema:
-        """Derive it from a version of the table.
+        """Derive the routing schema from a version of the table.
 
         Parameters
         ----------
         region_id : UUID, optional
-            The one region that all rows go to, in a table whose regions are written by hand.
+            The only region that rows go to, in a table whose regions are written by hand.
 
         Raises
         ------
@@ -50,8 +50,8 @@ class RoutingSchema:
             check_by_hand(base)
             return cls(base, row_schema, 0, Router.to_region(region_id))
         spec_id, spec = current_spec(base)
-        # Lance lets rows be routed by a column outside the key; one key could then be in two
-        # regions, and a delete would not know in which.
+        # Lance allows routing by a column outside the key; a key could then be in two regions, and
+        # a delete could not tell in which.
         spec.check_keys(base.primary_key)
         router = Router(spec, row_schema.schema)
         return cls(base, row_schema, spec_id, router, spec.columns_beside_key)

@@ -41,7 +41,7 @@ class Flusher:
     context : WriterContext
     claimed : ClaimedRegion
     counters : RegionCounters
-    state : threading.Condition
+    lock : threading.Condition
         Lock of the region, which guards the counters.
     on_error : callable
         Called with the error of a failed flush, with the lock held.
@@ -53,13 +53,13 @@ class Flusher:
         claimed: ClaimedRegion,
         counters: RegionCounters,
         *,
-        state: Condition,
+        lock: Condition,
         on_error: Callable[[BaseException], None],
     ) -> None:
         self._context = context
         self._claimed = claimed
         self._counters = counters
-        self._state = state
+        self._lock = lock
         self._on_error = on_error
 
     def flush(self, sealed: SealedRows, contents: GenerationRows) -> None:
@@ -86,9 +86,9 @@ class Flusher:
             )
             self._claimed.publish_generation(sealed, write)
         except BaseException as error:
-            with self._state:
+            with self._lock:
                 self._counters.add_failed_flush(error)
                 self._on_error(error)
             raise
-        with self._state:
+        with self._lock:
             self._counters.add_flush(sealed.rows, sealed.bytes, time.perf_counter() - started)

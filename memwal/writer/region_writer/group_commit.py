@@ -39,7 +39,7 @@ class LogQueue:
 
     Parameters
     ----------
-    state : threading.Condition
+    lock : threading.Condition
         Lock of the region. It guards the queue, and is notified when buffered writes leave it.
     executor : Executor
         Leads writes that no caller waits for.
@@ -53,14 +53,14 @@ class LogQueue:
 
     def __init__(
         self,
-        state: threading.Condition,
+        lock: threading.Condition,
         executor: Executor,
         write: Callable[[list[PendingWrite]], None],
         *,
         max_bytes: int,
         max_rows: int,
     ) -> None:
-        self._state = state
+        self._lock = lock
         self._executor = executor
         self._write = write
         self._max_bytes = max_bytes
@@ -93,7 +93,7 @@ class LogQueue:
         writes = list(self._waiting)
         self._waiting.clear()
         self._due = self.bytes = 0
-        self._state.notify_all()
+        self._lock.notify_all()
         return writes
 
     def take_derived(self) -> list[PendingWrite]:
@@ -130,7 +130,7 @@ class LogQueue:
             refuse the write.
         """
         write.has_waiter = True
-        with self._state:
+        with self._lock:
             admit()
             self._add(write)
             self._due = len(self._waiting)
@@ -154,7 +154,7 @@ class LogQueue:
 
     def end_reservation(self) -> None:
         """Give the log back after :meth:`try_reserve`."""
-        with self._state:
+        with self._lock:
             self._choose_next_leader()
 
     def make_all_due(self) -> None:
@@ -173,7 +173,7 @@ class LogQueue:
             write.wait_for_turn()
         except BaseException:
             # Interrupted: another thread must lead in its place.
-            with self._state:
+            with self._lock:
                 write.has_waiter = False
                 if write.decline():
                     self._choose_next_leader()
@@ -184,7 +184,7 @@ class LogQueue:
             while not own.done:
                 self._write_next()
         finally:
-            with self._state:
+            with self._lock:
                 self._choose_next_leader()
 
     def _lead_in_background(self) -> None:
@@ -201,7 +201,7 @@ class LogQueue:
             while self._due:
                 self._write_next()
         finally:
-            with self._state:
+            with self._lock:
                 self._choose_next_leader()
 
     def _choose_next_leader(self) -> None:
@@ -214,10 +214,10 @@ class LogQueue:
             self._lead_in_background()
 
     def _write_next(self) -> None:
-        with self._state:
+        with self._lock:
             self._in_flight = group = self._next_group()
             # Threads may wait for the queue to become shorter.
-            self._state.notify_all()
+            self._lock.notify_all()
         if group:
             self._write(group)
 
@@ -253,7 +253,7 @@ class EntryWriter:
     Parameters
     ----------
     region_id : UUID
-    state : threading.Condition
+    lock : threading.Condition
         Lock of the region.
     failure : FailureLatch
     options : WriterOptions
@@ -270,7 +270,7 @@ class EntryWriter:
         self,
         region_id: UUID,
         *,
-        state: threading.Condition,
+        lock: threading.Condition,
         failure: FailureLatch,
         options: WriterOptions,
         log: LogAppender,
@@ -281,7 +281,7 @@ class EntryWriter:
     ) -> None:
         self.log = log
         self._region_id = region_id
-        self._state = state
+        self._lock = lock
         self._failure = failure
         self._options = options
         self._queue = queue
@@ -317,7 +317,7 @@ class EntryWriter:
         self, *, row_schema: RowSchema | None = None, generation: int | None = None
     ) -> None:
         """Hand the active MemTable to the flush and start a new one."""
-        with self._state:
+        with self._lock:
             # After a close or a fencing, the log keeps the rows for the next claim.
             if self._failure.error is None:
                 if row_schema is not None and row_schema is not self._tables.row_schema:
@@ -343,7 +343,7 @@ class EntryWriter:
         """Acknowledge a stored entry, and add its rows to the active MemTable."""
         appended = None if stored is None else self.log.acknowledge(stored)
         nbytes = 0 if appended is None else sum(batch.nbytes for batch in appended.batches)
-        with self._state:
+        with self._lock:
             self._queue.clear_in_flight()
             if appended is not None:
                 self.add_to_memtable(appended.batches, position=appended.position, nbytes=nbytes)
@@ -355,7 +355,7 @@ class EntryWriter:
 
     def fail(self, group: list[PendingWrite], error: BaseException) -> list[PendingWrite]:
         """Record that a group failed, and return it with the queued writes that fail with it."""
-        with self._state:
+        with self._lock:
             self._queue.clear_in_flight()
             self._counters.record_error(error)
             group = [*group, *self._writes_failing_with(error)]

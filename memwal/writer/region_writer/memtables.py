@@ -139,7 +139,7 @@ class FlushQueue:
 
     Parameters
     ----------
-    state : threading.Condition
+    lock : threading.Condition
         Lock of the region. It guards the queue, so that a reader sees queue and active MemTable
         together, and is notified when a flush succeeds or fails.
     executor : Executor
@@ -152,13 +152,13 @@ class FlushQueue:
 
     def __init__(
         self,
-        state: threading.Condition,
+        lock: threading.Condition,
         executor: Executor,
         flush: Callable[[MemTable], None],
         *,
         attempts: int,
     ) -> None:
-        self._state = state
+        self._lock = lock
         self._executor = executor
         self._flush = flush
         self._attempts = attempts
@@ -201,7 +201,7 @@ class FlushQueue:
                     f"{len(self._tables)} MemTables wait for their flush (limit {limit}); "
                     "the write was not accepted, try again later"
                 ) from self._error
-            self._state.wait(min(remaining, _PAUSE_SECONDS) if self._error else remaining)
+            self._lock.wait(min(remaining, _PAUSE_SECONDS) if self._error else remaining)
 
     def wait_until_flushed(
         self, generation: int, *, deadline: float, check: Callable[[], None]
@@ -235,7 +235,7 @@ class FlushQueue:
                     f"{len(self._tables)} MemTables are not flushed in time; the log has their "
                     "rows, and the next claim of the region replays those not flushed by then"
                 )
-            self._state.wait(min(remaining, threading.TIMEOUT_MAX))
+            self._lock.wait(min(remaining, threading.TIMEOUT_MAX))
 
     def _start(self) -> None:
         if self._tables and not self._running and time.monotonic() >= self._not_before:
@@ -249,7 +249,7 @@ class FlushQueue:
 
     def _drain(self) -> None:
         while True:
-            with self._state:
+            with self._lock:
                 if not self._tables:
                     self._stop(None)
                     return
@@ -262,12 +262,12 @@ class FlushQueue:
                 )
                 # A panic in Lance is not an Exception, but waiting threads must get an error too.
                 reported = error if isinstance(error, Exception) else _panic_error(table, error)
-                with self._state:
+                with self._lock:
                     self._stop(reported)
                 return
-            with self._state:
+            with self._lock:
                 self._tables.popleft()
-                self._state.notify_all()
+                self._lock.notify_all()
             del table
             release_free_memory()
 
@@ -276,7 +276,7 @@ class FlushQueue:
         self._error = error
         if error is not None:
             self._not_before = time.monotonic() + _PAUSE_SECONDS
-        self._state.notify_all()
+        self._lock.notify_all()
 
     def flush_now(self, flush: Callable[[], None]) -> None:
         """Call ``flush`` in this thread, with as many attempts as a queued MemTable gets."""
@@ -303,7 +303,7 @@ class MemTables:
         Schema of the rows to come.
     generation : int
         Generation number of the first MemTable.
-    state : threading.Condition
+    lock : threading.Condition
         Lock of the region.
     flush : callable
         Flushes one MemTable.
@@ -322,14 +322,14 @@ class MemTables:
         row_schema: RowSchema,
         *,
         generation: int,
-        state: threading.Condition,
+        lock: threading.Condition,
         flush: Callable[[MemTable], None],
     ) -> None:
         self._options = context.options
         self._text = context.text
         self.row_schema = row_schema
         self.sealed = FlushQueue(
-            state, context.flushes, flush, attempts=context.options.flush_attempts
+            lock, context.flushes, flush, attempts=context.options.flush_attempts
         )
         self.active = self._new_table(generation, first_row=0)
 

@@ -101,14 +101,14 @@ class RegionWriter:
             claim = abandon_log(context.store, claim)
         self.epoch = claim.manifest.writer_epoch
         # Lock of the region: it guards everything below.
-        self._state = threading.Condition()
+        self._lock = threading.Condition()
         self._failure = FailureLatch()
         claimed = ClaimedRegion(context.store, claim.manifest)
         self._flusher = Flusher(
-            context, claimed, self._counters, state=self._state, on_error=self._flush_failed
+            context, claimed, self._counters, lock=self._lock, on_error=self._flush_failed
         )
         self._log_queue = LogQueue(
-            self._state,
+            self._lock,
             context.appends,
             self._write_group,
             max_bytes=options.max_entry_bytes,
@@ -118,7 +118,7 @@ class RegionWriter:
             context,
             row_schema,
             generation=claim.manifest.current_generation,
-            state=self._state,
+            lock=self._lock,
             flush=self._flush,
         )
         self._last_used = time.monotonic()
@@ -127,7 +127,7 @@ class RegionWriter:
         self._age_timer = context.timers.new_timer(self._seal_aged)
         self._entry_writer = EntryWriter(
             region_id,
-            state=self._state,
+            lock=self._lock,
             failure=self._failure,
             options=options,
             log=self._new_appender(claim, claimed),
@@ -168,11 +168,11 @@ class RegionWriter:
             rows.batches, rows.row_schema, buffered=not (wait or self._options.durable)
         )
         if wait:
-            self._log_queue.enqueue_and_wait(write, admit=self._admit)
+            self._log_queue.enqueue_and_wait(write, admit=self._wait_for_room)
         else:
-            with self._state:
-                self._admit()
-                self._put(write)
+            with self._lock:
+                self._wait_for_room()
+                self._enqueue(write)
         return write
 
     def begin(self, rows: WholeRows) -> tuple[PendingWrite, LogReservation | None]:
@@ -218,21 +218,21 @@ class RegionWriter:
         return started
 
     def _begin(self, write: PendingWrite) -> tuple[PendingWrite, LogReservation | None]:
-        with self._state:
-            self._admit()
+        with self._lock:
+            self._wait_for_room()
             if not self._log_queue.try_reserve(write):
-                self._put(write)
+                self._enqueue(write)
                 return write, None
         return write, self._entry_writer.reserve(write)
 
     def _write_partial(self, rows: PartialRows, *, wait: bool) -> PendingWrite:
         while True:
-            with self._state:
+            with self._lock:
                 mark = self._tables.active.end_row
                 unflushed = self._tables.unflushed()
             current = current_rows(self._context.location, self.region_id, rows, unflushed)
-            with self._state:
-                self._admit()
+            with self._lock:
+                self._wait_for_room()
                 logged = self._tables.since(mark)
                 if logged is not None:
                     pending = group_by_schema(
@@ -244,14 +244,14 @@ class RegionWriter:
                         buffered=not (wait or self._options.durable),
                         derived=bool(pending),
                     )
-                    self._put(write)
+                    self._enqueue(write)
                     break
             # Some of the rows written in the meantime are flushed and not in memory: look up again.
         if wait:
             write.wait()
         return write
 
-    def _put(self, write: PendingWrite) -> None:
+    def _enqueue(self, write: PendingWrite) -> None:
         """Queue a write that this thread does not lead. The caller holds the lock."""
         options = self._options
         self._log_queue.enqueue(write, due=not write.buffered)
@@ -266,7 +266,7 @@ class RegionWriter:
         else:
             self._buffer_timer.schedule(time.monotonic() + options.buffer_interval)
 
-    def _admit(self) -> None:
+    def _wait_for_room(self) -> None:
         """Wait until another write may be queued. The caller holds the lock.
 
         Raises
@@ -291,7 +291,7 @@ class RegionWriter:
             while self._log_queue.bytes >= options.max_buffered_bytes:
                 self._failure.raise_if_set()
                 self._log_queue.make_all_due()
-                if not self._state.wait(max(deadline - time.monotonic(), 0)):
+                if not self._lock.wait(max(deadline - time.monotonic(), 0)):
                     raise BackPressureError(
                         f"{self._log_queue.bytes:,} bytes wait for the log of region "
                         f"{self.region_id} (limit {options.max_buffered_bytes:,}); the write was "
@@ -310,12 +310,12 @@ class RegionWriter:
         self._entry_writer.write_group(group)
 
     def _write_buffered(self) -> None:
-        with self._state:
+        with self._lock:
             self._log_queue.make_all_due()
 
     def _seal_aged(self) -> None:
         age = self._options.max_memtable_age
-        with self._state:
+        with self._lock:
             if age is None or self._failure.error is not None or not self._tables.active.rows:
                 return
             due = self._tables.active.born_at + age
@@ -356,7 +356,7 @@ class RegionWriter:
             Whether to seal the MemTable at the barrier.
         """
         barrier = PendingWrite([], seals=seals)
-        with self._state:
+        with self._lock:
             self._failure.raise_if_set()
             self._log_queue.enqueue(barrier, due=True)
         return barrier
@@ -382,7 +382,7 @@ class RegionWriter:
         if barrier.error is not None:
             raise copy_error(barrier.error)
         if barrier.seals:
-            with self._state:
+            with self._lock:
                 self._tables.sealed.wait_until_flushed(
                     self._tables.active.generation - 1,
                     deadline=deadline,
@@ -406,7 +406,7 @@ class RegionWriter:
         MemWalError, OSError
             See :meth:`flush`. The next claim replays the unflushed rows.
         """
-        with self._state:
+        with self._lock:
             if isinstance(self._failure.error, WriterClosedError):
                 return
         try:
@@ -419,16 +419,16 @@ class RegionWriter:
 
         Buffered writes that are not in the log fail.
         """
-        with self._state:
+        with self._lock:
             self._failure.set(WriterClosedError(f"the writer of region {self.region_id} is closed"))
             self._log_queue.make_all_due()
-            self._state.notify_all()
+            self._lock.notify_all()
         self._buffer_timer.cancel()
         self._age_timer.cancel()
 
     def last_used(self) -> float:
         """Return the monotonic time of the last write, or infinity while a write is in flight."""
-        with self._state:
+        with self._lock:
             return self._last_used if self._log_queue.is_idle else math.inf
 
     def close_if_idle(self, since: float) -> bool:
@@ -436,7 +436,7 @@ class RegionWriter:
         if self.last_used() > since:
             return False
         self.flush()
-        with self._state:
+        with self._lock:
             if self._last_used > since or not self._log_queue.is_idle:
                 return False
             self.released = True
@@ -447,7 +447,7 @@ class RegionWriter:
 
     def memtables(self) -> list[UnflushedRows]:
         """Return the unflushed rows, including buffered ones, oldest generation first."""
-        with self._state:
+        with self._lock:
             buffered = [
                 batch
                 for write in self._log_queue.pending()
@@ -467,7 +467,7 @@ class RegionWriter:
     def stats(self) -> RegionStats:
         """Return a snapshot of the region's counters and MemTables."""
         counters = self._counters
-        with self._state:
+        with self._lock:
             *sealed, active = self._tables.all()
             now = time.monotonic()
             oldest = min(table.born_at for table in (*sealed, active))
@@ -523,7 +523,7 @@ class RegionWriter:
                 self._entry_writer.seal_memtable(generation=generation.generation + 1)
                 continue
             self._entry_writer.seal_memtable(generation=generation.generation)
-            with self._state:
+            with self._lock:
                 self._entry_writer.add_to_memtable(
                     generation.batches,
                     position=generation.last_position,
