@@ -12,7 +12,7 @@ from _measure import Line, Target, constant, milliseconds, seconds
 
 from memwal.lsm.memtable.indexes import MemTableSnapshot
 from memwal.writer.region_writer.memtables import MemTable
-from memwal.writer.region_writer.rows import RowShape
+from memwal.writer.region_writer.rows import RowSchema
 
 _BATCH = 1_000
 _READS = 50
@@ -24,8 +24,8 @@ _LIMIT_MS = 20.0
 def reads(folder: Path, rows: int) -> Iterator[Line]:
     """Reads of a MemTable's rows, each after a few more came that it has to see."""
     table = tables.create_wide(folder / "table", indexed=True)
-    shape = RowShape(table.base().identified_schema, table.primary_key)
-    memtable = MemTable(shape, 1, text={"text": {}})
+    row_schema = RowSchema(table.base().identified_schema, table.primary_key)
+    memtable = MemTable(row_schema, 1, text={"text": {}})
     random = np.random.default_rng(0)
     queries = random.random((_READS, tables.DIMENSIONS), dtype=np.float32)
     vector: list[float] = []
@@ -53,7 +53,7 @@ def reads(folder: Path, rows: int) -> Iterator[Line]:
 
 
 def _add(memtable: MemTable, rows: pa.Table) -> None:
-    batches = memtable.shape.upserts(rows)
+    batches = memtable.row_schema.convert_upserts(rows)
     memtable.add(batches, position=memtable.last_position + 1)
 
 

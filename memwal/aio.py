@@ -1,12 +1,12 @@
-"""A table's writer for asyncio.
+"""Writer of a table for asyncio.
 
-Calls that may block run on threads of the writer's own, never on the event loop. A thread is held
-only while a write is being handed over, not until it is durable: a thousand tasks that write at the
-same time share log entries just as a thousand threads would.
+Blocking calls run on the writer's own threads, never on the event loop. A write holds a thread only
+while it is queued, not until it is durable: a thousand tasks that write at the same time share log
+entries just as a thousand threads would.
 
-Cancelling a task does not take a write back. A write whose hand-over had begun is written all the
-same, though nobody hears of it; one that still waited for a thread is not. Who must know writes
-the rows again, which is always right.
+Cancelling a task does not undo its write. If a thread had started to queue it, the rows are written
+without a result; if the write still waited for a thread, they are not. A task that needs certainty
+writes the rows again, which is always right.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ from memwal.writer.region_writer.steps import AppliedStep
 if TYPE_CHECKING:
     from memwal.table import Table, Writer
 
-Given = ParamSpec("Given")
-Answer = TypeVar("Answer")
+Params = ParamSpec("Params")
+Result = TypeVar("Result")
 
-# Reads, flushes and the close must not queue behind writes that wait for a flush.
-_OTHER_THREADS = 4
+# Threads for reads, flushes and the close, which must not queue behind writes that wait for a
+# flush.
+_READ_THREADS = 4
 
 
 @asynccontextmanager
@@ -45,10 +46,10 @@ async def open_writer(
     region_ids: Collection[UUID] | None = None,
     threads: int = 8,
 ) -> AsyncIterator[AsyncWriter]:
-    """Open a writer for as long as the ``async with`` block runs.
+    """Open a writer for the duration of an ``async with`` block.
 
-    At the end of the block it is closed, with a flush; when the block ends with an error or is
-    cancelled, without one: the log keeps the rows for the next claim.
+    At the end of the block the writer flushes and closes. If the block raises or is cancelled, it
+    closes without a flush: the log keeps the rows for the next claim.
 
     Parameters
     ----------
@@ -57,8 +58,8 @@ async def open_writer(
     region_ids : collection of UUID, optional
         The only regions that the writer may claim.
     threads : int, default 8
-        Writes that may be handed over at the same time. Further ones wait for their turn without
-        a thread. Those that wait for a flush (back-pressure) or for a claim keep their thread.
+        Writes that can be queued at the same time. Further writes wait without a thread. A write
+        that waits for a flush (back-pressure) or for a claim keeps its thread.
 
     Raises
     ------
@@ -68,34 +69,34 @@ async def open_writer(
     if threads < 1:
         raise InvalidInputError(f"threads must be at least 1, not {threads}")
     writes = ThreadPoolExecutor(threads, thread_name_prefix="memwal-aio-write")
-    others = ThreadPoolExecutor(_OTHER_THREADS, thread_name_prefix="memwal-aio")
+    others = ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="memwal-aio")
     try:
         options = options or WriterOptions()
-        inner = await _finish(others, table.writer, options=options, region_ids=region_ids)
+        inner = await _run_to_end(others, table.writer, options=options, region_ids=region_ids)
         writer = AsyncWriter(inner, durable=options.durable, writes=writes, others=others)
         try:
             yield writer
         except BaseException:
-            await _finish(others, inner.abort)
+            await _run_to_end(others, inner.abort)
             raise
         await writer.close()
     finally:
-        # The writer is closed, so they end soon; the loop must not wait for it.
+        # The writer is closed, so the threads end soon; the event loop must not wait for them.
         writes.shutdown(wait=False)
         others.shutdown(wait=False)
 
 
 class AsyncWriter:
-    """Writes rows of one table; made by :func:`open_writer`. Safe to use from many tasks.
+    """Asynchronous writer of one table, made by :func:`open_writer`. Safe to use from many tasks.
 
     Parameters
     ----------
     writer : memwal.table.Writer
-        Does the work.
+        The synchronous writer.
     durable : bool
-        Whether writes are waited for unless told otherwise.
+        Default of ``wait``.
     writes, others : ThreadPoolExecutor
-        Run what may block.
+        Threads for writes, and for all other blocking calls.
     """
 
     def __init__(
@@ -119,18 +120,18 @@ class AsyncWriter:
         Parameters
         ----------
         data : anything Arrow
-            Not to be changed before the rows are durable.
+            Must not be changed before the rows are durable.
         partial : bool, default False
             Whether columns other than the key may be missing; they keep their values.
         wait : bool, optional
-            Whether to return only when the rows are durable; by default what the writer's options
-            say. What is not waited for was handed over when this returns: writes that a task hands
-            over one after another keep their order.
+            Whether to return only when the rows are durable; ``durable`` of the options by
+            default. If False, the write is queued when this returns: consecutive writes of a task
+            keep their order.
 
         Returns
         -------
         AsyncHandle
-            To be awaited for the rows to be durable; done if ``wait``.
+            Awaitable that is done when the rows are durable; done already if ``wait``.
 
         Raises
         ------
@@ -147,14 +148,14 @@ class AsyncWriter:
         Parameters
         ----------
         keys : anything Arrow
-            The key columns, or an array where the key has one column.
+            The key columns, or an array if the key has one column.
         wait : bool, optional
             As for :meth:`upsert`.
 
         Raises
         ------
         MemWalError
-            As :meth:`upsert`.
+            See :meth:`upsert`.
         """
         return await self._write(functools.partial(self._writer.delete, keys, wait=False), wait)
 
@@ -163,9 +164,9 @@ class AsyncWriter:
     ) -> AppliedStep:
         """Write one step of a source, once: :meth:`memwal.writer.table_writer.TableWriter.apply`.
 
-        A thread is held until the step is durable.
+        Holds a thread until the step is durable.
         """
-        return await _run(
+        return await _run_on_thread(
             self._writes,
             self._writer.apply,
             upserts=upserts,
@@ -175,35 +176,35 @@ class AsyncWriter:
         )
 
     async def flush_wal(self) -> None:
-        """Wait until everything that was handed over is durable."""
-        await _run(self._others, self._writer.flush_wal)
+        """Wait until all queued writes are durable."""
+        await _run_on_thread(self._others, self._writer.flush_wal)
 
     async def flush(self, *, timeout: float | None = None) -> None:
-        """Seal and flush every region's MemTable, and wait for it.
+        """Seal and flush the MemTables of all regions, and wait for it.
 
         Parameters
         ----------
         timeout : float, optional
-            Seconds to wait at most; for ever by default.
+            Maximum wait in seconds; unlimited by default.
 
         Raises
         ------
         MemWalError
             See :meth:`memwal.writer.table_writer.TableWriter.flush`.
         """
-        await _run(self._others, self._writer.flush, timeout=timeout)
+        await _run_on_thread(self._others, self._writer.flush, timeout=timeout)
 
     async def lookup(self, keys: Any, *, columns: Sequence[str] | None = None) -> pa.Table:
-        """Look rows up by key, unflushed ones included: :meth:`memwal.Table.lookup`.
+        """Look up rows by key, including unflushed rows: :meth:`memwal.Table.lookup`.
 
         Parameters
         ----------
         keys : array or table
-            Keys of the rows, as :meth:`memwal.Table.lookup` takes them.
+            Keys of the rows, in the form that :meth:`memwal.Table.lookup` accepts.
         columns : sequence of str, optional
             Columns to return, in this order; all by default.
         """
-        return await _run(self._others, self._writer.lookup, keys, columns=columns)
+        return await _run_on_thread(self._others, self._writer.lookup, keys, columns=columns)
 
     async def scan(
         self,
@@ -212,7 +213,7 @@ class AsyncWriter:
         filter: str | None = None,
         limit: int | None = None,
     ) -> pa.Table:
-        """Read the newest row of every key, unflushed ones included: :meth:`memwal.Table.scan`.
+        """Read the newest row of every key, including unflushed rows: :meth:`memwal.Table.scan`.
 
         Parameters
         ----------
@@ -221,55 +222,55 @@ class AsyncWriter:
         filter : str, optional
             SQL predicate over any columns.
         limit : int, optional
-            At most this many rows.
+            Maximum number of rows.
 
         Returns
         -------
         pyarrow.Table
-            All of it, in memory; ``limit`` bounds it.
+            All rows, in memory.
         """
         scan = self._writer.scan(columns=columns, filter=filter, limit=limit)
-        return await _run(self._others, scan.to_table)
+        return await _run_on_thread(self._others, scan.to_table)
 
     def stats(self) -> WriterStats:
-        """What the writer did and holds."""
+        """Return a snapshot of the writer's counters and MemTables."""
         return self._writer.stats()
 
     async def close(self, *, timeout: float | None = None) -> None:
-        """Flush everything and take no more writes.
+        """Flush all regions and refuse further writes.
 
-        Goes on to its end even if the task is cancelled.
+        Runs to its end even if the task is cancelled.
 
         Parameters
         ----------
         timeout : float, optional
-            Seconds for the flush. After it the writer is closed all the same, and what was not
-            flushed stays in the log for the next claim.
+            Maximum time of the flush in seconds. After it the writer is closed all the same, and
+            unflushed rows stay in the log for the next claim.
 
         Raises
         ------
         MemWalError
             See :meth:`memwal.writer.table_writer.TableWriter.close`.
         """
-        await _finish(self._others, self._writer.close, timeout=timeout)
+        await _run_to_end(self._others, self._writer.close, timeout=timeout)
 
-    async def _write(self, hand_over: Callable[[], WriteHandle], wait: bool | None) -> AsyncHandle:
-        handle = AsyncHandle(await _run(self._writes, hand_over))
+    async def _write(self, enqueue: Callable[[], WriteHandle], wait: bool | None) -> AsyncHandle:
+        handle = AsyncHandle(await _run_on_thread(self._writes, enqueue))
         if self._durable if wait is None else wait:
             await handle
         return handle
 
 
 class AsyncHandle:
-    """A write that was handed over; awaiting it waits until it is durable, or raises why not.
+    """Awaitable handle of a queued write. Awaiting it returns when the write is durable.
 
-    It may be awaited by many tasks, more than once, or never. A task that is cancelled while it
-    waits changes nothing for the write.
+    Raises the error of a failed write. Many tasks may await it, more than once, or never. Cancelling
+    a task that awaits it does not change the write.
 
     Parameters
     ----------
     handle : WriteHandle
-        Of the same write, for threads.
+        Synchronous handle of the same write.
     """
 
     __slots__ = ("_handle",)
@@ -278,11 +279,11 @@ class AsyncHandle:
         self._handle = handle
 
     def done(self) -> bool:
-        """Whether the write is durable or has failed."""
+        """Return whether the write is durable or has failed."""
         return self._handle.done()
 
     def exception(self) -> BaseException | None:
-        """Why the write failed; None when it did not, or is not done yet."""
+        """Return why the write failed; None if it succeeded or is not done yet."""
         return self._handle.exception()
 
     def __await__(self) -> Generator[Any, None, None]:
@@ -292,20 +293,20 @@ class AsyncHandle:
         if not self._handle.done():
             loop = asyncio.get_running_loop()
             settled = loop.create_future()
-            self._handle.add_done_callback(lambda _: _tell(loop, settled))
+            self._handle.add_done_callback(lambda _: _wake_waiter(loop, settled))
             await settled
         error = self._handle.exception()
         if error is not None:
             raise error
 
 
-async def _run(
+async def _run_on_thread(
     pool: ThreadPoolExecutor,
-    call: Callable[Given, Answer],
-    *args: Given.args,
-    **kwargs: Given.kwargs,
-) -> Answer:
-    """Run a call on a thread; one that has not begun is dropped when the task is cancelled."""
+    call: Callable[Params, Result],
+    *args: Params.args,
+    **kwargs: Params.kwargs,
+) -> Result:
+    """Run a call on a thread. If the task is cancelled before the call starts, it is dropped."""
     loop = asyncio.get_running_loop()
     try:
         running = loop.run_in_executor(pool, functools.partial(call, *args, **kwargs))
@@ -316,14 +317,14 @@ async def _run(
     return await running
 
 
-async def _finish(
+async def _run_to_end(
     pool: ThreadPoolExecutor,
-    call: Callable[Given, Answer],
-    *args: Given.args,
-    **kwargs: Given.kwargs,
-) -> Answer:
-    """Run a call on a thread to its end, even if the task is cancelled meanwhile."""
-    running = asyncio.ensure_future(_run(pool, call, *args, **kwargs))
+    call: Callable[Params, Result],
+    *args: Params.args,
+    **kwargs: Params.kwargs,
+) -> Result:
+    """Run a call on a thread to its end, even if the task is cancelled."""
+    running = asyncio.ensure_future(_run_on_thread(pool, call, *args, **kwargs))
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError as cancelled:
@@ -331,12 +332,12 @@ async def _finish(
         raise cancelled from running.exception()
 
 
-def _tell(loop: asyncio.AbstractEventLoop, settled: asyncio.Future[None]) -> None:
-    """Wake a waiting task, from whichever thread."""
+def _wake_waiter(loop: asyncio.AbstractEventLoop, settled: asyncio.Future[None]) -> None:
+    """Wake a waiting task, from any thread."""
     try:
         loop.call_soon_threadsafe(_settle, settled)
     except RuntimeError:
-        # The loop is closed, and with it whoever waited. The write is none of its business.
+        # The event loop is closed, and no task waits any more. The write itself is not affected.
         if not loop.is_closed():
             raise
 

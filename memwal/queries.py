@@ -25,7 +25,7 @@ from memwal.reader.sources.key_routing import WantedKeys
 from memwal.search import answer, search, search_hybrid, search_text
 from memwal.search.text.query import TextQuery
 from memwal.storage.location import TableLocation
-from memwal.writer.region_writer.rows import RowShape
+from memwal.writer.region_writer.rows import RowSchema
 
 if TYPE_CHECKING:
     import lance
@@ -141,9 +141,9 @@ class Reads:
                 raise InvalidInputError(
                     f"version {base.version} of {base.location} has no primary key; scan it instead"
                 )
-            shape = RowShape(base.identified_schema, base.primary_key)
-            rows = pa.Table.from_batches(shape.deletes(keys), shape.schema)
-            return rows.select(shape.primary_key)
+            row_schema = RowSchema(base.identified_schema, base.primary_key)
+            rows = pa.Table.from_batches(row_schema.convert_deletes(keys), row_schema.schema)
+            return rows.select(row_schema.primary_key)
 
         def found() -> pa.Table:
             sources = self._collect(keys=wanted, max_staleness=max_staleness)

@@ -30,7 +30,7 @@ from memwal.jobs.table.checkpoint import CheckpointProgress, checkpoint
 from memwal.jobs.table.compact import DEFAULT_ATTEMPTS, DEFAULT_MIN_FRAGMENTS, compact
 from memwal.jobs.table.snapshot import build_snapshot
 from memwal.lsm.indexes.segments import DEFAULT_MAX_SEGMENTS
-from memwal.lsm.wal.applied_steps import look_up
+from memwal.lsm.wal.applied_steps import read_newest_steps
 from memwal.quality.rules import QualityRules
 from memwal.queries import PastReads, Reads
 from memwal.reader.sources.collect import MemTables
@@ -196,7 +196,7 @@ class Table(Reads):
         store = self.location.store
         found = {}
         for region_id, manifest in read_manifests(store).items():
-            told = look_up(store, manifest)
+            told = read_newest_steps(store, manifest)
             if told is not None and source in told.steps:
                 found[region_id] = told.steps[source]
         return found

@@ -402,7 +402,7 @@ def test_a_step_is_written_once(table: memwal.Table) -> None:
         async with open_writer(table) as writer:
             step = {"upserts": rows({1: 1}), "deletes": keys(2), "source": "s", "version": 1}
             both = await asyncio.gather(writer.apply(**step), writer.apply(**step))
-            assert sorted((len(one.written), len(one.known)) for one in both) == [(0, 1), (1, 0)]
+            assert sorted((len(one.written), len(one.skipped)) for one in both) == [(0, 1), (1, 0)]
 
     run(main)
     assert state(table) == {1: 1}

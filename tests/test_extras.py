@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from memwal.errors import MissingExtraError
-from memwal.util.optional_deps import needs
+from memwal.util.optional_deps import requires_extra
 
 ROOT = Path(__file__).resolve().parents[1]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
@@ -103,7 +103,7 @@ print(json.dumps(said))
 
 
 def test_a_mistake_of_ours_is_not_told_as_an_extra() -> None:
-    with pytest.raises(ModuleNotFoundError), needs("catalog"):
+    with pytest.raises(ModuleNotFoundError), requires_extra("catalog"):
         import memwal.no_such_module  # noqa: F401
-    with pytest.raises(MissingExtraError, match="no_such_package"), needs("cli"):
+    with pytest.raises(MissingExtraError, match="no_such_package"), requires_extra("cli"):
         import no_such_package  # noqa: F401

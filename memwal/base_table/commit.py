@@ -35,7 +35,7 @@ from memwal.errors import (
 from memwal.format.memwal_index import DETAILS_TYPE_URL, IndexDetails
 from memwal.format.paths import MEM_WAL_INDEX_NAME
 from memwal.storage.location import TableLocation
-from memwal.util.redaction import hide_answer
+from memwal.util.redaction import redact_store_response
 
 if TYPE_CHECKING:
     from memwal.base_table.namespaces import DurableNamespace, PinnedNamespace
@@ -192,7 +192,7 @@ def _through(
     try:
         return commit()
     except (OSError, ValueError, RuntimeError) as error:
-        hide_answer(error)
+        redact_store_response(error)
         if once and namespace.outcome.created:
             return None
         if namespace.outcome.failure is not None:
@@ -247,7 +247,7 @@ def commit_details(
     except (OSError, ValueError, RuntimeError) as error:
         # Lance reports a refusal in several ways, one of them "result unknown"; what the
         # namespace saw is the truth.
-        hide_answer(error)
+        redact_store_response(error)
         cause = error
     outcome = namespace.outcome
     if outcome.created:

@@ -31,7 +31,7 @@ from memwal.format.memwal_index import IndexDetails
 from memwal.format.paths import table_manifest_keys
 from memwal.region.rows import with_field_ids
 from memwal.storage.location import TableLocation
-from memwal.util.redaction import hide_answer
+from memwal.util.redaction import redact_store_response
 
 if TYPE_CHECKING:
     import lance
@@ -217,9 +217,9 @@ def translate_lance_error(error: Exception, doing: str) -> MemWalError:
     """Tell what an exception of pylance means for the caller.
 
     Lance raises ``ValueError`` and ``OSError`` with the cause in the text only. What a store
-    answered is cut out of it, see :func:`~memwal.util.redaction.hide_answer`.
+    answered is cut out of it, see :func:`~memwal.util.redaction.redact_store_response`.
     """
-    hide_answer(error)
+    redact_store_response(error)
     text = str(error)
     lowered = text.lower()
     if _FULL.search(lowered):

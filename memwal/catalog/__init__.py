@@ -12,7 +12,7 @@ from memwal.catalog.export import read_snapshot
 from memwal.catalog.records import BacklogSample, ManagedTable, Pruned, TableState
 from memwal.jobs.job import JobRun, RunState
 from memwal.jobs.policy import Policy, merge_reason
-from memwal.util.optional_deps import needs
+from memwal.util.optional_deps import requires_extra
 
 if TYPE_CHECKING:
     from memwal.catalog.catalog import Catalog
@@ -33,7 +33,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "Catalog":
-        with needs("catalog"):
+        with requires_extra("catalog"):
             from memwal.catalog.catalog import Catalog
 
         return Catalog

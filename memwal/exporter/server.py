@@ -9,7 +9,7 @@ from wsgiref.simple_server import WSGIServer
 
 from memwal.errors import InvalidInputError
 from memwal.exporter.collector import DEFAULT_CACHE_SECONDS
-from memwal.util.optional_deps import needs
+from memwal.util.optional_deps import requires_extra
 
 if TYPE_CHECKING:
     from memwal.catalog import Catalog
@@ -52,7 +52,7 @@ class MetricsEndpoint:
         port: int = DEFAULT_PORT,
         cache_seconds: float = DEFAULT_CACHE_SECONDS,
     ) -> None:
-        with needs("metrics"):
+        with requires_extra("metrics"):
             from prometheus_client import start_http_server
         from memwal.exporter.catalog_reader import Watch
         from memwal.exporter.collector import registry

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 
 from memwal.errors import InvalidInputError
 from memwal.quality.rules import QualityRules
-from memwal.util.clock import MOST_SECONDS
+from memwal.util.clock import MAX_SECONDS
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -52,9 +52,9 @@ def check_seconds(key: str, value: object, *, low: float) -> None:
         raise InvalidInputError(
             f"Policy key {key!r} is {value!r}; give a number of seconds of at least {low:g}."
         )
-    if value > MOST_SECONDS:
+    if value > MAX_SECONDS:
         raise InvalidInputError(
-            f"Policy key {key!r} is {value!r}; give {MOST_SECONDS} at most, which is a hundred "
+            f"Policy key {key!r} is {value!r}; give {MAX_SECONDS} at most, which is a hundred "
             "years."
         )
 

@@ -29,7 +29,7 @@ from memwal.quality.checks import (
 )
 from memwal.quality.expectations import Expectation
 from memwal.quality.registry import Kind
-from memwal.util.optional_deps import needs
+from memwal.util.optional_deps import requires_extra
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -143,7 +143,7 @@ def load_gx() -> Any:
     with warnings.catch_warnings():
         # Of what it imports along the way.
         warnings.simplefilter("ignore")
-        with needs("quality"):
+        with requires_extra("quality"):
             import great_expectations as gx
         if not _registered:
             _registered.extend(_vector_classes())

@@ -11,8 +11,8 @@ from typing import Any, Self
 from memwal.errors import InvalidInputError
 from memwal.quality.expectations import Expectation, read_suite
 from memwal.storage.uris import parse_uri
-from memwal.util.clock import MOST_SECONDS
-from memwal.util.optional_deps import needs
+from memwal.util.clock import MAX_SECONDS
+from memwal.util.optional_deps import requires_extra
 from memwal.util.safe_json import check_data, read_json
 
 
@@ -79,8 +79,8 @@ class QualityRules:
             right = isinstance(value, int if whole else int | float)
             if value is not None and (not right or isinstance(value, bool) or not value >= low):
                 raise InvalidInputError(f"quality {key} is {value!r}; give {low} or more, or None")
-            if not whole and value is not None and value > MOST_SECONDS:
-                raise InvalidInputError(f"quality {key} is {value!r}; give {MOST_SECONDS} at most")
+            if not whole and value is not None and value > MAX_SECONDS:
+                raise InvalidInputError(f"quality {key} is {value!r}; give {MAX_SECONDS} at most")
 
     @property
     def gates(self) -> bool:
@@ -174,7 +174,7 @@ def read_yaml(text: str) -> Any:
     MissingExtraError
         PyYAML is not installed.
     """
-    with needs("quality"):
+    with requires_extra("quality"):
         import yaml
 
     class Plain(yaml.SafeLoader):

@@ -22,7 +22,7 @@ from memwal.expressions.region_sql import MAX_COLUMNS, tokenize
 from memwal.region.hashing import is_hashable
 from memwal.region.transforms import Transform
 from memwal.region.values import VALUE_TYPES, type_name
-from memwal.util.optional_deps import needs
+from memwal.util.optional_deps import requires_extra
 
 if TYPE_CHECKING:
     from memwal.region.datafusion_engine import Engine
@@ -137,7 +137,7 @@ class Expression(Transform):
 
 @lru_cache(maxsize=64)
 def _engine(tokens: tuple[str, ...], types: tuple[pa.DataType, ...]) -> Engine:
-    with needs("expressions"):
+    with requires_extra("expressions"):
         from memwal.region.datafusion_engine import Engine
     return Engine(tokens, types)
 

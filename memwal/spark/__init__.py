@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from memwal.util.optional_deps import needs
+from memwal.util.optional_deps import requires_extra
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,7 +44,7 @@ def register(spark: SparkSession, *, storage_options: Mapping[str, str] | None =
     storage_options : mapping of str to str, optional
         For all loads of this session.
     """
-    with needs("spark"):
+    with requires_extra("spark"):
         from memwal.spark import data_source
 
     data_source.register(spark, storage_options=storage_options)

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memwal.errors import InvalidInputError, MemWalError
-from memwal.util.optional_deps import needs
+from memwal.util.optional_deps import requires_extra
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -244,7 +244,7 @@ def spark_session(
     MissingExtraError
         There is no PySpark.
     """
-    with needs("spark"):
+    with requires_extra("spark"):
         from pyspark import SparkConf, SparkContext
         from pyspark.sql import SparkSession
 

@@ -34,7 +34,7 @@ from memwal.errors import (
     StoreUnavailableError,
     WriterClosedError,
 )
-from memwal.lsm.wal.applied_steps import Step, is_through
+from memwal.lsm.wal.applied_steps import Step, is_step_visible
 from memwal.region.router import Router
 from memwal.region.rows import key_column, newest_rows
 from memwal.region.spec import RegionSpec
@@ -194,7 +194,7 @@ QUERY_ID: Final = "sql.streaming.queryId"
 """Property that Spark gives the jobs of a streaming query; it stands in the checkpoint."""
 
 _REGION: Final = "__memwal_region"
-_WRITTEN: Final = "written int, known int, rows bigint"
+_WRITTEN: Final = "written int, skipped int, rows bigint"
 _ATTEMPTS: Final = 6
 _BACKOFF_SECONDS: Final = 0.2
 # Another attempt of the same task may have the regions, or had them a moment ago.
@@ -336,7 +336,7 @@ class BatchSink:
             sum(one.rows for one in done),
             sum(one.written for one in done),
             self.uri,
-            sum(one.known for one in done),
+            sum(one.skipped for one in done),
         )
 
 
@@ -363,7 +363,7 @@ class BatchWrite:
         yield pa.record_batch(
             {
                 "written": pa.array([len(done.written)], pa.int32()),
-                "known": pa.array([len(done.known)], pa.int32()),
+                "skipped": pa.array([len(done.skipped)], pa.int32()),
                 "rows": pa.array([rows.num_rows], pa.int64()),
             }
         )
@@ -376,8 +376,8 @@ class BatchWrite:
         step = Step(self.source, self.version)
         for attempt in range(1, _ATTEMPTS + 1):
             # Without a claim, so that nobody is fenced where there is nothing to do.
-            if all(is_through(table.location.store, region, step) for region in regions):
-                return AppliedStep(known=regions)
+            if all(is_step_visible(table.location.store, region, step) for region in regions):
+                return AppliedStep(skipped=regions)
             try:
                 with table.writer(options=self.options, region_ids=regions) as writer:
                     return writer.apply(

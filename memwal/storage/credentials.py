@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from memwal.errors import InvalidInputError, MemWalError, StoreAccessError
 from memwal.storage import uris
-from memwal.util.optional_deps import needs
+from memwal.util.optional_deps import requires_extra
 from memwal.util.safe_json import read_json
 
 logger = logging.getLogger(__name__)
@@ -355,7 +355,7 @@ def _source(source: str) -> Fetch:
         return functools.partial(_from_file, Path(source.removeprefix(_FILE)))
     name, _, profile = source.partition(":")
     if name == _BOTO3:
-        with needs("aws"):
+        with requires_extra("aws"):
             import boto3  # noqa: F401
         return functools.partial(_from_boto3, profile or None)
     if source in _registered:

@@ -18,7 +18,7 @@ from opentelemetry.trace import Span, Status, StatusCode
 from opentelemetry.util.types import AttributeValue
 
 from memwal.storage.location import TableLocation
-from memwal.util.log import shown_error
+from memwal.util.log import safe_error_text
 from memwal.util.redaction import secret_values
 
 TABLE = "memwal.table"
@@ -110,6 +110,6 @@ def span(
 def _record(current: Span, error: BaseException, location: TableLocation | None) -> None:
     if current.is_recording():
         options = {} if location is None else location.storage_options
-        text = shown_error(error, secrets=secret_values(options, os.environ))
+        text = safe_error_text(error, secrets=secret_values(options, os.environ))
         current.set_attribute(ERROR_TYPE, type(error).__name__)
         current.set_status(Status(StatusCode.ERROR, text))

@@ -1,7 +1,4 @@
-"""Durations in seconds, and a clock that keeps running while the machine sleeps.
-
-``CLOCK_BOOTTIME`` where the system has it: it counts suspended time and is never adjusted.
-"""
+"""A monotonic clock that counts suspended time, and conversion of seconds to ``timedelta``."""
 
 from __future__ import annotations
 
@@ -11,36 +8,39 @@ from typing import Final
 
 from memwal.errors import InvalidInputError
 
-# It goes on while the machine sleeps, and is never put forward or back.
+MAX_SECONDS: Final = 100 * 366 * 86_400
+"""A hundred years: a present-day time plus or minus this much is still a valid ``datetime``."""
+
+# CLOCK_BOOTTIME counts the time that the machine is suspended, and is never adjusted.
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def boot_seconds() -> float:
-    """Seconds since some moment, the time included that the machine was asleep."""
+    """Return seconds since an arbitrary start, including time that the machine was suspended.
+
+    Suspended time is counted where the system has ``CLOCK_BOOTTIME``; elsewhere this is
+    ``CLOCK_MONOTONIC``.
+    """
     return time.clock_gettime(_CLOCK)
 
 
-MOST_SECONDS: Final = 100 * 366 * 86_400
-"""A hundred years. From a moment of our time, so much can be taken, and to it be added."""
-
-
-def duration(seconds: float, what: str) -> timedelta:
-    """A length of time.
+def duration(seconds: float, name: str) -> timedelta:
+    """Convert seconds to a ``timedelta``.
 
     Parameters
     ----------
     seconds : float
-    what : str
-        Whose it is, for the message: ``"--grace-seconds"``.
+    name : str
+        Option that the value comes from, for the message: ``"--grace-seconds"``.
 
     Raises
     ------
     InvalidInputError
-        It is no number from 0 to :data:`MOST_SECONDS`.
+        ``seconds`` is not a number from 0 to :data:`MAX_SECONDS`.
     """
-    if not 0 <= seconds <= MOST_SECONDS:
+    if not 0 <= seconds <= MAX_SECONDS:
         raise InvalidInputError(
-            f"{what} is no length of time; give a number from 0 to {MOST_SECONDS} seconds, which "
-            "is a hundred years"
+            f"{name} is not a valid duration; give a number from 0 to {MAX_SECONDS} seconds (a "
+            "hundred years)"
         )
     return timedelta(seconds=seconds)

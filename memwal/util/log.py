@@ -1,8 +1,4 @@
-"""Text of errors that is safe to log, and warnings that are logged once per process.
-
-Only messages of this library and of the operating system are repeated: messages of Arrow and Lance
-may quote a row's value.
-"""
+"""Text of errors that is safe to log, and warnings that are logged once per process."""
 
 from __future__ import annotations
 
@@ -12,36 +8,16 @@ from collections.abc import Iterable
 
 from memwal.errors import MemWalError
 
-_MAX_KNOWN = 10_000
-_known: set[tuple[str, str]] = set()
+_MAX_LENGTH = 400
+_MAX_LOGGED = 10_000
+_logged: set[tuple[str, str]] = set()
 _lock = threading.Lock()
 
 
-def warn_once(logger: logging.Logger, message: str, *args: str) -> None:
-    """Log a warning unless this process has logged the same one.
+def safe_error_text(error: BaseException, *, secrets: Iterable[str] = ()) -> str:
+    """Return the type and the first line of an error, without secrets and without data.
 
-    Parameters
-    ----------
-    message : str
-        With ``%s`` for each of the arguments.
-    """
-    key = message, "\0".join(args)
-    with _lock:
-        if key in _known:
-            return
-        if len(_known) >= _MAX_KNOWN:
-            _known.clear()
-        _known.add(key)
-    logger.warning(message, *args)
-
-
-_LONGEST = 400
-
-
-def shown_error(error: BaseException, *, secrets: Iterable[str] = ()) -> str:
-    """Kind and first line of an error, fit for logs: without secrets, without data.
-
-    Only messages of this library and of the operating system are repeated. Those of Arrow and
+    Only messages of this library and of the operating system are included: those of Arrow and
     Lance may quote a row's value.
 
     Parameters
@@ -58,4 +34,22 @@ def shown_error(error: BaseException, *, secrets: Iterable[str] = ()) -> str:
         return kind
     for secret in secrets:
         text = text.replace(secret, "***")
-    return f"{kind}: {text.partition(chr(10))[0][:_LONGEST]}"
+    return f"{kind}: {text.partition(chr(10))[0][:_MAX_LENGTH]}"
+
+
+def warn_once(logger: logging.Logger, message: str, *args: str) -> None:
+    """Log a warning unless this process has logged the same one.
+
+    Parameters
+    ----------
+    message : str
+        With ``%s`` for each of the arguments.
+    """
+    key = message, "\0".join(args)
+    with _lock:
+        if key in _logged:
+            return
+        if len(_logged) >= _MAX_LOGGED:
+            _logged.clear()
+        _logged.add(key)
+    logger.warning(message, *args)

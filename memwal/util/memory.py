@@ -1,4 +1,4 @@
-"""Memory pool for rows handed to Lance, and release of memory that the allocators hold back."""
+"""Memory pool for rows that Lance reads, and release of memory that allocators hold back."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+# pyarrow is imported inside the functions: a fleet loads nothing heavy before it needs it.
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# A fleet loads nothing heavy before it has something to do.
 
+def native_memory_pool() -> pa.MemoryPool:
+    """Return the pool for rows that are made for Lance: memory of the C library.
 
-def handed_on() -> pa.MemoryPool:
-    """Where rows are put that are made for Lance: in the memory of the C library.
-
-    Lance reads a stream of batches on one of many threads of its own, and frees them on another.
-    Arrow's usual allocator keeps what a thread has freed of another's for that one, which may never
-    come back for it: of a writer that flushes 20,000 rows a second, with 30 MiB in its MemTables,
-    it held 600 MiB after two minutes.
+    Lance reads a stream of batches on one of its many threads, and frees them on another. Arrow's
+    default allocator keeps such memory for the thread that allocated it, which may never use it
+    again: for a writer that flushes 20,000 rows a second, with 30 MiB in its MemTables, it held
+    600 MiB after two minutes.
     """
     import pyarrow as pa
 
@@ -27,11 +26,11 @@ def handed_on() -> pa.MemoryPool:
 
 
 def release_free_memory() -> None:
-    """Return what was freed but is still held by the allocators of Arrow and of the C library.
+    """Return freed memory that the allocators of Arrow and of the C library still hold.
 
-    Building indexes takes and frees much memory on many threads, and glibc keeps the free parts of
-    every thread's arena: without this a writer's memory grows to several times its MemTables. What
-    a reader forgets is scattered over as many.
+    Index builds allocate and free much memory on many threads, and glibc keeps the free parts of
+    every thread's arena: without this call a writer's memory grows to several times its MemTables.
+    Values that a reader's cache evicts are scattered over as many arenas.
     """
     import pyarrow as pa
 
@@ -43,10 +42,10 @@ def release_free_memory() -> None:
 
 @functools.cache
 def _malloc_trim() -> Callable[[int], int] | None:
+    """Return glibc's ``malloc_trim``, or None with another C library."""
     try:
         function = ctypes.CDLL(None).malloc_trim
     except AttributeError:
-        # Not glibc.
         return None
     function.argtypes = [ctypes.c_size_t]
     function.restype = ctypes.c_int

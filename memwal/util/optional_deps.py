@@ -1,4 +1,4 @@
-"""Errors for optional dependencies that are missing: ``pip install memwal[extra]``."""
+"""Errors for optional dependencies that are not installed: ``pip install memwal[extra]``."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from memwal.errors import MissingExtraError
 
 
 @contextmanager
-def needs(extra: str) -> Iterator[None]:
-    """Say of imports within that they need an extra of the package.
+def requires_extra(extra: str) -> Iterator[None]:
+    """Turn a failed import in the ``with`` block into an error that names the extra to install.
 
     Parameters
     ----------
     extra : str
-        As ``pyproject.toml`` names it, such as ``"catalog"``.
+        As ``pyproject.toml`` names it, e.g. ``"catalog"``.
 
     Raises
     ------
     MissingExtraError
-        A module is not there, and it is none of memwal's own.
+        A module that is not part of memwal is not installed.
     """
     try:
         yield

@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 
-# What may be shown. Anything else is hidden: a name that is not known may hold a secret.
-_HARMLESS = re.compile(
+# Options whose values may be shown. Every other value is redacted: an option that is not listed
+# may hold a secret.
+_PUBLIC_OPTION = re.compile(
     r"(aws_|google_|azure_|azure_storage_)?("
     r"region|default_region|endpoint|endpoint_url|endpoint_url_s3|account_name|"
     r"virtual_hosted_style_request|s3_express|unsigned_payload|skip_signature|conditional_put|"
@@ -17,62 +18,67 @@ _HARMLESS = re.compile(
     r"download_retry_count|user_agent|profile|role_arn|role_session_name|"
     r"memwal_commits_in|memwal_credentials_from)"
 )
-_HIDDEN = "***"
-# S3 and Azure repeat the request that they refuse, with its token, in what they answer.
-_ANSWER = re.compile(r"<(?:\?xml|Error)\b(?:.*</Error>|.*)", re.DOTALL)
+_REDACTED = "***"
+# S3 and Azure repeat the request that they refuse, with its token, in their response.
+_RESPONSE = re.compile(r"<(?:\?xml|Error)\b(?:.*</Error>|.*)", re.DOTALL)
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _PASSWORD = re.compile(r"(?<=//)[^/@\s]*@")
 # Shorter values would blank out ordinary words of a message.
-_SHORTEST_SECRET = 6
+_MIN_SECRET_LENGTH = 6
 _CLOUD_VARIABLES = ("AWS_", "AZURE_", "GOOGLE_")
 
 
 def redact(options: Mapping[str, str]) -> dict[str, str]:
-    """Return storage options that may be shown: every value that is not known to be harmless is
-    replaced by ``***``, as is a password inside an endpoint."""
+    """Return storage options that are safe to show.
+
+    Every value that is not known to be public becomes ``***``; a password in an endpoint is cut
+    out.
+    """
     return {
-        key: _PASSWORD.sub("", value) if _is_harmless(key) else _HIDDEN
+        key: _PASSWORD.sub("", value) if _is_public(key) else _REDACTED
         for key, value in options.items()
     }
 
 
 def secret_values(options: Mapping[str, str], environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the values that no message may repeat, of options and of a cloud's variables."""
+    """Return the values of options and cloud variables that no message may contain."""
     variables = {k: v for k, v in environment.items() if k.startswith(_CLOUD_VARIABLES)}
     values = {
         value
         for pairs in (options, variables)
         for key, value in pairs.items()
-        if not _is_harmless(key) and len(value) >= _SHORTEST_SECRET
+        if not _is_public(key) and len(value) >= _MIN_SECRET_LENGTH
     }
-    # A secret that contains another one goes first.
+    # A secret that contains another one is replaced first.
     return tuple(sorted(values, key=len, reverse=True))
 
 
 class Secrets:
-    """Values that no message may repeat, of several origins; each is asked anew."""
+    """Secret values of several sources, each of which is iterated anew every time."""
 
-    def __init__(self, *origins: Iterable[str]) -> None:
-        self._origins = origins
+    def __init__(self, *sources: Iterable[str]) -> None:
+        self._sources = sources
 
     def __iter__(self) -> Iterator[str]:
-        return chain(*self._origins)
+        return chain(*self._sources)
 
 
-def hide_answer(error: BaseException) -> None:
-    """Cut out of an error of Lance what a store answered, but for its code.
+def redact_store_response(error: BaseException) -> None:
+    """Cut a store's response out of an error of Lance, except the error code.
 
-    The error is changed, since it is shown in tracebacks as the cause of what is raised instead.
+    The error is changed in place, since tracebacks show it as the cause of the error that is
+    raised instead.
     """
     error.args = tuple(
-        _ANSWER.sub(_code, value) if isinstance(value, str) else value for value in error.args
+        _RESPONSE.sub(_error_code, value) if isinstance(value, str) else value
+        for value in error.args
     )
 
 
-def _code(answer: re.Match[str]) -> str:
-    found = _CODE.search(answer[0])
-    return found[1] if found else _HIDDEN
+def _error_code(response: re.Match[str]) -> str:
+    code = _CODE.search(response[0])
+    return code[1] if code else _REDACTED
 
 
-def _is_harmless(key: str) -> bool:
-    return _HARMLESS.fullmatch(key.lower()) is not None
+def _is_public(key: str) -> bool:
+    return _PUBLIC_OPTION.fullmatch(key.lower()) is not None

@@ -9,54 +9,51 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-MOST_DEPTH: Final = 100
-"""The most lists and objects around a value."""
+MAX_DEPTH: Final = 100
+"""Maximum nesting of lists and objects."""
 
-_MOST_VALUES: Final = 1_000_000
+_MAX_VALUES: Final = 1_000_000
 
 
 def read_json(text: str | bytes) -> Any:
-    """What a JSON text says.
+    """Parse a JSON text.
 
     Raises
     ------
     ValueError
-        It is no JSON; or it has more than :data:`MOST_DEPTH` lists and objects in one another, or
-        half a character. The message holds no value of the text.
+        It is not JSON, is nested deeper than :data:`MAX_DEPTH`, or holds a lone surrogate. The
+        message holds no value of the text.
     """
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except RecursionError:
-        raise ValueError(f"it is nested deeper than {MOST_DEPTH}") from None
-    check_data(found)
-    return found
+        raise ValueError(f"it is nested deeper than {MAX_DEPTH}") from None
+    check_data(value)
+    return value
 
 
 def check_data(value: object) -> None:
-    """Refuse data that others cannot handle: too deep, of an endless size, or no Unicode.
-
-    A few lines of YAML can stand for more values than fit into memory, since a value can be
-    repeated by its name, even within itself.
+    """Refuse data that is nested too deep, has too many values, or holds invalid Unicode.
 
     Raises
     ------
     ValueError
-        The message holds no value.
+        The message holds no value of the data.
     """
     level, values = [value], 0
-    for _ in range(MOST_DEPTH):
+    for _ in range(MAX_DEPTH):
         values += len(level)
-        keys = [key for one in level if isinstance(one, dict) for key in one]
-        if not all(is_unicode(one) for one in (*level, *keys) if isinstance(one, str)):
+        keys = [key for item in level if isinstance(item, dict) for key in item]
+        if not all(is_unicode(text) for text in (*level, *keys) if isinstance(text, str)):
             raise ValueError("it has a text with half a character in it (a lone surrogate)")
-        level = _within(level, most=_MOST_VALUES - values)
+        level = _children(level, limit=_MAX_VALUES - values)
         if not level:
             return
-    raise ValueError(f"it is nested deeper than {MOST_DEPTH}")
+    raise ValueError(f"it is nested deeper than {MAX_DEPTH}")
 
 
 def is_unicode(text: str) -> bool:
-    """Whether a text can be written: a lone surrogate cannot."""
+    """Return whether a text can be encoded: a lone surrogate cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -64,14 +61,14 @@ def is_unicode(text: str) -> bool:
     return True
 
 
-def _within(level: list[Any], *, most: int) -> list[Any]:
-    """The values one level further in."""
-    found: list[Any] = []
-    for one in level:
-        if isinstance(one, dict):
-            found += one.values()
-        elif isinstance(one, list | set):
-            found += one
-        if len(found) > most:
-            raise ValueError(f"it has more than {_MOST_VALUES} values")
-    return found
+def _children(level: list[Any], *, limit: int) -> list[Any]:
+    """Return the values inside the lists and objects of one level."""
+    children: list[Any] = []
+    for item in level:
+        if isinstance(item, dict):
+            children += item.values()
+        elif isinstance(item, list | set):
+            children += item
+        if len(children) > limit:
+            raise ValueError(f"it has more than {_MAX_VALUES} values")
+    return children

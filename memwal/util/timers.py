@@ -1,9 +1,4 @@
-"""Timer thread that calls methods at deadlines.
-
-One daemon thread, started with the first deadline. The thread holds only weak references: it keeps
-neither the timer object nor the objects whose methods it calls alive, and ends when the timer
-object is closed or collected. It does not keep the process alive either.
-"""
+"""Timer thread that calls methods at deadlines."""
 
 from __future__ import annotations
 
@@ -17,120 +12,115 @@ import weakref
 from collections.abc import Callable
 
 from memwal.util.concurrency import ForkGuard
-from memwal.util.log import shown_error
+from memwal.util.log import safe_error_text
 
 logger = logging.getLogger(__name__)
 
 _NEVER = math.inf
 
 
-class Upkeep:
+class TimerThread:
     """Calls methods at deadlines, on one daemon thread that starts with the first deadline.
 
-    The thread keeps neither this object nor the objects whose methods it calls alive: it ends when
-    this object is closed or collected. It does not keep the process alive either.
+    The thread holds only weak references: it keeps neither this object nor the objects whose
+    methods it calls alive, and ends when this object is closed or collected. It does not keep the
+    process alive either.
 
     Parameters
     ----------
     clock : callable
-        Monotonic seconds. With a clock that a test moves, :meth:`wake` makes the thread look at
-        it again.
+        Monotonic seconds. After moving a clock in a test, call :meth:`wake` to make the thread
+        read it again.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._agenda = _Agenda(clock)
-        self._finalizer = weakref.finalize(self, self._agenda.stop)
+        self._queue = _TimerQueue(clock)
+        self._finalizer = weakref.finalize(self, self._queue.stop)
         # Daemon threads end with the process; there is nothing to stop by then.
         self._finalizer.atexit = False
 
-    @property
-    def clock(self) -> Callable[[], float]:
-        """What deadlines are measured by."""
-        return self._clock
+    def new_timer(self, method: Callable[[], None]) -> Timer:
+        """Make a timer that calls a bound method.
 
-    def task(self, method: Callable[[], None]) -> Task:
-        """Make a task of a bound method.
-
-        The method is called on the upkeep thread, never twice at a time, and must be short: longer
-        work goes to an executor. What it raises is logged; it is called again when its task is
-        scheduled again.
+        The method runs on the timer thread, never twice at a time, and must be short: longer work
+        goes to an executor. An exception that it raises is logged; the timer can be scheduled
+        again.
         """
-        return Task(self._agenda, method)
+        return Timer(self._queue, method)
 
     def wake(self) -> None:
-        """Have the thread look at the clock again."""
-        self._agenda.wake()
+        """Make the thread read the clock again."""
+        self._queue.wake()
 
     def close(self, *, timeout: float | None = None) -> None:
-        """Call nothing any more; wait for a call that runs.
+        """Cancel all timers, and wait for a call that is running.
 
-        A second call does nothing, and a call from the upkeep thread itself does not wait.
+        A second call does nothing, and a call from the timer thread itself does not wait.
 
         Parameters
         ----------
         timeout : float, optional
-            Seconds to wait at most.
+            Maximum wait in seconds.
         """
-        self._agenda.stop()
-        self._agenda.join(timeout)
+        self._queue.stop()
+        self._queue.join(timeout)
 
 
-class Task:
+class Timer:
     """A method that is called once per deadline. Safe to use from many threads.
 
     Attributes
     ----------
     at : float
-        Its deadline; infinite while there is none.
+        The deadline; infinite while there is none.
     """
 
-    __slots__ = ("_agenda", "_method", "at")
+    __slots__ = ("_method", "_queue", "at")
 
-    def __init__(self, agenda: _Agenda, method: Callable[[], None]) -> None:
-        self._agenda = agenda
+    def __init__(self, queue: _TimerQueue, method: Callable[[], None]) -> None:
+        self._queue = queue
         self._method: weakref.WeakMethod[Callable[[], None]] = weakref.WeakMethod(method)
         self.at = _NEVER
 
     def schedule(self, at: float) -> None:
-        """Have it called at this time of the clock, unless it will be called earlier anyway."""
+        """Set the deadline, in seconds of the clock, unless an earlier one is set."""
         if at < self.at:
-            self._agenda.put(self, at)
+            self._queue.put(self, at)
 
     def cancel(self) -> None:
-        """Forget the deadline. A call that runs goes on."""
+        """Remove the deadline. A call that is running goes on."""
         self.at = _NEVER
 
     def run(self) -> None:
-        """Call the method if its object is still there."""
+        """Call the method, unless its object was collected."""
         method = self._method()
         if method is not None:
             method()
 
 
-class _Agenda:
-    """Deadlines and the thread that keeps them, which knows nothing else."""
+class _TimerQueue:
+    """Deadlines and their thread. Holds no reference to the :class:`TimerThread`."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        # Reentrant: the collector may stop an agenda from inside of anything that holds it.
+        # Reentrant: the garbage collector may call stop() in a thread that holds this lock.
         self._changed = threading.Condition(threading.RLock())
-        self._heap: list[tuple[float, int, Task]] = []
+        self._heap: list[tuple[float, int, Timer]] = []
         self._numbers = itertools.count()
         self._thread: threading.Thread | None = None
         self._stopped = False
-        self._guard = ForkGuard("the upkeep")
+        self._guard = ForkGuard("the timer thread")
 
-    def put(self, task: Task, at: float) -> None:
+    def put(self, timer: Timer, at: float) -> None:
         with self._changed:
-            if self._stopped or at >= task.at:
+            if self._stopped or at >= timer.at:
                 return
-            task.at = at
-            heapq.heappush(self._heap, (at, next(self._numbers), task))
+            timer.at = at
+            heapq.heappush(self._heap, (at, next(self._numbers), timer))
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="memwal-upkeep", daemon=True)
+                self._thread = threading.Thread(target=self._run, name="memwal-timers", daemon=True)
                 self._thread.start()
-            elif self._heap[0][2] is task:
+            elif self._heap[0][2] is timer:
                 self._changed.notify_all()
 
     def wake(self) -> None:
@@ -152,30 +142,30 @@ class _Agenda:
             thread.join(timeout)
 
     def _run(self) -> None:
-        while (task := self._next()) is not None:
+        while (timer := self._next_due()) is not None:
             try:
-                task.run()
+                timer.run()
             except Exception as error:
-                logger.warning("upkeep of a writer failed, and goes on: %s", shown_error(error))
-            # Until the next one is due, nothing of this one is held.
-            del task
+                logger.warning("a timer failed, other timers go on: %s", safe_error_text(error))
+            # Hold no reference to this timer while waiting for the next one.
+            del timer
 
-    def _next(self) -> Task | None:
-        """Wait for what is due first; None at the end."""
+    def _next_due(self) -> Timer | None:
+        """Wait for the next deadline and return its timer; None after stop()."""
         with self._changed:
             while not self._stopped:
                 if not self._heap:
                     self._changed.wait()
                     continue
-                at, _, task = self._heap[0]
-                if task.at != at:
-                    # Cancelled, or scheduled for an earlier time and called then.
+                at, _, timer = self._heap[0]
+                if timer.at != at:
+                    # Cancelled, or called already for an earlier deadline.
                     heapq.heappop(self._heap)
                 elif (remaining := at - self._clock()) > 0:
-                    del task
+                    del timer
                     self._changed.wait(min(remaining, threading.TIMEOUT_MAX))
                 else:
                     heapq.heappop(self._heap)
-                    task.at = _NEVER
-                    return task
+                    timer.at = _NEVER
+                    return timer
             return None

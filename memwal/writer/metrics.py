@@ -1,12 +1,12 @@
 """OpenTelemetry metrics of all writers of this process.
 
-Only the API is used: where the numbers go is decided by the producer's MeterProvider, which may be
-set before or after writers are opened. Without one, nothing is read and nothing is kept. Sums and
-levels are read from the writers' counters when they are collected; the path of a write records
-histograms only, once per log entry.
+Only the OpenTelemetry API is used: the producer's MeterProvider decides where the metrics go. It
+may be set before or after writers are opened. Without one, no metric is read or stored. Counters
+and gauges are read from the writers' counters at collection; a write records only histograms, once
+per log entry.
 
-There are no spans: an entry belongs to many callers and a flush to none, and a span of the
-producer's own around its call shows what the call waited for.
+There are no spans: an entry belongs to many callers and a flush to none. A producer's own span
+around its call shows how long the call waited.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from memwal.writer.region_writer.stats import Durations, Totals, WriterCounters,
 
 
 @dataclass(frozen=True, slots=True)
-class Sum(MetricDefinition):
-    """A counter: something that only grows, over all writers there ever were."""
+class Counter(MetricDefinition):
+    """Metric that only grows: a sum over all writers of the process, past ones included."""
 
-    of: Callable[[Totals], float]
+    read: Callable[[Totals], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Level(MetricDefinition):
-    """What open writers hold now: added up per table, or with ``largest`` the largest of them."""
+class Gauge(MetricDefinition):
+    """Metric of the open writers: their sum per table, or with ``largest`` the maximum."""
 
-    of: Callable[[WriterStats], float]
+    read: Callable[[WriterStats], float]
     largest: bool = False
 
 
@@ -58,31 +58,33 @@ BACKPRESSURE_DURATION = MetricDefinition(
 
 HISTOGRAMS = (APPEND_DURATION, FLUSH_DURATION, BACKPRESSURE_DURATION)
 
-SUMS = (
-    Sum("memwal.writer.writes", "{write}", "Writes acknowledged as durable.", lambda t: t.writes),
-    Sum("memwal.writer.rows", "{row}", "Rows of these writes, with deletes.", lambda t: t.rows),
-    Sum("memwal.writer.bytes", "By", "Arrow bytes of these rows.", lambda t: t.bytes),
-    Sum("memwal.writer.entries", "{entry}", "Entries appended to logs.", lambda t: t.entries),
-    Sum("memwal.writer.entries.size", "By", "Encoded size of these.", lambda t: t.entry_bytes),
-    Sum(
+COUNTERS = (
+    Counter(
+        "memwal.writer.writes", "{write}", "Writes acknowledged as durable.", lambda t: t.writes
+    ),
+    Counter("memwal.writer.rows", "{row}", "Rows of these writes, with deletes.", lambda t: t.rows),
+    Counter("memwal.writer.bytes", "By", "Arrow bytes of these rows.", lambda t: t.bytes),
+    Counter("memwal.writer.entries", "{entry}", "Entries appended to logs.", lambda t: t.entries),
+    Counter("memwal.writer.entries.size", "By", "Encoded size of these.", lambda t: t.entry_bytes),
+    Counter(
         "memwal.writer.generations",
         "{generation}",
         "Generations flushed.",
         lambda t: t.generations,
     ),
-    Sum(
+    Counter(
         "memwal.writer.generations.size",
         "By",
         "Memory of the MemTables that became these.",
         lambda t: t.flushed_bytes,
     ),
-    Sum(
+    Counter(
         "memwal.writer.flush.failures",
         "{failure}",
         "Tries of a flush that failed.",
         lambda t: t.failed_flushes,
     ),
-    Sum(
+    Counter(
         "memwal.writer.refusals",
         "{write}",
         "Writes that were not accepted.",
@@ -90,33 +92,33 @@ SUMS = (
     ),
 )
 
-LEVELS = (
-    Level("memwal.writer.regions", "{region}", "Regions held.", lambda s: len(s.regions)),
-    Level(
+GAUGES = (
+    Gauge("memwal.writer.regions", "{region}", "Regions held.", lambda s: len(s.regions)),
+    Gauge(
         "memwal.writer.memtable.size",
         "By",
         "Memory of MemTables, sealed ones included.",
         lambda s: s.memtable_bytes,
     ),
-    Level(
+    Gauge(
         "memwal.writer.memtable.sealed",
         "{memtable}",
         "MemTables that wait for a flush.",
         lambda s: s.sealed_memtables,
     ),
-    Level(
+    Gauge(
         "memwal.writer.buffered.writes",
         "{write}",
         "Writes that are not durable yet.",
         lambda s: s.buffered_writes,
     ),
-    Level(
+    Gauge(
         "memwal.writer.buffered.size",
         "By",
         "Bytes of writes that are not durable yet.",
         lambda s: s.buffered_bytes,
     ),
-    Level(
+    Gauge(
         "memwal.writer.unflushed.age",
         "s",
         "Age of the oldest row that no generation has yet.",
@@ -132,15 +134,15 @@ _DURATION_BUCKETS = (
 )
 
 
-class Observed(Protocol):
-    """A writer, as far as metrics go."""
+class ObservedWriter(Protocol):
+    """Writer whose metrics are collected."""
 
     def stats(self) -> WriterStats:
-        """What it holds now."""
+        """Return a snapshot of the writer."""
 
 
 class WriterMetrics:
-    """The instruments of one meter, and the writers that they tell of.
+    """Instruments of one meter, and the writers that they report.
 
     Parameters
     ----------
@@ -157,45 +159,45 @@ class WriterMetrics:
             )
             for metric in HISTOGRAMS
         ]
-        for total in SUMS:
+        for counter in COUNTERS:
             meter.create_observable_counter(
-                total.name,
-                [functools.partial(self._sums, total)],
-                total.unit,
-                total.description,
+                counter.name,
+                [functools.partial(self._observe_counter, counter)],
+                counter.unit,
+                counter.description,
             )
-        for level in LEVELS:
+        for gauge in GAUGES:
             create = (
                 meter.create_observable_gauge
-                if level.largest
+                if gauge.largest
                 else meter.create_observable_up_down_counter
             )
             create(
-                level.name,
-                [functools.partial(self._levels, level)],
-                level.unit,
-                level.description,
+                gauge.name,
+                [functools.partial(self._observe_gauge, gauge)],
+                gauge.unit,
+                gauge.description,
             )
-        self._start()
-        # The parent goes on to tell of its writers, and its lock may have been held at the fork.
-        os.register_at_fork(after_in_child=self._start)
+        self._reset()
+        # The parent goes on to report its writers, and its lock may have been held at the fork.
+        os.register_at_fork(after_in_child=self._reset)
 
     def durations(self, location: TableLocation) -> Durations:
-        """Where the single durations of a table's writer go."""
+        """Return the recorder of single durations for a table's writer."""
         append, flush, wait = self._histograms
         return _TableDurations({TABLE_URI: location.uri}, append, flush, wait)
 
     def watch(
-        self, writer: Observed, counters: WriterCounters, *, per_region: bool = False
+        self, writer: ObservedWriter, counters: WriterCounters, *, per_region: bool = False
     ) -> Callable[[], object]:
-        """Tell of a writer until it is closed or collected; its sums count ever after.
+        """Report a writer until it is closed or collected; its sums are reported ever after.
 
         Parameters
         ----------
-        writer : Observed
+        writer : ObservedWriter
             Not kept alive.
         counters : WriterCounters
-            Of the writer.
+            Counters of the writer.
         per_region : bool, default False
             One series per region instead of one per table. A table with many regions then costs
             as many series for each metric; durations stay per table.
@@ -203,9 +205,9 @@ class WriterMetrics:
         Returns
         -------
         callable
-            Ends the watch; to be called when the writer is closed.
+            Removes the writer; to be called when it is closed.
         """
-        watched = _Watched(weakref.ref(writer), counters, per_region)
+        watched = _WatchedWriter(weakref.ref(writer), counters, per_region)
         ended = weakref.finalize(writer, self._ended.append, watched)
         ended.atexit = False
         with self._lock:
@@ -213,43 +215,45 @@ class WriterMetrics:
             self._watched.append(watched)
         return ended
 
-    def _start(self) -> None:
+    def _reset(self) -> None:
         self._lock = threading.Lock()
-        self._watched: list[_Watched] = []
-        # Filled by finalizers, which run anywhere and so must not take the lock.
-        self._ended: deque[_Watched] = deque()
+        self._watched: list[_WatchedWriter] = []
+        # Filled by finalizers, which run on any thread, even under the lock, and must not take it.
+        self._ended: deque[_WatchedWriter] = deque()
         self._retired: dict[_Series, Totals] = {}
 
     def _retire(self) -> None:
-        """Move the sums of writers that are gone to the side. The caller holds the lock."""
+        """Keep the sums of writers that were closed or collected. The caller holds the lock."""
         while self._ended:
-            gone = self._ended.popleft()
-            self._watched.remove(gone)
-            _add(self._retired, gone.totals())
+            ended = self._ended.popleft()
+            self._watched.remove(ended)
+            _add_totals(self._retired, ended.totals())
 
-    def _sums(self, total: Sum, options: CallbackOptions) -> Iterable[Observation]:
+    def _observe_counter(self, counter: Counter, options: CallbackOptions) -> Iterable[Observation]:
         with self._lock:
             self._retire()
             sums = dict(self._retired)
             for watched in self._watched:
-                _add(sums, watched.totals())
-        return [Observation(total.of(of), series.attributes) for series, of in sums.items()]
+                _add_totals(sums, watched.totals())
+        return [
+            Observation(counter.read(totals), series.attributes) for series, totals in sums.items()
+        ]
 
-    def _levels(self, level: Level, options: CallbackOptions) -> Iterable[Observation]:
+    def _observe_gauge(self, gauge: Gauge, options: CallbackOptions) -> Iterable[Observation]:
         with self._lock:
             self._retire()
-            watched_now = list(self._watched)
-        found: dict[_Series, float] = {}
-        for watched in watched_now:
+            all_watched = list(self._watched)
+        values: dict[_Series, float] = {}
+        for watched in all_watched:
             for series, stats in watched.stats():
-                value, before = level.of(stats), found.get(series, 0)
-                found[series] = max(value, before) if level.largest else value + before
-        return [Observation(value, series.attributes) for series, value in found.items()]
+                value, before = gauge.read(stats), values.get(series, 0)
+                values[series] = max(value, before) if gauge.largest else value + before
+        return [Observation(value, series.attributes) for series, value in values.items()]
 
 
 @functools.cache
 def process_metrics() -> WriterMetrics:
-    """The metrics of this process, given to whatever MeterProvider it has or will have."""
+    """Return the metrics of this process, for the MeterProvider that it has or will have."""
     return WriterMetrics(metrics.get_meter("memwal"))
 
 
@@ -283,8 +287,8 @@ class _Series:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Watched:
-    writer: weakref.ref[Observed]
+class _WatchedWriter:
+    writer: weakref.ref[ObservedWriter]
     counters: WriterCounters
     per_region: bool
 
@@ -307,6 +311,6 @@ class _Watched:
         ]
 
 
-def _add(sums: dict[_Series, Totals], more: Iterable[tuple[_Series, Totals]]) -> None:
+def _add_totals(sums: dict[_Series, Totals], more: Iterable[tuple[_Series, Totals]]) -> None:
     for series, totals in more:
         sums[series] = sums.get(series, Totals()) + totals

@@ -15,167 +15,173 @@ from memwal.base_table.details import check_in_force
 from memwal.errors import InvalidInputError, MemWalError, WriterClosedError
 from memwal.lsm.wal.applied_steps import Step
 from memwal.region.router import RegionAssignment
-from memwal.writer.region_writer.context import Workshop
-from memwal.writer.region_writer.group_commit import HeldLog
-from memwal.writer.region_writer.handle import PendingWrite, done
+from memwal.writer.region_writer.context import WriterContext
+from memwal.writer.region_writer.group_commit import LogReservation
+from memwal.writer.region_writer.handle import PendingWrite, finished_write
 from memwal.writer.region_writer.partial_rows import PartialRows
 from memwal.writer.region_writer.writer import RegionWriter, WholeRows
-from memwal.writer.routing import Form
+from memwal.writer.routing import RoutingSchema
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
-class HeldRegions:
-    """Writers of regions, by region. Safe to use from many threads.
+class OpenRegions:
+    """Region writers of a table writer, by region. Safe to use from many threads.
 
     Parameters
     ----------
-    workshop : Workshop
+    context : WriterContext
     allowed : collection of UUID, optional
         The only regions that may be claimed.
     keep : bool, default True
-        Whether the first claim of a region takes over what its log holds; without, that is
-        abandoned. Later claims always take over.
+        Whether the first claim of a region replays its log; otherwise its unflushed rows are
+        abandoned. Later claims always replay.
     """
 
     def __init__(
-        self, workshop: Workshop, *, allowed: Collection[UUID] | None, keep: bool = True
+        self, context: WriterContext, *, allowed: Collection[UUID] | None, keep: bool = True
     ) -> None:
-        self._workshop = workshop
+        self._context = context
         self._allowed = frozenset(allowed) if allowed is not None else None
         self._keep = keep
         self._started_over: set[UUID] = set()
         self._lock = threading.Lock()
         self._claims: dict[UUID, threading.Lock] = {}
         self._writers: dict[UUID, RegionWriter] = {}
-        self._idle_task = workshop.upkeep.task(self._release_idle)
+        self._idle_timer = context.timers.new_timer(self._release_idle)
         self.closed = False
 
     def check_open(self) -> None:
-        """Raise WriterClosedError once the writer is closed."""
+        """Raise WriterClosedError if the writer is closed."""
         if self.closed:
             raise WriterClosedError("the writer of this table is closed; open a new one")
 
     def may_claim(self, region_id: UUID) -> bool:
-        """Whether a region is one of those allowed."""
+        """Return whether the writer may claim a region."""
         return self._allowed is None or region_id in self._allowed
 
     def check_allowed(self, region_ids: Collection[UUID]) -> None:
-        """Refuse regions that may not be claimed."""
+        """Raise InvalidInputError if a region may not be claimed."""
         if self._allowed is None or self._allowed.issuperset(region_ids):
             return
-        foreign = [str(region_id) for region_id in region_ids if region_id not in self._allowed]
+        forbidden = [str(region_id) for region_id in region_ids if region_id not in self._allowed]
         raise InvalidInputError(
             "rows belong to regions that this writer may not claim: "
-            f"{', '.join(foreign)}; nothing was written"
+            f"{', '.join(forbidden)}; nothing was written"
         )
 
     def all(self) -> list[RegionWriter]:
-        """Those that are held now."""
+        """Return the writers of all open regions."""
         with self._lock:
             return list(self._writers.values())
 
-    def claim(self, form: Form, assignments: Sequence[RegionAssignment]) -> list[BaseException]:
-        """Claim those of the regions that are not held, side by side; what failed is returned."""
+    def claim(
+        self, routing: RoutingSchema, assignments: Sequence[RegionAssignment]
+    ) -> list[BaseException]:
+        """Claim the regions that are not open, concurrently, and return the errors."""
         missing = [a for a in assignments if a.region_id not in self._writers]
         if not missing:
             return []
         with self._lock:
             self.check_open()
-            claims = [self._workshop.appends.submit(self._get, form, a) for a in missing]
+            claims = [self._context.appends.submit(self._get, routing, a) for a in missing]
         return [error for claim in claims if (error := claim.exception()) is not None]
 
     def write(
         self,
-        form: Form,
+        routing: RoutingSchema,
         assignment: RegionAssignment,
         rows: WholeRows | PartialRows,
         *,
         wait: bool,
     ) -> PendingWrite:
-        """Write rows of one region, which is claimed if it is not held.
+        """Write rows of one region, which is claimed first if it is not open.
 
         Raises
         ------
         MemWalError
             The rows were not accepted: see :meth:`RegionWriter.write`.
         """
-        return self._with_writer(form, assignment, lambda writer: writer.write(rows, wait=wait))
+        return self._with_writer(routing, assignment, lambda writer: writer.write(rows, wait=wait))
 
     def write_all(
         self,
-        form: Form,
+        routing: RoutingSchema,
         parts: Sequence[tuple[RegionAssignment, WholeRows]],
         *,
         step: Step | None = None,
     ) -> list[PendingWrite]:
-        """Write rows of several regions durably, and wait for all.
+        """Write rows of several regions durably, and wait for all of them.
 
-        This thread does all the work, and others only wait for the store in its place: a thread
-        that works would keep this one from it.
+        This thread does all the work. The other threads only wait for the store: one that worked
+        would hold this thread back.
 
         Parameters
         ----------
         step : Step, optional
-            What the rows are; the write of a region that has it is without rows. Regions then have
-            to be in the order of their ids: two steps wait for each other in it.
+            The step that the rows belong to. A region that has the step already gets a write
+            without rows. The regions must then be in the order of their ids, in which concurrent
+            steps wait for each other; another order could deadlock.
         """
         begin_one = (
             RegionWriter.begin if step is None else partial(RegionWriter.begin_step, step=step)
         )
         writes: list[PendingWrite] = []
-        held: list[HeldLog] = []
+        reservations: list[LogReservation] = []
         try:
             for assignment, rows in parts:
                 try:
                     begin = partial(begin_one, rows=rows)
-                    write, log = self._with_writer(form, assignment, begin)
+                    write, reservation = self._with_writer(routing, assignment, begin)
                 except MemWalError as error:
-                    write, log = done(error), None
+                    write, reservation = finished_write(error), None
                 writes.append(write)
-                if log is not None:
-                    held.append(log)
-            self._store(held)
+                if reservation is not None:
+                    reservations.append(reservation)
+            self._store_all(reservations)
         finally:
             with ExitStack() as ends:
-                for log in held:
-                    ends.callback(log.end)
+                for reservation in reservations:
+                    ends.callback(reservation.end)
         for write in writes:
             write.wait()
         return writes
 
-    def _store(self, held: Sequence[HeldLog]) -> None:
-        if self._workshop.is_instant:
-            for log in held:
-                log.store()
+    def _store_all(self, reservations: Sequence[LogReservation]) -> None:
+        if self._context.appends_are_instant:
+            for reservation in reservations:
+                reservation.store()
             return
         with self._lock:
             self.check_open()
-            stores = [self._workshop.appends.submit(log.store) for log in held[1:]]
-        for log in held[:1]:
-            log.store()
+            stores = [self._context.appends.submit(other.store) for other in reservations[1:]]
+        for reservation in reservations[:1]:
+            reservation.store()
         wait(stores)
 
     def _with_writer(
-        self, form: Form, assignment: RegionAssignment, call: Callable[[RegionWriter], Answer]
-    ) -> Answer:
+        self,
+        routing: RoutingSchema,
+        assignment: RegionAssignment,
+        call: Callable[[RegionWriter], Result],
+    ) -> Result:
         while True:
-            writer = self._get(form, assignment)
+            writer = self._get(routing, assignment)
             try:
                 return call(writer)
             except WriterClosedError:
                 if not writer.released:
                     raise
-                # Given up when idle, while this write was on its way to it.
+                # Params up when idle, while this write was on its way to it.
                 self._forget(writer)
 
     def barrier(self, *, seals: bool, deadline: float) -> None:
-        """Have everything written so far be durable, and flushed if it ``seals``.
+        """Wait until all rows written so far are durable, and flushed if ``seals``.
 
         Raises
         ------
         MemWalError, OSError
-            The first of what regions failed with, after all have ended.
+            The first error of a region, raised after all regions are done.
         """
         started: list[tuple[RegionWriter, PendingWrite]] = []
         errors: list[Exception] = []
@@ -195,14 +201,14 @@ class HeldRegions:
             raise errors[0]
 
     def close(self) -> None:
-        """Take no more writes, without a flush."""
+        """Refuse further writes, without a flush."""
         with self._lock:
             self.closed = True
             writers = list(self._writers.values())
         for writer in writers:
             writer.abort()
 
-    def _get(self, form: Form, assignment: RegionAssignment) -> RegionWriter:
+    def _get(self, routing: RoutingSchema, assignment: RegionAssignment) -> RegionWriter:
         region_id = assignment.region_id
         with self._lock:
             self.check_open()
@@ -216,17 +222,17 @@ class HeldRegions:
             if writer is not None:
                 return writer
             writer = RegionWriter(
-                self._workshop,
+                self._context,
                 region_id,
-                form.shape,
-                spec_id=form.spec_id,
+                routing.row_schema,
+                spec_id=routing.spec_id,
                 region_fields=assignment.field_values,
-                merged=form.base.details.merged.get(region_id, 0),
+                merged=routing.base.details.merged.get(region_id, 0),
                 keep=self._keep or region_id in self._started_over,
             )
             self._started_over.add(region_id)
             try:
-                check_in_force(self._workshop.location, form.spec_id)
+                check_in_force(self._context.location, routing.spec_id)
             except BaseException:
                 writer.abort()
                 raise
@@ -236,9 +242,9 @@ class HeldRegions:
             if self.closed:
                 writer.abort()
                 self.check_open()
-            idle = self._workshop.options.release_idle_after
+            idle = self._context.options.release_idle_after
             if idle is not None:
-                self._idle_task.schedule(time.monotonic() + idle)
+                self._idle_timer.schedule(time.monotonic() + idle)
             return writer
 
     def _forget(self, writer: RegionWriter) -> None:
@@ -247,22 +253,22 @@ class HeldRegions:
                 del self._writers[writer.region_id]
 
     def _release_idle(self) -> None:
-        """Have regions given up that were not written to for long."""
-        longest = self._workshop.options.release_idle_after
-        if longest is None:
+        """Start to close the regions that had no write for ``release_idle_after`` seconds."""
+        max_idle = self._context.options.release_idle_after
+        if max_idle is None:
             return
         now = time.monotonic()
-        used = {writer: writer.used_at() for writer in self.all()}
+        last_used = {writer: writer.last_used() for writer in self.all()}
         with self._lock:
             if self.closed:
                 return
-            for writer, at in used.items():
-                if at <= now - longest:
-                    self._workshop.releases.submit(self._release, writer, now - longest)
-        if used:
-            recent = [at for at in used.values() if at > now - longest]
-            self._idle_task.schedule(min([*recent, now]) + longest)
+            for writer, at in last_used.items():
+                if at <= now - max_idle:
+                    self._context.releases.submit(self._close_if_idle, writer, now - max_idle)
+        if last_used:
+            recent = [at for at in last_used.values() if at > now - max_idle]
+            self._idle_timer.schedule(min([*recent, now]) + max_idle)
 
-    def _release(self, writer: RegionWriter, since: float) -> None:
-        if writer.release(since):
+    def _close_if_idle(self, writer: RegionWriter, since: float) -> None:
+        if writer.close_if_idle(since):
             self._forget(writer)

@@ -1,7 +1,4 @@
-"""Writer of a table: routes rows to region writers, which are claimed on demand.
-
-Failures of the parts of a write are joined into one error for the whole write.
-"""
+"""Writer of a table: routes rows to region writers, which claim their regions on demand."""
 
 from __future__ import annotations
 
@@ -25,65 +22,33 @@ from memwal.region.router import RegionAssignment, Router
 from memwal.util.clock import boot_seconds
 from memwal.util.concurrency import ForkGuard
 from memwal.writer.metrics import process_metrics
-from memwal.writer.open_regions import HeldRegions
-from memwal.writer.region_writer.context import Workshop
-from memwal.writer.region_writer.handle import Part, PendingWrite, WriteHandle, as_error, done
+from memwal.writer.open_regions import OpenRegions
+from memwal.writer.region_writer.context import WriterContext
+from memwal.writer.region_writer.handle import (
+    Part,
+    PendingWrite,
+    WriteHandle,
+    copy_error,
+    finished_write,
+)
 from memwal.writer.region_writer.options import WriterOptions
 from memwal.writer.region_writer.partial_rows import PartialRows
-from memwal.writer.region_writer.rows import RowShape
-from memwal.writer.region_writer.stats import WriterStats, watch_for_loss
+from memwal.writer.region_writer.rows import RowSchema
+from memwal.writer.region_writer.stats import WriterStats, warn_if_unclosed
 from memwal.writer.region_writer.steps import AppliedStep
 from memwal.writer.region_writer.writer import WholeRows
-from memwal.writer.routing import Form
+from memwal.writer.routing import RoutingSchema
 
 Route = Callable[[pa.RecordBatch], list[tuple[RegionAssignment, pa.RecordBatch]]]
 """Splits rows by region."""
 
 
-def settle_one(parts: Sequence[Part]) -> None:
-    """Raise what the failure of a write to one region means."""
-    for _, part in parts:
-        if part.error is not None:
-            raise as_error(part.error)
-
-
-def settle(route: Route, batches: Iterable[pa.RecordBatch], parts: Sequence[Part]) -> None:
-    """Raise what the failures of some regions mean for the whole write."""
-    errors = {region_id: as_error(w.error) for region_id, w in parts if w.error is not None}
-    if not errors:
-        return
-    kinds = {type(error) for error in errors.values()}
-    if len(errors) == len(parts) and len(kinds) == 1:
-        raise next(iter(errors.values()))
-    positions = _positions(route, batches)
-    failures = [RegionFailure(i, error, positions[i]) for i, error in errors.items()]
-    raise PartialWriteError(
-        f"{len(errors)} of {len(parts)} regions did not take their rows "
-        f"({sum(len(f.rows) for f in failures):,} rows; the others are durable): "
-        + "; ".join(f"{f.region_id}: {f.error}" for f in failures[:3]),
-        failures,
-    )
-
-
-def _positions(route: Route, batches: Iterable[pa.RecordBatch]) -> dict[UUID, pa.Array]:
-    """Which rows belong to each region."""
-    found: dict[UUID, list[pa.Array]] = {}
-    start = 0
-    for batch in batches:
-        numbers = pa.array(range(start, start + batch.num_rows), pa.int64())
-        start += batch.num_rows
-        numbered = batch.append_column("", numbers)
-        for assignment, rows in route(numbered):
-            found.setdefault(assignment.region_id, []).append(rows.column(rows.num_columns - 1))
-    return {region_id: pa.concat_arrays(parts) for region_id, parts in found.items()}
-
-
 class TableWriter:
     """Writes rows of one table into the regions that they belong to.
 
-    Safe to use from many threads, not after a fork. When columns of the table are added, renamed
-    or dropped, an open writer goes on with those it knows; it learns of others with the first rows
-    that have them.
+    Safe to use from many threads, but not after a fork. When columns of the table are added,
+    renamed or dropped, an open writer goes on with the columns of before; it reads the table again
+    when rows do not fit them.
 
     Parameters
     ----------
@@ -91,14 +56,16 @@ class TableWriter:
         The table, with MemWAL enabled.
     options : WriterOptions
     region_ids : collection of UUID, optional
-        The only regions that this writer may claim. A row of another one is refused before
+        The only regions that this writer may claim. A row of another region is refused before
         anything is written.
     region : UUID, optional
-        The one region of a table whose regions are written by hand.
+        The only region to write, in a table whose regions are written by hand.
     replay : bool, default True
-        Whether a region's first claim takes over the rows of its log that were never flushed.
+        Whether the first claim of a region replays its log; otherwise its unflushed rows are
+        abandoned.
     clock : callable
-        Seconds that go on while the machine sleeps: how long ago a region was known to be ours.
+        Seconds, including time that the machine is suspended. Measures how long ago a claim was
+        verified.
     """
 
     def __init__(
@@ -112,19 +79,19 @@ class TableWriter:
         clock: Callable[[], float] = boot_seconds,
     ) -> None:
         self._region = region
-        self._form = Form.of(base, region)
+        self._routing = RoutingSchema.of(base, region)
         self._options = options
         self._guard = ForkGuard(f"the writer of {base.location}")
         metrics = process_metrics()
-        self._workshop = Workshop.open(
-            base, self._form.shape.schema, options, metrics.durations(base.location), clock
+        self._context = WriterContext.open(
+            base, self._routing.row_schema.schema, options, metrics.durations(base.location), clock
         )
-        self._counters = self._workshop.counters
+        self._counters = self._context.counters
         self._sync_table()
-        self._regions = HeldRegions(self._workshop, allowed=region_ids, keep=replay)
+        self._regions = OpenRegions(self._context, allowed=region_ids, keep=replay)
         self._refreshing = threading.Lock()
         self._unwatch = metrics.watch(self, self._counters, per_region=options.metrics_per_region)
-        self._loss = watch_for_loss(self, self._counters)
+        self._unclosed_warning = warn_if_unclosed(self, self._counters)
 
     # Writes
 
@@ -134,18 +101,18 @@ class TableWriter:
         Parameters
         ----------
         data : anything Arrow
-            Rows. Of several with one key in ``data``, the last one counts.
+            Rows. If several have the same key, the last one counts.
         partial : bool, default False
-            Whether columns other than the key may be missing. They keep the value that the row
-            has; in a row that does not exist yet they are null.
+            Whether columns other than the key may be missing. They keep their value; in a row that
+            does not exist yet they are null.
         wait : bool, optional
-            Whether to return only when the rows are durable; by default what the writer's options
-            say. Rows that are not waited for must not be changed until the handle is done.
+            Whether to return only when the rows are durable; ``durable`` of the options by
+            default. If False, ``data`` must not be changed until the handle is done.
 
         Returns
         -------
         WriteHandle
-            Tells when the rows are durable; done if ``wait``.
+            Handle to wait until the rows are durable; done if ``wait``.
 
         Raises
         ------
@@ -154,19 +121,19 @@ class TableWriter:
         RegionFencedError
             Another writer claimed a region; open a new writer to claim it back.
         OutcomeUnknownError
-            The store does not tell whether the rows are in the log.
+            Whether the rows are in the log is unknown.
         BackPressureError
-            Flushing cannot keep up; the rows were not accepted.
+            Flushes cannot keep up; the rows were not accepted.
         PartialWriteError
-            One of the above for some regions only; it tells for which rows. To write all of them
-            again is right, too.
+            One of the above for some regions only; it names their rows. Writing all rows again is
+            right, too.
         """
         self._guard.check()
         if partial:
-            form, batches = self._shaped(data, RowShape.partial)
-            return self._write(form, batches, PartialRows, wait)
-        form, batches = self._shaped(data, RowShape.upserts)
-        return self._write(form, batches, WholeRows, wait)
+            routing, batches = self._convert(data, RowSchema.convert_partial)
+            return self._write(routing, batches, PartialRows, wait)
+        routing, batches = self._convert(data, RowSchema.convert_upserts)
+        return self._write(routing, batches, WholeRows, wait)
 
     def delete(self, keys: Any, *, wait: bool | None = None) -> WriteHandle:
         """Delete rows by key; keys that do not exist are fine.
@@ -174,8 +141,8 @@ class TableWriter:
         Parameters
         ----------
         keys : anything Arrow
-            The key columns, or an array where the key has one column; with them the columns by
-            which the table is divided into regions, where these are not part of the key.
+            The key columns, or an array if the key has one column. Columns by which the table is
+            divided into regions are needed too if they are not part of the key.
         wait : bool, optional
             As for :meth:`upsert`.
 
@@ -185,41 +152,42 @@ class TableWriter:
             As :meth:`upsert`.
         """
         self._guard.check()
-        form, batches = self._shaped(keys, RowShape.deletes)
-        if not form.columns_beside_key or not batches:
-            return self._write(form, batches, WholeRows, wait)
-        by = _one_batch(form.shape.partial(keys))
-        return self._write(form, [_one_batch(batches)], WholeRows, wait, by=by)
+        routing, batches = self._convert(keys, RowSchema.convert_deletes)
+        if not routing.columns_beside_key or not batches:
+            return self._write(routing, batches, WholeRows, wait)
+        by = _concat_batches(routing.row_schema.convert_partial(keys))
+        return self._write(routing, [_concat_batches(batches)], WholeRows, wait, by=by)
 
     def apply(
         self, *, upserts: Any = None, deletes: Any = None, source: str, version: int
     ) -> AppliedStep:
-        """Write one step of a source, which a region takes whole or not at all, and only once.
+        """Write one step of a source, which each region applies as a whole and only once.
 
-        For what comes again after a crash: the batch of a stream, a transaction of another
-        database. The log of a region tells the newest version of every source that it took, in the
-        same entry as the rows. A step with that version or a lower one writes nothing there: a
-        step that comes again does not undo what was written since, and a process that was paused
-        cannot bring an old one after a newer one. Steps are always waited for.
+        For input that is repeated after a crash: a batch of a stream, or a transaction of another
+        database. The log of a region records the newest version of every source in the same entry
+        as the rows. A step with that version or a lower one writes nothing there: a repeated step
+        does not undo later writes, and a process that was paused cannot write an old step after a
+        newer one. The call returns when the step is durable.
 
-        Regions take their parts side by side, each once: after an error some may have theirs. The
-        same step again, with the same rows, completes it.
+        Regions apply their parts concurrently: after an error some regions may have theirs.
+        Repeating the step with the same rows completes it.
 
         Parameters
         ----------
         upserts : anything Arrow, optional
-            Whole rows. Of several with one key, the last one counts.
+            Whole rows. If several have the same key, the last one counts.
         deletes : anything Arrow, optional
             Keys, as for :meth:`delete`. A key that is also upserted is deleted.
         source : str
-            Whose step it is: one name for each sequence of versions.
+            Name of the sequence of steps.
         version : int
-            Which step, from 0 to 2**64 - 1. Grows from each step of the source to the next.
+            Number of the step, from 0 to 2**64 - 1. Increases from each step of the source to the
+            next.
 
         Returns
         -------
         AppliedStep
-            Which regions took it now, and which had it.
+            The regions that wrote the step now, and those that had it before.
 
         Raises
         ------
@@ -228,26 +196,26 @@ class TableWriter:
         """
         self._guard.check()
         step = Step(source, version)
-        given = tuple(_read(rows) for rows in (upserts, deletes))
-        form, batches = self._shaped(given, _step_rows)
-        route: Route = form.router.route
-        if form.columns_beside_key and given[1] is not None and len(given[1]):
-            by = _one_batch(form.shape.partial(given[1]))
-            route = functools.partial(_route_step, form.router, by)
-        parts = sorted(self._routed(route, batches), key=lambda part: part[0].region_id)
-        self._regions.claim(form, [assignment for assignment, _ in parts])
-        rows = [(assignment, WholeRows(form.shape, part)) for assignment, part in parts]
-        writes = self._regions.write_all(form, rows, step=step)
-        found = [(a.region_id, write) for (a, _), write in zip(parts, writes, strict=True)]
-        settle(route, batches, found)
+        upserts, deletes = _materialize(upserts), _materialize(deletes)
+        routing, batches = self._convert((upserts, deletes), _convert_step)
+        route: Route = routing.router.route
+        if routing.columns_beside_key and deletes is not None and len(deletes):
+            by = _concat_batches(routing.row_schema.convert_partial(deletes))
+            route = functools.partial(_route_step, routing.router, by)
+        parts = sorted(self._split(route, batches), key=lambda part: part[0].region_id)
+        self._regions.claim(routing, [assignment for assignment, _ in parts])
+        rows = [(assignment, WholeRows(routing.row_schema, part)) for assignment, part in parts]
+        writes = self._regions.write_all(routing, rows, step=step)
+        results = [(a.region_id, write) for (a, _), write in zip(parts, writes, strict=True)]
+        _raise_failures(route, batches, results)
         return AppliedStep(
-            written=tuple(region_id for region_id, write in found if write.rows),
-            known=tuple(region_id for region_id, write in found if not write.rows),
+            written=tuple(region_id for region_id, write in results if write.rows),
+            skipped=tuple(region_id for region_id, write in results if not write.rows),
         )
 
     @property
     def is_open(self) -> bool:
-        """Whether it takes writes, in this process."""
+        """True if the writer accepts writes in this process."""
         return not (self._guard.inherited or self._regions.closed)
 
     def flush_wal(self) -> None:
@@ -256,7 +224,7 @@ class TableWriter:
         Raises
         ------
         MemWalError
-            What one of them failed with; handles tell which.
+            One of them failed; the handles tell which.
         """
         self._guard.check()
         self._regions.barrier(seals=False, deadline=math.inf)
@@ -267,40 +235,42 @@ class TableWriter:
         Parameters
         ----------
         assignments : sequence of RegionAssignment, optional
-            By default every region that the spec knows in advance and this writer may claim.
+            By default, every region that the spec lists in advance. Regions that this writer may
+            not claim are left out.
         """
         self._guard.check()
         self._regions.check_open()
-        known = self._form.router.assignments() if assignments is None else assignments
-        wanted = [a for a in known or () if self._regions.may_claim(a.region_id)]
-        errors = self._regions.claim(self._form, wanted)
+        if assignments is None:
+            assignments = self._routing.router.assignments() or ()
+        allowed = [a for a in assignments if self._regions.may_claim(a.region_id)]
+        errors = self._regions.claim(self._routing, allowed)
         if errors:
             raise errors[0]
 
     def flush(self, *, timeout: float | None = None) -> None:
-        """Seal and flush every region's MemTable, and wait for it.
+        """Seal and flush the MemTables of all regions, and wait for it.
 
         Parameters
         ----------
         timeout : float, optional
-            Seconds to wait at most; for ever by default.
+            Maximum wait in seconds; unlimited by default.
 
         Raises
         ------
         BackPressureError
-            It is not done in time; it goes on in the background.
+            The flush is not done in time; it goes on in the background.
         """
         self._guard.check()
         self._regions.barrier(seals=True, deadline=_deadline(timeout))
 
     def close(self, *, timeout: float | None = None) -> None:
-        """Flush everything and take no more writes. A second call does nothing.
+        """Flush all regions and refuse further writes. A second call does nothing.
 
         Parameters
         ----------
         timeout : float, optional
-            Seconds for the flush; for ever by default. After it the writer is closed all the
-            same: what is in the log is replayed by the next claim.
+            Maximum time of the flush in seconds; unlimited by default. After it the writer is
+            closed all the same: the next claim replays the rows that are in the log.
 
         Raises
         ------
@@ -316,22 +286,22 @@ class TableWriter:
             self._end(wait=timeout is None)
 
     def abort(self) -> None:
-        """Take no more writes, without a flush: the logs keep the rows for the next claim.
+        """Refuse further writes, without a flush: the logs keep the rows for the next claim.
 
         Buffered writes that are not in the log yet fail.
         """
         self._guard.check()
         self._end(wait=True)
 
-    # What is there
+    # State
 
     def memtables(self) -> dict[UUID, list[UnflushedRows]]:
-        """What this writer holds and has not flushed, per region."""
+        """Return the unflushed rows of this writer, per region."""
         self._guard.check()
         return {region.region_id: region.memtables() for region in self._regions.all()}
 
     def stats(self) -> WriterStats:
-        """What this writer did and holds."""
+        """Return a snapshot of the writer's counters and MemTables."""
         self._guard.check()
         return self._counters.stats(
             [region.stats() for region in self._regions.all()], closed=self._regions.closed
@@ -353,60 +323,64 @@ class TableWriter:
 
     # Rows to regions
 
-    def _shaped(
-        self, data: Any, make: Callable[[RowShape, Any], list[pa.RecordBatch]]
-    ) -> tuple[Form, list[pa.RecordBatch]]:
-        """Stored rows; if they do not fit, perhaps the table has changed."""
-        data = _read(data)
-        form = self._form
+    def _convert(
+        self, data: Any, convert: Callable[[RowSchema, Any], list[pa.RecordBatch]]
+    ) -> tuple[RoutingSchema, list[pa.RecordBatch]]:
+        """Convert rows; if they do not fit, try again with the latest version of the table."""
+        data = _materialize(data)
+        routing = self._routing
         try:
-            return form, make(form.shape, data)
+            return routing, convert(routing.row_schema, data)
         except InvalidInputError:
-            form = self._refreshed(form)
-            return form, make(form.shape, data)
+            routing = self._refresh_routing()
+            return routing, convert(routing.row_schema, data)
 
-    def _refreshed(self, known: Form) -> Form:
-        """The form of today's table."""
-        base = open_base(known.base.location)
+    def _refresh_routing(self) -> RoutingSchema:
+        """Return the routing schema of the latest version of the table."""
+        base = open_base(self._context.location)
         with self._refreshing:
             if not base.identified_schema.equals(
-                self._form.base.identified_schema, check_metadata=True
+                self._routing.base.identified_schema, check_metadata=True
             ):
                 self._sync_table()
-                self._form = Form.of(base, self._region)
-            return self._form
+                self._routing = RoutingSchema.of(base, self._region)
+            return self._routing
 
     def _sync_table(self) -> None:
-        """Make durable what acknowledged rows will need: Lance syncs neither tables nor columns."""
+        """Sync the table, which acknowledged rows need: Lance syncs neither tables nor columns."""
         if self._options.fsync:
-            self._workshop.store.barrier()
+            self._context.store.barrier()
 
     def _write(
         self,
-        form: Form,
+        routing: RoutingSchema,
         batches: list[pa.RecordBatch],
-        rows_of: Callable[[RowShape, list[pa.RecordBatch]], WholeRows | PartialRows],
+        rows_of: Callable[[RowSchema, list[pa.RecordBatch]], WholeRows | PartialRows],
         wait: bool | None,
         *,
         by: pa.RecordBatch | None = None,
     ) -> WriteHandle:
         if wait is None:
             wait = self._options.durable
-        route = form.router.route if by is None else functools.partial(form.router.route, by=by)
-        parts = self._routed(route, batches)
+        route: Route = routing.router.route
+        if by is not None:
+            route = functools.partial(routing.router.route, by=by)
+        parts = self._split(route, batches)
         if len(parts) == 1:
             assignment, part = parts[0]
-            write = self._regions.write(form, assignment, rows_of(form.shape, part), wait=wait)
+            rows = rows_of(routing.row_schema, part)
+            write = self._regions.write(routing, assignment, rows, wait=wait)
             if wait and write.error is not None:
-                raise as_error(write.error)
-            return WriteHandle(((assignment.region_id, write),), settle_one)
+                raise copy_error(write.error)
+            return WriteHandle(((assignment.region_id, write),), _raise_failure)
         return self._write_parts(
-            form, parts, rows_of, wait, functools.partial(settle, route, batches)
+            routing, parts, rows_of, wait, functools.partial(_raise_failures, route, batches)
         )
 
-    def _routed(
+    def _split(
         self, route: Route, batches: Sequence[pa.RecordBatch]
     ) -> list[tuple[RegionAssignment, list[pa.RecordBatch]]]:
+        """Split rows by region, and refuse rows of regions that may not be claimed."""
         parts: dict[UUID, tuple[RegionAssignment, list[pa.RecordBatch]]] = {}
         for batch in batches:
             for assignment, rows in route(batch):
@@ -420,68 +394,107 @@ class TableWriter:
 
     def _write_parts(
         self,
-        form: Form,
+        routing: RoutingSchema,
         parts: Sequence[tuple[RegionAssignment, list[pa.RecordBatch]]],
-        rows_of: Callable[[RowShape, list[pa.RecordBatch]], WholeRows | PartialRows],
+        rows_of: Callable[[RowSchema, list[pa.RecordBatch]], WholeRows | PartialRows],
         wait: bool,
-        settle_parts: Callable[[Sequence[Part]], None],
+        raise_parts: Callable[[Sequence[Part]], None],
     ) -> WriteHandle:
-        """One write per region, side by side, acknowledged as one."""
-        # What a claim fails with, the write of its region fails with again.
-        self._regions.claim(form, [assignment for assignment, _ in parts])
+        """Write the parts of several regions concurrently, and acknowledge them as one write."""
+        # An error of a claim is ignored here: the write to its region fails with it again.
+        self._regions.claim(routing, [assignment for assignment, _ in parts])
         ids = [assignment.region_id for assignment, _ in parts]
-        rows = [(assignment, rows_of(form.shape, part)) for assignment, part in parts]
+        rows = [(assignment, rows_of(routing.row_schema, part)) for assignment, part in parts]
         if wait and rows_of is WholeRows:
             whole = [(a, r) for a, r in rows if isinstance(r, WholeRows)]
-            writes = self._regions.write_all(form, whole)
+            writes = self._regions.write_all(routing, whole)
         else:
-            writes = [self._accepted(form, assignment, part) for assignment, part in rows]
-        handle = WriteHandle(list(zip(ids, writes, strict=True)), settle_parts)
+            writes = [self._write_part(routing, assignment, part) for assignment, part in rows]
+        handle = WriteHandle(list(zip(ids, writes, strict=True)), raise_parts)
         if wait:
             handle.wait()
         return handle
 
-    def _accepted(
-        self, form: Form, assignment: RegionAssignment, rows: WholeRows | PartialRows
+    def _write_part(
+        self, routing: RoutingSchema, assignment: RegionAssignment, rows: WholeRows | PartialRows
     ) -> PendingWrite:
-        """A part that is handed over, or that is done because it was refused."""
+        """Queue a part without waiting for it; a refused part is returned as a failed write."""
         try:
-            return self._regions.write(form, assignment, rows, wait=False)
+            return self._regions.write(routing, assignment, rows, wait=False)
         except MemWalError as error:
-            return done(error)
+            return finished_write(error)
 
     def _end(self, *, wait: bool) -> None:
         self._regions.close()
-        self._workshop.close(wait=wait)
+        self._context.close(wait=wait)
         self._unwatch()
-        self._loss.detach()
+        self._unclosed_warning.detach()
 
 
-def _read(data: Any) -> Any:
-    """A stream as a table: it may be looked at twice."""
+def _raise_failure(parts: Sequence[Part]) -> None:
+    """Raise the error of a write to one region, if it failed."""
+    for _, part in parts:
+        if part.error is not None:
+            raise copy_error(part.error)
+
+
+def _raise_failures(route: Route, batches: Iterable[pa.RecordBatch], parts: Sequence[Part]) -> None:
+    """Raise one error for the regions whose part of a write failed, if any did."""
+    errors = {region_id: copy_error(w.error) for region_id, w in parts if w.error is not None}
+    if not errors:
+        return
+    kinds = {type(error) for error in errors.values()}
+    if len(errors) == len(parts) and len(kinds) == 1:
+        raise next(iter(errors.values()))
+    positions = _row_positions(route, batches)
+    failures = [RegionFailure(i, error, positions[i]) for i, error in errors.items()]
+    raise PartialWriteError(
+        f"{len(errors)} of {len(parts)} regions did not take their rows "
+        f"({sum(len(f.rows) for f in failures):,} rows; the others are durable): "
+        + "; ".join(f"{f.region_id}: {f.error}" for f in failures[:3]),
+        failures,
+    )
+
+
+def _row_positions(route: Route, batches: Iterable[pa.RecordBatch]) -> dict[UUID, pa.Array]:
+    """Return the positions of each region's rows among all rows."""
+    positions: dict[UUID, list[pa.Array]] = {}
+    start = 0
+    for batch in batches:
+        numbers = pa.array(range(start, start + batch.num_rows), pa.int64())
+        start += batch.num_rows
+        numbered = batch.append_column("", numbers)
+        for assignment, rows in route(numbered):
+            region = positions.setdefault(assignment.region_id, [])
+            region.append(rows.column(rows.num_columns - 1))
+    return {region_id: pa.concat_arrays(parts) for region_id, parts in positions.items()}
+
+
+def _materialize(data: Any) -> Any:
+    """Read a stream into a table, since it may be converted twice."""
     return data.read_all() if isinstance(data, pa.RecordBatchReader) else data
 
 
-def _step_rows(shape: RowShape, given: tuple[Any, Any]) -> list[pa.RecordBatch]:
-    """Stored rows of a step: upserts, then deletes as one batch."""
-    upserts, deletes = given
-    rows = [] if upserts is None else shape.upserts(upserts)
-    gone = [] if deletes is None else shape.deletes(deletes)
-    return [*rows, *([_one_batch(gone)] if gone else [])]
+def _convert_step(row_schema: RowSchema, step: tuple[Any, Any]) -> list[pa.RecordBatch]:
+    """Convert the rows of a step: upserts, then deletes as one batch."""
+    upserts, deletes = step
+    upserted = [] if upserts is None else row_schema.convert_upserts(upserts)
+    deleted = [] if deletes is None else row_schema.convert_deletes(deletes)
+    return [*upserted, *([_concat_batches(deleted)] if deleted else [])]
 
 
 def _route_step(
     router: Router, by: pa.RecordBatch, batch: pa.RecordBatch
 ) -> list[tuple[RegionAssignment, pa.RecordBatch]]:
-    """Route upserts by themselves and deletes by the columns that were given with their keys."""
+    """Route upserts by their own columns, and deletes by the columns given with their keys."""
     is_deletes = batch.column(TOMBSTONE)[0].as_py()
     return router.route(batch, by=by if is_deletes else None)
 
 
-def _one_batch(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+def _concat_batches(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
 def _deadline(timeout: float | None) -> float:
-    """Monotonic seconds."""
+    """Return the deadline in monotonic seconds."""
     return math.inf if timeout is None else time.monotonic() + timeout

@@ -10,7 +10,7 @@ from memwal.exporter.metrics import INDEX_GAUGES, TABLE_GAUGES
 from memwal.jobs.metrics import JOB_CONFLICTS, JOB_DURATION, JOB_RUNS, JOB_SUMS
 from memwal.telemetry import spans
 from memwal.telemetry.metric import MetricDefinition
-from memwal.writer.metrics import HISTOGRAMS, LEVELS, SUMS
+from memwal.writer.metrics import COUNTERS, GAUGES, HISTOGRAMS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
 
@@ -63,7 +63,7 @@ def test_attributes() -> None:
 
 
 def test_names_are_said_once() -> None:
-    metrics = [*SUMS, *LEVELS, *HISTOGRAMS, *(metric for metric, _ in (*PROCESS, *ENDPOINT))]
+    metrics = [*COUNTERS, *GAUGES, *HISTOGRAMS, *(metric for metric, _ in (*PROCESS, *ENDPOINT))]
     names = [metric.name for metric in metrics]
     assert len(set(names)) == len(names)
     assert len({prometheus_name(metric) for metric in metrics}) == len(names)

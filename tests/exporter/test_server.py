@@ -36,7 +36,7 @@ from memwal.fleet import run_job
 from memwal.jobs.job import HeldRegion, JobResult
 from memwal.jobs.metrics import JOB_RUNS, JOB_SUMS
 from memwal.telemetry.metric import MetricDefinition
-from memwal.writer.metrics import HISTOGRAMS, LEVELS, SUMS
+from memwal.writer.metrics import COUNTERS, GAUGES, HISTOGRAMS
 
 Make = Callable[..., Any]
 
@@ -336,7 +336,7 @@ class TestNames:
             *INDEX_GAUGES,
             *(one for one in vars(collector).values() if isinstance(one, MetricDefinition)),
         ]
-        counters = {JOB_RUNS, collector.REGION_CLAIMS, *JOB_SUMS, *SUMS}
+        counters = {JOB_RUNS, collector.REGION_CLAIMS, *JOB_SUMS, *COUNTERS}
         expected = {"target_info"}
         for metric in {*gauges, *counters}:
             if metric in counters:
@@ -355,8 +355,8 @@ class TestNames:
 
     def test_a_producer_has_all_that_the_lists_name(self) -> None:
         found = set(of_a_producer())
-        assert {prometheus_name(one) for one in LEVELS} <= found
-        assert {prometheus_name(one, counter=True) for one in SUMS} <= found
+        assert {prometheus_name(one) for one in GAUGES} <= found
+        assert {prometheus_name(one, counter=True) for one in COUNTERS} <= found
         assert {f"{prometheus_name(one)}_sum" for one in HISTOGRAMS} <= found
 
     def test_both_sources_agree_on_labels(self) -> None:

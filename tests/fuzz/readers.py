@@ -40,7 +40,7 @@ from memwal.format.region_manifest import RegionManifest
 from memwal.format.values import python_rows
 from memwal.format.wal_entry import WalEntry, decode_entry, decode_head
 from memwal.format.wal_layout import CHECKSUM, WRITER_ID, decode_applied, encode_applied
-from memwal.lsm.wal.abandon import Abandoned
+from memwal.lsm.wal.abandon import AbandonedRows
 from memwal.quality.quarantine import Origin
 from memwal.quality.rules import read_rules
 from memwal.region.manifest_store import RegionManifestStore
@@ -51,7 +51,7 @@ from memwal.search.text.fst import TokenMap
 from memwal.search.text.postings import decode_postings
 from memwal.storage.credentials import read_options_file
 from memwal.storage.open import open_store
-from memwal.writer.region_writer.rows import RowShape
+from memwal.writer.region_writer.rows import RowSchema
 
 
 def _never(_: bytes) -> bool:
@@ -121,8 +121,8 @@ def _hint(data: bytes) -> None:
 
 
 @cache
-def _shape() -> RowShape:
-    return RowShape(samples.ROWS.schema.remove(len(samples.ROWS.schema) - 1), ["id"])
+def _row_schema() -> RowSchema:
+    return RowSchema(samples.ROWS.schema.remove(len(samples.ROWS.schema) - 1), ["id"])
 
 
 def _entry(data: bytes) -> WalEntry:
@@ -133,7 +133,7 @@ def _entry(data: bytes) -> WalEntry:
         if batch.num_rows < 10_000:
             python_rows(pa.Table.from_batches([batch]))
         with suppress(InvalidInputError):
-            _shape().adopt(batch)
+            _row_schema().convert_logged(batch)
     return entry
 
 
@@ -171,9 +171,9 @@ def _book(data: bytes) -> None:
 
 
 def _abandoned(data: bytes) -> None:
-    record = Abandoned.decode(data, name="here")
+    record = AbandonedRows.decode(data, name="here")
     _check_inside(record.key)
-    assert Abandoned.decode(record.encode(), name="again") == record
+    assert AbandonedRows.decode(record.encode(), name="again") == record
 
 
 def _bloom(data: bytes) -> None:

@@ -27,7 +27,7 @@ from memwal.format.memwal_index import IndexDetails
 from memwal.format.wal_encoder import EntryEncoder, encode_entry, encode_sentinel
 from memwal.format.wal_entry import decode_entry
 from memwal.format.wal_layout import encode_applied
-from memwal.lsm.wal.abandon import Abandoned
+from memwal.lsm.wal.abandon import AbandonedRows
 from memwal.region.router import UNSHARDED_ID
 
 TESTS: Final = Path(__file__).parents[1]
@@ -119,7 +119,7 @@ def books() -> list[bytes]:
 @cache
 def abandoned() -> list[bytes]:
     """Records of rows that were given up."""
-    record = Abandoned(
+    record = AbandonedRows(
         region_id=UNSHARDED_ID,
         epoch=3,
         writer_id="0" * 32,

@@ -15,7 +15,7 @@ from memwal.errors import MemWalError
 from memwal.region.router import Router
 from memwal.region.spec import RegionSpec
 from memwal.writer.region_writer import rows
-from memwal.writer.region_writer.rows import RowShape
+from memwal.writer.region_writer.rows import RowSchema
 
 TABLE = pa.schema(
     [
@@ -30,7 +30,7 @@ TABLE = pa.schema(
         pa.field("u", pa.uuid()),
     ]
 )
-SHAPE = RowShape(TABLE, ["id", "name"])
+ROW_SCHEMA = RowSchema(TABLE, ["id", "name"])
 ROUTER = Router(
     RegionSpec.combine(RegionSpec.bucket("id", 4), RegionSpec.truncate("name", 2)), TABLE
 )
@@ -152,7 +152,7 @@ def _table(
 def _write(_: Any, rows: pa.Table | None) -> None:
     if rows is None:
         return
-    for taken in (SHAPE.upserts, SHAPE.partial, SHAPE.deletes):
+    for taken in (ROW_SCHEMA.upserts, ROW_SCHEMA.partial, ROW_SCHEMA.deletes):
         batches = safely(lambda taken=taken: taken(rows))
         if isinstance(batches, MemWalError):
             continue
@@ -168,7 +168,7 @@ AREAS = (
     Area(
         "keys",
         _columns(),
-        lambda _, rows: None if rows is None else safely(lambda: SHAPE.deletes(rows)),
-        (RowShape, "_check_key"),
+        lambda _, rows: None if rows is None else safely(lambda: ROW_SCHEMA.convert_deletes(rows)),
+        (RowSchema, "_check_key"),
     ),
 )

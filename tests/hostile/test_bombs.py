@@ -21,8 +21,8 @@ from memwal.fleet.schedule import interval_seconds, is_time
 from memwal.fleet.tables import find_tables
 from memwal.quality.rules import read_yaml
 from memwal.reader.predicate import MOST_OPERATORS, MOST_PARTS, whole_predicate
-from memwal.util.clock import MOST_SECONDS, duration
-from memwal.util.safe_json import MOST_DEPTH, check_data, read_json
+from memwal.util.clock import MAX_SECONDS, duration
+from memwal.util.safe_json import MAX_DEPTH, check_data, read_json
 
 TESTS = Path(__file__).parents[1]
 ENDLESS: list[object] = []
@@ -61,23 +61,23 @@ def test_json(text: str) -> None:
 
 def test_json_that_is_plain() -> None:
     assert read_json(b'{"a": ["\\ud83e\\udd84", 1e400]}') == {"a": ["\U0001f984", float("inf")]}
-    check_data(nested(MOST_DEPTH - 1))
+    check_data(nested(MAX_DEPTH - 1))
 
 
-@pytest.mark.parametrize("value", [nested(MOST_DEPTH), ENDLESS, [[0] * 1_000] * 1_001])
+@pytest.mark.parametrize("value", [nested(MAX_DEPTH), ENDLESS, [[0] * 1_000] * 1_001])
 def test_data(value: object) -> None:
     with pytest.raises(ValueError):
         check_data(value)
 
 
-@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1, 10**400, MOST_SECONDS + 1])
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1, 10**400, MAX_SECONDS + 1])
 def test_lengths_of_time(seconds: float) -> None:
     with pytest.raises(InvalidInputError, match="--wait"):
         duration(seconds, "--wait")
 
 
 def test_the_longest_time_fits_beside_every_moment_of_ours() -> None:
-    longest = duration(MOST_SECONDS, "it")
+    longest = duration(MAX_SECONDS, "it")
     assert datetime.now(UTC) - longest < datetime.now(UTC) + longest
 
 

@@ -3,7 +3,7 @@
 What a write says does not matter, only which one it is: writes are numbered, and a region promises
 that each acknowledged one is there, in the order in which they were made. The steps are those of
 ``memwal.writer``: :func:`~memwal.lsm.wal.claim.claim_region`, :func:`~memwal.lsm.wal.log.fence`,
-:func:`~memwal.lsm.wal.log.take`, and the flush that names a generation in the manifest.
+:func:`~memwal.lsm.wal.log.put_entry`, and the flush that names a generation in the manifest.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from memwal.format.paths import (
 )
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest
 from memwal.format.wal_entry import WalEntry, decode_entry
-from memwal.writer.region_writer.rows import RowShape
+from memwal.writer.region_writer.rows import RowSchema
 
 _SCHEMA = pa.schema(
     [
@@ -31,7 +31,7 @@ _SCHEMA = pa.schema(
         pa.field("v", pa.int64(), metadata={"lance:field_id": "1"}),
     ]
 )
-SHAPE = RowShape(_SCHEMA, ["id"])
+ROW_SCHEMA = RowSchema(_SCHEMA, ["id"])
 
 Rows = dict[int, int]
 
@@ -44,7 +44,7 @@ def stored(rows: Mapping[int, int]) -> list[pa.RecordBatch]:
         pa.array([None if value == DELETED else value for value in values], pa.int64()),
         pa.array([value == DELETED for value in values]),
     ]
-    return [pa.record_batch(columns, schema=SHAPE.schema)]
+    return [pa.record_batch(columns, schema=ROW_SCHEMA.schema)]
 
 
 def shown(batches: Iterable[pa.RecordBatch]) -> Rows:
@@ -156,7 +156,9 @@ class Lake:
         for number, position in enumerate(behind, manifest.replay_after + 1):
             assert number == position, f"entry {number} of the log is gone"
         entries = (self._entry(region, position) for position in behind)
-        return shown(SHAPE.adopt(b)[0] for e in entries for b in e.batches if b.num_rows)
+        return shown(
+            ROW_SCHEMA.convert_logged(b)[0] for e in entries for b in e.batches if b.num_rows
+        )
 
     def _look_at_history(self, region: UUID, manifest: RegionManifest) -> None:
         before = self._seen.get(region)

@@ -78,11 +78,11 @@ def no_look_after_a_pause(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_epoch_at_a_flush(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(claim.Tenure, "_check", lambda self, latest: None)
+    patch.setattr(claim.ClaimedRegion, "_check", lambda self, latest: None)
 
 
 def no_look_for_the_folder(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(claim.Tenure, "_is_stored", lambda self, flushed: True)
+    patch.setattr(claim.ClaimedRegion, "_is_stored", lambda self, flushed: True)
 
 
 def no_bound_of_the_log(patch: pytest.MonkeyPatch) -> None:

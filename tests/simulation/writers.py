@@ -8,7 +8,7 @@ from functools import partial
 from uuid import UUID
 
 from simulation.base import BaseClient
-from simulation.lake import SHAPE, Lake, Rows, rows_key, shown, stored
+from simulation.lake import ROW_SCHEMA, Lake, Rows, rows_key, shown, stored
 from simulation.reads import read_table
 from simulation.store import SimulatedStore
 from simulation.truth import DELETED
@@ -23,7 +23,7 @@ from memwal.format.paths import (
 )
 from memwal.format.region_manifest import FlushedGeneration
 from memwal.lsm.wal.appender import LogAppender
-from memwal.lsm.wal.claim import Tenure, claim_region
+from memwal.lsm.wal.claim import ClaimedRegion, claim_region
 from memwal.writer.region_writer.replay import replay
 
 CHECK_SECONDS = 10.0
@@ -69,7 +69,7 @@ class Writer:
     def _own(self) -> None:
         self._claim()
         self._process.threads = [t for t in self._process.threads if not t.dead]
-        mine = self._tenure
+        mine = self._claimed
         self._world.start(self._process, partial(self._flush_while, mine))
         dice = self._world.dice
         for _ in range(dice.choice([3, 20, 100])):
@@ -90,23 +90,19 @@ class Writer:
         claim = claim_region(self._store, self._region, clock=self._world.clock)
         self._world.tell(f"claims {self._region.int} with epoch {claim.manifest.writer_epoch}")
         self._lake.truth.fenced(self._region, self._world.now)
-        self._tenure = Tenure(self._store, claim.manifest)
+        self._claimed = ClaimedRegion(self._store, claim.manifest)
         self._active = MemTable(claim.manifest.current_generation)
         self._sealed: list[MemTable] = []
         self._log = LogAppender(
             self._store,
-            self._region,
-            epoch=claim.manifest.writer_epoch,
-            writer_id=claim.writer_id,
-            next_position=claim.next_position,
-            schema=SHAPE.schema,
-            adopt=SHAPE.adopt,
-            verify_epoch=self._tenure.verify,
+            claim,
+            schema=ROW_SCHEMA.schema,
+            convert=ROW_SCHEMA.convert_logged,
+            verify_epoch=self._claimed.verify,
             check_interval=CHECK_SECONDS,
-            verified_at=claim.verified_at,
             clock=self._world.clock,
         )
-        for found in replay(self._store, claim, shape=SHAPE, max_bytes=1 << 20):
+        for found in replay(self._store, claim, row_schema=ROW_SCHEMA, max_bytes=1 << 20):
             if self._active.rows:
                 self._sealed.append(self._active)
             assert found.batches is not None
@@ -135,14 +131,14 @@ class Writer:
 
     # Flush
 
-    def _flush_while(self, mine: Tenure) -> None:
+    def _flush_while(self, mine: ClaimedRegion) -> None:
         """What the thread does that flushes."""
-        while self._tenure is mine and self._ended is None:
+        while self._claimed is mine and self._ended is None:
             try:
                 if self._sealed:
                     self._flush_next()
             except RegionFencedError as error:
-                if self._tenure is mine:
+                if self._claimed is mine:
                     self._ended = error
                 return
             except MemWalError as error:
@@ -150,10 +146,10 @@ class Writer:
             self._world.sleep(self._world.dice.uniform(0.05, 3))
 
     def _flush_next(self) -> None:
-        table, tenure = self._sealed[0], self._tenure
-        tenure.name_generation(table, partial(self._write_generation, table))
+        table, claimed = self._sealed[0], self._claimed
+        claimed.publish_generation(table, partial(self._write_generation, table))
         self._world.tell(f"flushed generation {table.generation} of {self._region.int}")
-        if self._tenure is tenure:
+        if self._claimed is claimed:
             self._sealed.remove(table)
 
     def _write_generation(self, table: MemTable) -> FlushedGeneration:
@@ -180,7 +176,7 @@ class Writer:
         memory = [dict(table.rows) for table in (*self._sealed, self._active)]
         try:
             seen = read_table(self._store, self._base, [self._region], {self._region: memory})
-            self._tenure.verify()
+            self._claimed.verify()
         except StoreError:
             return
         mine = {key: value for key, value in seen.items() if key in self._lake.keys(self._region)}

@@ -163,7 +163,7 @@ def test_a_claim_of_a_store_that_never_answers_ends(
         time.sleep(1)
         return None
 
-    monkeypatch.setattr(claim, "_SECONDS", 0.5)
+    monkeypatch.setattr(claim, "_MAX_SECONDS", 0.5)
     options = {**table.location.storage_options, "timeout": "200ms", "client_max_retries": "0"}
     hurried = memwal.open(table.uri, storage_options=options)
     gateway.rule = never

@@ -9,7 +9,7 @@ import pytest
 import memwal
 from memwal.errors import StoreAccessError
 from memwal.storage.location import TableLocation
-from memwal.util.redaction import hide_answer, redact, secret_values
+from memwal.util.redaction import redact, redact_store_response, secret_values
 
 
 def test_only_what_is_known_to_be_harmless_is_shown() -> None:
@@ -56,13 +56,13 @@ def test_what_a_store_answered_is_cut_out_of_an_error_but_for_its_code() -> None
         ("403: <Error><Code>a b</Code><Token>hunter2\n</Token></Error>, at 1", "***"),
     ):
         error = OSError(given)
-        hide_answer(error)
+        redact_store_response(error)
         assert str(error) == f"403: {left}, at 1"
     torn = ValueError("403: <Error><Token>hunter2")
-    hide_answer(torn)
+    redact_store_response(torn)
     assert str(torn) == "403: ***"
     plain = OSError(2, "no <such> file")
-    hide_answer(plain)
+    redact_store_response(plain)
     assert plain.args == (2, "no <such> file")
 
 

@@ -94,28 +94,28 @@ class TestGuard:
         ]
 
 
-class TestUpkeep:
+class TestTimerThread:
     def test_of_the_parent_does_not_hold_a_child_up(self) -> None:
-        """The child inherits the lock of the upkeep, held by a thread that it does not have."""
+        """The child inherits the lock of the timers, held by a thread that it does not have."""
         lines = run(
             """
             import gc
-            from memwal.util.timers import Upkeep
+            from memwal.util.timers import TimerThread
             class Owner:
                 def call(self): pass
             held, leave = threading.Event(), threading.Event()
             def clock():
-                # The thread of the upkeep holds the lock while it looks at the clock.
+                # The thread of the timers holds the lock while it looks at the clock.
                 held.set()
                 leave.wait()
                 return 0.0
-            owner, upkeep = Owner(), Upkeep(clock=clock)
-            upkeep.task(owner.call).schedule(3600.0)
+            owner, timers = Owner(), TimerThread(clock=clock)
+            timers.new_timer(owner.call).schedule(3600.0)
             held.wait()
             def child():
-                global upkeep
-                upkeep.close()
-                del upkeep
+                global timers
+                timers.close()
+                del timers
                 gc.collect()
             run_child(child)
             leave.set()

@@ -6,7 +6,6 @@ import gc
 import subprocess
 import sys
 import weakref
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -16,6 +15,7 @@ from opentelemetry import metrics
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader
 from support.data.tables import MakeTable, keys, log, numbered, rows
+from support.metrics.region_stats import region_stats
 from support.stores.faulty_store import GENERATION, FaultyStores
 
 import memwal
@@ -25,12 +25,12 @@ from memwal.storage.location import TableLocation
 from memwal.telemetry.metric import MetricDefinition
 from memwal.writer import table_writer
 from memwal.writer.metrics import (
+    COUNTERS,
+    GAUGES,
     HISTOGRAMS,
-    LEVELS,
     REGION_ID,
-    SUMS,
     TABLE_URI,
-    Level,
+    Gauge,
     WriterMetrics,
 )
 from memwal.writer.region_writer.stats import RegionStats, WriterCounters, WriterStats
@@ -95,26 +95,8 @@ class Holder:
         return self.counters.stats(self.regions, closed=self.closed)
 
 
-def region(region_id: UUID = FIRST, **held: Any) -> RegionStats:
-    """A region that holds nothing but what is said."""
-    empty = (
-        WriterCounters(LAKE)
-        .region(region_id)
-        .stats(
-            epoch=1,
-            generation=1,
-            next_position=1,
-            memtable_rows=0,
-            memtable_bytes=0,
-            memtable_batches=0,
-            memtable_age_seconds=0.0,
-            sealed_memtables=0,
-            sealed_bytes=0,
-            unflushed_age_seconds=0.0,
-            fenced=False,
-        )
-    )
-    return replace(empty, **held)
+def region(region_id: UUID = FIRST, **state: Any) -> RegionStats:
+    return region_stats(WriterCounters(LAKE).region(region_id), **state)
 
 
 class TestRealWriter:
@@ -199,7 +181,7 @@ class TestSums:
         writers = [Holder(), Holder(), Holder(uri="/lake/other")]
         for number, writer in enumerate(writers, start=1):
             collected.metrics.watch(writer, writer.counters)
-            writer.counters.region(FIRST).acknowledged(number, 10 * number, 100)
+            writer.counters.region(FIRST).add_acknowledged(number, 10 * number, 100)
         found = collected.points()["memwal.writer.rows"]
         assert found == {((TABLE_URI, "/lake/flights"),): 30, ((TABLE_URI, "/lake/other"),): 30}
 
@@ -209,7 +191,7 @@ class TestSums:
         for _ in range(3):
             writer = Holder()
             unwatch = collected.metrics.watch(writer, writer.counters)
-            writer.counters.region(FIRST).acknowledged(1, 10, 100)
+            writer.counters.region(FIRST).add_acknowledged(1, 10, 100)
             totals.append(collected.of(LAKE)["memwal.writer.rows"])
             if end == "unwatch":
                 unwatch()
@@ -256,8 +238,8 @@ class TestPerRegion:
     def test_is_one_series_for_each(self, collected: Collected) -> None:
         writer = Holder(region(memtable_bytes=5), region(SECOND, memtable_bytes=7))
         collected.metrics.watch(writer, writer.counters, per_region=True)
-        writer.counters.region(FIRST).acknowledged(1, 10, 100)
-        writer.counters.region(SECOND).acknowledged(2, 20, 200)
+        writer.counters.region(FIRST).add_acknowledged(1, 10, 100)
+        writer.counters.region(SECOND).add_acknowledged(2, 20, 200)
         found = collected.points()
 
         def series(region_id: UUID) -> tuple[tuple[str, str], ...]:
@@ -304,13 +286,13 @@ class Writer:
         return counters.stats([], closed=False)
 writer = Writer()
 process_metrics().watch(writer, counters)
-counters.region(UUID(int=1)).acknowledged(1, 2, 3)
+counters.region(UUID(int=1)).add_acknowledged(1, 2, 3)
 
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 reader = InMemoryMetricReader()
 metrics.set_meter_provider(MeterProvider(metric_readers=[reader]))
-counters.region(UUID(int=1)).appended(100, 0.5)
+counters.region(UUID(int=1)).add_entry(100, 0.5)
 (resource,) = reader.get_metrics_data().resource_metrics
 (scope,) = resource.scope_metrics
 print(scope.scope.name)
@@ -332,15 +314,15 @@ def table_line(metric: MetricDefinition, kind: str) -> str:
     return f"| `{metric.name}` | {kind} | `{metric.unit}` | {metric.description} |"
 
 
-def kind_of(level: Level) -> str:
+def kind_of(level: Gauge) -> str:
     """The instrument of a level."""
     return "gauge" if level.largest else "up-down counter"
 
 
 def test_the_document_lists_all_of_them() -> None:
     lines: list[str] = [
-        *(table_line(metric, "counter") for metric in SUMS),
-        *(table_line(metric, kind_of(metric)) for metric in LEVELS),
+        *(table_line(metric, "counter") for metric in COUNTERS),
+        *(table_line(metric, kind_of(metric)) for metric in GAUGES),
         *(table_line(metric, "histogram") for metric in HISTOGRAMS),
     ]
     lines_of = DOCUMENT.read_text().splitlines()
@@ -349,6 +331,6 @@ def test_the_document_lists_all_of_them() -> None:
 
 
 def test_names_are_said_once() -> None:
-    names = [metric.name for metric in (*SUMS, *LEVELS, *HISTOGRAMS)]
+    names = [metric.name for metric in (*COUNTERS, *GAUGES, *HISTOGRAMS)]
     assert len(set(names)) == len(names)
     assert all(name.startswith("memwal.writer.") for name in names)

@@ -23,7 +23,7 @@ from memwal.jobs.gc.history import History, read_history
 from memwal.jobs.gc.options import Ages
 from memwal.jobs.gc.pins import Needs, read_needs, read_refs
 from memwal.jobs.job import Guard
-from memwal.lsm.wal.applied_steps import keep_applied
+from memwal.lsm.wal.applied_steps import write_book_before_delete
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.location import TableLocation
 from memwal.storage.object_store import ObjectStore
@@ -134,7 +134,7 @@ class RegionCollector:
             if decision.goes and not self._dry_run:
                 if has_books:
                     # No entry is a step that was old enough when there was no book.
-                    keep_applied(self._store, self._region, until=int(positions.max()))
+                    write_book_before_delete(self._store, self._region, until=int(positions.max()))
                 wal.delete(self._store, history, positions)
             yield decision
 

@@ -21,7 +21,7 @@ from memwal.quality.gate import RegionRows
 from memwal.quality.ledger import Ledger
 from memwal.reader.sources.generation import open_generation
 from memwal.region.rows import key_column, newest_rows
-from memwal.util.memory import handed_on
+from memwal.util.memory import native_memory_pool
 
 # merge_insert charges its memory pool with the whole buffer that a slice belongs to: the source
 # is therefore made of batches that own their memory.
@@ -229,5 +229,5 @@ def _owning(
 ) -> pa.RecordBatch:
     """Some of the rows, in a batch that holds no larger buffer than it needs."""
     if len(kept) < rows.num_rows or rows.get_total_buffer_size() > _SLACK * rows.nbytes:
-        rows = pc.take(rows, pa.array(kept), memory_pool=handed_on())
+        rows = pc.take(rows, pa.array(kept), memory_pool=native_memory_pool())
     return pa.RecordBatch.from_arrays(rows.columns, schema=schema)

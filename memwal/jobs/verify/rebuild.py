@@ -29,8 +29,8 @@ from memwal.lsm.flush.key_index import NewestKeys
 from memwal.lsm.indexes.maintained import maintained_indexes
 from memwal.lsm.wal.log import survey_log
 from memwal.region.manifest_store import RegionManifestStore, newest_before, unbroken
-from memwal.writer.region_writer.replay import LoggedRows, RowLog
-from memwal.writer.region_writer.rows import stored_shape
+from memwal.writer.region_writer.replay import LoggedRows, LogReader
+from memwal.writer.region_writer.rows import RowSchema
 
 
 def rebuild_generation(base: BaseTable, region_id: UUID, lost: FlushedGeneration) -> bool:
@@ -92,21 +92,23 @@ def _logged(
     survey = survey_log(store, region_id, after=after, hint=last)
     if survey.missing is not None and survey.missing <= last:
         raise _lost(lost, region_id, f"entry {survey.missing} of the log is missing")
-    log = RowLog(store, region_id, stored_shape(base), latest.writer_epoch, lost.generation, survey)
+    log = LogReader(
+        store, region_id, RowSchema.of(base), latest.writer_epoch, lost.generation, survey
+    )
     torn = _first_torn(log, after, last)
     if torn is not None:
         raise _lost(lost, region_id, f"entry {torn} of the log cannot be read")
     contents = LoggedRows(log, after, last)
     keys = contents.keys()
     # Lance counts rows that later ones of the same flush supersede, too.
-    counts = {len(keys), len(NewestKeys.of(keys).kept)}
+    counts = {len(keys), len(NewestKeys.of(keys).positions)}
     if not len(keys) or (lost.rows is not None and lost.rows not in counts):
         text = f"entries {after + 1} to {last} of the log have {len(keys)} rows"
         raise _lost(lost, region_id, f"{text}, and the manifest says {lost.rows}")
     return contents
 
 
-def _first_torn(log: RowLog, after: int, last: int) -> int | None:
+def _first_torn(log: LogReader, after: int, last: int) -> int | None:
     """The first entry that cannot be read. A replay takes one for absent where no rows follow."""
     expected = after + 1
     with suppress(CorruptDataError):

@@ -12,7 +12,7 @@ from memwal.format.paths import parse_wal_name, region_dir, wal_dir, wal_key
 from memwal.format.region_manifest import RegionManifest
 from memwal.format.wal_entry import TornEntryError, decode_entry
 from memwal.jobs.verify.findings import Finding
-from memwal.lsm.wal.abandon import Abandoned, read_abandoned
+from memwal.lsm.wal.abandon import AbandonedRows, read_abandoned
 from memwal.lsm.wal.log import READ_AHEAD_BYTES, survey_log
 from memwal.lsm.wal.prefetch import read_ahead
 from memwal.region.manifest_store import RegionManifestStore
@@ -37,7 +37,7 @@ def check_log(
         Whether to read the entries, too.
     """
     region_id = manifest.region_id
-    given_up: tuple[Abandoned, ...] = ()
+    given_up: tuple[AbandonedRows, ...] = ()
     try:
         given_up = tuple(read_abandoned(store, region_id))
     except CorruptDataError as error:
@@ -58,7 +58,7 @@ def check_log(
         yield finding
 
 
-def _is_given_up(key: str, records: Sequence[Abandoned]) -> bool:
+def _is_given_up(key: str, records: Sequence[AbandonedRows]) -> bool:
     position = parse_wal_name(key.rpartition("/")[2])
     return position is not None and any(
         record.first_position <= position <= record.last_position for record in records

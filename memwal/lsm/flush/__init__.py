@@ -1,1 +1,1 @@
-"""Flush: writing stored rows as a generation."""
+"""Flush: write stored rows as a generation."""

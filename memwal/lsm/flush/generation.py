@@ -1,10 +1,10 @@
 """Write stored rows as a generation: a Lance table in its region (spec: Flushed MemTable).
 
-Everything goes into a folder with a random name that no manifest mentions yet. An attempt that dies
-leaves an orphan for the garbage collector and nothing else. After the bloom filter, which is
-written last, the data file that was written first is looked for again: if it is gone, this process
-slept for so long that a collector took the folder for an orphan, and the generation is written
-again. The table has the field ids of the base table.
+All files go into a folder with a random name that no manifest lists yet. An attempt that dies
+leaves only an orphan, which the garbage collector deletes. The bloom filter is written last. After
+it, the data file that was written first is checked: if it is gone, this process was paused for so
+long that the garbage collector took the folder for an orphan, and the generation is written again.
+The fields of the table have the ids of the base table's fields.
 """
 
 from __future__ import annotations
@@ -35,63 +35,66 @@ from memwal.format.paths import (
 from memwal.format.region_manifest import FlushedGeneration
 from memwal.format.values import OLD_VERSIONS
 from memwal.lsm.flush.key_index import NewestKeys, write_key_index
-from memwal.lsm.flush.rows import GenerationRows, NewestBatches, TableRows
+from memwal.lsm.flush.rows import GenerationRows, NewestRows, TableRows
 from memwal.lsm.indexes.maintained import MaintainedIndex, build_indexes
 
 if TYPE_CHECKING:
     from lance.lance.schema import LanceField
 
-# One file per generation: a generation is bounded by the MemTable's size, and the rows of its
-# key index are those of one file.
-_NO_LIMIT = 1 << 62
+# One file per generation: the MemTable's size bounds it, and its key index holds row numbers of a
+# single file.
+_UNLIMITED = 1 << 62
 
-# Earlier ones cannot hold a struct that is null, which is what a deleted row has.
+# Earlier file versions cannot store a null struct, and the structs of a deleted row are null.
 _OLDEST_VERSION: Final = "2.1"
 
 
-def write_data(base: BaseTable, uri: str, rows: NewestBatches) -> lance.LanceDataset:
-    """Write rows as a new data set.
+def write_dataset(base: BaseTable, uri: str, rows: NewestRows) -> lance.LanceDataset:
+    """Write rows as a new Lance dataset with the field ids of the base table.
 
     Raises
     ------
     OSError, ValueError
-        As pylance raises them.
+        Errors of pylance.
     """
-    reach = base.location.lance_arguments()
+    lance_arguments = base.location.lance_arguments()
     version = base.dataset.data_storage_version
     fragments = write_fragments(
         rows.reader(),
         uri,
         mode="create",
         data_storage_version=_OLDEST_VERSION if version in OLD_VERSIONS else version,
-        max_rows_per_file=_NO_LIMIT,
-        max_bytes_per_file=_NO_LIMIT,
-        **reach,
+        max_rows_per_file=_UNLIMITED,
+        max_bytes_per_file=_UNLIMITED,
+        **lance_arguments,
     )
-    wanted = _schema_with_base_ids(base)
-    # Lance numbers the fields of a new data set in the order of its columns, whatever is asked
-    # for. Only a table whose columns were dropped or moved has other ids, set by a second commit.
+    schema = _schema_with_base_ids(base)
+    # Lance numbers the fields of a new dataset in the order of its columns, regardless of the
+    # schema. The ids differ only if columns of the base table were dropped or moved; a second
+    # commit then sets them.
     written = LanceSchema.from_pyarrow(rows.schema)
-    new_id = dict(zip(_ids(written), _ids(wanted), strict=True))
+    new_id = dict(zip(_field_ids(written), _field_ids(schema), strict=True))
     if all(old == new for old, new in new_id.items()):
-        return lance.LanceDataset.commit(uri, LanceOperation.Overwrite(wanted, fragments), **reach)
-    dataset = lance.LanceDataset.commit(uri, LanceOperation.Overwrite(written, fragments), **reach)
-    renumbered = [_renumbered(part.metadata, new_id) for part in dataset.get_fragments()]
+        overwrite = LanceOperation.Overwrite(schema, fragments)
+        return lance.LanceDataset.commit(uri, overwrite, **lance_arguments)
+    overwrite = LanceOperation.Overwrite(written, fragments)
+    dataset = lance.LanceDataset.commit(uri, overwrite, **lance_arguments)
+    renumbered = [_with_field_ids(part.metadata, new_id) for part in dataset.get_fragments()]
     return lance.LanceDataset.commit(
         uri,
-        LanceOperation.Overwrite(wanted, renumbered),
+        LanceOperation.Overwrite(schema, renumbered),
         read_version=dataset.version,
-        **reach,
+        **lance_arguments,
     )
 
 
 def _schema_with_base_ids(base: BaseTable) -> LanceSchema:
-    """The base table's schema with a tombstone column whose id is the next free one."""
+    """Return the base table's schema with a tombstone column, whose id is the next free one."""
     schema = base.dataset.lance_schema
     top_level = {field.name(): field.id() for field in schema.fields()}
     nullable = {i for name, i in top_level.items() if name not in base.primary_key}
     metadata, *fields = schema.__reduce__()[1]
-    ids = _ids(schema)
+    ids = _field_ids(schema)
     tombstone = LanceSchema.from_pyarrow(
         pa.schema([pa.field(TOMBSTONE, pa.bool_(), nullable=False)])
     )
@@ -105,8 +108,8 @@ def _schema_with_base_ids(base: BaseTable) -> LanceSchema:
     )
 
 
-def _ids(schema: LanceSchema) -> list[int]:
-    """Field ids in the order in which the schema stores its columns: parents before children."""
+def _field_ids(schema: LanceSchema) -> list[int]:
+    """Return the field ids in storage order: parents before children."""
 
     def walk(fields: Iterable[LanceField]) -> Iterator[int]:
         for field in fields:
@@ -116,11 +119,11 @@ def _ids(schema: LanceSchema) -> list[int]:
     return list(walk(schema.fields()))
 
 
-def _renumbered(fragment: FragmentMetadata, new_id: dict[int, int]) -> FragmentMetadata:
-    described = fragment.to_json()
-    for file in described["files"]:
+def _with_field_ids(fragment: FragmentMetadata, new_id: dict[int, int]) -> FragmentMetadata:
+    metadata = fragment.to_json()
+    for file in metadata["files"]:
         file["fields"] = [new_id[field_id] for field_id in file["fields"]]
-    return FragmentMetadata.from_json(json.dumps(described))
+    return FragmentMetadata.from_json(json.dumps(metadata))
 
 
 def write_generation(
@@ -132,33 +135,33 @@ def write_generation(
 ) -> FlushedGeneration:
     """Write the newest row of each key into a new folder, complete and durable.
 
-    Memory beyond ``contents`` is bounded by the keys and some batches.
+    Needs memory for all keys and a few batches, besides ``contents``.
 
     Parameters
     ----------
     base : BaseTable
-        Gives the columns, matched by field id, and may be newer than ``contents``: a column that
-        was dropped since is left out, one that was added is null.
+        Its columns are written, matched by field id. It may be newer than ``contents``: a column
+        that was dropped since is left out, and one that was added is null.
     contents : GenerationRows or pyarrow.Table
         Stored rows, oldest first. At least one.
     indexes : sequence of MaintainedIndex
-        Built into the generation, as far as their columns exist.
+        Indexes to build, unless their columns were dropped.
 
     Returns
     -------
     FlushedGeneration
-        What the region's manifest is to say about it.
+        Entry for the region's manifest.
 
     Raises
     ------
     TableSetupError
-        The table has no MemWAL any more: it was replaced, and the rows belong to another one.
+        The table has no MemWAL: it was replaced, and the rows belong to the previous table.
     InvalidInputError
-        A key column is missing in the rows, or a value cannot become the column's type.
+        A key column is missing in the rows, or a value cannot be cast to the column's type.
     StoreUnavailableError
-        It was collected meanwhile; to be called again.
+        The garbage collector deleted the folder while it was written; call again.
     MemWalError
-        What the store, or the contents, failed with.
+        The store or ``contents`` failed.
     """
     base.require_mem_wal()
     name = generation_name(generation, secrets.token_hex(4))
@@ -167,10 +170,10 @@ def write_generation(
     if isinstance(contents, pa.Table):
         contents = TableRows(contents, base.primary_key)
     newest = NewestKeys.of(contents.keys())
-    rows = NewestBatches(contents, newest.kept, base)
+    rows = NewestRows(contents, newest.positions, base)
     uri = location.child(folder)
     try:
-        dataset = write_data(base, uri, rows)
+        dataset = write_dataset(base, uri, rows)
         write_key_index(location, f"{folder}/{PK_INDEX_DIR}", newest)
         build_indexes(location, folder, dataset, indexes)
     except (OSError, ValueError) as error:
@@ -179,8 +182,9 @@ def write_generation(
         raise translate_lance_error(error, f"writing {uri}") from error
     store.put(f"{folder}/{BLOOM_FILTER_NAME}", rows.bloom_filter())
     store.sync(folder)
-    if not store.exists(f"{folder}/{DATA_DIR}/{_first_file(dataset)}"):
-        # This process slept for so long that a collector took what there was for an orphan.
+    if not store.exists(f"{folder}/{DATA_DIR}/{_first_data_file(dataset)}"):
+        # This process was paused for so long that the garbage collector took the folder for an
+        # orphan.
         raise StoreUnavailableError(
             f"generation {generation} of region {region_id} was collected while it was written; "
             "it is written again"
@@ -194,7 +198,7 @@ def write_generation(
     )
 
 
-def _first_file(dataset: lance.LanceDataset) -> str:
-    """What was written first of a generation."""
+def _first_data_file(dataset: lance.LanceDataset) -> str:
+    """Return the name of the data file, the first file of a generation that is written."""
     path: str = dataset.get_fragments()[0].data_files()[0].path
     return path

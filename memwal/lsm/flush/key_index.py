@@ -21,25 +21,25 @@ Positions = np.ndarray[Any, np.dtype[np.int64]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NewestKeys:
-    """The newest row of each key, found by one sort.
+    """Newest row of each key, found by one sort.
 
     Attributes
     ----------
-    kept : numpy.ndarray of int64, shape (keys,)
+    positions : numpy.ndarray of int64, shape (keys,)
         Positions of the newest rows among all rows, ascending: the rows of the generation.
     keys : pyarrow.Array, length (keys,)
         Each key once, ascending.
     rows : numpy.ndarray of int64, shape (keys,)
-        The row of the generation that has each key.
+        Number of the generation's row that has each key.
     """
 
-    kept: Positions
+    positions: Positions
     keys: pa.Array
     rows: Positions
 
     @classmethod
     def of(cls, keys: pa.Array) -> NewestKeys:
-        """Find them.
+        """Find the newest row of each key.
 
         Parameters
         ----------
@@ -49,26 +49,30 @@ class NewestKeys:
         # The sort is stable: among equal keys the newest comes last.
         order = pc.sort_indices(keys)
         ordered = keys.take(order)
-        positions = order.to_numpy().astype(np.int64)
-        newest = np.ones(len(keys), np.bool_)
+        sorted_positions = order.to_numpy().astype(np.int64)
+        is_newest = np.ones(len(keys), np.bool_)
         if len(keys) > 1:
-            newest[:-1] = pc.not_equal(ordered[1:], ordered[:-1]).to_numpy(zero_copy_only=False)
-        if newest.all():
-            return cls(np.arange(len(keys), dtype=np.int64), ordered, positions)
-        positions = positions[newest]
-        is_kept = np.zeros(len(keys), np.bool_)
-        is_kept[positions] = True
-        row_of = np.cumsum(is_kept) - 1
-        return cls(np.flatnonzero(is_kept), ordered.filter(pa.array(newest)), row_of[positions])
+            is_newest[:-1] = pc.not_equal(ordered[1:], ordered[:-1]).to_numpy(zero_copy_only=False)
+        if is_newest.all():
+            return cls(np.arange(len(keys), dtype=np.int64), ordered, sorted_positions)
+        sorted_positions = sorted_positions[is_newest]
+        is_written = np.zeros(len(keys), np.bool_)
+        is_written[sorted_positions] = True
+        row_of = np.cumsum(is_written) - 1
+        return cls(
+            np.flatnonzero(is_written),
+            ordered.filter(pa.array(is_newest)),
+            row_of[sorted_positions],
+        )
 
 
 def write_key_index(location: TableLocation, folder: str, newest: NewestKeys) -> None:
-    """Write the sidecar that tells where each key stands: a BTREE over the key.
+    """Write the key index of a generation, a BTREE from key to row number.
 
     Raises
     ------
     OSError, ValueError
-        As pylance raises them.
+        Errors of pylance.
     """
     keys = newest.keys
     data_schema = pa.schema(
@@ -76,7 +80,7 @@ def write_key_index(location: TableLocation, folder: str, newest: NewestKeys) ->
     )
     rows = pa.array(newest.rows.view(np.uint64))
     pages = pa.table([keys, rows], schema=data_schema).to_batches(max_chunksize=PAGE_ROWS)
-    with _file(location, f"{folder}/page_data.lance", data_schema) as file:
+    with _open_file(location, f"{folder}/page_data.lance", data_schema) as file:
         for page in pages:
             file.write_batch(page)
     lookup_schema = pa.schema(
@@ -98,13 +102,13 @@ def write_key_index(location: TableLocation, folder: str, newest: NewestKeys) ->
         ],
         schema=lookup_schema,
     )
-    with _file(location, f"{folder}/page_lookup.lance", lookup_schema) as file:
+    with _open_file(location, f"{folder}/page_lookup.lance", lookup_schema) as file:
         file.add_schema_metadata("batch_size", str(PAGE_ROWS))
         file.add_schema_metadata("range_partitioned", "false")
         file.write_batch(lookup)
 
 
-def _file(location: TableLocation, path: str, schema: pa.Schema) -> LanceFileWriter:
+def _open_file(location: TableLocation, path: str, schema: pa.Schema) -> LanceFileWriter:
     return LanceFileWriter(
         location.child(path),
         schema,

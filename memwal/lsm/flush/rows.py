@@ -1,12 +1,8 @@
-"""Source rows of a flush, and their newest row of each key as a stream of batches.
-
-The source can be read more than once, always in the same order, oldest row first: rows in memory,
-or rows of the log.
-"""
+"""Source rows of a flush, and the newest row of each key as a stream of batches."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,42 +12,44 @@ import pyarrow.compute as pc
 
 from memwal.base_table.snapshot import BaseTable
 from memwal.format.bloom import FILTER_BYTES, build_bloom_filter
+from memwal.format.wal_layout import has_dictionaries
 from memwal.region.rows import aligned, key_column, stored_schema
-from memwal.util.memory import handed_on
+from memwal.util.memory import native_memory_pool
 
-# What Lance has in hand at a time: few steps for narrow rows, little memory for wide ones.
+# Size of the batches that Lance gets: large for narrow rows to save calls, small for wide rows to
+# save memory.
 _FIRST_ROWS = 1_024
 _BATCH_ROWS = 65_536
 _BATCH_BYTES = 2 << 20
 
 
 class GenerationRows(Protocol):
-    """Stored rows that can be gone through more than once, always in the same order.
+    """Stored rows that can be read more than once, always in the same order.
 
-    A flush asks for the keys, then goes through the batches once and keeps the newest row of each
-    key: no more than the keys and a batch need be in memory at a time.
+    A flush reads the keys, then reads the batches once and keeps the newest row of each key: only
+    the keys and one batch must be in memory at a time.
     """
 
     @property
     def schema(self) -> pa.Schema:
-        """Schema of every batch: the stored form, with field ids."""
+        """Schema of every batch: stored rows, with field ids."""
         ...
 
     def keys(self) -> pa.Array:
-        """The key of every row, as :func:`memwal.region.rows.key_column` gives it."""
+        """Return the key of every row, in the form of :func:`memwal.region.rows.key_column`."""
         ...
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Go through all rows, oldest first; each call starts at the first row again.
+        """Yield all rows, oldest first, from the first row on with each call.
 
-        Small batches are joined: each is worth the steps of a flush, and no burden on memory.
+        Small batches are joined, since each batch has a fixed cost in a flush.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class TableRows:
-    """Stored rows that are in memory.
+    """Stored rows in memory.
 
     Attributes
     ----------
@@ -70,77 +68,73 @@ class TableRows:
         return self.table.schema
 
     def keys(self) -> pa.Array:
-        """One value per row."""
+        """Return one key per row."""
         return key_column(self.table, self.primary_key)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows of the table; a large batch is not copied."""
+        """Yield the rows of the table. Large batches are not copied."""
         start, step = 0, _FIRST_ROWS
         while start < self.table.num_rows:
             part = self.table.slice(start, step)
             start += part.num_rows
-            # The values of several dictionaries may be more than the type of their indices takes.
+            # The joined dictionaries may have more values than the index type can number.
             if not has_dictionaries(part.schema):
-                part = part.combine_chunks(handed_on())
+                part = part.combine_chunks(native_memory_pool())
             step = min(_BATCH_ROWS, max(1, _BATCH_BYTES * part.num_rows // max(1, part.nbytes)))
             yield from part.to_batches()
 
 
-def has_dictionaries(fields: Iterable[pa.Field]) -> bool:
-    """Whether a field, or a child of one, is encoded by a dictionary."""
-    return any(
-        pa.types.is_dictionary(field.type)
-        or has_dictionaries(field.type.field(number) for number in range(field.type.num_fields))
-        for field in fields
-    )
+class NewestRows:
+    """Stream of the newest row of each key, in the columns of the base table.
 
-
-class NewestBatches:
-    """Goes through the rows once, and counts what it hands on.
+    Counts the rows that were read, and builds their bloom filter.
 
     Parameters
     ----------
     contents : GenerationRows
         Stored rows, oldest first.
-    kept : numpy.ndarray of int64
-        Positions of the rows to hand on, ascending.
+    positions : numpy.ndarray of int64
+        Positions of the rows to read, ascending.
     base : BaseTable
-        Gives the columns.
+        Table whose columns the rows get.
 
     Attributes
     ----------
     schema : pyarrow.Schema
-        Of every batch.
+        Schema of every batch.
     rows, bytes, key_bytes : int
-        Rows handed on, their size in memory, and that of their keys.
+        Rows read so far, their size in memory, and the size of their keys.
     error : BaseException or None
-        What stopped the stream. Whoever reads it through Arrow sees the text alone.
+        Error that stopped the stream; a consumer that reads through Arrow only gets its text.
 
     Raises
     ------
     InvalidInputError
-        A key column is missing, or a column's type cannot become that of the base table.
+        A key column is missing, or a column cannot be cast to its type in the base table.
     """
 
     def __init__(
-        self, contents: GenerationRows, kept: np.ndarray[Any, np.dtype[np.int64]], base: BaseTable
+        self,
+        contents: GenerationRows,
+        positions: np.ndarray[Any, np.dtype[np.int64]],
+        base: BaseTable,
     ) -> None:
         self.schema = stored_schema(base.identified_schema, base.primary_key)
         self.rows = self.bytes = self.key_bytes = 0
         self.error: BaseException | None = None
         self._contents = contents
-        self._kept = kept
+        self._positions = positions
         self._primary_key = base.primary_key
         self._is_aligned = contents.schema.equals(self.schema, check_metadata=True)
         self._filter = np.zeros(FILTER_BYTES, np.uint8)
         aligned(contents.schema.empty_table(), self.schema)
 
     def reader(self) -> pa.RecordBatchReader:
-        """The rows, to be read once."""
+        """Return a reader of the rows. To be called once."""
         return pa.RecordBatchReader.from_batches(self.schema, self._batches())
 
     def bloom_filter(self) -> bytes:
-        """The bloom filter of the keys that were handed on."""
+        """Return the bloom filter of the keys that were read so far."""
         return self._filter.tobytes()
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
@@ -148,25 +142,27 @@ class NewestBatches:
             start = 0
             for batch in self._contents.batches():
                 end = start + batch.num_rows
-                first, last = np.searchsorted(self._kept, (start, end))
+                first, last = np.searchsorted(self._positions, (start, end))
                 if last - first == batch.num_rows:
-                    yield self._counted(self._in_shape(batch))
+                    yield self._count(self._align(batch))
                 elif last > first:
-                    kept = pa.array(self._kept[first:last] - start)
-                    newest = pc.take(batch, kept, memory_pool=handed_on())
-                    yield self._counted(self._in_shape(newest))
+                    row_numbers = pa.array(self._positions[first:last] - start)
+                    newest = pc.take(batch, row_numbers, memory_pool=native_memory_pool())
+                    yield self._count(self._align(newest))
                 start = end
         except BaseException as error:
             self.error = error
             raise
 
-    def _in_shape(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _align(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Bring a batch into the columns of the base table."""
         if self._is_aligned:
             return batch
         table = aligned(pa.Table.from_batches([batch]), self.schema)
-        return table.combine_chunks(handed_on()).to_batches()[0]
+        return table.combine_chunks(native_memory_pool()).to_batches()[0]
 
-    def _counted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _count(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Add a batch to the counts and to the bloom filter, and return it."""
         keys = [batch.column(name) for name in self._primary_key]
         self.rows += batch.num_rows
         self.bytes += batch.nbytes

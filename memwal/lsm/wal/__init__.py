@@ -1,1 +1,1 @@
-"""The write-ahead log of a region: claim, append, read, applied steps, abandoned rows."""
+"""Write-ahead log of a region: claim, append, read, applied steps, abandoned rows."""

@@ -1,6 +1,6 @@
-"""Abandon the unflushed rows of a region, on record (see docs/design/0004).
+"""Abandon the unflushed rows of a region, and keep a record of it (see docs/design/0004).
 
-The record is written before anything is given up, and is confirmed after it was done.
+The record is written before the manifest changes, and marked as carried out afterwards.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from memwal.format.paths import LARGEST, region_dir, wal_key
 from memwal.format.region_manifest import RegionManifest
 from memwal.format.wal_entry import WalEntry, decode_entry
 from memwal.lsm.wal.claim import Claim
-from memwal.lsm.wal.log import READ_AHEAD_BYTES, LogSurvey, fenced_by, needs_replay, survey_log
+from memwal.lsm.wal.log import READ_AHEAD_BYTES, LogSurvey, fenced_error, needs_replay, survey_log
 from memwal.lsm.wal.prefetch import read_ahead
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.object_store import ObjectStore, create_settled
@@ -32,33 +32,34 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Abandoned:
-    """Unflushed rows of a region that a writer gave up.
+class AbandonedRows:
+    """Record of unflushed rows that a writer abandoned.
 
     Attributes
     ----------
     region_id : UUID
         The region.
     epoch, writer_id : int, str
-        Of the claim that gave them up.
+        Claim that abandoned the rows.
     host, process : str, int
-        Where that was.
+        Host and process id of that writer.
     time : datetime
-        When, in UTC.
+        When they were abandoned, in UTC.
     first_position, last_position : int
-        The part of the log that nobody will replay. The last one is the fence.
+        Part of the log that is not replayed any more. The last position is the fence.
     entries, rows, entry_bytes : int
-        Of those that had unflushed rows and could be read: rows as they were written, superseded
-        ones included; bytes of the stored entries.
+        Number, rows and stored bytes of the readable entries with unflushed rows. Superseded rows
+        count.
     newest_generation : int
-        Highest generation of these; the next one to be flushed is higher.
+        Highest generation of these entries; the next flush has a higher one.
     missing : tuple of (int, int)
         First and last position of each gap in the log.
     damaged : tuple of int
         Positions of entries that cannot be read.
     carried_out : bool
-        Whether the manifest is known to have been changed. Without, the process died on the way;
-        the rows were given up if the region's ``replay_after`` was ``last_position`` afterwards.
+        Whether the manifest was changed for certain. If False, the process died before it could
+        tell; the rows were abandoned if the region's ``replay_after`` was ``last_position``
+        afterwards.
     """
 
     region_id: UUID
@@ -79,53 +80,53 @@ class Abandoned:
 
     @property
     def key(self) -> str:
-        """Where the record is stored. The garbage collector leaves it alone."""
+        """Key of the stored record, which the garbage collector never deletes."""
         name = f"{self.first_position:020d}-{self.last_position:020d}.json"
         return f"{abandoned_dir(self.region_id)}/{name}"
 
     def encode(self) -> bytes:
-        """The bytes of the record."""
-        plain = asdict(self) | {"region_id": str(self.region_id), "time": self.time.isoformat()}
-        return json.dumps(plain, indent=1).encode()
+        """Encode the record as JSON."""
+        values = asdict(self) | {"region_id": str(self.region_id), "time": self.time.isoformat()}
+        return json.dumps(values, indent=1).encode()
 
     @classmethod
-    def decode(cls, data: bytes, *, name: str) -> Abandoned:
-        """Read a record.
+    def decode(cls, data: bytes, *, name: str) -> AbandonedRows:
+        """Decode a record.
 
         Raises
         ------
         CorruptDataError
-            It is none.
+            The data is not a record.
         """
         try:
-            plain: dict[str, Any] = read_json(data)
-            _check_kinds(plain)
+            stored: dict[str, Any] = read_json(data)
+            _check_field_types(stored)
             return cls(
-                **plain
+                **stored
                 | {
-                    "region_id": UUID(plain["region_id"]),
-                    "time": datetime.fromisoformat(plain["time"]),
-                    "missing": tuple((first, last) for first, last in plain["missing"]),
-                    "damaged": tuple(plain["damaged"]),
+                    "region_id": UUID(stored["region_id"]),
+                    "time": datetime.fromisoformat(stored["time"]),
+                    "missing": tuple((first, last) for first, last in stored["missing"]),
+                    "damaged": tuple(stored["damaged"]),
                 }
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptDataError(
-                f"{name} is not the record of abandoned rows: {error}; keep it and look"
+                f"{name} is not a record of abandoned rows: {error}; keep it and inspect it"
             ) from error
 
 
-def _check_kinds(plain: Mapping[str, Any]) -> None:
-    """Refuse values of other types than the record has, and numbers that nothing counts up to."""
-    kinds = {"int": int, "str": str, "bool": bool}
-    numbers = [*plain["damaged"], *chain.from_iterable(plain["missing"])]
-    for field in fields(Abandoned):
-        value, kind = plain[field.name], kinds.get(str(field.type))
-        if kind is not None and type(value) is not kind:
+def _check_field_types(stored: Mapping[str, Any]) -> None:
+    """Refuse values of a wrong type, and numbers beyond the largest position."""
+    types = {"int": int, "str": str, "bool": bool}
+    numbers = [*stored["damaged"], *chain.from_iterable(stored["missing"])]
+    for field in fields(AbandonedRows):
+        value, expected = stored[field.name], types.get(str(field.type))
+        if expected is not None and type(value) is not expected:
             raise ValueError(f"{field.name} is {value!r}")
-        numbers += [value] * (kind is int)
+        numbers += [value] * (expected is int)
     if any(type(number) is not int or not 0 <= number <= LARGEST for number in numbers):
-        raise ValueError("a number in it is none, or out of range")
+        raise ValueError("a number in it is not an integer, or out of range")
 
 
 def abandon_log(
@@ -134,121 +135,128 @@ def abandon_log(
     *,
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> Claim:
-    """Give up every row of the log that stands before the fence of a claim and is not flushed.
+    """Abandon all unflushed rows of the log before the fence of a claim.
 
-    Nobody replays them any more, Lance neither. Their entries stay until the garbage collector
-    takes them, and can be read with :func:`abandoned_entries` up to then.
+    They are not replayed any more, by Lance neither. Their entries stay until the garbage collector
+    deletes them, and can be read with :func:`abandoned_entries` until then.
 
     Parameters
     ----------
     claim : Claim
-        Made with ``replay=False``, and fresh: nothing was appended with it.
+        Made with ``replay=False``; nothing may have been appended under it.
 
     Returns
     -------
     Claim
-        With the changed manifest; there is nothing to replay in it.
+        With the changed manifest, which leaves nothing to replay.
 
     Raises
     ------
     RegionFencedError
-        The region was claimed by another writer; nothing was given up.
+        Another writer claimed the region; nothing was abandoned.
     OutcomeUnknownError
-        The store does not say whether it was done; open the writer again.
+        Whether the rows were abandoned is unknown; open the writer again.
     """
-    _confirm_earlier(store, claim)
-    found = _look(store, claim, clock())
-    if not (found.entries or found.missing or found.damaged):
+    _finish_earlier_record(store, claim)
+    record = _describe_unflushed(store, claim, clock())
+    if not (record.entries or record.missing or record.damaged):
         return claim
-    if create_settled(store, found.key, found.encode()) is not None:
-        raise OutcomeUnknownError(f"{found.key} was written by somebody else; open a new writer")
+    if create_settled(store, record.key, record.encode()) is not None:
+        raise OutcomeUnknownError(f"another process wrote {record.key}; open a new writer")
 
     def change(latest: RegionManifest) -> RegionManifest | None:
-        if latest.writer_epoch != found.epoch:
-            raise fenced_by(latest.region_id, found.epoch, latest.writer_epoch)
-        if latest.replay_after == found.last_position:
-            # An earlier try got through though the store did not say so.
+        if latest.writer_epoch != record.epoch:
+            raise fenced_error(latest.region_id, record.epoch, latest.writer_epoch)
+        if latest.replay_after == record.last_position:
+            # An earlier commit succeeded although the store reported no success.
             return None
         return replace(
             latest,
-            replay_after=found.last_position,
-            wal_last_seen=max(latest.wal_last_seen, found.last_position),
-            current_generation=max(latest.current_generation, found.newest_generation) + 1,
+            replay_after=record.last_position,
+            wal_last_seen=max(latest.wal_last_seen, record.last_position),
+            current_generation=max(latest.current_generation, record.newest_generation) + 1,
         )
 
-    manifest = RegionManifestStore(store, found.region_id).update(change)
+    manifest = RegionManifestStore(store, record.region_id).update(change)
     logger.warning(
         "%d unflushed entries with %d rows of region %s were abandoned: log entries %d to %d, of "
         "which %d are missing and %d damaged; recorded in %s",
-        found.entries,
-        found.rows,
-        found.region_id,
-        found.first_position,
-        found.last_position,
-        sum(last - first + 1 for first, last in found.missing),
-        len(found.damaged),
-        found.key,
+        record.entries,
+        record.rows,
+        record.region_id,
+        record.first_position,
+        record.last_position,
+        sum(last - first + 1 for first, last in record.missing),
+        len(record.damaged),
+        record.key,
     )
-    _confirm(store, found)
+    _mark_carried_out(store, record)
     return replace(claim, manifest=manifest)
 
 
-def read_abandoned(store: ObjectStore, region_id: UUID) -> list[Abandoned]:
-    """Every record of a region, oldest first.
+def read_abandoned(store: ObjectStore, region_id: UUID) -> list[AbandonedRows]:
+    """Return all records of a region, oldest first.
 
     Raises
     ------
     CorruptDataError
-        An object in the folder is no record.
+        An object in the folder is not a record.
     """
     keys = sorted(info.key for info in store.list(abandoned_dir(region_id)))
-    return [Abandoned.decode(store.get(key), name=key) for key in keys]
+    return [AbandonedRows.decode(store.get(key), name=key) for key in keys]
 
 
 def abandoned_entries(
-    store: ObjectStore, record: Abandoned, *, max_bytes: int = READ_AHEAD_BYTES
+    store: ObjectStore, record: AbandonedRows, *, max_bytes: int = READ_AHEAD_BYTES
 ) -> Iterator[tuple[int, WalEntry]]:
-    """What is left of the entries that a record tells of, in the order of the log.
+    """Yield the entries of a record that still exist, with their positions, in log order.
 
-    Entries that were collected, were missing or are damaged are left out, and so are sentinels.
+    Collected, missing and damaged entries are skipped, and so are sentinels.
 
     Parameters
     ----------
     max_bytes : int, default 8 MiB
-        How much is read before its turn.
+        Size of the entries that are prefetched.
     """
     survey = survey_log(store, record.region_id, after=record.first_position - 1)
     listed = map(int, survey.entries["position"])
     positions = takewhile(lambda position: position <= record.last_position, listed)
-    for position, found in _read(store, record.region_id, positions, survey, max_bytes):
-        if isinstance(found, WalEntry) and not found.is_sentinel:
-            yield position, found
+    for position, entry in _decode_entries(store, record.region_id, positions, survey, max_bytes):
+        if isinstance(entry, WalEntry) and not entry.is_sentinel:
+            yield position, entry
 
 
-def _look(store: ObjectStore, claim: Claim, now: datetime) -> Abandoned:
-    """What there is to give up."""
+def abandoned_dir(region_id: UUID) -> str:
+    """Return the folder of a region's records of abandoned rows."""
+    return f"{region_dir(region_id)}/abandoned"
+
+
+def _describe_unflushed(store: ObjectStore, claim: Claim, now: datetime) -> AbandonedRows:
+    """Return the record of the rows that the claim would abandon."""
     manifest, survey = claim.manifest, claim.survey
     first, end = manifest.replay_after + 1, claim.next_position
-    # What was appended between the survey and the fence stands without gaps.
+    # Entries appended between the survey and the fence have no gaps.
     positions = chain(map(int, survey.entries["position"]), range(survey.tip, end))
     entries = rows = size = newest = 0
     missing: list[tuple[int, int]] = []
     damaged: list[int] = []
     expected = first
-    for position, found in _read(store, manifest.region_id, positions, survey, READ_AHEAD_BYTES):
+    for position, entry in _decode_entries(
+        store, manifest.region_id, positions, survey, READ_AHEAD_BYTES
+    ):
         if position > expected:
             missing.append((expected, position - 1))
         expected = position + 1
-        if isinstance(found, CorruptDataError):
+        if isinstance(entry, CorruptDataError):
             damaged.append(position)
-        elif found.writer_epoch > manifest.writer_epoch:
-            raise fenced_by(manifest.region_id, manifest.writer_epoch, found.writer_epoch)
-        elif needs_replay(found, current_generation=manifest.current_generation):
+        elif entry.writer_epoch > manifest.writer_epoch:
+            raise fenced_error(manifest.region_id, manifest.writer_epoch, entry.writer_epoch)
+        elif needs_replay(entry, current_generation=manifest.current_generation):
             entries += 1
-            rows += sum(batch.num_rows for batch in found.batches)
+            rows += sum(batch.num_rows for batch in entry.batches)
             size += survey.size(position)
-            newest = max(newest, found.generation or 0)
-    return Abandoned(
+            newest = max(newest, entry.generation or 0)
+    return AbandonedRows(
         region_id=manifest.region_id,
         epoch=manifest.writer_epoch,
         writer_id=claim.writer_id,
@@ -267,16 +275,16 @@ def _look(store: ObjectStore, claim: Claim, now: datetime) -> Abandoned:
     )
 
 
-def _read(
+def _decode_entries(
     store: ObjectStore,
     region_id: UUID,
     positions: Iterable[int],
     survey: LogSurvey,
     max_bytes: int,
 ) -> Iterator[tuple[int, WalEntry | CorruptDataError]]:
-    """The entries that are there, and of those that cannot be read, why."""
-    positions, ahead = tee(positions)
-    objects = ((wal_key(region_id, position), survey.size(position)) for position in ahead)
+    """Yield the existing entries with their positions; for a damaged entry, its error."""
+    positions, to_read = tee(positions)
+    objects = ((wal_key(region_id, position), survey.size(position)) for position in to_read)
     contents = read_ahead(store, objects, max_bytes=max_bytes)
     with closing(contents):
         for position, data in zip(positions, contents, strict=True):
@@ -288,27 +296,22 @@ def _read(
                 yield position, error
 
 
-def _confirm(store: ObjectStore, record: Abandoned) -> None:
+def _mark_carried_out(store: ObjectStore, record: AbandonedRows) -> None:
     try:
         store.put(record.key, replace(record, carried_out=True).encode())
     except StoreError as error:
-        # The rows are given up all the same; the next one who gives some up confirms it.
-        logger.warning("%s does not say yet that it was carried out: %s", record.key, error)
+        # The rows are abandoned all the same; the next writer that abandons rows marks the record.
+        logger.warning("%s is not marked as carried out yet: %s", record.key, error)
 
 
-def _confirm_earlier(store: ObjectStore, claim: Claim) -> None:
-    """Confirm what a process that died did not: replay starts behind its fence.
+def _finish_earlier_record(store: ObjectStore, claim: Claim) -> None:
+    """Mark the record of a writer that died before it could: the replay starts behind its fence.
 
-    A flush never leaves it there, since the fence has no rows.
+    A flush never sets ``replay_after`` to a fence, since the fence has no rows.
     """
     fence = f"-{claim.manifest.replay_after:020d}.json"
     for info in list(store.list(abandoned_dir(claim.manifest.region_id))):
         if info.key.endswith(fence):
-            record = Abandoned.decode(store.get(info.key), name=info.key)
+            record = AbandonedRows.decode(store.get(info.key), name=info.key)
             if not record.carried_out:
-                _confirm(store, record)
-
-
-def abandoned_dir(region_id: UUID) -> str:
-    """Key of the folder that holds a region's records of what was given up."""
-    return f"{region_dir(region_id)}/abandoned"
+                _mark_carried_out(store, record)

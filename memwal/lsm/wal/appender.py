@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from uuid import UUID
 
 import pyarrow as pa
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
@@ -13,26 +11,27 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 from memwal.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
 from memwal.format.wal_encoder import EncodedEntry, EntryEncoder
 from memwal.format.wal_layout import AppliedSteps, newest_steps
-from memwal.lsm.wal.log import take
+from memwal.lsm.wal.claim import Claim
+from memwal.lsm.wal.log import put_entry
 from memwal.storage.object_store import ObjectStore
 from memwal.util.clock import boot_seconds
 
-Adopt = Callable[[pa.RecordBatch], list[pa.RecordBatch]]
+ConvertBatch = Callable[[pa.RecordBatch], list[pa.RecordBatch]]
 
-_CHECK_ATTEMPTS = 5
+_MAX_CHECK_ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Appended:
-    """An entry that is durable and acknowledged.
+class AppendedEntry:
+    """Log entry that is durable and acknowledged.
 
     Attributes
     ----------
     position : int
-        Where it stands in the log.
+        Its position in the log.
     batches : tuple of pyarrow.RecordBatch
-        Its rows as they stand there, in memory of their own: foreign rows that had to be taken
-        up first, then those of the group. What callers do to their buffers later does not matter.
+        Its rows as the log has them, in memory of their own: foreign rows that had to be taken
+        over, then those of the group. Callers may change their buffers afterwards.
     """
 
     position: int
@@ -41,19 +40,19 @@ class Appended:
 
 @dataclass(frozen=True, slots=True)
 class PreparedEntry:
-    """An entry on its way into the log.
+    """Encoded log entry that is not stored yet.
 
     Attributes
     ----------
     position : int
-        Where it is to stand.
+        Its position in the log.
     generation : int
     batches : tuple of pyarrow.RecordBatch
-        The group's rows as they were given.
+        Rows of the group.
     entry : EncodedEntry
-        Those, behind foreign rows that had to be taken up.
+        The encoded rows, behind foreign rows that had to be taken over.
     applied : mapping of str to int or None
-        The newest step of each source that the region has, if the group is one.
+        If the group is a step: the newest step of each source that the region has with it.
     """
 
     position: int
@@ -64,75 +63,68 @@ class PreparedEntry:
 
 
 class LogAppender:
-    """Appends entries with one writer's epoch.
+    """Appends entries to a region's log under one claim.
 
     Parameters
     ----------
-    next_position : int
-        First free position, as far as known.
+    claim : Claim
+        Its ``verified_at``, by ``clock``, was read before the check that then succeeded. With
+        minus infinity the first append verifies the epoch.
     schema : pyarrow.Schema
-        Of the rows.
-    adopt : callable
-        Makes stored rows of a foreign entry's batch.
+        Schema of the rows.
+    convert : callable
+        Converts a batch of a foreign entry to stored rows.
     verify_epoch : callable
-        Raises RegionFencedError when the region was claimed by somebody else.
-    verified_at : float
-        When the region was last known to be ours, by ``clock``: a moment before ``verify_epoch``,
-        or a look like it, was started and then succeeded. Never yet by default, since a claim may
-        have paused on its way, too; the first append then looks.
+        Raises RegionFencedError if another writer has claimed the region.
     check_interval : float
         Seconds for which a successful ``verify_epoch`` is relied on.
     clock : callable
-        Seconds that go on while the machine sleeps.
+        Seconds, including time that the machine is suspended.
     """
 
     def __init__(
         self,
         store: ObjectStore,
-        region_id: UUID,
+        claim: Claim,
         *,
-        epoch: int,
-        writer_id: str,
-        next_position: int,
         schema: pa.Schema,
-        adopt: Adopt,
+        convert: ConvertBatch,
         verify_epoch: Callable[[], None],
         check_interval: float,
-        verified_at: float = -math.inf,
         clock: Callable[[], float] = boot_seconds,
     ) -> None:
         self._store = store
-        self._region_id = region_id
-        self._epoch = epoch
-        self._writer_id = writer_id
+        self._region_id = claim.manifest.region_id
+        self._epoch = claim.manifest.writer_epoch
+        self._writer_id = claim.writer_id
         self._verify_epoch = verify_epoch
         self._check_interval = check_interval
         self._clock = clock
-        self._verified_at = verified_at
+        self._verified_at = claim.verified_at
         self._foreign: list[pa.RecordBatch] = []
         self._foreign_steps: dict[str, int] = {}
-        self.next_position = next_position
-        self.use(schema, adopt)
-
-    def use(self, schema: pa.Schema, adopt: Adopt) -> None:
-        """Take rows of another schema from now on: the table's columns have changed."""
-        self._adopt = adopt
-        self._encoder = EntryEncoder(schema, writer_epoch=self._epoch, writer_id=self._writer_id)
-        self._foreign = [rows for batch in self._foreign for rows in adopt(batch)]
-
-    def append(self, batches: Sequence[pa.RecordBatch], *, generation: int) -> Appended:
-        """Make a group of writes durable as one entry.
-
-        The same as :meth:`prepare`, :meth:`put` and :meth:`acknowledge`, and with their errors.
-        Who writes into many logs at once prepares and acknowledges them one after the other, and
-        puts them side by side: only then there is something to wait for.
-        """
-        return self.acknowledge(self.put(self.prepare(batches, generation=generation)))
+        self.next_position = claim.next_position
+        self.change_schema(schema, convert)
 
     @property
     def foreign_steps(self) -> AppliedSteps:
-        """Steps of the entries that had to be taken up."""
+        """Applied steps of the foreign entries that were taken over."""
         return dict(self._foreign_steps)
+
+    def change_schema(self, schema: pa.Schema, convert: ConvertBatch) -> None:
+        """Encode rows of another schema from now on: the table's columns have changed."""
+        self._convert = convert
+        self._encoder = EntryEncoder(schema, writer_epoch=self._epoch, writer_id=self._writer_id)
+        self._foreign = [rows for batch in self._foreign for rows in convert(batch)]
+
+    def append(self, batches: Sequence[pa.RecordBatch], *, generation: int) -> AppendedEntry:
+        """Make a group of writes durable as one entry.
+
+        Calls :meth:`prepare`, :meth:`put` and :meth:`acknowledge`, and raises their errors. A
+        caller that writes into many logs prepares and acknowledges their entries one after the
+        other, and puts them concurrently: only :meth:`put` waits for the store.
+        """
+        return self.acknowledge(self.put(self.prepare(batches, generation=generation)))
 
     def prepare(
         self,
@@ -141,12 +133,12 @@ class LogAppender:
         generation: int,
         applied: AppliedSteps | None = None,
     ) -> PreparedEntry:
-        """Encode a group of writes; nothing is stored yet.
+        """Encode a group of writes without storing it.
 
         Parameters
         ----------
         applied : mapping of str to int, optional
-            The newest step of each source that the region has with this group, if it is one.
+            If the group is a step: the newest step of each source that the region has with it.
 
         Raises
         ------
@@ -160,27 +152,29 @@ class LogAppender:
         return PreparedEntry(self.next_position, generation, tuple(batches), entry, applied)
 
     def put(self, prepared: PreparedEntry) -> PreparedEntry:
-        """Store an entry at the next position, and return it as it stands in the log.
+        """Store an entry at the next position, and return it as the log has it.
 
-        A position that is taken by a lower epoch holds rows that nobody has replayed: they go
+        An entry of a lower epoch at that position holds rows that no writer has replayed: they go
         into our entry, before our own, so that they are neither lost nor out of order.
 
         Raises
         ------
         RegionFencedError
-            Another writer claimed the region. The group may be in the log all the same, and its
-            rows then belong to what the other writer replays; they are not acknowledged.
+            Another writer claimed the region. The entry may be in the log all the same; the other
+            writer then replays its rows. They are not acknowledged.
         OutcomeUnknownError
-            The store does not tell whether the entry is there. Nothing may be appended after it.
+            Whether the entry is stored is unknown. Nothing may be appended after it.
         StoreFullError, StoreAccessError
             The store refused; the position is still free.
         """
         while True:
             position, data = prepared.position, prepared.entry.data
-            foreign = take(self._store, self._region_id, position, data, self._epoch)
+            foreign = put_entry(self._store, self._region_id, position, data, self._epoch)
             if foreign is not None:
-                # Kept until an entry of ours has them: their position is behind us from now on.
-                self._foreign += [rows for batch in foreign.batches for rows in self._adopt(batch)]
+                # Kept until one of our entries holds them: we move past their position now.
+                self._foreign += [
+                    rows for batch in foreign.batches for rows in self._convert(batch)
+                ]
                 self._foreign_steps = newest_steps(self._foreign_steps, foreign.applied)
             self.next_position = position + 1
             if foreign is None:
@@ -189,26 +183,26 @@ class LogAppender:
                 prepared.batches, generation=prepared.generation, applied=prepared.applied
             )
 
-    def acknowledge(self, stored: PreparedEntry) -> Appended:
-        """Make sure that the region was still ours when an entry was stored.
+    def acknowledge(self, stored: PreparedEntry) -> AppendedEntry:
+        """Verify that the region was still ours when an entry was stored.
 
         Raises
         ------
         RegionFencedError
-            It was not; the rows belong to what the other writer replays, if they are in its log.
+            Another writer claimed the region; it replays the rows if they are in its log.
         OutcomeUnknownError
-            The store does not tell. Nothing may be appended after it.
+            The store does not answer. Nothing may be appended after the entry.
         """
         self._check_epoch()
         self._foreign = []
-        return Appended(position=stored.position, batches=stored.entry.batches)
+        return AppendedEntry(position=stored.position, batches=stored.entry.batches)
 
     def _check_epoch(self) -> None:
-        """Look at the epoch again unless that was done a moment ago.
+        """Verify the epoch unless that succeeded less than ``check_interval`` ago.
 
-        A writer that slept since its last look may have been fenced, and the sentinel that would
-        have stopped it may have been collected: then its entry lies behind everything that
-        anybody will replay, and must not be acknowledged.
+        A writer that was paused since its last check may have been fenced, and the sentinel that
+        would have stopped it may have been collected: then its entry is before the position at
+        which every future replay starts, and must not be acknowledged.
         """
         now = self._clock()
         if now - self._verified_at < self._check_interval:
@@ -218,40 +212,40 @@ class LogAppender:
         except StoreUnavailableError:
             self._check_epoch_again()
         except StoreError as error:
-            raise self._unverified() from error
+            raise self._unverified_error() from error
         self._verified_at = now
 
     def _check_epoch_again(self) -> None:
         retrying = Retrying(
             retry=retry_if_exception_type(StoreUnavailableError),
-            stop=stop_after_attempt(_CHECK_ATTEMPTS - 1),
+            stop=stop_after_attempt(_MAX_CHECK_ATTEMPTS - 1),
             wait=wait_random_exponential(multiplier=0.05, max=2),
             reraise=True,
         )
         try:
             retrying(self._verify_epoch)
         except StoreError as error:
-            raise self._unverified() from error
+            raise self._unverified_error() from error
 
-    def _unverified(self) -> OutcomeUnknownError:
+    def _unverified_error(self) -> OutcomeUnknownError:
         return OutcomeUnknownError(
-            f"an entry of region {self._region_id} is in the log, but the store does not tell "
+            f"an entry of region {self._region_id} is in the log, but the store does not answer "
             "whether the region is still ours; open a new writer"
         )
 
 
-def joined(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """Many small batches as one, in their order: an entry's cost goes by its batches.
+def join_batches(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """Concatenate small batches, in order: the cost of an entry grows with its batches.
 
     Parameters
     ----------
     batches : sequence of pyarrow.RecordBatch
-        All in one schema. Columns may have dictionaries of their own, which become one.
+        All of one schema. Dictionaries of a column become one.
 
     Returns
     -------
     list of pyarrow.RecordBatch
-        One batch; the given ones where their rows do not fit into one, such as more than 2 GiB of
+        One batch; or the given batches if their rows do not fit into one, e.g. more than 2 GiB of
         text.
     """
     if len(batches) == 1:

@@ -1,10 +1,10 @@
 """Applied steps of a region, as its log records them (see docs/design/0008).
 
-Every log entry that is a step carries the newest step of each source, so the newest such entry
-tells all. The collector writes what it deletes from the log into a *book* first: a book covers the
-log up to the position in its name, never changes, and states what the entries up to that position
-said. A region without a book never had a step: the first step writes an empty book before its
-entry.
+Every log entry that is a step carries the newest step of each source, so reading the newest such
+entry is enough. Before the garbage collector deletes log entries, it stores their steps in a
+*book*: an immutable object that covers the log up to the position in its name and holds the newest
+step of each source up to there. A region without a book never had a step: its first step writes an
+empty book before its entry.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from memwal.format.region_manifest import RegionManifest
 from memwal.format.wal_entry import EntryHead, TornEntryError, decode_head
 from memwal.format.wal_layout import MAX_U64, AppliedSteps, decode_applied, encode_applied
 from memwal.lsm.wal.abandon import read_abandoned
-from memwal.lsm.wal.log import damaged_entry, find_tip
+from memwal.lsm.wal.log import damaged_entry_error, find_tip
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.object_store import ObjectStore, create_settled
 
 # The first message of an entry is a schema, some kilobytes; rows may follow it by the megabyte.
 _HEAD_BYTES = 16 << 10
-_ATTEMPTS = 5
+_MAX_ATTEMPTS = 5
 
 MAX_SOURCE_BYTES = 512
-"""Length of a source's name at most: every entry that is a step holds it."""
+"""Maximum length of a source's name, which every entry of a step contains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +42,14 @@ class Step:
     Attributes
     ----------
     source : str
-        Who writes: a query, a replication slot, a topic's partition.
+        Name of the sequence of steps: a query, a replication slot, a topic's partition.
     version : int
-        Which step: grows from one to the next.
+        Number of the step; increases from each step of the source to the next.
 
     Raises
     ------
     InvalidInputError
-        The name is empty or too long, or the version is no unsigned 64-bit integer.
+        The name is empty or too long, or the version is not an unsigned 64-bit integer.
     """
 
     source: str
@@ -68,15 +68,15 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Applied:
-    """What a region tells of its steps.
+class RegionSteps:
+    """Newest steps that a region has applied.
 
     Attributes
     ----------
     steps : mapping of str to int
-        The newest one of each source.
+        Version of the newest step of each source.
     position, epoch : int
-        The newest entry that is a step, and the claim that wrote it; 0 where only a book tells.
+        Position and epoch of the newest entry that is a step; 0 if the steps are from a book.
     """
 
     steps: AppliedSteps
@@ -84,57 +84,57 @@ class Applied:
     epoch: int = 0
 
 
-def look_up(store: ObjectStore, manifest: RegionManifest) -> Applied | None:
-    """What a region tells of its steps, without a claim."""
+def read_newest_steps(store: ObjectStore, manifest: RegionManifest) -> RegionSteps | None:
+    """Read the newest steps of a region, without a claim; None if it never had a step."""
     seen = max(manifest.replay_after, manifest.wal_last_seen)
     tip = find_tip(store, manifest.region_id, start=seen + 1)
-    return read_applied(store, manifest.region_id, tip=tip)
+    return read_steps(store, manifest.region_id, tip=tip)
 
 
-def is_through(store: ObjectStore, region_id: UUID, step: Step) -> bool:
-    """Whether a region has a step, and nobody has to claim it for the rows to be seen.
+def is_step_visible(store: ObjectStore, region_id: UUID, step: Step) -> bool:
+    """Return whether a region has a step and its rows become visible without a further claim.
 
-    They are flushed, or another writer claimed the region since, which has them.
+    Either the rows are flushed, or another writer has claimed the region since and replayed them.
     """
     manifest = RegionManifestStore(store, region_id).read_latest()
     if manifest is None:
         return False
-    found = look_up(store, manifest)
-    if found is None or found.steps.get(step.source, -1) < step.version:
+    newest = read_newest_steps(store, manifest)
+    if newest is None or newest.steps.get(step.source, -1) < step.version:
         return False
-    return found.position <= manifest.replay_after or found.epoch < manifest.writer_epoch
+    return newest.position <= manifest.replay_after or newest.epoch < manifest.writer_epoch
 
 
-def read_applied(store: ObjectStore, region_id: UUID, *, tip: int) -> Applied | None:
-    """The newest step of each source that a region has.
+def read_steps(store: ObjectStore, region_id: UUID, *, tip: int) -> RegionSteps | None:
+    """Read the newest step of each source from the log before ``tip``, or from the newest book.
 
     Parameters
     ----------
     tip : int
-        First position of the log that does not count.
+        First position of the log that is not read.
 
     Returns
     -------
-    Applied or None
-        None: the region never had a step, and no book.
+    RegionSteps or None
+        None if the region has no book, and therefore never had a step.
 
     Raises
     ------
     CorruptDataError
-        An entry that may have told of steps is missing or damaged, and was not given up.
+        An entry that may be a step is missing or damaged, and was not abandoned.
     """
-    for _ in range(_ATTEMPTS):
+    for _ in range(_MAX_ATTEMPTS):
         book = _newest_book(store, region_id)
         if book is None:
             return None
         try:
-            found = _newest_in_log(store, region_id, after=book, before=tip)
-            if found is not None:
-                return found
+            steps = _newest_in_log(store, region_id, after=book, before=tip)
+            if steps is not None:
+                return steps
             key = applied_key(region_id, book)
-            return Applied(decode_applied(store.get(key), name=key))
+            return RegionSteps(decode_applied(store.get(key), name=key))
         except ObjectNotFoundError:
-            # A collector wrote another book and took what this look still wanted.
+            # The garbage collector wrote a newer book and deleted what this read still needs.
             if _newest_book(store, region_id) == book:
                 raise
     raise OutcomeUnknownError(
@@ -142,8 +142,8 @@ def read_applied(store: ObjectStore, region_id: UUID, *, tip: int) -> Applied | 
     )
 
 
-def open_book(store: ObjectStore, region_id: UUID, *, tip: int) -> None:
-    """Announce that a region will have steps, before its first one.
+def write_empty_book(store: ObjectStore, region_id: UUID, *, tip: int) -> None:
+    """Write an empty book, which a region needs before its first step.
 
     Parameters
     ----------
@@ -153,10 +153,10 @@ def open_book(store: ObjectStore, region_id: UUID, *, tip: int) -> None:
     _write_book(store, region_id, tip - 1, {})
 
 
-def keep_applied(store: ObjectStore, region_id: UUID, *, until: int) -> None:
-    """Write down what entries up to a position tell of steps, before they are deleted.
+def write_book_before_delete(store: ObjectStore, region_id: UUID, *, until: int) -> None:
+    """Store the steps of the entries up to a position in a book, before the entries are deleted.
 
-    Costs a listing where the region never had a step. Older books go.
+    Deletes older books. For a region that never had a step, this only lists its books.
 
     Raises
     ------
@@ -167,43 +167,43 @@ def keep_applied(store: ObjectStore, region_id: UUID, *, until: int) -> None:
     if book is None:
         return
     if book < until:
-        applied = read_applied(store, region_id, tip=until + 1)
+        applied = read_steps(store, region_id, tip=until + 1)
         _write_book(store, region_id, until, {} if applied is None else applied.steps)
-    store.delete_many(applied_key(region_id, old) for old in _books(store, region_id)[:-1])
+    store.delete_many(applied_key(region_id, old) for old in _book_positions(store, region_id)[:-1])
 
 
 def _newest_in_log(
     store: ObjectStore, region_id: UUID, *, after: int, before: int
-) -> Applied | None:
-    """What the newest entry between two positions tells that is a step."""
+) -> RegionSteps | None:
+    """Return the steps of the newest entry between two positions that is a step."""
     rows_at: int | None = None
     for position in range(before - 1, after, -1):
         try:
             head = _read_head(store, region_id, position)
         except TornEntryError as error:
-            # As a replay has it: torn where no rows follow, it was lost before it was safe.
-            if rows_at is None or _is_given_up(store, region_id, position):
+            # As in a replay: a torn entry without rows behind it was lost before it was durable.
+            if rows_at is None or _is_abandoned(store, region_id, position):
                 continue
-            raise damaged_entry(region_id, position, behind=rows_at) from error
+            raise damaged_entry_error(region_id, position, behind=rows_at) from error
         except ObjectNotFoundError:
-            if _is_given_up(store, region_id, position):
+            if _is_abandoned(store, region_id, position):
                 continue
             if _newest_book(store, region_id) != after:
                 raise
-            raise _lost(region_id, position, tip=before) from None
+            raise _missing_entry_error(region_id, position, tip=before) from None
         if head.applied:
-            return Applied(head.applied, position, head.writer_epoch)
+            return RegionSteps(head.applied, position, head.writer_epoch)
         if not head.is_sentinel and rows_at is None:
             rows_at = position
     return None
 
 
-def _lost(region_id: UUID, position: int, *, tip: int) -> CorruptDataError:
+def _missing_entry_error(region_id: UUID, position: int, *, tip: int) -> CorruptDataError:
     return CorruptDataError(
-        f"{wal_key(region_id, position)} is missing, and may have told which steps region "
-        f"{region_id} has: a step that comes again could be written twice. Restore it. Where no "
-        "source will repeat what it did before now, begin a new account instead: "
-        f"memwal.lsm.wal.applied_steps.open_book(table.location.store, region_id, tip={tip})"
+        f"{wal_key(region_id, position)} is missing, and may have recorded which steps region "
+        f"{region_id} has: a repeated step could be written twice. Restore the entry. If no source "
+        "will repeat a step from before now, forget all earlier steps instead: "
+        f"memwal.lsm.wal.applied_steps.write_empty_book(table.location.store, region_id, tip={tip})"
     )
 
 
@@ -211,15 +211,15 @@ def _read_head(store: ObjectStore, region_id: UUID, position: int) -> EntryHead:
     key = wal_key(region_id, position)
     length = _HEAD_BYTES
     while True:
-        found = decode_head(store.get_range(key, start=0, length=length), name=key)
-        if isinstance(found, EntryHead):
-            return found
-        if found <= length:
+        head_or_length = decode_head(store.get_range(key, start=0, length=length), name=key)
+        if isinstance(head_or_length, EntryHead):
+            return head_or_length
+        if head_or_length <= length:
             raise TornEntryError(f"WAL entry {key} is torn: it ends within its schema")
-        length = found
+        length = head_or_length
 
 
-def _is_given_up(store: ObjectStore, region_id: UUID, position: int) -> bool:
+def _is_abandoned(store: ObjectStore, region_id: UUID, position: int) -> bool:
     return any(
         record.first_position <= position <= record.last_position
         for record in read_abandoned(store, region_id)
@@ -228,21 +228,21 @@ def _is_given_up(store: ObjectStore, region_id: UUID, position: int) -> bool:
 
 def _write_book(store: ObjectStore, region_id: UUID, position: int, applied: AppliedSteps) -> None:
     data = encode_applied(applied)
-    # Two that cover the same log say the same.
+    # Two books of the same position have the same content.
     other = create_settled(store, applied_key(region_id, position), data)
     if other is not None:
         raise CorruptDataError(
-            f"{applied_key(region_id, position)} says {other[:100]!r} of a log that says "
+            f"{applied_key(region_id, position)} contains {other[:100]!r}, but the log contains "
             f"{data[:100]!r}; keep both and call a human"
         )
 
 
 def _newest_book(store: ObjectStore, region_id: UUID) -> int | None:
-    books = _books(store, region_id)
+    books = _book_positions(store, region_id)
     return books[-1] if books else None
 
 
-def _books(store: ObjectStore, region_id: UUID) -> list[int]:
-    """Positions that books cover, ascending."""
+def _book_positions(store: ObjectStore, region_id: UUID) -> list[int]:
+    """Return the positions up to which books cover the log, ascending."""
     names = (info.key.rpartition("/")[2] for info in store.list(applied_dir(region_id)))
     return sorted(p for name in names if (p := parse_applied_name(name)) is not None)

@@ -1,17 +1,17 @@
 """Claim or seal a region, and publish generations while the claim holds (spec: Writer Fencing).
 
 The order of a claim is manifest, sentinel, replay. With the manifest alone, the fenced writer could
-still append once more and be told that its rows are durable, after the replay had read the log.
-Gaps in the log are checked before all three steps: a writer that would be fenced still holds in
-memory what is missing.
+append once more and acknowledge the rows as durable after the replay had read the log. Gaps in the
+log are checked before all three steps: the writer that the claim would fence still holds the
+missing rows in memory.
 
-A generation is named in the manifest only if its folder has no orphan mark and still has its bloom
-filter, checked in this order. A collector that takes the folder for an orphan writes a mark into
-it, commits the next manifest version, and deletes everything in the folder, the bloom filter second
-to last and the mark last. Without a mark, the collector has either finished, and then the filter is
-gone; or it has not begun, and then only one of the two next manifest versions is created. If it is
-the collector's, the writer's commit fails and the writer checks again. If it is the writer's, the
-collector finds the generation named and withdraws its mark.
+A generation is published in the manifest only if its folder has no orphan mark and still has its
+bloom filter, checked in this order. A garbage collector that takes the folder for an orphan writes
+a mark into it, commits the next manifest version, and deletes everything in the folder, the bloom
+filter second to last and the mark last. Without a mark, the collector has either finished, and then
+the filter is gone; or it has not begun, and then only one of the two next manifest versions is
+created. If it is the collector's, the writer's commit fails and the writer checks again. If it is
+the writer's, the collector finds the generation published and removes its mark.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ from memwal.format.region_manifest import FlushedGeneration, RegionManifest, Reg
 from memwal.lsm.wal.log import (
     LogSurvey,
     fence,
-    fenced_by,
-    log_gap,
+    fenced_error,
+    gap_error,
     needs_replay,
     read_log,
     survey_log,
@@ -65,27 +65,27 @@ from memwal.util.clock import boot_seconds
 
 logger = logging.getLogger(__name__)
 
-_ATTEMPTS = 20
-# No further attempt begins after this time: one alone takes minutes where a store never answers.
-_SECONDS = 120.0
+_MAX_ATTEMPTS = 20
+# No attempt starts after this time: a single one takes minutes if the store never answers.
+_MAX_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A region that is ours until somebody claims it with a higher epoch.
+    """Claim of a region, in force until another writer claims it with a higher epoch.
 
     Attributes
     ----------
     manifest : RegionManifest
-        The newest one: what to replay starts behind its ``replay_after``.
+        The newest version: the replay starts behind its ``replay_after``.
     writer_id : str
-        Unique to this claim; stands in every entry of the log.
+        Unique to this claim; written into every log entry.
     next_position : int
-        First position of the log that is free for this writer, behind the fence.
+        First free position of the log behind the fence.
     survey : LogSurvey
-        What the log looked like before the fence.
+        Listing of the log before the fence.
     verified_at : float
-        When the region was ours for certain, by the clock of the claim.
+        Time at which the claim was certainly in force, by the clock of the claim.
     """
 
     manifest: RegionManifest
@@ -105,31 +105,30 @@ def claim_region(
     replay: bool = True,
     clock: Callable[[], float] = boot_seconds,
 ) -> Claim:
-    """Become the one writer of a region.
+    """Claim a region: become its only writer.
 
     Parameters
     ----------
     spec_id, region_fields
-        What the manifest of a new region says of its spec and values; an existing manifest keeps
-        its own.
+        Spec and values in the manifest of a new region; an existing manifest keeps its own.
     merged : int, default 0
-        Up to which generation the base table had it merged, some time before. Numbers up to it are
-        used up, also where the region's folder was lost and begins anew: what is flushed under one
-        of them would count as merged, and be seen by nobody.
+        Highest generation of the region that the base table had merged at an earlier time. Numbers
+        up to it are not used again, even if the region's folder was lost and starts over: a
+        generation flushed under one of them would count as merged, and no reader would see it.
     replay : bool, default True
-        Whether the log will be replayed, so that it must be whole.
+        Whether the log will be replayed and must therefore have no gap.
     clock : callable
-        Seconds that go on while the machine sleeps.
+        Seconds, including time that the machine is suspended.
 
     Raises
     ------
     RegionSealedError
-        The region takes no more writers.
+        The region is sealed.
     RegionFencedError
-        Somebody else claimed it at the same time and won.
+        Another writer claimed the region at the same time and won.
     CorruptDataError
-        An entry of the log is missing, or the manifest is, or it is older than what is merged;
-        whoever has the region keeps it.
+        A log entry or the manifest is missing, or the manifest is older than ``merged``. The
+        region stays with its present writer.
     ConflictError
         Too many processes claim this region at once.
     """
@@ -142,29 +141,29 @@ def claim_region(
         region_fields=region_fields,
         current_generation=merged + 1,
     )
-    # After an ambiguous answer the manifest that is there may be ours, and cannot be told from
-    # one that another claim wrote: claiming once more costs an epoch and is always right.
+    # After an ambiguous answer of the store, the stored manifest may be ours, and cannot be
+    # distinguished from that of another claim: claiming again costs an epoch and is always right.
     retrying = Retrying(
         retry=retry_if_exception_type((ConflictError, StoreUnavailableError)),
-        stop=stop_after_attempt(_ATTEMPTS) | stop_after_delay(_SECONDS),
+        stop=stop_after_attempt(_MAX_ATTEMPTS) | stop_after_delay(_MAX_SECONDS),
         wait=wait_random_exponential(multiplier=0.01, max=2),
         reraise=True,
     )
-    raised = retrying(_raise_epoch, store, manifests, first, replay, clock)
+    unfenced = retrying(_raise_epoch, store, manifests, first, replay, clock)
     writer_id = uuid.uuid4().hex
-    if raised.manifest.version == 1:
-        return replace(raised, writer_id=writer_id)
+    if unfenced.manifest.version == 1:
+        return replace(unfenced, writer_id=writer_id)
     sentinel = retrying(
         fence,
         store,
         region_id,
-        epoch=raised.manifest.writer_epoch,
+        epoch=unfenced.manifest.writer_epoch,
         writer_id=writer_id,
-        after=raised.manifest.replay_after,
-        hint=raised.next_position - 1,
+        after=unfenced.manifest.replay_after,
+        hint=unfenced.next_position - 1,
     )
-    claim = replace(raised, writer_id=writer_id, next_position=sentinel + 1)
-    return _with_noted_tip(manifests, claim, clock)
+    claim = replace(unfenced, writer_id=writer_id, next_position=sentinel + 1)
+    return _record_tip(manifests, claim, clock)
 
 
 def _raise_epoch(
@@ -174,67 +173,81 @@ def _raise_epoch(
     replay: bool,
     clock: Callable[[], float],
 ) -> Claim:
-    """Commit the manifest of the next epoch. The claim that comes back has no fence yet."""
+    """Commit the manifest of the next epoch, and return the claim, which has no fence yet."""
     latest = manifests.read_latest()
     if latest is not None and latest.status != RegionStatus.ACTIVE:
         raise RegionSealedError(
             f"region {latest.region_id} is sealed (status {int(latest.status)}) and takes no "
             "writer; write to the regions of the table's newest region spec"
         )
-    known = first if latest is None else latest
-    survey = survey_log(store, known.region_id, after=known.replay_after, hint=known.wal_last_seen)
-    damage = _damage(known, latest, survey, upcoming=first.current_generation, replay=replay)
+    base = first if latest is None else latest
+    survey = survey_log(store, base.region_id, after=base.replay_after, hint=base.wal_last_seen)
+    damage = _find_damage(
+        base,
+        survey,
+        has_manifest=latest is not None,
+        min_generation=first.current_generation,
+        replay=replay,
+    )
     if damage is not None:
-        # Unless somebody flushed meanwhile, and a collector took what is missing.
+        # If the manifest is still the latest, no flush has covered the missing entries since, so
+        # that the garbage collector cannot have deleted them: the damage is real.
         if latest is None and manifests.read_latest() is None:
             raise damage
         if latest is not None and manifests.is_latest(latest):
             raise damage
-        raise ConflictError(f"the manifest of region {known.region_id} changed during a claim")
+        raise ConflictError(f"the manifest of region {base.region_id} changed during a claim")
     claimed = (
         first
         if latest is None
         else replace(latest, version=latest.version + 1, writer_epoch=latest.writer_epoch + 1)
     )
     if latest is not None:
-        # The manifest before may be by somebody who syncs nothing.
+        # The previous manifest may come from a writer that does not sync.
         store.barrier(up_to=manifest_key(latest.region_id, latest.version))
-    moment = clock()
+    verified_at = clock()
     manifests.commit_exclusively(claimed)
-    return Claim(claimed, "", survey.tip, survey, moment)
+    return Claim(claimed, "", survey.tip, survey, verified_at)
 
 
-def _damage(
-    known: RegionManifest,
-    latest: RegionManifest | None,
+def _find_damage(
+    manifest: RegionManifest,
     survey: LogSurvey,
     *,
-    upcoming: int,
+    has_manifest: bool,
+    min_generation: int,
     replay: bool,
 ) -> CorruptDataError | None:
-    region_id = known.region_id
-    if known.current_generation < upcoming:
+    """Return the error for a manifest that is missing or too old, or for a gap in the log.
+
+    Parameters
+    ----------
+    has_manifest : bool
+        False if ``manifest`` is that of a new region.
+    min_generation : int
+        First generation that the base table has not merged.
+    """
+    region_id = manifest.region_id
+    if manifest.current_generation < min_generation:
         return CorruptDataError(
-            f"the manifest of region {region_id} comes to generation {known.current_generation}, "
-            f"and the base table has merged {upcoming - 1} already: it is older than the base "
-            "table. Nothing was changed: restore both from one backup, or move the region's "
-            "folder away, after which it begins anew"
+            f"the manifest of region {region_id} is at generation {manifest.current_generation}, "
+            f"but the base table has merged generation {min_generation - 1}: the manifest is older "
+            "than the base table. Nothing was changed: restore both from one backup, or move the "
+            "region's folder away, after which the region starts empty"
         )
-    if latest is None and survey.tip > 1:
+    if not has_manifest and survey.tip > 1:
         return CorruptDataError(
             f"region {region_id} has no manifest in {manifest_dir(region_id)}, but its log goes "
             f"on to entry {survey.tip - 1}. Nothing was changed: restore the manifest from a "
             "backup, or move the region's folder away"
         )
     if replay and survey.missing is not None:
-        return log_gap(region_id, survey.missing, newest=survey.tip - 1)
+        return gap_error(region_id, survey.missing, newest=survey.tip - 1)
     return None
 
 
-def _with_noted_tip(
-    manifests: RegionManifestStore, claim: Claim, clock: Callable[[], float]
-) -> Claim:
-    """Record how far the log goes, as a hint that shortens the next claim."""
+def _record_tip(manifests: RegionManifestStore, claim: Claim, clock: Callable[[], float]) -> Claim:
+    """Record the tip of the log in the manifest, as a hint that shortens the next claim."""
     epoch, position = claim.manifest.writer_epoch, claim.next_position - 1
 
     def change(latest: RegionManifest) -> RegionManifest | None:
@@ -243,9 +256,9 @@ def _with_noted_tip(
             return None
         return replace(latest, wal_last_seen=position)
 
-    moment = clock()
+    verified_at = clock()
     try:
-        return replace(claim, manifest=manifests.update(change), verified_at=moment)
+        return replace(claim, manifest=manifests.update(change), verified_at=verified_at)
     except RegionFencedError:
         raise
     except MemWalError as error:
@@ -254,25 +267,25 @@ def _with_noted_tip(
 
 
 def seal_region(store: ObjectStore, region_id: UUID) -> RegionManifest:
-    """Make a region take no more writers. Whoever has it is fenced.
+    """Seal a region: fence its writer and refuse further claims.
 
-    Its generations are read and merged as before. There is no way back: Lance seals a region
-    whose table is being dropped, and nothing in the spec opens one again.
+    Its generations are read and merged as before. A sealed region cannot be reopened: Lance seals
+    the regions of a table that is being dropped, and the spec has no way back.
 
     Returns
     -------
     RegionManifest
-        As it is now; of a region that was sealed already, as it was found.
+        The manifest of the sealed region. If it was sealed before, the manifest is unchanged.
 
     Raises
     ------
     InvalidInputError
-        The region was never claimed, or its log has rows that no generation has: open a writer
-        and close it, which flushes them, and seal again.
+        The region was never claimed, or its log has unflushed rows: open a writer and close it,
+        which flushes them, and seal again.
     RegionFencedError
-        Somebody else claimed the region at the same time and won.
+        Another writer claimed the region at the same time and won.
     RegionSealedError
-        Somebody else sealed it at the same time.
+        Another process sealed the region at the same time.
     CorruptDataError
         See :func:`claim_region` and :func:`memwal.lsm.wal.log.read_log`.
     """
@@ -281,24 +294,24 @@ def seal_region(store: ObjectStore, region_id: UUID) -> RegionManifest:
         raise InvalidInputError(f"region {region_id} was never claimed; there is nothing to seal")
     if latest.status == RegionStatus.SEALED:
         return latest
-    # Looked at before the claim, so that a writer that is at work is not fenced for nothing.
+    # Checked before the claim, so that an active writer is not fenced in vain.
     _check_flushed(store, latest, epoch=latest.writer_epoch)
     claim = claim_region(store, region_id)
     return seal_claimed(store, region_id, epoch=claim.manifest.writer_epoch)
 
 
 def seal_claimed(store: ObjectStore, region_id: UUID, *, epoch: int) -> RegionManifest:
-    """Seal a region for the writer that has it. Nothing may be appended from then on.
+    """Seal a region for the writer that claimed it, which must not append afterwards.
 
     Parameters
     ----------
     epoch : int
-        Of the claim.
+        Epoch of the claim.
 
     Raises
     ------
     InvalidInputError
-        The log has rows that no generation has; flush first.
+        The log has unflushed rows; flush first.
     RegionFencedError
         Another writer claimed the region.
     """
@@ -326,11 +339,11 @@ def _check_flushed(store: ObjectStore, manifest: RegionManifest, *, epoch: int) 
 
 def _check_epoch(latest: RegionManifest, epoch: int) -> None:
     if latest.writer_epoch != epoch:
-        raise fenced_by(latest.region_id, epoch, latest.writer_epoch)
+        raise fenced_error(latest.region_id, epoch, latest.writer_epoch)
 
 
-class Nameable(Protocol):
-    """What becomes a generation: its number, and the last position of the log that it covers."""
+class Publishable(Protocol):
+    """Rows that become a generation: its number, and the last log position that it covers."""
 
     @property
     def generation(self) -> int: ...
@@ -339,15 +352,15 @@ class Nameable(Protocol):
     def last_position(self) -> int: ...
 
 
-class Tenure:
-    """A claimed region: looks whether it is still ours, and names generations in the manifest.
+class ClaimedRegion:
+    """Region that a writer has claimed: verifies the epoch and publishes generations.
 
     Safe to use from several threads.
 
     Parameters
     ----------
     claimed : RegionManifest
-        As the claim wrote it.
+        The manifest that the claim wrote.
     """
 
     def __init__(self, store: ObjectStore, claimed: RegionManifest) -> None:
@@ -356,28 +369,28 @@ class Tenure:
         self._region_id = claimed.region_id
         self._manifests = RegionManifestStore(store, claimed.region_id)
         self._lock = threading.Lock()
-        self._known = claimed
+        self._newest_seen = claimed
 
     def verify(self) -> None:
-        """Make sure that the region was ours when this was called.
+        """Check that the claim was in force when this was called.
 
         Raises
         ------
         RegionFencedError
-            Another writer claimed it.
+            Another writer claimed the region.
         """
         with self._lock:
-            known = self._known
-        if self._manifests.is_latest(known):
+            newest_seen = self._newest_seen
+        if self._manifests.is_latest(newest_seen):
             return
         latest = self._manifests.read_latest()
         if latest is None:
             raise RegionFencedError(f"the manifest of region {self._region_id} is gone")
-        self._check(latest)
-        self._learn(latest)
+        _check_epoch(latest, self.epoch)
+        self._remember(latest)
 
-    def name_generation(self, table: Nameable, write: Callable[[], FlushedGeneration]) -> None:
-        """Write a MemTable as a generation and name it in the manifest.
+    def publish_generation(self, rows: Publishable, write: Callable[[], FlushedGeneration]) -> None:
+        """Write rows as a generation and publish it in the manifest.
 
         Parameters
         ----------
@@ -389,50 +402,45 @@ class Tenure:
         RegionFencedError
             Another writer claimed the region; it replays the rows.
         StoreUnavailableError
-            This process slept for so long that the folder was taken for the rest of a flush that
-            died, and collected. To be called again.
+            This process was paused for so long that the garbage collector took the folder for the
+            rest of a failed flush, and deleted it. Call again.
         """
-        self._learn(self._manifests.update(partial(self._with, table=table, flushed=write())))
+        add = partial(self._manifest_with, rows=rows, flushed=write())
+        self._remember(self._manifests.update(add))
 
-    def _with(
-        self, latest: RegionManifest, *, table: Nameable, flushed: FlushedGeneration
+    def _manifest_with(
+        self, latest: RegionManifest, *, rows: Publishable, flushed: FlushedGeneration
     ) -> RegionManifest | None:
-        """The manifest with the generation."""
-        self._check(latest)
-        if latest.current_generation > table.generation:
-            # An earlier try got through though the store did not say so.
+        """Return the manifest with the generation added; None if an earlier commit added it."""
+        _check_epoch(latest, self.epoch)
+        if latest.current_generation > rows.generation:
+            # An earlier commit succeeded although the store reported no success.
             return None
         if not self._is_stored(flushed):
             raise StoreUnavailableError(
-                f"generation {table.generation} of region {self._region_id} was collected before "
-                "the manifest could name it; it is written again"
+                f"generation {rows.generation} of region {self._region_id} was collected before "
+                "it was in the manifest; it is written again"
             )
         return replace(
             latest,
-            current_generation=table.generation + 1,
-            replay_after=max(latest.replay_after, table.last_position),
-            wal_last_seen=max(latest.wal_last_seen, table.last_position),
+            current_generation=rows.generation + 1,
+            replay_after=max(latest.replay_after, rows.last_position),
+            wal_last_seen=max(latest.wal_last_seen, rows.last_position),
             flushed=(*latest.flushed, flushed),
         )
 
     def _is_stored(self, flushed: FlushedGeneration) -> bool:
-        """Whether a generation is still there, and stays when the next version names it.
+        """Return whether the generation folder is complete and not being collected as an orphan.
 
-        A collector that takes it for an orphan leaves a mark, takes that version, and deletes
-        everything in the folder, the bloom filter last, before the mark: asked for in this order.
+        The garbage collector writes a mark into an orphan, commits a new manifest version, then
+        deletes the folder with the bloom filter second to last and the mark last. Checking the mark
+        first and the filter second therefore never accepts a half-deleted folder.
         """
         folder = generation_dir(self._region_id, flushed.path)
-        marked = self._store.exists(f"{folder}/{ORPHAN_MARK_NAME}")
-        return not marked and self._store.exists(f"{folder}/{BLOOM_FILTER_NAME}")
+        is_marked = self._store.exists(f"{folder}/{ORPHAN_MARK_NAME}")
+        return not is_marked and self._store.exists(f"{folder}/{BLOOM_FILTER_NAME}")
 
-    def _check(self, latest: RegionManifest) -> None:
-        if latest.writer_epoch != self.epoch:
-            raise RegionFencedError(
-                f"region {self._region_id} was claimed by another writer (epoch "
-                f"{latest.writer_epoch}, ours is {self.epoch}); open a new writer to claim it back"
-            )
-
-    def _learn(self, manifest: RegionManifest) -> None:
+    def _remember(self, manifest: RegionManifest) -> None:
         with self._lock:
-            if manifest.version > self._known.version:
-                self._known = manifest
+            if manifest.version > self._newest_seen.version:
+                self._newest_seen = manifest

@@ -18,8 +18,8 @@ from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.object_store import Data, ObjectStore, create_settled
 
 
-def log_gap(region_id: UUID, missing: int, *, newest: int) -> CorruptDataError:
-    """What to say when a position is empty though later ones were taken."""
+def gap_error(region_id: UUID, missing: int, *, newest: int) -> CorruptDataError:
+    """Return the error for an empty position before the newest entry."""
     return CorruptDataError(
         f"the log of region {region_id} has a gap: entry {missing} is missing "
         f"({wal_key(region_id, missing)}), and the log goes on to entry {newest}. Rows that were "
@@ -28,8 +28,8 @@ def log_gap(region_id: UUID, missing: int, *, newest: int) -> CorruptDataError:
     )
 
 
-def damaged_entry(region_id: UUID, position: int, *, behind: int) -> CorruptDataError:
-    """What to say when an entry cannot be read though rows follow it."""
+def damaged_entry_error(region_id: UUID, position: int, *, behind: int) -> CorruptDataError:
+    """Return the error for a torn entry with entries of rows behind it."""
     return CorruptDataError(
         f"entry {position} of the log of region {region_id} is damaged "
         f"({wal_key(region_id, position)}), and entries follow it from {behind} on. No rows were "
@@ -38,8 +38,8 @@ def damaged_entry(region_id: UUID, position: int, *, behind: int) -> CorruptData
     )
 
 
-def fenced_by(region_id: UUID, epoch: int, other: int) -> RegionFencedError:
-    """What to say to a writer whose region has a higher epoch."""
+def fenced_error(region_id: UUID, epoch: int, other: int) -> RegionFencedError:
+    """Return the error for a writer whose region has a higher epoch."""
     return RegionFencedError(
         f"region {region_id} was claimed by another writer (epoch {other}, ours is {epoch}); "
         "open a new writer to claim it back"
@@ -47,16 +47,16 @@ def fenced_by(region_id: UUID, epoch: int, other: int) -> RegionFencedError:
 
 
 READ_AHEAD_BYTES = 8 << 20
-"""How much of a log is read before its turn."""
+"""Size of the log entries that are prefetched."""
 
-# Of an entry that was appended after the log was surveyed.
-_UNKNOWN_SIZE = 1 << 20
+# For an entry that was appended after the listing.
+_ASSUMED_SIZE = 1 << 20
 
 
 def find_tip(store: ObjectStore, region_id: UUID, *, start: int) -> int:
-    """First free position at or after ``start``.
+    """Return the first free position at or after ``start``.
 
-    Positions are taken without gaps, so a doubling step and a bisection find the first free one
+    Positions are used without gaps, so a doubling step and a bisection find the first free one
     in a logarithmic number of requests.
     """
     taken, step = start - 1, 1
@@ -74,18 +74,18 @@ def find_tip(store: ObjectStore, region_id: UUID, *, start: int) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LogSurvey:
-    """What a listing tells of the entries behind a position.
+    """Listing of the log entries behind a position.
 
     Attributes
     ----------
     after : int
-        The position; entries up to it are not in the survey.
+        Position behind which entries were listed.
     entries : numpy.ndarray
         Fields ``position`` and ``size``, in the order of the log.
     tip : int
-        First position behind all that are known: no entry stands there or later.
+        First free position behind all entries.
     missing : int or None
-        First position before the tip that has no entry, though every position was taken once.
+        First position before the tip without an entry, although every position was used once.
     """
 
     after: int
@@ -94,23 +94,24 @@ class LogSurvey:
     missing: int | None
 
     def size(self, position: int) -> int:
-        """Length of an entry in bytes, a guess when it is not in the survey."""
+        """Return the size of an entry in bytes, or an estimate if it was not listed."""
         index = int(np.searchsorted(self.entries["position"], np.uint64(position)))
-        known = index < len(self.entries) and self.entries["position"][index] == position
-        return int(self.entries["size"][index]) if known else _UNKNOWN_SIZE
+        is_listed = index < len(self.entries) and self.entries["position"][index] == position
+        return int(self.entries["size"][index]) if is_listed else _ASSUMED_SIZE
 
 
 def survey_log(store: ObjectStore, region_id: UUID, *, after: int, hint: int = 0) -> LogSurvey:
-    """List the log behind a position, and see whether it is whole.
+    """List the log behind a position, and find its tip and its first gap.
 
-    A listing may leave out what exists; nothing is taken for missing that was not asked for.
+    A listing may omit existing objects, so a position counts as missing only after a request for
+    it found nothing.
 
     Parameters
     ----------
     after : int
-        Last position that flushed generations cover. What is missing up to it was collected.
+        Last position that flushed generations cover. Missing entries up to it were collected.
     hint : int
-        A position that was taken already, or 0.
+        A position that is known to be used, or 0.
     """
     folder = f"{wal_dir(region_id)}/"
     listed = (
@@ -159,129 +160,147 @@ def read_log(
     survey: LogSurvey | None = None,
     max_bytes: int = READ_AHEAD_BYTES,
 ) -> Iterator[tuple[int, WalEntry]]:
-    """Entries behind position ``after``, in order.
+    """Yield the entries behind position ``after``, in order.
 
-    Torn entries count as absent where nothing but torn ones and sentinels follows: they were lost
-    before they were safe.
+    Torn entries are skipped if only torn entries and sentinels follow them: they were lost before
+    they were durable.
 
     Parameters
     ----------
     before : int, optional
         First position that is not read; the tip of the log by default.
     survey : LogSurvey, optional
-        Made here when it is not given.
+        Listing of the log; made here by default.
     max_bytes : int, default 8 MiB
-        How much is read before its turn.
+        Size of the entries that are prefetched.
 
     Raises
     ------
     RegionFencedError
-        An entry has a higher epoch than ``epoch``: whoever reads is fenced itself.
+        An entry has a higher epoch than ``epoch``: the caller's claim is fenced.
     CorruptDataError
-        An entry is missing, or torn with rows behind it, or does not say what it must.
+        An entry is missing, is torn with rows behind it, or lacks required metadata.
     """
     if survey is None:
         survey = survey_log(store, region_id, after=after)
     end = survey.tip if before is None else before
-    wanted = range(after + 1, end)
+    positions = range(after + 1, end)
     contents = read_ahead(
         store,
-        ((wal_key(region_id, position), survey.size(position)) for position in wanted),
+        ((wal_key(region_id, position), survey.size(position)) for position in positions),
         max_bytes=max_bytes,
     )
     torn: tuple[int, TornEntryError] | None = None
     with closing(contents):
-        for position, data in zip(wanted, contents, strict=True):
+        for position, data in zip(positions, contents, strict=True):
             if data is None:
-                raise _missing(store, region_id, position, epoch=epoch, newest=end - 1)
+                raise _missing_entry_error(store, region_id, position, epoch=epoch, newest=end - 1)
             try:
                 entry = decode_entry(data, name=wal_key(region_id, position))
             except TornEntryError as error:
                 torn = torn or (position, error)
                 continue
             if entry.writer_epoch > epoch:
-                raise fenced_by(region_id, epoch, entry.writer_epoch)
+                raise fenced_error(region_id, epoch, entry.writer_epoch)
             if torn is not None and not entry.is_sentinel:
-                raise damaged_entry(region_id, torn[0], behind=position) from torn[1]
+                raise damaged_entry_error(region_id, torn[0], behind=position) from torn[1]
             yield position, entry
 
 
 def needs_replay(entry: WalEntry, *, current_generation: int) -> bool:
-    """Whether an entry behind ``replay_after`` has rows that no flushed generation has.
+    """Return whether an entry behind ``replay_after`` has rows that no flushed generation has.
 
-    One that does not say its generation may have.
+    An entry that does not record its generation counts as unflushed.
     """
     if entry.is_sentinel or not any(batch.num_rows for batch in entry.batches):
         return False
     return entry.generation is None or entry.generation >= current_generation
 
 
-def _missing(
+def _missing_entry_error(
     store: ObjectStore, region_id: UUID, position: int, *, epoch: int, newest: int
 ) -> CorruptDataError | RegionFencedError:
     latest = RegionManifestStore(store, region_id).read_latest()
     if latest is not None and latest.writer_epoch > epoch:
-        # Whoever claimed the region may have flushed the entry, and a collector taken it.
-        return fenced_by(region_id, epoch, latest.writer_epoch)
-    return log_gap(region_id, position, newest=newest)
+        # The writer that claimed the region may have flushed the entry, and the garbage collector
+        # may have deleted it.
+        return fenced_error(region_id, epoch, latest.writer_epoch)
+    return gap_error(region_id, position, newest=newest)
 
 
 def fence(
     store: ObjectStore, region_id: UUID, *, epoch: int, writer_id: str, after: int, hint: int
 ) -> int:
-    """Put the fence sentinel at the tip and return its position.
+    """Write the fence sentinel at the tip and return its position.
 
-    From then on a writer with a lower epoch finds a higher one where it wants to append. Torn
-    entries at the tip are replaced, all of them, so that other clients can read the log too.
+    From then on a writer with a lower epoch finds a higher epoch at the position of its next
+    append. All torn entries at the tip are replaced, so that other clients can read the log too.
 
-    A claim that was overtaken should not put its sentinel behind that of the newer one: the newer
-    writer would find it where it wants to append. So it looks at what is last, and all that can
-    happen in between is that this happens all the same, and costs that writer a position.
+    A claim that a newer claim has overtaken should not write its sentinel behind the newer
+    sentinel: the newer writer would find it at the position of its next append. The last entry is
+    therefore read first. If the newer claim wins the race after that read, the sentinel lands
+    behind it all the same, and costs the newer writer one position.
 
     Parameters
     ----------
     after : int
         Last position that flushed generations cover.
     hint : int
-        A position that was taken already, or 0.
+        A position that is known to be used, or 0.
 
     Raises
     ------
     RegionFencedError
-        The region was claimed with a higher epoch meanwhile.
+        The region was claimed with a higher epoch.
     """
     data = encode_sentinel(writer_epoch=epoch, writer_id=writer_id)
-    position, tip = _place(store, region_id, max(after, hint) + 1, epoch=epoch, after=after)
+    position, tip = _find_fence_position(
+        store, region_id, max(after, hint) + 1, epoch=epoch, after=after
+    )
     while True:
-        # What stands before the sentinel may be by somebody who syncs nothing. If it went when the
-        # machine crashes, and the sentinel stayed, the log would have a gap.
+        # The entry before the sentinel may come from a writer that does not sync. If the machine
+        # crashed, that entry was lost and the sentinel was not, the log would have a gap.
         store.barrier(up_to=wal_key(region_id, position - 1))
-        if take(store, region_id, position, data, epoch) is not None:
-            # The older writer may be faster than one attempt here: look for the tip again rather
-            # than walk behind it.
-            position, tip = _place(store, region_id, position + 1, epoch=epoch, after=after)
+        if put_entry(store, region_id, position, data, epoch) is not None:
+            # The older writer may append faster than this loop advances: search for the tip again
+            # rather than follow it position by position.
+            position, tip = _find_fence_position(
+                store, region_id, position + 1, epoch=epoch, after=after
+            )
         elif position + 1 < tip:
             position += 1
         else:
             return position
 
 
-def _place(
+def _find_fence_position(
     store: ObjectStore, region_id: UUID, start: int, *, epoch: int, after: int
 ) -> tuple[int, int]:
-    """Where a sentinel goes, looked for from ``start`` on: behind what is whole; and the tip."""
+    """Return the position behind the last whole entry, and the tip, searched from ``start``."""
     tip = position = find_tip(store, region_id, start=start)
     while position - 1 > after and _is_torn(store, region_id, position - 1, epoch):
         position -= 1
     return position, tip
 
 
-def take(
+def put_entry(
     store: ObjectStore, region_id: UUID, position: int, data: Data, epoch: int
 ) -> WalEntry | None:
-    """Put an entry at a position. Returns None when it is there, or the older one that is.
+    """Create an entry at a position unless one of a lower or equal epoch exists.
 
-    Raises RegionFencedError when a higher epoch is there.
+    A torn entry without rows behind it is replaced.
+
+    Returns
+    -------
+    WalEntry or None
+        The existing entry; None if the new entry was created.
+
+    Raises
+    ------
+    RegionFencedError
+        The existing entry has a higher epoch.
+    CorruptDataError
+        The existing entry is torn, and entries with rows follow it.
     """
     key = wal_key(region_id, position)
     while True:
@@ -291,23 +310,23 @@ def take(
         try:
             entry = decode_entry(stored, name=key)
         except TornEntryError as error:
-            if not _is_lost_tip(store, region_id, position + 1, epoch):
-                raise damaged_entry(region_id, position, behind=position + 1) from error
+            if not _has_no_rows_from(store, region_id, position + 1, epoch):
+                raise damaged_entry_error(region_id, position, behind=position + 1) from error
             try:
                 store.replace(key, data, expected=stored)
             except ConflictError:
                 continue
             return None
         if entry.writer_epoch > epoch:
-            raise fenced_by(region_id, epoch, entry.writer_epoch)
+            raise fenced_error(region_id, epoch, entry.writer_epoch)
         return entry
 
 
-def _is_lost_tip(store: ObjectStore, region_id: UUID, position: int, epoch: int) -> bool:
-    """Whether no rows stand at and behind a position: nothing but torn entries and sentinels.
+def _has_no_rows_from(store: ObjectStore, region_id: UUID, position: int, epoch: int) -> bool:
+    """Return whether only torn entries and sentinels exist at and behind a position.
 
-    A machine that crashes can leave several files empty whose writer did not sync them, and a
-    client that claims the region then puts its sentinel behind them before it finds out.
+    After a crash of the machine, several files that their writer did not sync can be empty, and a
+    client that claims the region then writes its sentinel behind them before it notices.
     """
     while True:
         key = wal_key(region_id, position)
@@ -319,14 +338,20 @@ def _is_lost_tip(store: ObjectStore, region_id: UUID, position: int, epoch: int)
             position += 1
             continue
         if entry.writer_epoch > epoch:
-            raise fenced_by(region_id, epoch, entry.writer_epoch)
+            raise fenced_error(region_id, epoch, entry.writer_epoch)
         if not entry.is_sentinel:
             return False
         position += 1
 
 
 def _is_torn(store: ObjectStore, region_id: UUID, position: int, epoch: int) -> bool:
-    """Whether an entry is torn. Raises RegionFencedError when it has a higher epoch."""
+    """Return whether an entry is torn.
+
+    Raises
+    ------
+    RegionFencedError
+        The entry has a higher epoch.
+    """
     key = wal_key(region_id, position)
     try:
         entry = decode_entry(store.get(key), name=key)
@@ -335,5 +360,5 @@ def _is_torn(store: ObjectStore, region_id: UUID, position: int, epoch: int) -> 
     except ObjectNotFoundError:
         return False
     if entry.writer_epoch > epoch:
-        raise fenced_by(region_id, epoch, entry.writer_epoch)
+        raise fenced_error(region_id, epoch, entry.writer_epoch)
     return False

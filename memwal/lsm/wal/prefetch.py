@@ -1,4 +1,4 @@
-"""Read objects in order, some of them ahead of their turn."""
+"""Read objects in order, prefetching later ones up to a size."""
 
 from __future__ import annotations
 
@@ -11,58 +11,57 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 from memwal.errors import ObjectNotFoundError, StoreUnavailableError
 from memwal.storage.object_store import ObjectStore
 
-_ATTEMPTS = 5
-# Reads from an object store wait for it; from a local disk, one at a time keeps it busy.
+_MAX_ATTEMPTS = 5
+# Concurrent reads hide the latency of an object store; one at a time keeps a local disk busy.
 _REMOTE_READS = 16
 _LOCAL_READS = 1
-# Of the smallest objects, far fewer than this are needed to keep every read busy.
+# Far fewer than this keep every read busy, even of the smallest objects.
 _MAX_AHEAD = 256
 
 
 def read_ahead(
     store: ObjectStore, objects: Iterable[tuple[str, int]], *, max_bytes: int
 ) -> Generator[bytes | None, None, None]:
-    """Contents of objects, in the order given.
+    """Yield the contents of objects, in the given order.
 
     Parameters
     ----------
     objects : iterable of (str, int)
-        Key of each object and how large it is, as far as known. Taken from lazily.
+        Key and estimated size of each object. Consumed lazily.
     max_bytes : int
-        Up to which size, in sum, objects are read that were not asked for yet. A larger one is
-        read alone.
+        Total size of the objects that are prefetched. A larger object is read alone.
 
     Yields
     ------
     bytes or None
-        None for an object that is not there.
+        None for an object that does not exist.
 
     Raises
     ------
     StoreError
         An object cannot be read, after several attempts.
     """
-    waiting: deque[tuple[int, Future[bytes | None]]] = deque()
+    reads: deque[tuple[int, Future[bytes | None]]] = deque()
     total = 0
     pool = ThreadPoolExecutor(_LOCAL_READS if store.is_local else _REMOTE_READS)
     try:
         for key, size in objects:
-            while waiting and (total + size > max_bytes or len(waiting) >= _MAX_AHEAD):
-                done, data = waiting.popleft()
+            while reads and (total + size > max_bytes or len(reads) >= _MAX_AHEAD):
+                first_size, data = reads.popleft()
                 yield data.result()
-                total -= done
-            waiting.append((size, pool.submit(_read, store, key)))
+                total -= first_size
+            reads.append((size, pool.submit(_read_object, store, key)))
             total += size
-        while waiting:
-            yield waiting.popleft()[1].result()
+        while reads:
+            yield reads.popleft()[1].result()
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _read(store: ObjectStore, key: str) -> bytes | None:
+def _read_object(store: ObjectStore, key: str) -> bytes | None:
     retrying = Retrying(
         retry=retry_if_exception_type(StoreUnavailableError),
-        stop=stop_after_attempt(_ATTEMPTS),
+        stop=stop_after_attempt(_MAX_ATTEMPTS),
         wait=wait_random_exponential(multiplier=0.05, max=2),
         reraise=True,
     )

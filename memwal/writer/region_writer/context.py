@@ -17,58 +17,41 @@ from memwal.lsm.memtable.rows import RowView
 from memwal.lsm.memtable.text_index import TextRows
 from memwal.storage.location import TableLocation
 from memwal.storage.object_store import ObjectStore
-from memwal.util.timers import Upkeep
+from memwal.util.timers import TimerThread
 from memwal.writer.region_writer.options import WriterOptions
 from memwal.writer.region_writer.stats import Durations, WriterCounters
 
 logger = logging.getLogger(__name__)
-
-
-def text_columns(base: BaseTable, schema: pa.Schema) -> dict[str, Mapping[str, Any]]:
-    """Text columns with a maintained index, and the options of its tokenizer.
-
-    An index whose documents are not texts is left out: its rows are found once they are flushed.
-    """
-    found = {}
-    for index in maintained_indexes(base):
-        if index.kind != "INVERTED":
-            continue
-        options = index.recipe.options
-        try:
-            TextRows(index.column, options).check(RowView.of(schema, ()))
-        except InvalidInputError as error:
-            logger.info("index %s is not searched before a flush: %s", index.name, error)
-        else:
-            found[index.column] = options
-    return found
-
 
 _FLUSH_THREADS = 2
 _APPEND_THREADS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Workshop:
-    """Shared by all regions of a writer.
+class WriterContext:
+    """Stores, thread pools, timers and counters shared by all region writers of a table writer.
 
     Attributes
     ----------
     location : TableLocation
     store : ObjectStore
-        Of claims, manifests and generations.
+        Store for claims, manifests and generations.
     log_store : ObjectStore
-        The same for log entries, which may be told not to sync them.
+        Store for log entries; the same, but without fsync if the options say so.
     options : WriterOptions
     text : mapping
         Text columns that MemTables can search, with the options of their index.
-    flushes, appends : Executor
-        Run flushes; and appends that no caller waits for, which wait for nothing but the store.
+    flushes : Executor
+        Runs flushes.
+    appends : Executor
+        Runs claims, and appends that no caller waits for. Appends wait only for the store.
     releases : Executor
-        Runs what waits for appends and flushes, one by one.
-    upkeep : Upkeep
+        Releases idle regions one by one, waiting for their appends and flushes.
+    timers : TimerThread
     counters : WriterCounters
     clock : callable
-        Seconds that go on while the machine sleeps: how long ago a region was known to be ours.
+        Seconds, including time that the machine is suspended. Measures how long ago a claim was
+        verified.
     """
 
     location: TableLocation
@@ -79,7 +62,7 @@ class Workshop:
     flushes: Executor
     appends: Executor
     releases: Executor
-    upkeep: Upkeep
+    timers: TimerThread
     counters: WriterCounters
     clock: Callable[[], float]
 
@@ -91,8 +74,8 @@ class Workshop:
         options: WriterOptions,
         durations: Durations,
         clock: Callable[[], float],
-    ) -> Workshop:
-        """Set everything up for a table; threads start when they are needed."""
+    ) -> WriterContext:
+        """Make the context of a table's writer. Threads start when they are needed."""
         location = base.location
         return cls(
             location=location,
@@ -103,18 +86,43 @@ class Workshop:
             flushes=ThreadPoolExecutor(_FLUSH_THREADS, thread_name_prefix="memwal-flush"),
             appends=ThreadPoolExecutor(_APPEND_THREADS, thread_name_prefix="memwal-append"),
             releases=ThreadPoolExecutor(1, thread_name_prefix="memwal-release"),
-            upkeep=Upkeep(),
+            timers=TimerThread(),
             counters=WriterCounters(location, durations=durations),
             clock=clock,
         )
 
     @property
-    def is_instant(self) -> bool:
-        """Whether an append takes no time to speak of, so that nothing is won by a thread."""
+    def appends_are_instant(self) -> bool:
+        """True for a local store without fsync, where handing an append to a thread costs more."""
         return not self.options.fsync and self.store.is_local
 
     def close(self, *, wait: bool) -> None:
-        """End the threads; ``wait`` for what they do."""
-        self.upkeep.close(timeout=None if wait else 0)
+        """Stop the threads.
+
+        Parameters
+        ----------
+        wait : bool
+            Whether to wait for running work.
+        """
+        self.timers.close(timeout=None if wait else 0)
         for pool in (self.appends, self.releases, self.flushes):
             pool.shutdown(wait=wait)
+
+
+def text_columns(base: BaseTable, schema: pa.Schema) -> dict[str, Mapping[str, Any]]:
+    """Return the text columns with a maintained index, and the options of its tokenizer.
+
+    An index whose documents are not text is left out: its rows are found after their flush.
+    """
+    tokenizers = {}
+    for index in maintained_indexes(base):
+        if index.kind != "INVERTED":
+            continue
+        options = index.recipe.options
+        try:
+            TextRows(index.column, options).check(RowView.of(schema, ()))
+        except InvalidInputError as error:
+            logger.info("index %s is not searched before a flush: %s", index.name, error)
+        else:
+            tokenizers[index.column] = options
+    return tokenizers

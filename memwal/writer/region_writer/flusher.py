@@ -1,4 +1,4 @@
-"""Flusher: write a generation, complete and durable, then name it in the manifest."""
+"""Flusher: write a generation, complete and durable, then publish it in the manifest."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from memwal.base_table.snapshot import open_base
 from memwal.lsm.flush.generation import write_generation
 from memwal.lsm.flush.rows import GenerationRows
 from memwal.lsm.indexes.maintained import maintained_indexes
-from memwal.lsm.wal.claim import Tenure
-from memwal.writer.region_writer.context import Workshop
+from memwal.lsm.wal.claim import ClaimedRegion
+from memwal.writer.region_writer.context import WriterContext
 from memwal.writer.region_writer.stats import RegionCounters
 
 
-class Sealed(Protocol):
-    """Rows of the log that become a generation: a MemTable, or what a replay found."""
+class SealedRows(Protocol):
+    """Rows of the log that become a generation: a sealed MemTable or a replayed generation."""
 
     @property
     def generation(self) -> int: ...
@@ -33,49 +33,49 @@ class Sealed(Protocol):
     def bytes(self) -> int: ...
 
 
-class GenerationMaker:
-    """Flushes for one region, for as long as nobody else claims it.
+class Flusher:
+    """Flushes the MemTables of one region, until another writer claims it.
 
     Parameters
     ----------
-    workshop : Workshop
-    tenure : Tenure
+    context : WriterContext
+    claimed : ClaimedRegion
     counters : RegionCounters
-    state : threading.Condition
-        Guards the counters.
-    failed : callable
-        Told, with the state held, what a flush failed with.
+    lock : threading.Condition
+        Lock of the region, which guards the counters.
+    on_error : callable
+        Called with the error of a failed flush, with the lock held.
     """
 
     def __init__(
         self,
-        workshop: Workshop,
-        tenure: Tenure,
+        context: WriterContext,
+        claimed: ClaimedRegion,
         counters: RegionCounters,
         *,
-        state: Condition,
-        failed: Callable[[BaseException], None],
+        lock: Condition,
+        on_error: Callable[[BaseException], None],
     ) -> None:
-        self._workshop = workshop
-        self._tenure = tenure
+        self._context = context
+        self._claimed = claimed
         self._counters = counters
-        self._state = state
-        self._failed = failed
+        self._lock = lock
+        self._on_error = on_error
 
-    def flush(self, sealed: Sealed, contents: GenerationRows) -> None:
-        """Write one generation and name it.
+    def flush(self, sealed: SealedRows, contents: GenerationRows) -> None:
+        """Write one generation and publish it.
 
         Raises
         ------
         RegionFencedError
-            The region was claimed; whoever did so replays the rows.
+            Another writer claimed the region; it replays the rows.
         MemWalError, OSError
-            It could not be written; it can be tried again.
+            The generation could not be written; the flush can be retried.
         """
         started = time.perf_counter()
         try:
-            # Columns may have come and gone since the rows were written.
-            base = open_base(self._workshop.location)
+            # The table's columns may have changed since the rows were written.
+            base = open_base(self._context.location)
             write = partial(
                 write_generation,
                 base,
@@ -84,11 +84,11 @@ class GenerationMaker:
                 contents,
                 maintained_indexes(base),
             )
-            self._tenure.name_generation(sealed, write)
+            self._claimed.publish_generation(sealed, write)
         except BaseException as error:
-            with self._state:
-                self._counters.flush_failed(error)
-                self._failed(error)
+            with self._lock:
+                self._counters.add_failed_flush(error)
+                self._on_error(error)
             raise
-        with self._state:
-            self._counters.flushed(sealed.rows, sealed.bytes, time.perf_counter() - started)
+        with self._lock:
+            self._counters.add_flush(sealed.rows, sealed.bytes, time.perf_counter() - started)

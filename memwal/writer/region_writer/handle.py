@@ -1,4 +1,4 @@
-"""Pending writes, the handle that tells when a write is durable, and the writer's first error."""
+"""Pending writes, the handle to wait for them, and the first error of a region writer."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import pyarrow as pa
 
 from memwal.errors import BackPressureError, MemWalError, OutcomeUnknownError
 from memwal.format.wal_layout import AppliedSteps
-from memwal.util.log import shown_error
-from memwal.writer.region_writer.rows import RowShape
+from memwal.util.log import safe_error_text
+from memwal.writer.region_writer.rows import RowSchema
 
 logger = logging.getLogger(__name__)
 
 _FEW_ROWS = 4
 _SMALL_BYTES = 1 << 16
-_ABOUT_BYTES = 256
+_ASSUMED_ROW_BYTES = 256
 
-# Guards the callbacks of all writes: few have any, and nothing is called while it is held.
-_callbacks = threading.Lock()
+# Guards the callbacks of all writes: few writes have any, and none is called while it is held.
+_callbacks_lock = threading.Lock()
 
 
 class PendingWrite:
@@ -32,47 +32,47 @@ class PendingWrite:
     ----------
     batches : list of pyarrow.RecordBatch
         Stored rows; empty for a barrier.
-    shape : RowShape or None
-        Form of the rows; None for a barrier.
+    row_schema : RowSchema or None
+        Schema of the rows; None for a barrier.
     derived : bool
-        Whether its rows were completed from writes that were not in the log yet: when one of those
-        fails, this one must.
+        Whether its rows were completed from writes that were not in the log yet: if one of those
+        fails, this write must fail too.
     applied : mapping of str to int or None
-        For a step, the newest one of each source that the region has with it. The queue holds at
+        For a step: the newest step of each source that the region has with it. The queue holds at
         most one such write.
     seals : bool
-        Whether the MemTable is sealed behind this write.
+        Whether to seal the MemTable behind this write.
     buffered : bool
         Whether its rows count as written before they are durable.
-    attended : bool
-        Whether a thread waits that can take over the log. Guarded by the region's state.
+    has_waiter : bool
+        Whether a thread waits for this write that can lead the log. Guarded by the region's lock.
     rows, bytes : int
-        What is queued.
+        Size of ``batches``.
     error : BaseException or None
-        What went wrong, once it is done.
+        Why the write failed, once it is done.
     """
 
     __slots__ = (
-        "_calls",
+        "_callbacks",
         "_gate",
         "applied",
-        "attended",
         "batches",
         "buffered",
         "bytes",
         "derived",
         "done",
         "error",
+        "has_waiter",
         "promoted",
+        "row_schema",
         "rows",
         "seals",
-        "shape",
     )
 
     def __init__(
         self,
         batches: list[pa.RecordBatch],
-        shape: RowShape | None = None,
+        row_schema: RowSchema | None = None,
         *,
         seals: bool = False,
         buffered: bool = False,
@@ -80,12 +80,12 @@ class PendingWrite:
         applied: AppliedSteps | None = None,
     ) -> None:
         self.batches = batches
-        self.shape = shape
+        self.row_schema = row_schema
         self.derived = derived
         self.applied = applied
         self.seals = seals
         self.buffered = buffered
-        self.attended = False
+        self.has_waiter = False
         self.promoted = False
         self.done = False
         self.error: BaseException | None = None
@@ -93,29 +93,29 @@ class PendingWrite:
         self.bytes = 0
         for batch in batches:
             self.rows += batch.num_rows
-            self.bytes += _size_of(batch)
-        self._calls: tuple[Callable[[], None], ...] = ()
-        # Held until the write is done, or until its thread is to lead: cheaper than an event.
+            self.bytes += _batch_bytes(batch)
+        self._callbacks: tuple[Callable[[], None], ...] = ()
+        # Locked until the write is done, or until its thread is to lead: cheaper than an event.
         self._gate = threading.Lock()
         self._gate.acquire()
 
     def finish(self, error: BaseException | None = None) -> None:
-        """Wake everybody who waits. Called once, by whoever holds the log."""
+        """Set the result and wake all waiting threads. Called once, by the leader of the log."""
         self.error = error
-        with _callbacks:
+        with _callbacks_lock:
             self.done = True
-            calls, self._calls = self._calls, ()
+            callbacks, self._callbacks = self._callbacks, ()
         self._gate.release()
-        for call in calls:
-            _safely(call)
+        for callback in callbacks:
+            _call_safely(callback)
 
     def promote(self) -> None:
-        """Have the waiting thread take over the log. The caller holds the region's state."""
+        """Make the waiting thread the leader of the log. The caller holds the region's lock."""
         self.promoted = True
         self._gate.release()
 
     def decline(self) -> bool:
-        """Take back a promotion; False if there is none. The caller holds the region's state."""
+        """Take back a promotion; False without one. The caller holds the region's lock."""
         return self.promoted and not self.done and self._gate.acquire(blocking=False)
 
     def wait_for_turn(self) -> None:
@@ -125,7 +125,7 @@ class PendingWrite:
             self._gate.release()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the write is done; False when it is not in time."""
+        """Wait until the write is done; False after ``timeout`` seconds."""
         if self.done:
             return True
         if not self._gate.acquire(timeout=-1 if timeout is None else max(timeout, 0)):
@@ -133,17 +133,17 @@ class PendingWrite:
         self._gate.release()
         return True
 
-    def call_when_done(self, call: Callable[[], None]) -> None:
-        """Call something once, now if the write is done."""
-        with _callbacks:
+    def call_when_done(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` once, when the write is done; now if it is."""
+        with _callbacks_lock:
             if not self.done:
-                self._calls = (*self._calls, call)
+                self._callbacks = (*self._callbacks, callback)
                 return
-        _safely(call)
+        _call_safely(callback)
 
 
-def done(error: BaseException | None = None) -> PendingWrite:
-    """A write without rows that is done; with an error, one that was not accepted."""
+def finished_write(error: BaseException | None = None) -> PendingWrite:
+    """Make a write without rows that is done; with ``error``, one that was refused."""
     write = PendingWrite([])
     write.finish(error)
     return write
@@ -154,30 +154,30 @@ Part = tuple[UUID, PendingWrite]
 
 
 class WriteHandle:
-    """Tells when a write became durable.
+    """Handle to wait until a write is durable.
 
-    A write that returned in durable mode is done; a buffered one is done once the log has it.
+    In durable mode the write is done when it returns; a buffered write is done when the log has it.
 
     Parameters
     ----------
     parts : sequence of (UUID, PendingWrite)
         The write's part in each region.
-    settle : callable
-        Raises what the parts' failures mean for the caller.
+    raise_failures : callable
+        Raises the error that the failures of the parts mean for the caller.
     """
 
-    __slots__ = ("_parts", "_settle")
+    __slots__ = ("_parts", "_raise_failures")
 
     def __init__(
         self,
         parts: Sequence[Part],
-        settle: Callable[[Sequence[Part]], None],
+        raise_failures: Callable[[Sequence[Part]], None],
     ) -> None:
         self._parts = parts
-        self._settle = settle
+        self._raise_failures = raise_failures
 
     def done(self) -> bool:
-        """Whether the write is durable or has failed."""
+        """Return whether the write is durable or has failed."""
         return all(part.done for _, part in self._parts)
 
     def wait(self, timeout: float | None = None) -> None:
@@ -191,7 +191,7 @@ class WriteHandle:
         Raises
         ------
         BackPressureError
-            It is not durable in time. It may still become so: wait again.
+            The write is not durable in time. It may still become durable: wait again.
         MemWalError
             Why it failed; see :meth:`memwal.writer.table_writer.TableWriter.upsert`.
         """
@@ -202,50 +202,75 @@ class WriteHandle:
                     f"the write is not durable after {timeout} s; it still may become so, "
                     "wait for it again"
                 )
-        self._settle(self._parts)
+        self._raise_failures(self._parts)
 
     def exception(self) -> MemWalError | None:
-        """Why the write failed; None when it did not, or is not done yet."""
+        """Return why the write failed; None if it succeeded or is not done yet."""
         if not self.done():
             return None
         try:
-            self._settle(self._parts)
+            self._raise_failures(self._parts)
         except MemWalError as error:
             return error
         return None
 
     def add_done_callback(self, call: Callable[[WriteHandle], None]) -> None:
-        """Call something with this handle once the write is done, from whichever thread.
+        """Call a function with this handle when the write is done, on any thread.
 
         Parameters
         ----------
         call : callable
-            Given this handle; it must not block, and what it raises is logged.
+            Gets this handle. It must not block; an exception that it raises is logged.
         """
-        left = len(self._parts)
-        if not left:
-            _safely(lambda: call(self))
+        remaining = len(self._parts)
+        if not remaining:
+            _call_safely(lambda: call(self))
             return
         lock = threading.Lock()
 
-        def one_done() -> None:
-            nonlocal left
+        def part_done() -> None:
+            nonlocal remaining
             with lock:
-                left -= 1
-                last = left == 0
-            if last:
+                remaining -= 1
+                is_last = remaining == 0
+            if is_last:
                 call(self)
 
         for _, part in self._parts:
-            part.call_when_done(one_done)
+            part.call_when_done(part_done)
 
     def __repr__(self) -> str:
         state = "done" if self.done() else "pending"
         return f"WriteHandle({state}, {len(self._parts)} regions)"
 
 
-def as_error(error: BaseException) -> MemWalError:
-    """An error of the same kind for another caller, with a trace of its own."""
+class FailureLatch:
+    """First error that stopped a region writer. Callers hold the region's lock.
+
+    Attributes
+    ----------
+    error : MemWalError or None
+        None while the writer works.
+    """
+
+    __slots__ = ("error",)
+
+    def __init__(self) -> None:
+        self.error: MemWalError | None = None
+
+    def set(self, error: BaseException) -> None:
+        """Record an error unless one is recorded already."""
+        if self.error is None:
+            self.error = error if isinstance(error, MemWalError) else copy_error(error)
+
+    def raise_if_set(self) -> None:
+        """Raise a fresh copy of the recorded error."""
+        if self.error is not None:
+            raise copy_error(self.error)
+
+
+def copy_error(error: BaseException) -> MemWalError:
+    """Copy an error for another caller, so that each has its own traceback."""
     if isinstance(error, MemWalError):
         copy = type(error)(str(error))
     else:
@@ -256,44 +281,19 @@ def as_error(error: BaseException) -> MemWalError:
     return copy
 
 
-def _size_of(batch: pa.RecordBatch) -> int:
-    """Bytes of a batch; of a few small rows about.
+def _batch_bytes(batch: pa.RecordBatch) -> int:
+    """Return the bytes of a batch; an estimate for a few small rows.
 
-    Arrow gives the interpreter to other threads while it measures exactly, which costs a producer
-    of single rows more than all the rest.
+    Arrow releases the GIL while it measures exactly, which costs a producer of single rows more
+    than the rest of a write.
     """
     if batch.num_rows <= _FEW_ROWS and batch.get_total_buffer_size() <= _SMALL_BYTES:
-        return int(_ABOUT_BYTES * batch.num_rows)
+        return int(_ASSUMED_ROW_BYTES * batch.num_rows)
     return int(batch.nbytes)
 
 
-def _safely(call: Callable[[], None]) -> None:
+def _call_safely(call: Callable[[], None]) -> None:
     try:
         call()
     except Exception as error:
-        logger.warning("a callback of a finished write failed: %s", shown_error(error))
-
-
-class Standing:
-    """What ended the writer of a region, if anything did. Guarded by the region's state.
-
-    Attributes
-    ----------
-    failure : MemWalError or None
-        The first thing that did.
-    """
-
-    __slots__ = ("failure",)
-
-    def __init__(self) -> None:
-        self.failure: MemWalError | None = None
-
-    def end(self, reason: BaseException) -> None:
-        """Take no more writes; a second reason does not replace the first."""
-        if self.failure is None:
-            self.failure = reason if isinstance(reason, MemWalError) else as_error(reason)
-
-    def check(self) -> None:
-        """Raise what ended the writer."""
-        if self.failure is not None:
-            raise as_error(self.failure)
+        logger.warning("a callback of a finished write failed: %s", safe_error_text(error))

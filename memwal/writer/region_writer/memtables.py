@@ -1,7 +1,4 @@
-"""MemTables of a region: the active one, the sealed ones, and their flush in the background.
-
-Sealed MemTables are flushed one after another, oldest first, while the active one takes writes.
-"""
+"""MemTables of a region: the active one, the sealed ones, and their flush in the background."""
 
 from __future__ import annotations
 
@@ -26,59 +23,64 @@ from memwal.errors import (
 )
 from memwal.lsm.memtable.indexes import MemTableIndexes
 from memwal.lsm.memtable.unflushed import UnflushedRows
-from memwal.util.log import shown_error
+from memwal.util.log import safe_error_text
 from memwal.util.memory import release_free_memory
-from memwal.writer.region_writer.context import Workshop
-from memwal.writer.region_writer.rows import RowShape
+from memwal.writer.region_writer.context import WriterContext
+from memwal.writer.region_writer.rows import RowSchema
+
+logger = logging.getLogger(__name__)
+
+# Pause between a flush that failed after all attempts and the next one, while writes wait for it.
+_PAUSE_SECONDS = 0.05
 
 
 class MemTable:
-    """Rows in the order of the log, and what answers for them.
+    """Rows in the order of the log, with their indexes.
 
-    Changed by one thread at a time. Reads of what :meth:`unflushed` returns need no lock.
+    Changed by one thread at a time. Reads of the result of :meth:`unflushed` need no lock.
 
     Parameters
     ----------
-    shape : RowShape
-        Form of its rows.
+    row_schema : RowSchema
+        Schema of the rows.
     generation : int
-        What it will be flushed as.
+        Number of the generation that it will be flushed as.
     first_row : int, default 0
-        Number of rows that its region's writer took before.
+        Number of rows that the region's writer took before.
     text : mapping, optional
         Text columns that can be searched, with the options of their index.
 
     Attributes
     ----------
     batches : int
-        Batches in the log that the rows came in.
+        Number of batches of the rows in the log.
     last_position : int
-        Position of the newest log entry whose rows are here; 0 while there is none.
+        Position of the newest log entry with rows of it; 0 while it is empty.
     born_at : float
-        Monotonic seconds of the first row; infinite while there is none.
+        Monotonic time of the first row; infinite while it is empty.
     """
 
     def __init__(
         self,
-        shape: RowShape,
+        row_schema: RowSchema,
         generation: int,
         *,
         first_row: int = 0,
         text: Mapping[str, Mapping[str, Any]] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.shape = shape
+        self.row_schema = row_schema
         self.generation = generation
         self.first_row = first_row
         self.batches = 0
         self.last_position = 0
         self.born_at = float("inf")
-        self._indexes = MemTableIndexes(shape.schema, shape.primary_key, text=text)
+        self._indexes = MemTableIndexes(row_schema.schema, row_schema.primary_key, text=text)
         self._clock = clock
 
     @property
     def rows(self) -> int:
-        """Rows, superseded ones included."""
+        """Number of rows, including superseded ones."""
         return self._indexes.rows
 
     @property
@@ -88,7 +90,7 @@ class MemTable:
 
     @property
     def end_row(self) -> int:
-        """Number of rows that its region's writer has taken with these."""
+        """Number of rows that the region's writer took before and including these."""
         return self.first_row + self.rows
 
     def add(
@@ -99,14 +101,14 @@ class MemTable:
         log_batches: int | None = None,
         nbytes: int | None = None,
     ) -> None:
-        """Take the rows of the log up to ``position``.
+        """Add the rows of the log up to ``position``.
 
         Parameters
         ----------
         log_batches : int, optional
-            In how many batches the log has them, if not in these.
+            Number of their batches in the log, if it differs.
         nbytes : int, optional
-            Memory of a single batch, if it is known.
+            Memory of a single batch, if known.
         """
         if not self._indexes.rows:
             self.born_at = self._clock()
@@ -116,53 +118,47 @@ class MemTable:
         self.last_position = position
 
     def catch_up(self) -> None:
-        """Index all rows, so that no read has to."""
+        """Index all rows now rather than with the next read."""
         self._indexes.catch_up()
 
     def unflushed(self) -> UnflushedRows:
-        """The rows as they are now: later ones do not change it."""
+        """Return a snapshot of the rows, which later rows do not change."""
         return UnflushedRows(self.generation, self._indexes.snapshot())
 
     def contents(self) -> pa.Table:
-        """All rows, oldest first, as they are now."""
+        """Return all rows, oldest first."""
         return self._indexes.snapshot().view.to_table()
 
     def since(self, row: int) -> pa.Table:
-        """Rows from number ``row`` of the region's writer on, oldest first."""
+        """Return the rows from number ``row`` of the region's writer on, oldest first."""
         return self.contents().slice(max(row - self.first_row, 0))
 
 
-logger = logging.getLogger(__name__)
-
-# Between a flush that failed for good and its next try, while writes wait for it.
-_PAUSE_SECONDS = 0.05
-
-
 class FlushQueue:
-    """Flushes MemTables one after another, oldest first, while the next one takes writes.
+    """Flushes sealed MemTables one after another, oldest first.
 
     Parameters
     ----------
-    state : threading.Condition
-        The writer's. It guards the queue, so that queue and active MemTable are seen together,
-        and is notified whenever something here ends.
+    lock : threading.Condition
+        Lock of the region. It guards the queue, so that a reader sees queue and active MemTable
+        together, and is notified when a flush succeeds or fails.
     executor : Executor
         Runs the flushes; may be shared between regions.
     flush : callable
-        Flushes one MemTable, or raises. Called again with the same one after a failure.
+        Flushes one MemTable, or raises. Called again with the same MemTable after a failure.
     attempts : int
-        How often one MemTable is tried before the failure is reported.
+        Number of attempts for one MemTable before the failure is reported.
     """
 
     def __init__(
         self,
-        state: threading.Condition,
+        lock: threading.Condition,
         executor: Executor,
         flush: Callable[[MemTable], None],
         *,
         attempts: int,
     ) -> None:
-        self._state = state
+        self._lock = lock
         self._executor = executor
         self._flush = flush
         self._attempts = attempts
@@ -175,26 +171,26 @@ class FlushQueue:
         return len(self._tables)
 
     def tables(self) -> list[MemTable]:
-        """What waits, oldest first. The caller holds the state."""
+        """Return the queued MemTables, oldest first. The caller holds the lock."""
         return list(self._tables)
 
     def add(self, table: MemTable) -> None:
-        """Queue a MemTable. The caller holds the state."""
+        """Queue a MemTable. The caller holds the lock."""
         self._tables.append(table)
         self._start()
 
     def wait_for_room(self, limit: int, *, deadline: float, check: Callable[[], None]) -> None:
-        """Wait until fewer than ``limit`` MemTables are queued. The caller holds the state.
+        """Wait until fewer than ``limit`` MemTables are queued. The caller holds the lock.
 
         Parameters
         ----------
         deadline : float
-            Monotonic seconds.
+            In monotonic seconds.
 
         Raises
         ------
         BackPressureError
-            There was no room in time; its cause is what the flush fails with, if it does.
+            The queue stayed full until the deadline. Its cause is the error of the flush, if any.
         """
         while len(self._tables) >= limit:
             check()
@@ -202,28 +198,29 @@ class FlushQueue:
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 raise BackPressureError(
-                    f"{len(self._tables)} MemTables wait for their flush; "
+                    f"{len(self._tables)} MemTables wait for their flush (limit {limit}); "
                     "the write was not accepted, try again later"
                 ) from self._error
-            self._state.wait(min(remaining, _PAUSE_SECONDS) if self._error else remaining)
+            self._lock.wait(min(remaining, _PAUSE_SECONDS) if self._error else remaining)
 
     def wait_until_flushed(
         self, generation: int, *, deadline: float, check: Callable[[], None]
     ) -> None:
-        """Wait for a generation and all before it, trying anew what had failed. The caller holds
-        the state.
+        """Wait until a generation and all before it are flushed. The caller holds the lock.
+
+        A flush that has failed is tried again.
 
         Parameters
         ----------
         deadline : float
-            Monotonic seconds; may be infinite.
+            In monotonic seconds; may be infinite.
 
         Raises
         ------
         BackPressureError
             They are not flushed in time.
         Exception
-            What the oldest MemTable failed with; it stays queued.
+            Error of the oldest MemTable, which stays queued.
         """
         self._error = None
         self._not_before = 0.0
@@ -236,23 +233,23 @@ class FlushQueue:
             if remaining <= 0:
                 raise BackPressureError(
                     f"{len(self._tables)} MemTables are not flushed in time; the log has their "
-                    "rows, and the next claim of the region replays what is not flushed by then"
+                    "rows, and the next claim of the region replays those not flushed by then"
                 )
-            self._state.wait(min(remaining, threading.TIMEOUT_MAX))
+            self._lock.wait(min(remaining, threading.TIMEOUT_MAX))
 
     def _start(self) -> None:
         if self._tables and not self._running and time.monotonic() >= self._not_before:
             try:
                 self._executor.submit(self._drain)
             except RuntimeError:
-                # Shut down with the table's writer, while this region was being claimed.
+                # The table's writer shut the executor down while this region was being claimed.
                 self._error = WriterClosedError("the writer was closed before it could flush")
             else:
                 self._running = True
 
     def _drain(self) -> None:
         while True:
-            with self._state:
+            with self._lock:
                 if not self._tables:
                     self._stop(None)
                     return
@@ -261,16 +258,16 @@ class FlushQueue:
                 self.flush_now(partial(self._flush, table))
             except BaseException as error:
                 logger.warning(
-                    "flush of generation %d failed: %s", table.generation, shown_error(error)
+                    "flush of generation %d failed: %s", table.generation, safe_error_text(error)
                 )
-                # A panic in Lance is no Exception; whoever waits must hear of it all the same.
-                known = error if isinstance(error, Exception) else _panic(table, error)
-                with self._state:
-                    self._stop(known)
+                # A panic in Lance is not an Exception, but waiting threads must get an error too.
+                reported = error if isinstance(error, Exception) else _panic_error(table, error)
+                with self._lock:
+                    self._stop(reported)
                 return
-            with self._state:
+            with self._lock:
                 self._tables.popleft()
-                self._state.notify_all()
+                self._lock.notify_all()
             del table
             release_free_memory()
 
@@ -279,10 +276,10 @@ class FlushQueue:
         self._error = error
         if error is not None:
             self._not_before = time.monotonic() + _PAUSE_SECONDS
-        self._state.notify_all()
+        self._lock.notify_all()
 
     def flush_now(self, flush: Callable[[], None]) -> None:
-        """Flush in this thread what no MemTable holds, tried as often as the queued ones."""
+        """Call ``flush`` in this thread, with as many attempts as a queued MemTable gets."""
         retrying = Retrying(
             retry=retry_if_exception_type((StoreError, OutcomeUnknownError, OSError)),
             stop=stop_after_attempt(self._attempts),
@@ -292,29 +289,22 @@ class FlushQueue:
         retrying(flush)
 
 
-def _panic(table: MemTable, error: BaseException) -> MemWalError:
-    return MemWalError(
-        f"the flush of generation {table.generation} broke down: {shown_error(error)}; its rows "
-        "stay in the log, where the next writer of the region finds them"
-    )
-
-
 class MemTables:
     """The active MemTable and the sealed ones before it.
 
-    Only whoever holds the region's log changes the active one, and with the state held. All methods
-    are called with the state held, except :meth:`fits` and :meth:`is_full`, which only the holder
+    Only the leader of the region's log changes the active one, and with the lock held. All methods
+    are called with the lock held, except :meth:`fits` and :meth:`is_full`, which only the leader
     of the log calls.
 
     Parameters
     ----------
-    workshop : Workshop
-    shape : RowShape
-        Form of the rows to come.
+    context : WriterContext
+    row_schema : RowSchema
+        Schema of the rows to come.
     generation : int
-        Of the first MemTable.
-    state : threading.Condition
-        The region's.
+        Generation number of the first MemTable.
+    lock : threading.Condition
+        Lock of the region.
     flush : callable
         Flushes one MemTable.
 
@@ -322,44 +312,44 @@ class MemTables:
     ----------
     active : MemTable
     sealed : FlushQueue
-    shape : RowShape
-        Of the active one.
+    row_schema : RowSchema
+        Schema of the active MemTable.
     """
 
     def __init__(
         self,
-        workshop: Workshop,
-        shape: RowShape,
+        context: WriterContext,
+        row_schema: RowSchema,
         *,
         generation: int,
-        state: threading.Condition,
+        lock: threading.Condition,
         flush: Callable[[MemTable], None],
     ) -> None:
-        self._options = workshop.options
-        self._text = workshop.text
-        self.shape = shape
+        self._options = context.options
+        self._text = context.text
+        self.row_schema = row_schema
         self.sealed = FlushQueue(
-            state, workshop.flushes, flush, attempts=workshop.options.flush_attempts
+            lock, context.flushes, flush, attempts=context.options.flush_attempts
         )
-        self.active = self._new(generation, first_row=0)
+        self.active = self._new_table(generation, first_row=0)
 
     def all(self) -> list[MemTable]:
-        """Oldest first, the active one last."""
+        """Return all MemTables, oldest first, the active one last."""
         return [*self.sealed.tables(), self.active]
 
     def unflushed(self) -> list[UnflushedRows]:
-        """Their rows as they are now, oldest first."""
+        """Return snapshots of the MemTables that have rows, oldest first."""
         return [table.unflushed() for table in self.all() if table.rows]
 
     def since(self, row: int) -> list[pa.Table] | None:
-        """Rows from number ``row`` of the region's writer on; None if some have left memory."""
+        """Return the rows from number ``row`` on; None if some of them are not in memory."""
         tables = self.all()
         if tables[0].first_row > row:
             return None
         return [table.since(row) for table in tables if table.end_row > row]
 
     def fits(self, batches: Sequence[pa.RecordBatch]) -> bool:
-        """Whether Lance's own writer could still replay the generation with these in it."""
+        """Return whether Lance's own writer could replay the generation with these rows added."""
         rows = batches[0].num_rows if len(batches) == 1 else sum(b.num_rows for b in batches)
         return (
             self.active.rows + rows <= self._options.max_memtable_rows
@@ -367,33 +357,40 @@ class MemTables:
         )
 
     def is_full(self) -> bool:
-        """Whether the active one is to be sealed."""
+        """Return whether the active MemTable has reached a limit and has to be sealed."""
         return (
             self.active.rows >= self._options.max_memtable_rows
             or self.active.batches >= self._options.max_memtable_batches
             or self.active.bytes >= self._options.max_memtable_bytes
         )
 
-    def seal(self, *, shape: RowShape | None = None, generation: int | None = None) -> None:
-        """Hand the active one to the flush, if it has rows, and start a new one.
+    def seal(self, *, row_schema: RowSchema | None = None, generation: int | None = None) -> None:
+        """Hand the active MemTable to the flush, if it has rows, and start a new one.
 
         Parameters
         ----------
-        shape : RowShape, optional
-            Form of the rows to come; as before by default.
+        row_schema : RowSchema, optional
+            Schema of the rows to come; unchanged by default.
         generation : int, optional
-            Of the new one; the next one by default.
+            Generation number of the new MemTable; the next one by default.
         """
         following = self.active.generation
         if self.active.rows:
             self.sealed.add(self.active)
             following += 1
-        self.shape = shape or self.shape
-        self.active = self._new(generation or following, first_row=self.active.end_row)
+        self.row_schema = row_schema or self.row_schema
+        self.active = self._new_table(generation or following, first_row=self.active.end_row)
 
-    def _new(self, generation: int, *, first_row: int) -> MemTable:
-        names = self.shape.schema.names
+    def _new_table(self, generation: int, *, first_row: int) -> MemTable:
+        names = self.row_schema.schema.names
         text = {
             path: options for path, options in self._text.items() if path.partition(".")[0] in names
         }
-        return MemTable(self.shape, generation, first_row=first_row, text=text)
+        return MemTable(self.row_schema, generation, first_row=first_row, text=text)
+
+
+def _panic_error(table: MemTable, error: BaseException) -> MemWalError:
+    return MemWalError(
+        f"the flush of generation {table.generation} crashed: {safe_error_text(error)}; its rows "
+        "stay in the log, and the next writer of the region replays them"
+    )

@@ -1,8 +1,8 @@
-"""Partial upserts: some columns of a row are given, the others keep their value.
+"""Partial upserts: a row without some of its columns, which keep their values.
 
-Rows are completed before they go to the log, so every stored row is whole and no reader needs to
-know. The present row is looked up without holding the log; what was written meanwhile is applied on
-top of it when the write gets its place in the log's order.
+Rows are completed before they go to the log, so every stored row is whole and readers need no
+special case. The current rows are looked up without holding the log; rows that are written in the
+meantime are applied on top of them when the write gets its place in the queue.
 """
 
 from __future__ import annotations
@@ -21,50 +21,53 @@ from memwal.reader.lookup import look_up
 from memwal.reader.sources.collect import collect_sources, while_collected
 from memwal.region.rows import aligned, key_column, newest_rows
 from memwal.storage.location import TableLocation
-from memwal.writer.region_writer.rows import RowShape
+from memwal.writer.region_writer.rows import RowSchema
 
 
 class PartialRows:
-    """Rows of one region of which some columns are given.
+    """Rows of one region that have the key and some other columns.
 
     Parameters
     ----------
-    shape : RowShape
-        What whole rows look like.
+    row_schema : RowSchema
+        Schema of whole rows.
     batches : sequence of pyarrow.RecordBatch
-        The key columns and others, in the table's types. Of several rows with one key the last
-        counts.
+        The key columns and others, in the table's types. If several rows have the same key, the
+        last one counts.
 
     Attributes
     ----------
     keys : pyarrow.Table
-        The key columns, once per distinct key.
+        The key columns, one row per distinct key.
     """
 
-    def __init__(self, shape: RowShape, batches: Sequence[pa.RecordBatch]) -> None:
+    def __init__(self, row_schema: RowSchema, batches: Sequence[pa.RecordBatch]) -> None:
         rows = pa.Table.from_batches(batches)
-        kept = newest_rows(key_column(rows, shape.primary_key))
-        self.shape = shape
-        self._given = rows.take(pa.array(kept)).combine_chunks()
-        self.keys = self._given.select(shape.primary_key)
+        newest = newest_rows(key_column(rows, row_schema.primary_key))
+        self.row_schema = row_schema
+        self._rows = rows.take(pa.array(newest)).combine_chunks()
+        self.keys = self._rows.select(row_schema.primary_key)
 
-    def completed(self, known: Sequence[pa.Table]) -> list[pa.RecordBatch]:
-        """Whole stored rows.
+    def complete(self, current: Sequence[pa.Table]) -> list[pa.RecordBatch]:
+        """Return whole stored rows, with the missing columns taken from the current rows.
 
         Parameters
         ----------
-        known : sequence of pyarrow.Table
-            Stored rows as they were, oldest first; the newest of a key counts. Keys that are not
-            among them, or were deleted, do not exist yet.
+        current : sequence of pyarrow.Table
+            Current stored rows, oldest first; the newest row of a key counts. A key without a row,
+            or whose row is a delete, does not exist yet: its missing columns become null.
 
         Raises
         ------
         InvalidInputError
-            A row does not exist yet, and a column that may not be null is not given.
+            A row does not exist yet, and lacks a column that may not be null.
         """
-        primary_key = self.shape.primary_key
+        primary_key = self.row_schema.primary_key
         before = pa.concat_tables(
-            [self.shape.schema.empty_table(), *(aligned(rows, self.shape.schema) for rows in known)]
+            [
+                self.row_schema.schema.empty_table(),
+                *(aligned(rows, self.row_schema.schema) for rows in current),
+            ]
         )
         before = before.take(pa.array(newest_rows(key_column(before, primary_key))))
         alive = before.filter(pc.invert(before.column(TOMBSTONE)))
@@ -72,51 +75,51 @@ class PartialRows:
             key_column(self.keys, primary_key), value_set=key_column(alive, primary_key)
         )
         columns = [
-            self._given.column(field.name)
-            if field.name in self._given.column_names
+            self._rows.column(field.name)
+            if field.name in self._rows.column_names
             else alive.column(field.name).take(at)
-            for field in self.shape.base_schema
+            for field in self.row_schema.base_schema
         ]
-        for field, column in zip(self.shape.base_schema, columns, strict=True):
+        for field, column in zip(self.row_schema.base_schema, columns, strict=True):
             if column.null_count and not field.nullable:
                 raise InvalidInputError(
                     f"{column.null_count} rows do not exist yet and lack column {field.name}, "
                     "which may not be null; give it"
                 )
         columns.append(pa.repeat(pa.scalar(False), self.keys.num_rows))
-        rows = pa.Table.from_arrays(columns, schema=self.shape.schema)
+        rows = pa.Table.from_arrays(columns, schema=self.row_schema.schema)
         return list(rows.combine_chunks().to_batches())
 
 
-def known_rows(
+def current_rows(
     location: TableLocation,
     region_id: UUID,
     rows: PartialRows,
     unflushed: Sequence[UnflushedRows],
 ) -> list[pa.Table]:
-    """Stored rows of those keys that exist, from memory and, for the rest, from storage.
+    """Return the stored rows of the keys that exist: from memory, and from storage for the rest.
 
     Parameters
     ----------
     unflushed : sequence of UnflushedRows
-        What the region's writer holds, oldest first.
+        MemTables of the region's writer, oldest first.
     """
-    known: list[pa.Table] = []
+    current: list[pa.Table] = []
     missing = rows.keys
     for table in reversed(unflushed):
         if not missing.num_rows:
-            return known
+            return current
         snapshot = table.snapshot
         at = snapshot.lookup([column.combine_chunks() for column in missing.columns])
-        known.append(snapshot.take(at[at >= 0]))
+        current.append(snapshot.take(at[at >= 0]))
         missing = missing.filter(pa.array(at < 0))
     if missing.num_rows:
-        known.append(stored_rows(location, region_id, rows.shape, missing))
-    return known
+        current.append(_stored_rows(location, region_id, rows.row_schema, missing))
+    return current
 
 
-def as_tables(batches: Sequence[pa.RecordBatch]) -> list[pa.Table]:
-    """Batches as tables, in order; neighbours of one schema share one."""
+def group_by_schema(batches: Sequence[pa.RecordBatch]) -> list[pa.Table]:
+    """Return batches as tables, in order; adjacent batches of one schema share a table."""
     tables: list[list[pa.RecordBatch]] = []
     for batch in batches:
         if tables and tables[-1][0].schema == batch.schema:
@@ -126,10 +129,10 @@ def as_tables(batches: Sequence[pa.RecordBatch]) -> list[pa.Table]:
     return [pa.Table.from_batches(part) for part in tables]
 
 
-def stored_rows(
-    location: TableLocation, region_id: UUID, shape: RowShape, keys: pa.Table
+def _stored_rows(
+    location: TableLocation, region_id: UUID, row_schema: RowSchema, keys: pa.Table
 ) -> pa.Table:
-    """What storage knows of some keys of a region: the base table and its generations.
+    """Look keys of a region up in its flushed generations and in the base table.
 
     Parameters
     ----------
@@ -139,18 +142,18 @@ def stored_rows(
     Returns
     -------
     pyarrow.Table
-        Stored rows of those keys that exist, in today's columns of the table.
+        Stored rows of the keys that exist, in the columns of ``row_schema``.
     """
 
-    def look() -> tuple[BaseTable, pa.Table]:
+    def look_up_keys() -> tuple[BaseTable, pa.Table]:
         sources = collect_sources(location, regions=[region_id])
         return sources.base, look_up(sources, keys)
 
-    base, found = while_collected(look)
-    identified = pa.Table.from_arrays(found.columns, schema=base.identified_schema)
+    base, rows = while_collected(look_up_keys)
+    identified = pa.Table.from_arrays(rows.columns, schema=base.identified_schema)
     return aligned(
         identified.append_column(
-            shape.schema.field(TOMBSTONE), pa.repeat(pa.scalar(False), found.num_rows)
+            row_schema.schema.field(TOMBSTONE), pa.repeat(pa.scalar(False), rows.num_rows)
         ),
-        shape.schema,
+        row_schema.schema,
     )

@@ -1,13 +1,12 @@
 """Replay at a claim: rows of the log that no flushed generation has (spec: WAL Replay).
 
-The whole log is read once before anything is done with it, so a damaged log changes nothing.
-Meanwhile its rows stay in memory, up to a budget; of a log that is larger only the bounds of its
-generations are kept, and its rows are read again one generation at a time, to be flushed as they
-come.
+The whole log is read once before anything is done with its rows, so a damaged log changes nothing.
+The rows stay in memory up to a budget. If the log is larger, only the bounds of its generations are
+kept, and its rows are read again, one generation at a time, and flushed.
 
-A generation is flushed whole or not at all: entries behind a seal that still carried its number
-would be skipped by the next replay. For the same reason a generation ends where no later entry has
-its number or a lower one, which can be later than where the next number begins.
+A generation is flushed whole or not at all: the next replay would skip entries behind a seal that
+still carried its number. For the same reason a generation ends where no later entry has its number
+or a lower one, which can be later than the first entry with the next number.
 """
 
 from __future__ import annotations
@@ -22,48 +21,51 @@ import pyarrow as pa
 from memwal.errors import CorruptDataError, InvalidInputError
 from memwal.format.paths import wal_key
 from memwal.format.wal_entry import WalEntry, encode_sentinel
+from memwal.format.wal_layout import has_dictionaries
 from memwal.lsm.flush.rows import GenerationRows, TableRows
 from memwal.lsm.wal.claim import Claim
-from memwal.lsm.wal.log import READ_AHEAD_BYTES, LogSurvey, needs_replay, read_log, take
+from memwal.lsm.wal.log import READ_AHEAD_BYTES, LogSurvey, needs_replay, put_entry, read_log
 from memwal.region.rows import key_column
 from memwal.storage.object_store import ObjectStore
-from memwal.writer.region_writer.rows import RowShape
+from memwal.writer.region_writer.rows import RowSchema
 
-# Entries with few rows are joined up to this: each batch costs some kilobytes beside its rows, and
-# keeps the whole entry in memory that it was read from.
+logger = logging.getLogger(__name__)
+
+# Small batches are joined up to this size: each batch costs some kilobytes besides its rows, and
+# keeps the whole log entry in memory that it was read from.
 _JOIN_BYTES = 1 << 20
 _JOIN_BATCHES = 1024
 _BATCH_COST = 8 << 10
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RowLog:
-    """A log as a source of stored rows.
+class LogReader:
+    """Reads the stored rows of a log.
 
     Attributes
     ----------
-    shape : RowShape
-        Brings rows of other clients, and of earlier schemas, into the stored form.
+    row_schema : RowSchema
+        Converts rows of other clients, and of earlier schemas, to stored rows.
     epoch : int
-        Whose entries are read: its own, and those of earlier ones.
+        Epoch of the claim. An entry of a higher epoch fences it.
     generation : int
-        Entries that say an earlier generation than this are left out.
+        Entries that record an earlier generation are skipped.
     survey : LogSurvey or None
-        Made anew with each reading when it is not given.
+        Listing of the log; None to list it with every read.
     read_ahead_bytes : int
-        How much of the log is read before its turn.
+        Size of the entries that are prefetched.
     """
 
     store: ObjectStore
     region_id: UUID
-    shape: RowShape
+    row_schema: RowSchema
     epoch: int
     generation: int
     survey: LogSurvey | None
     read_ahead_bytes: int = READ_AHEAD_BYTES
 
     def entries(self, *, after: int, last: int) -> Iterator[tuple[int, WalEntry]]:
-        """Every entry that is not torn."""
+        """Yield every entry that is not torn, with its position."""
         return read_log(
             self.store,
             self.region_id,
@@ -74,132 +76,118 @@ class RowLog:
             max_bytes=self.read_ahead_bytes,
         )
 
-    def takes_over(self, entry: WalEntry) -> bool:
-        """Whether an entry has rows of the generation or later ones."""
+    def needs_replay(self, entry: WalEntry) -> bool:
+        """Return whether an entry has rows of ``generation`` or a later one."""
         return needs_replay(entry, current_generation=self.generation)
 
-    def adopted(self, position: int, entry: WalEntry) -> list[pa.RecordBatch]:
-        """The entry's rows in the stored form."""
+    def convert(self, position: int, entry: WalEntry) -> list[pa.RecordBatch]:
+        """Return the entry's rows as stored rows of the table."""
         try:
-            return [rows for batch in entry.batches for rows in self.shape.adopt(batch)]
+            return [
+                rows for batch in entry.batches for rows in self.row_schema.convert_logged(batch)
+            ]
         except InvalidInputError as error:
             raise CorruptDataError(
                 f"the rows of {wal_key(self.region_id, position)} do not fit the table: {error}. "
-                "Bring the table's schema back into a form that they fit; what no generation has "
-                "yet can be given up by opening the region's writer with replay=False"
+                "Change the table's schema so that they fit; or abandon the region's unflushed "
+                "rows by opening its writer with replay=False"
             ) from error
 
     def rows(self, *, after: int, last: int) -> Iterator[pa.RecordBatch]:
-        """Rows of the generation and later ones, in the stored form."""
+        """Yield the stored rows of ``generation`` and later ones."""
         for position, entry in self.entries(after=after, last=last):
-            if self.takes_over(entry):
-                yield from self.adopted(position, entry)
+            if self.needs_replay(entry):
+                yield from self.convert(position, entry)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoggedRows:
-    """Rows that are read from the log each time.
+    """Rows of one generation that are read from the log each time.
 
-    See :class:`memwal.lsm.flush.rows.GenerationRows`.
+    Implements :class:`memwal.lsm.flush.rows.GenerationRows`.
 
     Parameters
     ----------
     after, last : int
-        The rows are those of the entries behind ``after``, up to ``last``.
+        The entries behind ``after``, up to ``last``, have the rows.
     """
 
-    log: RowLog
+    log: LogReader
     after: int
     last: int
 
     @property
     def schema(self) -> pa.Schema:
-        """The stored form."""
-        return self.log.shape.schema
+        """Schema of stored rows."""
+        return self.log.row_schema.schema
 
     def keys(self) -> pa.Array:
-        """The key of every row; nothing else stays in memory."""
-        primary_key = self.log.shape.primary_key
+        """Return the key of every row. Only the keys are held in memory."""
+        primary_key = self.log.row_schema.primary_key
         return pa.concat_arrays(
-            [_owned(key_column(batch, primary_key)) for batch in self.batches()]
+            [_copy_array(key_column(batch, primary_key)) for batch in self.batches()]
         )
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """All rows, oldest first, small batches joined."""
-        joiner = Joiner(self.schema)
+        """Yield all rows, oldest first, with small batches joined."""
+        joiner = BatchJoiner(self.schema)
         for batch in self.log.rows(after=self.after, last=self.last):
             yield from joiner.add(batch)
         yield from joiner.finish()
 
 
-class Joiner:
-    """Makes fewer batches of small ones, in the same order.
+class BatchJoiner:
+    """Joins small batches into fewer, larger ones, in the same order.
 
-    Batches with dictionaries stay as they are: joining could meet more values than the type of
-    their indices can tell apart.
+    Batches with dictionaries stay as they are: the joined dictionary could have more values than
+    the index type can number.
     """
 
     def __init__(self, schema: pa.Schema) -> None:
-        self._joins = not _has_dictionaries(schema)
-        self._waiting: list[pa.RecordBatch] = []
+        self._joins = not has_dictionaries(schema)
+        self._pending: list[pa.RecordBatch] = []
         self._bytes = 0
 
     def add(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-        """Take a batch; what is complete comes back."""
-        self._waiting.append(batch)
+        """Add a batch, and return the batches that are complete."""
+        self._pending.append(batch)
         self._bytes += batch.nbytes
-        full = self._bytes >= _JOIN_BYTES or len(self._waiting) >= _JOIN_BATCHES
-        return self.finish() if full else []
+        is_full = self._bytes >= _JOIN_BYTES or len(self._pending) >= _JOIN_BATCHES
+        return self.finish() if is_full else []
 
     def cost(self, batches: Sequence[pa.RecordBatch]) -> int:
-        """Bytes that batches take in memory once they were joined."""
+        """Return the bytes that batches take in memory after they were joined."""
         overhead = 0 if self._joins else _BATCH_COST * len(batches)
         return overhead + sum(int(batch.nbytes) for batch in batches)
 
     def finish(self) -> list[pa.RecordBatch]:
-        """What is left."""
-        waiting, self._waiting, self._bytes = self._waiting, [], 0
-        if len(waiting) < 2 or not self._joins:
-            return waiting
-        return list(pa.Table.from_batches(waiting).combine_chunks().to_batches())
-
-
-def _owned(array: pa.Array) -> pa.Array:
-    """A copy that does not keep the batch in memory which the array is from."""
-    return pa.concat_arrays([array, array.slice(0, 0)])
-
-
-def _has_dictionaries(fields: Iterable[pa.Field]) -> bool:
-    return any(
-        pa.types.is_dictionary(field.type)
-        or _has_dictionaries(field.type.field(n) for n in range(field.type.num_fields))
-        for field in fields
-    )
-
-
-logger = logging.getLogger(__name__)
+        """Return the remaining rows."""
+        pending, self._pending, self._bytes = self._pending, [], 0
+        if len(pending) < 2 or not self._joins:
+            return pending
+        return list(pa.Table.from_batches(pending).combine_chunks().to_batches())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReplayedGeneration:
-    """Rows of one generation that stand in the log only.
+    """Rows of one generation that only the log has.
 
     Attributes
     ----------
     generation : int
-        Its number.
+        Number of the generation.
     last_position : int
-        Of the newest entry with its rows; what ``replay_after`` becomes with its flush.
+        Position of the newest entry with its rows; ``replay_after`` after its flush.
     rows, bytes, log_batches : int
-        Rows, superseded ones included, what they take in memory, and in how many batches the log
-        has them. In memory there are fewer.
+        Rows, including superseded ones, their size in memory, and their batches in the log. There
+        are fewer batches in memory.
     is_last : bool
-        Whether none follows: the rows to come may join this one unless it has to be flushed.
+        Whether no generation follows: new rows may join this one unless it has to be flushed.
     contents : GenerationRows
-        The rows, to be flushed from.
+        Source of the rows for a flush.
     batches : tuple of pyarrow.RecordBatch or None
-        The rows, where those of all generations together fit the budget. None: the generation has
-        to be flushed, and named in the manifest, before the next one is asked for.
+        The rows, if those of all generations together fit the budget. If None, the caller has to
+        flush and publish this generation before it asks for the next one.
     """
 
     generation: int
@@ -216,37 +204,36 @@ def replay(
     store: ObjectStore,
     claim: Claim,
     *,
-    shape: RowShape,
+    row_schema: RowSchema,
     max_bytes: int,
     read_ahead_bytes: int = READ_AHEAD_BYTES,
 ) -> Iterator[ReplayedGeneration]:
-    """Generations to take over, in ascending order.
+    """Yield the unflushed generations of the log, in ascending order.
 
-    Torn entries that count as absent are replaced by sentinels, so that other clients can read
-    the log too.
+    Torn entries that were lost before they were durable are replaced by sentinels, so that other
+    clients can read the log too.
 
     Parameters
     ----------
-    shape : RowShape
-        Brings rows of other clients, and of earlier schemas, into the stored form.
+    row_schema : RowSchema
+        Converts rows of other clients, and of earlier schemas, to stored rows.
     max_bytes : int
-        Rows that are kept in memory. Beside them there are at most what is read ahead, an entry,
-        and the keys of one generation.
+        Memory for rows. Prefetched entries, one entry, and the keys of one generation come on top.
     read_ahead_bytes : int, default 8 MiB
-        How much of the log is read before its turn.
+        Size of the entries that are prefetched.
 
     Raises
     ------
     RegionFencedError
-        The region was claimed by another writer.
+        Another writer claimed the region.
     CorruptDataError
-        An entry is missing, damaged, does not say what it must, or does not fit the table. Nothing
+        An entry is missing, is damaged, lacks required metadata, or does not fit the table. Nothing
         was flushed.
     """
-    log = RowLog(
+    log = LogReader(
         store,
         claim.manifest.region_id,
-        shape,
+        row_schema,
         claim.manifest.writer_epoch,
         claim.manifest.current_generation,
         claim.survey,
@@ -256,11 +243,11 @@ def replay(
     _replace_torn(store, claim, torn)
     for number, run in enumerate(runs):
         is_last = number == len(runs) - 1
-        if is_last and run.held is None and run.bytes <= max_bytes:
-            # What came before it is flushed by now, and out of memory.
-            run.held = _Held(shape.schema)
-            run.held.add(log.rows(after=run.after, last=run.last_position))
-        batches = None if run.held is None else run.held.finish()
+        if is_last and run.in_memory is None and run.bytes <= max_bytes:
+            # The generations before it are flushed, and their rows are out of memory.
+            run.in_memory = _InMemoryRows(row_schema.schema)
+            run.in_memory.add(log.rows(after=run.after, last=run.last_position))
+        batches = None if run.in_memory is None else run.in_memory.finish()
         yield ReplayedGeneration(
             generation=run.generation,
             last_position=run.last_position,
@@ -271,18 +258,20 @@ def replay(
             contents=(
                 LoggedRows(log, run.after, run.last_position)
                 if batches is None
-                else TableRows(pa.Table.from_batches(batches, shape.schema), shape.primary_key)
+                else TableRows(
+                    pa.Table.from_batches(batches, row_schema.schema), row_schema.primary_key
+                )
             ),
             batches=batches,
         )
 
 
-class _Held:
-    """Rows of a generation that stay in memory."""
+class _InMemoryRows:
+    """Rows of a generation in memory, with small batches joined."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._batches: list[pa.RecordBatch] = []
-        self._joiner = Joiner(schema)
+        self._joiner = BatchJoiner(schema)
 
     def add(self, batches: Iterable[pa.RecordBatch]) -> None:
         for batch in batches:
@@ -295,21 +284,21 @@ class _Held:
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """Neighbouring entries that go into one generation.
+    """Adjacent entries that go into one generation.
 
     Attributes
     ----------
     after : int
-        Position before its first entry.
+        Position before the first entry.
     bytes : int
-        What its rows take in memory.
-    held : _Held or None
-        Its rows; None when they are to be read again.
+        Size of the rows in memory.
+    in_memory : _InMemoryRows or None
+        The rows; None if they have to be read again.
     """
 
     generation: int
     after: int
-    held: _Held | None
+    in_memory: _InMemoryRows | None
     last_position: int = 0
     rows: int = 0
     batches: int = 0
@@ -320,43 +309,46 @@ class _Run:
         self.rows += sum(batch.num_rows for batch in batches)
         self.batches += len(batches)
         self.bytes += cost
-        if self.held is not None:
-            self.held.add(batches)
+        if self.in_memory is not None:
+            self.in_memory.add(batches)
 
     def join(self, later: _Run) -> None:
-        """Take the entries of the next run, too."""
+        """Append the entries of the next run."""
         self.last_position = later.last_position
         self.rows += later.rows
         self.batches += later.batches
         self.bytes += later.bytes
-        if self.held is not None and later.held is not None:
-            self.held.add(later.held.finish())
+        if self.in_memory is not None and later.in_memory is not None:
+            self.in_memory.add(later.in_memory.finish())
 
 
-def _read_runs(log: RowLog, claim: Claim, max_bytes: int) -> tuple[list[_Run], list[int]]:
-    """Read the whole log, and divide it into generations; also says which entries are torn."""
-    joiner = Joiner(log.shape.schema)
+def _read_runs(log: LogReader, claim: Claim, max_bytes: int) -> tuple[list[_Run], list[int]]:
+    """Read the whole log; return its runs, and the positions of torn entries."""
+    joiner = BatchJoiner(log.row_schema.schema)
     runs: list[_Run] = []
     torn: list[int] = []
     total, expected = 0, claim.manifest.replay_after + 1
     for position, entry in log.entries(after=expected - 1, last=claim.next_position - 1):
         torn += range(expected, position)
         expected = position + 1
-        if not log.takes_over(entry):
+        if not log.needs_replay(entry):
             continue
-        batches = log.adopted(position, entry)
+        batches = log.convert(position, entry)
         cost = joiner.cost(batches)
         total += cost
-        run = _run_of(runs, entry, position, log)
+        run = _run_for(runs, entry, position, log)
         if total > max_bytes:
-            for large in runs:
-                large.held = None
+            for other in runs:
+                other.in_memory = None
         run.add(position, batches, cost)
     return runs, torn
 
 
-def _run_of(runs: list[_Run], entry: WalEntry, position: int, log: RowLog) -> _Run:
-    """The run that an entry goes into: the last one, joined with those before it or begun anew."""
+def _run_for(runs: list[_Run], entry: WalEntry, position: int, log: LogReader) -> _Run:
+    """Return the run for an entry: the last run, joined with earlier runs if need be, or a new one.
+
+    A run is joined with the one before it if that one's number is not below the entry's.
+    """
     generation = entry.generation
     if generation is None:
         generation = runs[-1].generation if runs else log.generation
@@ -364,22 +356,27 @@ def _run_of(runs: list[_Run], entry: WalEntry, position: int, log: RowLog) -> _R
         later = runs.pop()
         runs[-1].join(later)
     if not runs or runs[-1].generation < generation:
-        runs.append(_Run(generation, position - 1, _Held(log.shape.schema)))
+        runs.append(_Run(generation, position - 1, _InMemoryRows(log.row_schema.schema)))
     return runs[-1]
 
 
 def _replace_torn(store: ObjectStore, claim: Claim, positions: Sequence[int]) -> None:
-    """Put sentinels in the place of entries that count as absent."""
+    """Replace torn entries by sentinels."""
     if not positions:
         return
     region_id = claim.manifest.region_id
     logger.warning(
         "entries %s of the log of region %s are torn, and nothing but sentinels follows them: "
-        "they were lost before they were safe, and are replaced",
+        "they were lost before they were durable, and are replaced",
         ", ".join(map(str, positions)),
         region_id,
     )
     epoch = claim.manifest.writer_epoch
     data = encode_sentinel(writer_epoch=epoch, writer_id=claim.writer_id)
     for position in positions:
-        take(store, region_id, position, data, epoch)
+        put_entry(store, region_id, position, data, epoch)
+
+
+def _copy_array(array: pa.Array) -> pa.Array:
+    """Copy an array, so that it does not keep the batch in memory that it is from."""
+    return pa.concat_arrays([array, array.slice(0, 0)])

@@ -1,8 +1,7 @@
 """Convert a caller's rows to stored rows, or refuse them.
 
-Types are widened to the table's where every value stays the same. A row that was acknowledged must
-be flushed some day, so values that would keep a flush from succeeding are refused before they go to
-the log.
+Types are widened to the table's types if every value stays the same. An acknowledged row must be
+flushed later, so values that would make the flush fail are refused before they go to the log.
 """
 
 from __future__ import annotations
@@ -21,177 +20,23 @@ from memwal.format.paths import TOMBSTONE
 from memwal.format.values import OLD_VERSIONS
 from memwal.region.rows import aligned, stored_schema
 
-_CASTS_FAIL_WITH = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError)
-
-
-def widened(name: str, array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """A column in a type that its own :func:`widens` to.
-
-    Raises
-    ------
-    InvalidInputError
-        A value does not fit after all.
-    """
-    if pt.is_null(array.type):
-        return pa.nulls(len(array), wanted)
-    try:
-        return array.cast(wanted)
-    except _CASTS_FAIL_WITH as error:
-        raise InvalidInputError(f"column {name}: {error}") from error
-
-
-def widens(given: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether every value of one type is the same value in the other."""
-    if pt.is_null(given):
-        return True
-    if isinstance(given, pa.BaseExtensionType):
-        return given.storage_type == wanted or widens(given.storage_type, wanted)
-    if isinstance(wanted, pa.BaseExtensionType):
-        return False
-    if pt.is_dictionary(given):
-        return widens(given.value_type, wanted)
-    if pt.is_dictionary(wanted):
-        return widens(given, wanted.value_type)
-    text = (pt.is_string, pt.is_large_string, pt.is_string_view)
-    binary = (pt.is_binary, pt.is_large_binary, pt.is_binary_view, pt.is_fixed_size_binary)
-    if any(is_(given) for is_ in text):
-        return any(is_(wanted) for is_ in text)
-    if any(is_(given) for is_ in binary):
-        return any(is_(wanted) for is_ in binary[:3])
-    if pt.is_integer(given) and pt.is_integer(wanted):
-        if pt.is_signed_integer(given):
-            return bool(pt.is_signed_integer(wanted) and wanted.bit_width >= given.bit_width)
-        if pt.is_signed_integer(wanted):
-            return bool(wanted.bit_width > given.bit_width)
-        return bool(wanted.bit_width >= given.bit_width)
-    if pt.is_floating(given) and pt.is_floating(wanted):
-        return bool(wanted.bit_width >= given.bit_width)
-    if pt.is_timestamp(given) and pt.is_timestamp(wanted):
-        units = ["s", "ms", "us", "ns"]
-        return given.tz == wanted.tz and units.index(wanted.unit) >= units.index(given.unit)
-    if (pt.is_list(given) or pt.is_large_list(given)) and (
-        pt.is_list(wanted) or pt.is_large_list(wanted)
-    ):
-        return given.value_type == wanted.value_type or widens(given.value_type, wanted.value_type)
-    if pt.is_fixed_size_list(given) and pt.is_fixed_size_list(wanted):
-        return given.list_size == wanted.list_size and (
-            given.value_type == wanted.value_type or widens(given.value_type, wanted.value_type)
-        )
-    if pt.is_struct(given) and pt.is_struct(wanted):
-        return [f.name for f in given] == [f.name for f in wanted] and all(
-            g.type == w.type or widens(g.type, w.type) for g, w in zip(given, wanted, strict=True)
-        )
-    return False
-
+_CAST_ERRORS = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError)
+# Up to this many values, converting them to Python is cheaper than releasing the GIL.
+_FEW_VALUES = 4
+# A producer writes rows of one or two schemas; comparing with more costs more than planning.
+_MAX_CACHED_PLANS: Final = 4
+# Most batches use slices of these: a row's flag takes as long to make as the row.
+_TOMBSTONES: Final = {flag: pa.repeat(pa.scalar(flag), 1 << 16) for flag in (False, True)}
 
 Check: TypeAlias = Callable[[pa.Array], str | None]
-"""Tells what is wrong with the values of a column."""
+"""Returns what is wrong with the values of a column; None if nothing is."""
 
 
-_FEW_VALUES = 4
+class RowSchema:
+    """Schema of a table's stored rows, and conversion of a caller's rows to it.
 
-
-def checks_of(field: pa.Field, *, null_structs: bool) -> tuple[Check, ...]:
-    """What the values of a column must be looked through for; nothing for most types.
-
-    Parameters
-    ----------
-    null_structs : bool
-        Whether the table's files can hold structs that are null.
-    """
-    found: list[Check] = []
-    if _holds(field.type, lambda kind: pt.is_string(kind) or pt.is_large_string(kind)):
-        found.append(_not_utf8)
-    if _holds(field.type, lambda kind: isinstance(kind, pa.JsonType)):
-        found.append(_not_json)
-    if _has_required(field.type) or (not null_structs and _holds(field.type, pt.is_struct)):
-        found.append(lambda values: _null_inside(values, field, null_structs))
-    return tuple(found)
-
-
-def check_values(name: str, values: pa.Array, checks: Iterable[Check]) -> None:
-    """Refuse values that cannot be kept.
-
-    Raises
-    ------
-    InvalidInputError
-        The message names the column, and shows no value.
-    """
-    for check in checks:
-        problem = check(values)
-        if problem is not None:
-            raise InvalidInputError(f"column {name} has {problem}; mend or leave out those rows")
-
-
-def _not_utf8(values: pa.Array) -> str | None:
-    try:
-        if len(values) <= _FEW_VALUES and not pt.is_dictionary(values.type):
-            # Arrow gives the interpreter to other threads while it looks, which costs more.
-            values.to_pylist()
-        else:
-            values.validate(full=True)
-    except (pa.ArrowInvalid, UnicodeDecodeError):
-        return "text that is no UTF-8"
-    return None
-
-
-def _not_json(values: pa.Array) -> str | None:
-    try:
-        for text in getattr(values, "storage", values).to_pylist():
-            if text is not None:
-                json.loads(text)
-    except (ValueError, TypeError, RecursionError):
-        return "text that is no JSON"
-    return None
-
-
-def _null_inside(values: pa.Array, field: pa.Field, null_structs: bool) -> str | None:
-    """Nulls in children that may have none, or structs that are null where none may be."""
-    values = getattr(values, "storage", values)
-    kind = values.type
-    if pt.is_struct(kind):
-        if values.null_count and not null_structs:
-            return "structs that are null, which the table's file version cannot hold"
-        # A child of a struct that is null is null itself, and may be.
-        present = values.drop_null() if values.null_count else values
-        children = list(zip(kind, present.flatten(), strict=True))
-    elif pt.is_map(kind):
-        children = [(kind.item_field, values.items)]
-    elif pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
-        children = [(kind.value_field, values.flatten())]
-    else:
-        return None
-    for child, part in children:
-        if not child.nullable and part.null_count:
-            return f"nulls in {child.name}, which may have none"
-        problem = _null_inside(part, child, null_structs)
-        if problem is not None:
-            return problem
-    return None
-
-
-def _has_required(kind: pa.DataType) -> bool:
-    kind = getattr(kind, "storage_type", kind)
-    children = [kind.field(number) for number in range(kind.num_fields)]
-    if pt.is_map(kind):
-        children = [kind.item_field]
-    return any(not child.nullable or _has_required(child.type) for child in children)
-
-
-def _holds(kind: pa.DataType, is_: Callable[[pa.DataType], bool]) -> bool:
-    if is_(kind):
-        return True
-    if pt.is_dictionary(kind):
-        return _holds(kind.value_type, is_)
-    kind = getattr(kind, "storage_type", kind)
-    return is_(kind) or any(_holds(kind.field(n).type, is_) for n in range(kind.num_fields))
-
-
-class RowShape:
-    """The stored form of a table's rows: its columns, and a flag that marks a delete.
-
-    Columns outside the primary key are nullable in it whatever the base table says, since a
-    deleted row carries nothing but its key.
+    Stored rows have the table's columns and a flag that marks a delete. Columns outside the primary
+    key are nullable in them even if the base table's are not, since a deleted row has only its key.
 
     Parameters
     ----------
@@ -200,7 +45,7 @@ class RowShape:
     primary_key : sequence of str
         Key columns.
     null_structs : bool, default True
-        Whether the table's files can hold structs that are null.
+        Whether the table's files can store null structs.
     """
 
     def __init__(
@@ -210,20 +55,29 @@ class RowShape:
         self._null_structs = null_structs
         self.primary_key = tuple(primary_key)
         self.schema = stored_schema(schema, primary_key)
-        # What to do with rows of the schemas that were given last, by what they are for.
-        self._upserts: _Plans = ()
-        self._partials: _Plans = ()
-        self._deletes: _Plans = ()
+        # Conversion plans for the latest schemas of each kind of input.
+        self._upserts: _PlanCache = ()
+        self._partials: _PlanCache = ()
+        self._deletes: _PlanCache = ()
 
-    def upserts(self, data: Any) -> list[pa.RecordBatch]:
-        """Stored form of whole rows; no batch where there are no rows.
+    @classmethod
+    def of(cls, base: BaseTable) -> RowSchema:
+        """Return the schema of the stored rows of a table version."""
+        return cls(
+            base.identified_schema,
+            base.primary_key,
+            null_structs=base.dataset.data_storage_version not in OLD_VERSIONS,
+        )
+
+    def convert_upserts(self, data: Any) -> list[pa.RecordBatch]:
+        """Convert whole rows to stored rows. Empty batches are dropped.
 
         Parameters
         ----------
         data : anything Arrow
             Table, record batch, reader, or an object with ``__arrow_c_stream__``. Columns in any
-            order; types equal to the table's, or widened to them without loss. Columns that are
-            the table's already are not copied.
+            order; types equal to the table's, or widened to them without loss. Columns that have
+            the table's type are not copied.
 
         Raises
         ------
@@ -231,27 +85,27 @@ class RowShape:
             A column is unknown or missing, has another type, or a null where none may be.
         """
         schema, batches = _as_batches(data)
-        plan = _remembered(self._upserts, schema)
+        plan = _cached_plan(self._upserts, schema)
         if plan is None:
             plan = self._plan_upserts(schema)
-            self._upserts = _remember(self._upserts, schema, plan)
+            self._upserts = _with_plan(self._upserts, schema, plan)
         return [
-            pa.RecordBatch.from_arrays([*columns, _flags(False, rows)], schema=self.schema)
+            pa.RecordBatch.from_arrays([*columns, _tombstones(False, rows)], schema=self.schema)
             for rows, columns in self._columns(plan, batches)
         ]
 
-    def partial(self, data: Any) -> list[pa.RecordBatch]:
-        """Rows that lack columns: those given, in the order and the types of the table.
+    def convert_partial(self, data: Any) -> list[pa.RecordBatch]:
+        """Convert the columns of partial rows to the order and the types of the table.
 
         Parameters
         ----------
         data : anything Arrow
-            As for :meth:`upserts`; the key columns and any others.
+            As for :meth:`convert_upserts`; the key columns and any others.
 
         Returns
         -------
         list of pyarrow.RecordBatch
-            Their schema tells which columns were given; they have no flag.
+            The columns of ``data``, without the flag of stored rows.
 
         Raises
         ------
@@ -260,25 +114,25 @@ class RowShape:
             missing.
         """
         schema, batches = _as_batches(data)
-        plan = _remembered(self._partials, schema)
+        plan = _cached_plan(self._partials, schema)
         if plan is None:
             self._check_names(schema.names)
             self._check_key(schema.names)
             plan = self._plan(schema, [f for f in self.base_schema if f.name in schema.names])
-            self._partials = _remember(self._partials, schema, plan)
+            self._partials = _with_plan(self._partials, schema, plan)
         return [
-            pa.RecordBatch.from_arrays(columns, schema=plan.given)
+            pa.RecordBatch.from_arrays(columns, schema=plan.schema)
             for _, columns in self._columns(plan, batches)
         ]
 
-    def deletes(self, keys: Any) -> list[pa.RecordBatch]:
-        """Stored form of deleted rows: the key, nulls, and the flag.
+    def convert_deletes(self, keys: Any) -> list[pa.RecordBatch]:
+        """Convert keys to stored rows that delete them: the key, nulls, and the flag.
 
         Parameters
         ----------
         keys : anything Arrow
-            The key columns; other columns of the table may be there and are ignored. For a
-            single key column, an array of its values does as well.
+            The key columns; other columns of the table are ignored. If there is one key column, an
+            array of its values is accepted too.
 
         Raises
         ------
@@ -292,64 +146,66 @@ class RowShape:
                 )
             keys = pa.table({self.primary_key[0]: keys})
         schema, batches = _as_batches(keys)
-        plan = _remembered(self._deletes, schema)
+        plan = _cached_plan(self._deletes, schema)
         if plan is None:
             self._check_names(schema.names)
             self._check_key(schema.names)
             plan = self._plan(schema, [f for f in self.base_schema if f.name in self.primary_key])
-            self._deletes = _remember(self._deletes, schema, plan)
+            self._deletes = _with_plan(self._deletes, schema, plan)
         stored = []
         for rows, columns in self._columns(plan, batches):
-            by_name = dict(zip(plan.given.names, columns, strict=True))
+            by_name = dict(zip(plan.schema.names, columns, strict=True))
             whole = [
                 by_name[field.name] if field.name in by_name else pa.nulls(rows, field.type)
                 for field in self.base_schema
             ]
-            whole.append(_flags(True, rows))
+            whole.append(_tombstones(True, rows))
             stored.append(pa.RecordBatch.from_arrays(whole, schema=self.schema))
         return stored
 
-    def adopt(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-        """Stored form of a batch that was read from the log, whoever wrote it.
+    def convert_logged(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+        """Convert a batch from the log, written by any client, to stored rows.
 
-        Lance accepts reordered columns, further ones, and a missing tombstone column; so do we.
-        Columns are told apart by their field ids, as far as the writer recorded them.
+        Like Lance, accepts reordered columns, additional columns, and a missing tombstone column.
+        Columns are matched by their field ids if the writer recorded them.
 
         Raises
         ------
         InvalidInputError
-            A column is missing or cannot become the table's type.
+            A column is missing or cannot be cast to the table's type.
         """
         if batch.schema.equals(self.schema, check_metadata=True):
             return [batch]
         table = pa.Table.from_batches([batch])
         if TOMBSTONE not in table.column_names:
-            table = table.append_column(self.schema.field(TOMBSTONE), _flags(False, table.num_rows))
+            table = table.append_column(
+                self.schema.field(TOMBSTONE), _tombstones(False, table.num_rows)
+            )
         return [part for part in aligned(table, self.schema).to_batches() if part.num_rows]
 
-    def _plan_upserts(self, schema: pa.Schema) -> _Plan:
+    def _plan_upserts(self, schema: pa.Schema) -> _ConversionPlan:
         self._check_names(schema.names)
         missing = [name for name in self.base_schema.names if name not in schema.names]
         if missing:
             raise InvalidInputError(
                 f"columns are missing: {', '.join(missing)}; an upsert gives whole rows, "
-                "unless it is told partial=True to keep what the others have"
+                "unless partial=True keeps the values of the other columns"
             )
         return self._plan(schema, list(self.base_schema))
 
-    def _plan(self, schema: pa.Schema, fields: Sequence[pa.Field]) -> _Plan:
-        """How columns of a table come from rows of a schema that has them all."""
+    def _plan(self, schema: pa.Schema, fields: Sequence[pa.Field]) -> _ConversionPlan:
+        """Plan the conversion of rows with all these columns, or refuse their types."""
         casts: list[pa.DataType | None] = []
         for field in fields:
-            given = schema.field(field.name).type
-            casts.append(None if given == field.type else field.type)
-            if given != field.type and not widens(given, field.type):
+            source = schema.field(field.name).type
+            casts.append(None if source == field.type else field.type)
+            if not _is_same_or_wider(source, field.type):
                 raise InvalidInputError(
-                    f"column {field.name} is {given}, the table has {field.type}; cast it"
+                    f"column {field.name} is {source}, the table has {field.type}; cast it"
                 )
         sources = [schema.get_field_index(field.name) for field in fields]
-        return _Plan(
-            given=pa.schema([self.schema.field(field.name) for field in fields]),
+        return _ConversionPlan(
+            schema=pa.schema([self.schema.field(field.name) for field in fields]),
             sources=tuple(sources),
             casts=tuple(casts),
             required=tuple(
@@ -358,38 +214,38 @@ class RowShape:
                 if field.name in self.primary_key or not field.nullable
             ),
             checks=tuple(
-                (number, found)
+                (number, checks)
                 for number, field in enumerate(fields)
-                if (found := checks_of(field, null_structs=self._null_structs))
+                if (checks := _checks_for(field, null_structs=self._null_structs))
             ),
             is_identity=sources == list(range(len(schema))) and not any(casts),
         )
 
     def _columns(
-        self, plan: _Plan, batches: Sequence[pa.RecordBatch]
+        self, plan: _ConversionPlan, batches: Sequence[pa.RecordBatch]
     ) -> list[tuple[int, list[pa.Array]]]:
-        """Number of rows and columns of each batch that has any, looked through for nulls."""
-        made = [(b.num_rows, plan.columns_of(b)) for b in batches if b.num_rows]
+        """Convert and check batches; return the rows and columns of each that has rows."""
+        converted = [(b.num_rows, plan.columns_of(b)) for b in batches if b.num_rows]
         for number in plan.required:
-            nulls = sum(_null_count(columns[number]) for _, columns in made)
+            nulls = sum(_null_count(columns[number]) for _, columns in converted)
             if nulls:
-                name = plan.given.field(number).name
+                name = plan.schema.field(number).name
                 what = "key column" if name in self.primary_key else "column"
                 raise InvalidInputError(
                     f"{what} {name} has {nulls} null values and may have none; "
                     "drop those rows or fill them in"
                 )
         for number, checks in plan.checks:
-            for _, columns in made:
-                check_values(plan.given.field(number).name, columns[number], checks)
-        return made
+            for _, columns in converted:
+                _check_values(plan.schema.field(number).name, columns[number], checks)
+        return converted
 
     def _check_names(self, names: Sequence[str]) -> None:
-        known = self.base_schema.names
-        unknown = [name for name in names if name not in known]
+        existing = self.base_schema.names
+        unknown = [name for name in names if name not in existing]
         if unknown:
             raise InvalidInputError(
-                f"unknown columns: {', '.join(unknown)}; the table has {', '.join(known)}"
+                f"unknown columns: {', '.join(unknown)}; the table has {', '.join(existing)}"
             )
         if len(set(names)) != len(names):
             raise InvalidInputError(f"a column is given twice: {', '.join(names)}")
@@ -400,27 +256,75 @@ class RowShape:
             raise InvalidInputError(f"key columns are missing: {', '.join(missing)}")
 
 
+def _can_widen(source: pa.DataType, target: pa.DataType) -> bool:
+    """Return whether every value of ``source`` is the same value in ``target``."""
+    if pt.is_null(source):
+        return True
+    if isinstance(source, pa.BaseExtensionType):
+        return _is_same_or_wider(source.storage_type, target)
+    if isinstance(target, pa.BaseExtensionType):
+        return False
+    if pt.is_dictionary(source):
+        return _can_widen(source.value_type, target)
+    if pt.is_dictionary(target):
+        return _can_widen(source, target.value_type)
+    text = (pt.is_string, pt.is_large_string, pt.is_string_view)
+    binary = (pt.is_binary, pt.is_large_binary, pt.is_binary_view, pt.is_fixed_size_binary)
+    if any(is_(source) for is_ in text):
+        return any(is_(target) for is_ in text)
+    if any(is_(source) for is_ in binary):
+        return any(is_(target) for is_ in binary[:3])
+    if pt.is_integer(source) and pt.is_integer(target):
+        if pt.is_signed_integer(source):
+            return bool(pt.is_signed_integer(target) and target.bit_width >= source.bit_width)
+        if pt.is_signed_integer(target):
+            return bool(target.bit_width > source.bit_width)
+        return bool(target.bit_width >= source.bit_width)
+    if pt.is_floating(source) and pt.is_floating(target):
+        return bool(target.bit_width >= source.bit_width)
+    if pt.is_timestamp(source) and pt.is_timestamp(target):
+        units = ["s", "ms", "us", "ns"]
+        return source.tz == target.tz and units.index(target.unit) >= units.index(source.unit)
+    if (pt.is_list(source) or pt.is_large_list(source)) and (
+        pt.is_list(target) or pt.is_large_list(target)
+    ):
+        return _is_same_or_wider(source.value_type, target.value_type)
+    if pt.is_fixed_size_list(source) and pt.is_fixed_size_list(target):
+        return source.list_size == target.list_size and _is_same_or_wider(
+            source.value_type, target.value_type
+        )
+    if pt.is_struct(source) and pt.is_struct(target):
+        return [f.name for f in source] == [f.name for f in target] and all(
+            _is_same_or_wider(s.type, t.type) for s, t in zip(source, target, strict=True)
+        )
+    return False
+
+
+def _is_same_or_wider(source: pa.DataType, target: pa.DataType) -> bool:
+    return source == target or _can_widen(source, target)
+
+
 @dataclass(frozen=True, slots=True)
-class _Plan:
-    """How columns of the table come from the rows of one schema.
+class _ConversionPlan:
+    """How to convert rows of one schema to columns of the table.
 
     Attributes
     ----------
-    given : pyarrow.Schema
-        The columns, in stored form.
+    schema : pyarrow.Schema
+        The resulting columns.
     sources : tuple of int
-        Where each is in the rows.
+        Index of each column in the rows.
     casts : tuple of DataType or None
-        What each is to become; None for one that is in the table's type.
+        Type to cast each column to; None if it has the table's type.
     required : tuple of int
-        Those that may have no null.
+        Indices of the columns that must not have nulls.
     checks : tuple of (int, checks)
-        Those whose values must be looked through.
+        Columns whose values must be checked, with the checks.
     is_identity : bool
-        Whether the rows have just these columns, in this order and these types.
+        Whether the rows have exactly these columns, in this order and these types.
     """
 
-    given: pa.Schema
+    schema: pa.Schema
     sources: tuple[int, ...]
     casts: tuple[pa.DataType | None, ...]
     required: tuple[int, ...]
@@ -432,26 +336,24 @@ class _Plan:
         if self.is_identity:
             return columns
         return [
-            columns[source] if cast is None else widened(field.name, columns[source], cast)
-            for field, source, cast in zip(self.given, self.sources, self.casts, strict=True)
+            columns[source] if cast is None else _widen(field.name, columns[source], cast)
+            for field, source, cast in zip(self.schema, self.sources, self.casts, strict=True)
         ]
 
 
-# A producer gives rows of one schema or two; comparing with more costs more than planning.
-_REMEMBERED: Final = 4
-_Plans: TypeAlias = tuple[tuple[pa.Schema, _Plan], ...]
+_PlanCache: TypeAlias = tuple[tuple[pa.Schema, _ConversionPlan], ...]
 
 
-def _remembered(plans: _Plans, schema: pa.Schema) -> _Plan | None:
-    for known, plan in plans:
-        if schema.equals(known):
+def _cached_plan(plans: _PlanCache, schema: pa.Schema) -> _ConversionPlan | None:
+    for planned_schema, plan in plans:
+        if schema.equals(planned_schema):
             return plan
     return None
 
 
-def _remember(plans: _Plans, schema: pa.Schema, plan: _Plan) -> _Plans:
-    """The plans with one more in front: a new tuple, since other threads read the old one."""
-    return ((schema, plan), *plans[: _REMEMBERED - 1])
+def _with_plan(plans: _PlanCache, schema: pa.Schema, plan: _ConversionPlan) -> _PlanCache:
+    """Return a cache with the plan in front: a new tuple, since other threads read the old one."""
+    return ((schema, plan), *plans[: _MAX_CACHED_PLANS - 1])
 
 
 def _as_batches(data: Any) -> tuple[pa.Schema, list[pa.RecordBatch]]:
@@ -463,33 +365,131 @@ def _as_batches(data: Any) -> tuple[pa.Schema, list[pa.RecordBatch]]:
         if not hasattr(data, "__arrow_c_stream__"):
             raise InvalidInputError(
                 "rows must be Arrow data (a table, a record batch, a reader), not "
-                f"{type(data).__name__}; pyarrow.Table.from_pandas or from_pylist make it from "
-                "others"
+                f"{type(data).__name__}; convert them with pyarrow.Table.from_pandas or from_pylist"
             )
         data = pa.table(data)
     return data.schema, data.to_batches()
 
 
-# Slices of this serve most batches: a row's flag costs as much to make as the row.
-_FLAGS: Final = {flag: pa.repeat(pa.scalar(flag), 1 << 16) for flag in (False, True)}
+def _widen(name: str, array: pa.Array, target: pa.DataType) -> pa.Array:
+    """Cast a column to a type for which :func:`_can_widen` is true.
+
+    Raises
+    ------
+    InvalidInputError
+        A value does not fit.
+    """
+    if pt.is_null(array.type):
+        return pa.nulls(len(array), target)
+    try:
+        return array.cast(target)
+    except _CAST_ERRORS as error:
+        raise InvalidInputError(f"column {name}: {error}") from error
 
 
-def _flags(value: bool, length: int) -> pa.Array:
-    flags = _FLAGS[value]
+def _checks_for(field: pa.Field, *, null_structs: bool) -> tuple[Check, ...]:
+    """Return the checks that the values of a column need; none for most types.
+
+    Parameters
+    ----------
+    null_structs : bool
+        Whether the table's files can store null structs.
+    """
+    checks: list[Check] = []
+    if _contains_type(field.type, lambda kind: pt.is_string(kind) or pt.is_large_string(kind)):
+        checks.append(_find_invalid_utf8)
+    if _contains_type(field.type, lambda kind: isinstance(kind, pa.JsonType)):
+        checks.append(_find_invalid_json)
+    if _has_required(field.type) or (not null_structs and _contains_type(field.type, pt.is_struct)):
+        checks.append(lambda values: _find_forbidden_null(values, field, null_structs))
+    return tuple(checks)
+
+
+def _check_values(name: str, values: pa.Array, checks: Iterable[Check]) -> None:
+    """Refuse values that a flush could not write.
+
+    Raises
+    ------
+    InvalidInputError
+        The message names the column, and shows no value.
+    """
+    for check in checks:
+        problem = check(values)
+        if problem is not None:
+            raise InvalidInputError(f"column {name} has {problem}; correct or drop those rows")
+
+
+def _find_invalid_utf8(values: pa.Array) -> str | None:
+    try:
+        if len(values) <= _FEW_VALUES and not pt.is_dictionary(values.type):
+            # validate() releases the GIL, which costs more for a few values.
+            values.to_pylist()
+        else:
+            values.validate(full=True)
+    except (pa.ArrowInvalid, UnicodeDecodeError):
+        return "text that is not valid UTF-8"
+    return None
+
+
+def _find_invalid_json(values: pa.Array) -> str | None:
+    try:
+        for text in getattr(values, "storage", values).to_pylist():
+            if text is not None:
+                json.loads(text)
+    except (ValueError, TypeError, RecursionError):
+        return "text that is not valid JSON"
+    return None
+
+
+def _find_forbidden_null(values: pa.Array, field: pa.Field, null_structs: bool) -> str | None:
+    """Find nulls in required children, and null structs if the files cannot store them."""
+    values = getattr(values, "storage", values)
+    kind = values.type
+    if pt.is_struct(kind):
+        if values.null_count and not null_structs:
+            return "null structs, which the table's file version cannot store"
+        # The children of a null struct are null, even required ones.
+        present = values.drop_null() if values.null_count else values
+        children = list(zip(kind, present.flatten(), strict=True))
+    elif pt.is_map(kind):
+        children = [(kind.item_field, values.items)]
+    elif pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
+        children = [(kind.value_field, values.flatten())]
+    else:
+        return None
+    for child, part in children:
+        if not child.nullable and part.null_count:
+            return f"nulls in {child.name}, which is not nullable"
+        problem = _find_forbidden_null(part, child, null_structs)
+        if problem is not None:
+            return problem
+    return None
+
+
+def _has_required(kind: pa.DataType) -> bool:
+    kind = getattr(kind, "storage_type", kind)
+    children = [kind.field(number) for number in range(kind.num_fields)]
+    if pt.is_map(kind):
+        children = [kind.item_field]
+    return any(not child.nullable or _has_required(child.type) for child in children)
+
+
+def _contains_type(kind: pa.DataType, is_: Callable[[pa.DataType], bool]) -> bool:
+    if is_(kind):
+        return True
+    if pt.is_dictionary(kind):
+        return _contains_type(kind.value_type, is_)
+    kind = getattr(kind, "storage_type", kind)
+    return is_(kind) or any(_contains_type(kind.field(n).type, is_) for n in range(kind.num_fields))
+
+
+def _tombstones(value: bool, length: int) -> pa.Array:
+    flags = _TOMBSTONES[value]
     return flags[:length] if length <= len(flags) else pa.repeat(pa.scalar(value), length)
 
 
 def _null_count(array: pa.Array) -> int:
-    """How many values are null, by their own or by that of the dictionary they point into."""
+    """Count the null values, including those that point to a null in their dictionary."""
     if isinstance(array, pa.DictionaryArray) and array.dictionary.null_count:
         return int(array.dictionary_decode().null_count)
     return int(array.null_count)
-
-
-def stored_shape(base: BaseTable) -> RowShape:
-    """What rows of a version of the table look like where they are stored."""
-    return RowShape(
-        base.identified_schema,
-        base.primary_key,
-        null_structs=base.dataset.data_storage_version not in OLD_VERSIONS,
-    )

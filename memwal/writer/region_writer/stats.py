@@ -1,12 +1,12 @@
-"""Counters and stats of a writer, and a warning when a writer is lost with unflushed writes.
+"""Counters and stats of a writer, and a warning when a writer is dropped with buffered writes.
 
-Counting costs an addition or two per call: the numbers are plain integers, and the caller that
-counts holds the lock of what is counted. Reading them takes no lock; numbers that change meanwhile
-may be one write apart from each other.
+Counting is cheap: the counters are plain numbers, and the caller already holds the lock of what is
+counted. Reading them takes no lock; counters that change at the same time may be one write apart.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import weakref
 from collections.abc import Iterable
@@ -16,9 +16,10 @@ from uuid import UUID
 
 from memwal.storage.location import TableLocation
 from memwal.util.concurrency import ForkGuard
-from memwal.util.log import shown_error
+from memwal.util.log import safe_error_text
 from memwal.util.redaction import secret_values
-from memwal.util.timers import logger
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,24 +29,24 @@ class Totals:
     Attributes
     ----------
     writes, rows, bytes : int
-        Acknowledged as durable: calls, their rows (deletes included), and Arrow bytes.
+        Writes acknowledged as durable, their rows (deletes included), and Arrow bytes.
     entries, entry_bytes : int
-        Log entries appended and their encoded size. ``writes / entries`` tells how many writes
-        shared one.
+        Log entries appended and their encoded size. ``writes / entries`` is the number of writes
+        per entry.
     append_seconds : float
-        Time in appends, the store's included.
+        Duration of all appends, including the store.
     generations, flushed_rows, flushed_bytes : int
         Generations flushed, with the rows and bytes of their MemTables.
     flush_seconds : float
-        Time in flushes that succeeded.
+        Duration of all successful flushes.
     failed_flushes : int
-        Tries of a flush that failed; most are tried again.
+        Failed attempts of flushes; most are retried.
     backpressure_waits : int
         Writes that had to wait for a flush.
     backpressure_seconds : float
-        Time that they waited.
+        Duration of these waits.
     refused_writes : int
-        Writes that were not accepted: the wait took too long, or a limit was reached.
+        Writes that were not accepted, because the wait took too long or a limit was reached.
     """
 
     writes: int = 0
@@ -64,40 +65,40 @@ class Totals:
     refused_writes: int = 0
 
     def __add__(self, other: Totals) -> Totals:
-        return Totals(*(getattr(self, name) + getattr(other, name) for name in NAMES))
+        return Totals(*(getattr(self, name) + getattr(other, name) for name in TOTAL_NAMES))
 
 
-NAMES = tuple(f.name for f in fields(Totals))
-"""Names of what is summed."""
+TOTAL_NAMES = tuple(f.name for f in fields(Totals))
+"""Names of the counters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionStats:
-    """One region of a writer at one moment.
+    """Snapshot of one region of a writer.
 
     Attributes
     ----------
     region_id : UUID
     epoch : int
-        Of this writer's claim.
+        Epoch of this writer's claim.
     generation : int
-        What the active MemTable will be flushed as.
+        Generation number of the active MemTable.
     next_position : int
-        Position of the log that the next entry takes.
+        Log position of the next entry.
     totals : Totals
-        Earlier claims of this region by the same writer included.
+        Sums over all claims of this region by this writer.
     memtable_rows, memtable_bytes, memtable_batches : int
-        The active MemTable, superseded rows included.
+        Size of the active MemTable, including superseded rows.
     memtable_age_seconds : float
-        Since its first row; 0 while it is empty.
+        Time since its first row; 0 while it is empty.
     sealed_memtables, sealed_bytes : int
         MemTables that wait for their flush or are being flushed.
     unflushed_age_seconds : float
-        Since the oldest row that no generation has yet; 0 when there is none.
+        Age of the oldest row that no generation has yet; 0 without one.
     buffered_writes, buffered_bytes : int
-        Handed over and not durable yet. They are lost when the process dies now.
+        Writes that are not durable yet. They are lost if the process dies now.
     last_error : str or None
-        The newest failure of an append or a flush, without secrets or data.
+        Newest failure of an append or a flush, without secrets or data.
     fenced : bool
         Whether another writer is known to have claimed the region.
     """
@@ -120,22 +121,22 @@ class RegionStats:
     fenced: bool
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON takes it."""
+        """Return the fields as JSON values."""
         return {**asdict(self), "region_id": str(self.region_id)}
 
 
 @dataclass(frozen=True, slots=True)
 class WriterStats:
-    """A writer of a table at one moment.
+    """Snapshot of a table writer.
 
     Attributes
     ----------
     uri : str
-        Of the table.
+        Address of the table.
     totals : Totals
-        Over all regions, those that were released when idle included.
+        Sums over all regions, including those that were released when idle.
     regions : tuple of RegionStats
-        Those that the writer holds now, by id.
+        Open regions, ordered by id.
     closed : bool
     """
 
@@ -151,26 +152,26 @@ class WriterStats:
 
     @property
     def sealed_memtables(self) -> int:
-        """MemTables that wait for their flush."""
+        """Number of MemTables that wait for their flush."""
         return sum(r.sealed_memtables for r in self.regions)
 
     @property
     def buffered_writes(self) -> int:
-        """Writes that were handed over and are not durable yet."""
+        """Number of writes that are not durable yet."""
         return sum(r.buffered_writes for r in self.regions)
 
     @property
     def buffered_bytes(self) -> int:
-        """Their bytes."""
+        """Bytes of the writes that are not durable yet."""
         return sum(r.buffered_bytes for r in self.regions)
 
     @property
     def unflushed_age_seconds(self) -> float:
-        """Age of the oldest row that no generation has yet; 0 when there is none."""
+        """Age of the oldest row that no generation has yet; 0 without one."""
         return max((r.unflushed_age_seconds for r in self.regions), default=0.0)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON takes it."""
+        """Return the fields and sums as JSON values."""
         return {
             "uri": self.uri,
             "closed": self.closed,
@@ -185,7 +186,7 @@ class WriterStats:
 
 
 class Durations(Protocol):
-    """Where single durations go; sums alone do not show the slow ones. Seconds."""
+    """Recorder of single durations, in seconds, since sums do not show the slow ones."""
 
     def append(self, seconds: float) -> None: ...
 
@@ -195,9 +196,9 @@ class Durations(Protocol):
 
 
 class RegionCounters:
-    """Counts for one region. Callers hold the region's lock."""
+    """Counters of one region. Callers hold the region's lock."""
 
-    __slots__ = (*NAMES, "_durations", "_secrets", "buffered_bytes", "buffered_writes",
+    __slots__ = (*TOTAL_NAMES, "_durations", "_secrets", "buffered_bytes", "buffered_writes",
                  "last_error", "region_id")  # fmt: skip
 
     writes: int
@@ -222,7 +223,7 @@ class RegionCounters:
         durations: Durations | None = None,
         secrets: tuple[str, ...] = (),
     ) -> None:
-        for name in NAMES:
+        for name in TOTAL_NAMES:
             setattr(self, name, 0)
         self.region_id = region_id
         self.buffered_writes = 0
@@ -231,32 +232,32 @@ class RegionCounters:
         self._durations = durations
         self._secrets = secrets
 
-    def buffered(self, writes: int, bytes: int) -> None:
-        """Writes were handed over that are not durable yet."""
+    def add_buffered(self, writes: int, bytes: int) -> None:
+        """Count writes that are accepted but not durable yet."""
         self.buffered_writes += writes
         self.buffered_bytes += bytes
 
-    def unbuffered(self, writes: int, bytes: int) -> None:
-        """Such writes became durable, or failed."""
+    def remove_buffered(self, writes: int, bytes: int) -> None:
+        """Subtract buffered writes that became durable or failed."""
         self.buffered_writes -= writes
         self.buffered_bytes -= bytes
 
-    def acknowledged(self, writes: int, rows: int, bytes: int) -> None:
-        """Writes became durable: once per group, with the group's sums."""
+    def add_acknowledged(self, writes: int, rows: int, bytes: int) -> None:
+        """Count the durable writes of a group."""
         self.writes += writes
         self.rows += rows
         self.bytes += bytes
 
-    def appended(self, bytes: int, seconds: float) -> None:
-        """An entry of so many encoded bytes is in the log."""
+    def add_entry(self, bytes: int, seconds: float) -> None:
+        """Count an entry that is in the log, with its encoded bytes."""
         self.entries += 1
         self.entry_bytes += bytes
         self.append_seconds += seconds
         if self._durations is not None:
             self._durations.append(seconds)
 
-    def flushed(self, rows: int, bytes: int, seconds: float) -> None:
-        """A MemTable of so many rows and bytes is a generation that the manifest names."""
+    def add_flush(self, rows: int, bytes: int, seconds: float) -> None:
+        """Count a MemTable that was published as a generation."""
         self.generations += 1
         self.flushed_rows += rows
         self.flushed_bytes += bytes
@@ -264,77 +265,42 @@ class RegionCounters:
         if self._durations is not None:
             self._durations.flush(seconds)
 
-    def flush_failed(self, error: BaseException) -> None:
-        """One try of a flush failed."""
+    def add_failed_flush(self, error: BaseException) -> None:
+        """Count a failed attempt of a flush."""
         self.failed_flushes += 1
-        self.failed(error)
+        self.record_error(error)
 
-    def failed(self, error: BaseException) -> None:
-        """Keep an error of an append or of the whole region to be shown."""
-        self.last_error = shown_error(error, secrets=self._secrets)
+    def record_error(self, error: BaseException) -> None:
+        """Set ``last_error``."""
+        self.last_error = safe_error_text(error, secrets=self._secrets)
 
-    def waited(self, seconds: float) -> None:
-        """A write waited for a flush, in vain or not."""
+    def add_wait(self, seconds: float) -> None:
+        """Count a write that waited for a flush, whether it was accepted or not."""
         self.backpressure_waits += 1
         self.backpressure_seconds += seconds
         if self._durations is not None:
             self._durations.wait(seconds)
 
-    def refused(self, writes: int = 1) -> None:
-        """Writes were not accepted."""
+    def add_refused(self, writes: int = 1) -> None:
+        """Count writes that were not accepted."""
         self.refused_writes += writes
 
     def totals(self) -> Totals:
-        """The sums so far."""
-        return Totals(*(getattr(self, name) for name in NAMES))
-
-    def stats(
-        self,
-        *,
-        epoch: int,
-        generation: int,
-        next_position: int,
-        memtable_rows: int,
-        memtable_bytes: int,
-        memtable_batches: int,
-        memtable_age_seconds: float,
-        sealed_memtables: int,
-        sealed_bytes: int,
-        unflushed_age_seconds: float,
-        fenced: bool,
-    ) -> RegionStats:
-        """The counts together with what the region holds: see :class:`RegionStats`."""
-        return RegionStats(
-            region_id=self.region_id,
-            epoch=epoch,
-            generation=generation,
-            next_position=next_position,
-            totals=self.totals(),
-            memtable_rows=memtable_rows,
-            memtable_bytes=memtable_bytes,
-            memtable_batches=memtable_batches,
-            memtable_age_seconds=memtable_age_seconds,
-            sealed_memtables=sealed_memtables,
-            sealed_bytes=sealed_bytes,
-            unflushed_age_seconds=unflushed_age_seconds,
-            buffered_writes=self.buffered_writes,
-            buffered_bytes=self.buffered_bytes,
-            last_error=self.last_error,
-            fenced=fenced,
-        )
+        """Return the sums so far."""
+        return Totals(*(getattr(self, name) for name in TOTAL_NAMES))
 
 
 class WriterCounters:
-    """Counts for all regions of a writer; outlives the claims of its regions.
+    """Counters of all regions of a writer, kept across the claims of a region.
 
-    It knows nothing of the writer, so that it can be looked at when the writer is gone.
+    Holds no reference to the writer, so that it can be read after the writer was collected.
 
     Parameters
     ----------
     location : TableLocation
-        Its address is shown; the secrets among its options are blanked out of error texts.
+        Table. The secrets of its storage options are redacted in error texts.
     durations : Durations, optional
-        Gets each single duration.
+        Recorder of single durations.
     """
 
     def __init__(self, location: TableLocation, *, durations: Durations | None = None) -> None:
@@ -344,56 +310,57 @@ class WriterCounters:
         self._regions: dict[UUID, RegionCounters] = {}
 
     def region(self, region_id: UUID) -> RegionCounters:
-        """The counters of a region, the same ones whenever it is claimed again."""
-        found = self._regions.get(region_id)
-        if found is None:
-            made = RegionCounters(region_id, durations=self._durations, secrets=self._secrets)
-            found = self._regions.setdefault(region_id, made)
-        return found
+        """Return the counters of a region, which are the same for all its claims."""
+        counters = self._regions.get(region_id)
+        if counters is None:
+            new = RegionCounters(region_id, durations=self._durations, secrets=self._secrets)
+            counters = self._regions.setdefault(region_id, new)
+        return counters
 
     def regions(self) -> list[RegionCounters]:
-        """Of every region that was ever claimed."""
+        """Return the counters of every region that was claimed so far."""
         return list(self._regions.values())
 
     def totals(self) -> Totals:
-        """The sums over all regions."""
+        """Return the sums over all regions."""
         return sum((counters.totals() for counters in self.regions()), Totals())
 
     @property
     def buffered_writes(self) -> int:
-        """Writes that were handed over and are not durable yet."""
+        """Number of writes that are not durable yet."""
         return sum(counters.buffered_writes for counters in self.regions())
 
     def stats(self, regions: Iterable[RegionStats], *, closed: bool) -> WriterStats:
-        """The counts together with what the regions hold now."""
+        """Combine the sums with snapshots of the open regions."""
         ordered = sorted(regions, key=lambda region: region.region_id)
         return WriterStats(
             uri=self.uri, totals=self.totals(), regions=tuple(ordered), closed=closed
         )
 
 
-def watch_for_loss(writer: Any, counters: WriterCounters) -> weakref.finalize[..., None]:
-    """Log a warning if a writer goes away, or the interpreter ends, with writes not yet durable.
+def warn_if_unclosed(writer: object, counters: WriterCounters) -> weakref.finalize[..., object]:
+    """Log a warning if a writer is collected, or the process ends, before its writes are durable.
 
-    Nothing is written then: the threads that could are gone, and the end of a process must not
-    wait for a store. Rows that are durable but not flushed are safe; the next claim replays them.
+    The writes are not stored at that point: the threads that could are gone, and the end of a
+    process must not wait for a store. Rows that are durable but not flushed are safe; the next
+    claim replays them.
 
     Parameters
     ----------
     writer : object
-        Watched, not kept alive.
+        Not kept alive.
     counters : WriterCounters
-        Tells how many writes are lost.
+        Counters of the writer.
 
     Returns
     -------
     weakref.finalize
         Call ``detach()`` when the writer is closed.
     """
-    return weakref.finalize(writer, _warn, counters, ForkGuard("the writer"))
+    return weakref.finalize(writer, _warn_of_lost_writes, counters, ForkGuard("the writer"))
 
 
-def _warn(counters: WriterCounters, guard: ForkGuard) -> None:
+def _warn_of_lost_writes(counters: WriterCounters, guard: ForkGuard) -> None:
     lost = counters.buffered_writes
     if lost and not guard.inherited:
         logger.warning(

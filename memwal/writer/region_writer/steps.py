@@ -1,4 +1,4 @@
-"""Steps of a source, each of which a region applies once (see docs/design/0008)."""
+"""Steps of a source, which a region applies once each (see docs/design/0008)."""
 
 from __future__ import annotations
 
@@ -8,100 +8,99 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from memwal.format.wal_layout import AppliedSteps, newest_steps
-from memwal.lsm.wal.applied_steps import Step, open_book, read_applied
+from memwal.lsm.wal.appender import LogAppender
+from memwal.lsm.wal.applied_steps import Step, read_steps, write_empty_book
 from memwal.storage.object_store import ObjectStore
 
 
 @dataclass(frozen=True, slots=True)
 class AppliedStep:
-    """What became of a step: it is in each of these regions, durably.
+    """Result of a step, which is durable in all of these regions.
 
     Attributes
     ----------
     written : tuple of UUID
-        Regions that took their rows now.
-    known : tuple of UUID
-        Regions that had this step, or a later one of the source, and took nothing.
+        Regions that wrote their rows now.
+    skipped : tuple of UUID
+        Regions that had this step or a later one of the source before, and wrote nothing.
     """
 
     written: tuple[UUID, ...] = ()
-    known: tuple[UUID, ...] = ()
+    skipped: tuple[UUID, ...] = ()
 
 
-class RegionSteps:
-    """The steps of one region, taken one after another by its writer.
+class StepSequencer:
+    """Runs the steps of one region one after another, and remembers the newest of each source.
 
     Parameters
     ----------
     store : ObjectStore
     region_id : UUID
-    tip : callable
-        First position of the log that this writer has not taken up.
-    foreign : callable
-        Steps of entries that others put where the writer's own were to go.
+    log : LogAppender
+        Provides the tip of the log and the steps of foreign entries.
     verify : callable
-        Raises RegionFencedError when somebody else claimed the region.
+        Raises RegionFencedError if another writer has claimed the region.
     """
 
     def __init__(
         self,
         store: ObjectStore,
         region_id: UUID,
+        log: LogAppender,
         *,
-        tip: Callable[[], int],
-        foreign: Callable[[], AppliedSteps],
         verify: Callable[[], None],
     ) -> None:
         self._store = store
         self._region_id = region_id
-        self._tip = tip
-        self._foreign = foreign
+        self._log = log
         self._verify = verify
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self._applied: dict[str, int] | None = None
 
     def begin(self, step: Step) -> AppliedSteps | None:
-        """Take the turn for a step; None, and no turn, if the region has it.
+        """Wait for the lock and start a step, unless the region has it.
 
         Returns
         -------
         mapping of str to int or None
-            What the entry has to tell. The turn lasts until :meth:`end`.
+            Steps that the entry has to record; the lock is then held until :meth:`end`. None,
+            without the lock, if the region has the step.
         """
-        self._turn.acquire()
+        self._lock.acquire()
         try:
-            applied = newest_steps(self._known(), self._foreign())
+            applied = newest_steps(self._read_applied(), self._log.foreign_steps)
             if applied.get(step.source, -1) < step.version:
                 return {**applied, step.source: step.version}
         except BaseException:
-            self._turn.release()
+            self._lock.release()
             raise
-        self._turn.release()
+        self._lock.release()
         return None
 
     def end(self, applied: AppliedSteps | None) -> None:
-        """Give the turn back.
+        """Release the lock.
 
         Parameters
         ----------
         applied : mapping of str to int or None
-            What :meth:`begin` gave, if the step is in the log. None: it may or may not be there,
-            and the next one looks.
+            Result of :meth:`begin`, if the step is in the log. None if that is unknown: the next
+            step then reads the log.
         """
         self._applied = None if applied is None else dict(applied)
-        self._turn.release()
+        self._lock.release()
 
-    def _known(self) -> AppliedSteps:
+    def _read_applied(self) -> AppliedSteps:
         if self._applied is None:
-            # Entries behind the tip are none of this writer's: one that is there in spite of an
-            # error is taken up, and counts, when the next entry finds it in its place.
-            tip = self._tip()
-            found = read_applied(self._store, self._region_id, tip=tip)
-            if found is None:
-                open_book(self._store, self._region_id, tip=tip)
-                # A writer that slept before this may find its place in the log free, since a
-                # collector that knew of no book took what fenced it. Its entry would be a step
-                # that nobody replays. From here on, the collector knows.
+            # Entries behind the tip are not this writer's: an entry that was stored in spite of an
+            # error is taken over, and counts, when the next entry finds it at its position.
+            tip = self._log.next_position
+            newest = read_steps(self._store, self._region_id, tip=tip)
+            if newest is None:
+                write_empty_book(self._store, self._region_id, tip=tip)
+                # A writer that was paused before this may find its position in the log free, since
+                # a garbage collector that saw no book may have deleted the sentinel that fenced
+                # the writer. Its entry would be a step that no writer replays. From here on, the
+                # collector sees the book.
                 self._verify()
-            self._applied = {} if found is None else dict(found.steps)
+            self._applied = {} if newest is None else dict(newest.steps)
         return self._applied

@@ -1,4 +1,4 @@
-"""Writer of one region: writes go to the log, then to the MemTable, then to a generation."""
+"""Writer of one region: rows go to the log, then to the MemTable, then to a generation."""
 
 from __future__ import annotations
 
@@ -19,36 +19,41 @@ from memwal.lsm.memtable.unflushed import UnflushedRows
 from memwal.lsm.wal.abandon import abandon_log
 from memwal.lsm.wal.appender import LogAppender
 from memwal.lsm.wal.applied_steps import Step
-from memwal.lsm.wal.claim import Claim, Tenure, claim_region
-from memwal.writer.region_writer.context import Workshop
-from memwal.writer.region_writer.flusher import GenerationMaker
-from memwal.writer.region_writer.group_commit import HeldLog, LogEntries, LogQueue
-from memwal.writer.region_writer.handle import PendingWrite, Standing, as_error, done
+from memwal.lsm.wal.claim import Claim, ClaimedRegion, claim_region
+from memwal.writer.region_writer.context import WriterContext
+from memwal.writer.region_writer.flusher import Flusher
+from memwal.writer.region_writer.group_commit import EntryWriter, LogQueue, LogReservation
+from memwal.writer.region_writer.handle import (
+    FailureLatch,
+    PendingWrite,
+    copy_error,
+    finished_write,
+)
 from memwal.writer.region_writer.memtables import MemTable, MemTables
-from memwal.writer.region_writer.partial_rows import PartialRows, as_tables, known_rows
+from memwal.writer.region_writer.partial_rows import PartialRows, current_rows, group_by_schema
 from memwal.writer.region_writer.replay import replay
-from memwal.writer.region_writer.rows import RowShape
+from memwal.writer.region_writer.rows import RowSchema
 from memwal.writer.region_writer.stats import RegionStats
-from memwal.writer.region_writer.steps import RegionSteps
+from memwal.writer.region_writer.steps import StepSequencer
 
 logger = logging.getLogger(__name__)
 
-# A look at the epoch costs microseconds on a local disk, elsewhere a request. Both stay far below
-# the grace period of the collector.
+# Checking the epoch costs microseconds on a local disk, and a request elsewhere. Both intervals are
+# far below the grace period of the garbage collector.
 _LOCAL_CHECK_INTERVAL = 1.0
 _REMOTE_CHECK_INTERVAL = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class WholeRows:
-    """Rows of one region with all their columns, in stored form."""
+    """Stored rows of one region, with all columns of the table."""
 
-    shape: RowShape
+    row_schema: RowSchema
     batches: list[pa.RecordBatch]
 
 
 class RegionWriter:
-    """The one writer of a region, until another one claims it.
+    """The only writer of a region until another one claims it.
 
     Writes from many threads share log entries, see :mod:`memwal.writer.region_writer.group_commit`.
     A durable write returns when its entry is safe and its rows are visible to :meth:`memtables`.
@@ -56,16 +61,21 @@ class RegionWriter:
 
     def __init__(
         self,
-        workshop: Workshop,
+        context: WriterContext,
         region_id: UUID,
-        shape: RowShape,
+        row_schema: RowSchema,
         *,
         spec_id: int = 0,
         region_fields: tuple[tuple[str, bytes], ...] = (),
         merged: int = 0,
         keep: bool = True,
     ) -> None:
-        """Claim the region and replay its log, or abandon the log unless it is to be kept.
+        """Claim the region, and replay its log, or abandon the unflushed rows.
+
+        Parameters
+        ----------
+        keep : bool, default True
+            Whether to replay the log; otherwise its unflushed rows are abandoned.
 
         Raises
         ------
@@ -75,65 +85,61 @@ class RegionWriter:
             :func:`memwal.lsm.wal.abandon.abandon_log`.
         """
         self.region_id = region_id
-        self._workshop = workshop
-        self._options = options = workshop.options
-        self._counters = workshop.counters.region(region_id)
+        self._context = context
+        self._options = options = context.options
+        self._counters = context.counters.region(region_id)
         claim = claim_region(
-            workshop.store,
+            context.store,
             region_id,
             spec_id=spec_id,
             region_fields=region_fields,
             merged=merged,
             replay=keep,
-            clock=workshop.clock,
+            clock=context.clock,
         )
         if not keep:
-            claim = abandon_log(workshop.store, claim)
+            claim = abandon_log(context.store, claim)
         self.epoch = claim.manifest.writer_epoch
-        # Guards everything below.
-        self._state = threading.Condition()
-        self._standing = Standing()
-        tenure = Tenure(workshop.store, claim.manifest)
-        self._maker = GenerationMaker(
-            workshop, tenure, self._counters, state=self._state, failed=self._flush_failed
+        # Lock of the region: it guards everything below.
+        self._lock = threading.Condition()
+        self._failure = FailureLatch()
+        claimed = ClaimedRegion(context.store, claim.manifest)
+        self._flusher = Flusher(
+            context, claimed, self._counters, lock=self._lock, on_error=self._flush_failed
         )
         self._log_queue = LogQueue(
-            self._state,
-            workshop.appends,
+            self._lock,
+            context.appends,
             self._write_group,
             max_bytes=options.max_entry_bytes,
             max_rows=options.max_memtable_rows,
         )
         self._tables = MemTables(
-            workshop,
-            shape,
+            context,
+            row_schema,
             generation=claim.manifest.current_generation,
-            state=self._state,
+            lock=self._lock,
             flush=self._flush,
         )
         self._last_used = time.monotonic()
         self.released = False
-        self._buffer_task = workshop.upkeep.task(self._write_buffered)
-        self._age_task = workshop.upkeep.task(self._seal_aged)
-        self._entries = LogEntries(
+        self._buffer_timer = context.timers.new_timer(self._write_buffered)
+        self._age_timer = context.timers.new_timer(self._seal_aged)
+        self._entry_writer = EntryWriter(
             region_id,
-            state=self._state,
-            standing=self._standing,
+            lock=self._lock,
+            failure=self._failure,
             options=options,
-            log=self._appender(claim, tenure),
+            log=self._new_appender(claim, claimed),
             queue=self._log_queue,
             tables=self._tables,
             counters=self._counters,
-            aging=self._age_task.schedule,
+            schedule_seal=self._age_timer.schedule,
         )
-        self._steps = RegionSteps(
-            workshop.store,
-            region_id,
-            tip=lambda: self._entries.next_position,
-            foreign=lambda: self._entries.foreign_steps,
-            verify=tenure.verify,
+        self._steps = StepSequencer(
+            context.store, region_id, self._entry_writer.log, verify=claimed.verify
         )
-        self._take_over(claim)
+        self._replay(claim)
 
     # Writes
 
@@ -143,13 +149,13 @@ class RegionWriter:
         Parameters
         ----------
         wait : bool, default True
-            Whether to return only when the write is done. The rows of one that is not waited for
-            count as written at once if the writer buffers, and as soon as they are durable if not.
+            Whether to return only when the write is done. Otherwise its rows count as written at
+            once if the writer buffers, and when they are durable if it does not.
 
         Returns
         -------
         PendingWrite
-            Done if ``wait``; what went wrong then stands in it.
+            Done if ``wait``. A failure is in its ``error``.
 
         Raises
         ------
@@ -158,23 +164,25 @@ class RegionWriter:
         """
         if isinstance(rows, PartialRows):
             return self._write_partial(rows, wait=wait)
-        write = PendingWrite(rows.batches, rows.shape, buffered=not (wait or self._options.durable))
+        write = PendingWrite(
+            rows.batches, rows.row_schema, buffered=not (wait or self._options.durable)
+        )
         if wait:
-            self._log_queue.run(write, admit=self._admit)
+            self._log_queue.enqueue_and_wait(write, admit=self._wait_for_room)
         else:
-            with self._state:
-                self._admit()
-                self._put(write)
+            with self._lock:
+                self._wait_for_room()
+                self._enqueue(write)
         return write
 
-    def begin(self, rows: WholeRows) -> tuple[PendingWrite, HeldLog | None]:
-        """Start a durable write that the caller takes to its end, together with those of others.
+    def begin(self, rows: WholeRows) -> tuple[PendingWrite, LogReservation | None]:
+        """Start a durable write that the caller completes, along with writes of other regions.
 
         Returns
         -------
         PendingWrite
-        HeldLog or None
-            To be stored and ended by the caller. None if the log is busy: then the write is queued
+        LogReservation or None
+            To be stored and ended by the caller. None if the log is busy: the write is then queued
             like any other.
 
         Raises
@@ -182,23 +190,25 @@ class RegionWriter:
         BackPressureError, RegionFencedError, WriterClosedError
             The rows were not accepted.
         """
-        return self._begin(PendingWrite(rows.batches, rows.shape))
+        return self._begin(PendingWrite(rows.batches, rows.row_schema))
 
-    def begin_step(self, rows: WholeRows, *, step: Step) -> tuple[PendingWrite, HeldLog | None]:
+    def begin_step(
+        self, rows: WholeRows, *, step: Step
+    ) -> tuple[PendingWrite, LogReservation | None]:
         """Start a step of a source, as :meth:`begin` starts a durable write.
 
-        Waits for the step that is on its way. The rows go into one entry, which tells of the step.
+        Waits for a step that is in progress. The rows go into one entry, which records the step.
 
         Returns
         -------
         PendingWrite
-            Done, and without rows, if the region has the step.
-        HeldLog or None
+            Done, and without rows, if the region has the step already.
+        LogReservation or None
         """
         applied = self._steps.begin(step)
         if applied is None:
-            return done(), None
-        write = PendingWrite(rows.batches, rows.shape, applied=applied)
+            return finished_write(), None
+        write = PendingWrite(rows.batches, rows.row_schema, applied=applied)
         try:
             started = self._begin(write)
         except BaseException:
@@ -207,62 +217,62 @@ class RegionWriter:
         write.call_when_done(lambda: self._steps.end(applied if write.error is None else None))
         return started
 
-    def _begin(self, write: PendingWrite) -> tuple[PendingWrite, HeldLog | None]:
-        with self._state:
-            self._admit()
-            if not self._log_queue.take(write):
-                self._put(write)
+    def _begin(self, write: PendingWrite) -> tuple[PendingWrite, LogReservation | None]:
+        with self._lock:
+            self._wait_for_room()
+            if not self._log_queue.try_reserve(write):
+                self._enqueue(write)
                 return write, None
-        return write, self._entries.hold(write)
+        return write, self._entry_writer.reserve(write)
 
     def _write_partial(self, rows: PartialRows, *, wait: bool) -> PendingWrite:
         while True:
-            with self._state:
+            with self._lock:
                 mark = self._tables.active.end_row
                 unflushed = self._tables.unflushed()
-            known = known_rows(self._workshop.location, self.region_id, rows, unflushed)
-            with self._state:
-                self._admit()
+            current = current_rows(self._context.location, self.region_id, rows, unflushed)
+            with self._lock:
+                self._wait_for_room()
                 logged = self._tables.since(mark)
                 if logged is not None:
-                    pending = as_tables(
+                    pending = group_by_schema(
                         [batch for w in self._log_queue.pending() for batch in w.batches]
                     )
                     write = PendingWrite(
-                        rows.completed([*known, *logged, *pending]),
-                        rows.shape,
+                        rows.complete([*current, *logged, *pending]),
+                        rows.row_schema,
                         buffered=not (wait or self._options.durable),
                         derived=bool(pending),
                     )
-                    self._put(write)
+                    self._enqueue(write)
                     break
-            # So much was written meanwhile that some of it has left memory: look again.
+            # Some of the rows written in the meantime are flushed and not in memory: look up again.
         if wait:
             write.wait()
         return write
 
-    def _put(self, write: PendingWrite) -> None:
-        """Queue a write that this thread does not lead. The caller holds the state."""
+    def _enqueue(self, write: PendingWrite) -> None:
+        """Queue a write that this thread does not lead. The caller holds the lock."""
         options = self._options
-        self._log_queue.put(write, due=not write.buffered)
+        self._log_queue.enqueue(write, due=not write.buffered)
         if not write.buffered:
             return
-        self._counters.buffered(1, write.bytes)
+        self._counters.add_buffered(1, write.bytes)
         if (
             self._log_queue.bytes >= options.buffer_bytes
             or len(self._log_queue) >= options.buffer_writes
         ):
-            self._log_queue.hasten()
+            self._log_queue.make_all_due()
         else:
-            self._buffer_task.schedule(time.monotonic() + options.buffer_interval)
+            self._buffer_timer.schedule(time.monotonic() + options.buffer_interval)
 
-    def _admit(self) -> None:
-        """Wait until another write may be queued. The caller holds the state.
+    def _wait_for_room(self) -> None:
+        """Wait until another write may be queued. The caller holds the lock.
 
         Raises
         ------
         BackPressureError
-            There was no room in time.
+            The queue stayed full until the timeout.
         """
         options = self._options
         self._last_used = time.monotonic()
@@ -270,93 +280,94 @@ class RegionWriter:
             len(self._tables.sealed) < options.max_sealed_memtables
             and self._log_queue.bytes < options.max_buffered_bytes
         ):
-            self._standing.check()
+            self._failure.raise_if_set()
             return
         started = self._last_used
         deadline = started + options.backpressure_timeout
         try:
             self._tables.sealed.wait_for_room(
-                options.max_sealed_memtables, deadline=deadline, check=self._standing.check
+                options.max_sealed_memtables, deadline=deadline, check=self._failure.raise_if_set
             )
             while self._log_queue.bytes >= options.max_buffered_bytes:
-                self._standing.check()
-                self._log_queue.hasten()
-                if not self._state.wait(max(deadline - time.monotonic(), 0)):
+                self._failure.raise_if_set()
+                self._log_queue.make_all_due()
+                if not self._lock.wait(max(deadline - time.monotonic(), 0)):
                     raise BackPressureError(
                         f"{self._log_queue.bytes:,} bytes wait for the log of region "
-                        f"{self.region_id}; the write was not accepted, try again later"
+                        f"{self.region_id} (limit {options.max_buffered_bytes:,}); the write was "
+                        "not accepted, try again later"
                     )
-            self._standing.check()
+            self._failure.raise_if_set()
         except BackPressureError:
-            self._counters.refused()
+            self._counters.add_refused()
             raise
         finally:
-            self._counters.waited(time.monotonic() - started)
+            self._counters.add_wait(time.monotonic() - started)
 
     # The log
 
     def _write_group(self, group: list[PendingWrite]) -> None:
-        self._entries.write(group)
+        self._entry_writer.write_group(group)
 
     def _write_buffered(self) -> None:
-        with self._state:
-            self._log_queue.hasten()
+        with self._lock:
+            self._log_queue.make_all_due()
 
     def _seal_aged(self) -> None:
         age = self._options.max_memtable_age
-        with self._state:
-            if age is None or self._standing.failure is not None or not self._tables.active.rows:
+        with self._lock:
+            if age is None or self._failure.error is not None or not self._tables.active.rows:
                 return
             due = self._tables.active.born_at + age
             if due > time.monotonic():
-                self._age_task.schedule(due)
+                self._age_timer.schedule(due)
             else:
-                self._log_queue.put(PendingWrite([], seals=True), due=True)
+                self._log_queue.enqueue(PendingWrite([], seals=True), due=True)
 
     # Flush
 
     def flush(self, *, timeout: float | None = None) -> None:
-        """Seal the MemTable and wait until every sealed one is a flushed generation.
+        """Seal the MemTable and wait until every sealed MemTable is flushed.
 
         Parameters
         ----------
         timeout : float, optional
-            Seconds to wait at most.
+            Maximum wait in seconds.
 
         Raises
         ------
         BackPressureError
-            It is not done in time; it goes on in the background.
+            The flush is not done in time; it goes on in the background.
         RegionFencedError
-            Another writer has the region; it replays what was not flushed.
+            Another writer claimed the region; it replays the unflushed rows.
         MemWalError, OSError
-            What the last of several tries failed with. The rows stay in memory and in the log,
-            and the next flush tries again.
+            Error of the last of several attempts. The rows stay in memory and in the log, and the
+            next flush tries again.
         """
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         self.finish_barrier(self.start_barrier(seals=True), deadline=deadline)
 
     def start_barrier(self, *, seals: bool) -> PendingWrite:
-        """Have everything that was written so far go to the log, without waiting for it.
+        """Queue a barrier behind all earlier writes, and start to write them, without waiting.
 
         Parameters
         ----------
         seals : bool
-            Whether the MemTable is sealed behind it.
+            Whether to seal the MemTable at the barrier.
         """
         barrier = PendingWrite([], seals=seals)
-        with self._state:
-            self._standing.check()
-            self._log_queue.put(barrier, due=True)
+        with self._lock:
+            self._failure.raise_if_set()
+            self._log_queue.enqueue(barrier, due=True)
         return barrier
 
     def finish_barrier(self, barrier: PendingWrite, *, deadline: float) -> None:
-        """Wait for a barrier, and for the flush if it seals.
+        """Wait for a barrier, and for the flush if it seals the MemTable.
 
         Parameters
         ----------
         deadline : float
-            Monotonic seconds; may be infinite.
+            In monotonic seconds; may be infinite.
 
         Raises
         ------
@@ -365,38 +376,38 @@ class RegionWriter:
         """
         if not barrier.wait(None if deadline == math.inf else deadline - time.monotonic()):
             raise BackPressureError(
-                f"the log of region {self.region_id} does not answer in time; what is in it is "
-                "replayed by the next claim"
+                f"the log of region {self.region_id} does not answer in time; the next claim "
+                "replays the rows that are in it"
             )
         if barrier.error is not None:
-            raise as_error(barrier.error)
+            raise copy_error(barrier.error)
         if barrier.seals:
-            with self._state:
+            with self._lock:
                 self._tables.sealed.wait_until_flushed(
                     self._tables.active.generation - 1,
                     deadline=deadline,
-                    check=self._standing.check,
+                    check=self._failure.raise_if_set,
                 )
 
     def _flush(self, table: MemTable) -> None:
-        self._maker.flush(table, TableRows(table.contents(), table.shape.primary_key))
+        self._flusher.flush(table, TableRows(table.contents(), table.row_schema.primary_key))
 
     def _flush_failed(self, error: BaseException) -> None:
         if isinstance(error, RegionFencedError):
-            self._standing.end(error)
+            self._failure.set(error)
 
-    # End
+    # Close
 
     def close(self) -> None:
-        """Flush, and take no more writes. A second call does nothing.
+        """Flush, and refuse further writes. A second call does nothing.
 
         Raises
         ------
         MemWalError, OSError
-            See :meth:`flush`. The next claim replays what was not flushed.
+            See :meth:`flush`. The next claim replays the unflushed rows.
         """
-        with self._state:
-            if isinstance(self._standing.failure, WriterClosedError):
+        with self._lock:
+            if isinstance(self._failure.error, WriterClosedError):
                 return
         try:
             self.flush()
@@ -404,41 +415,39 @@ class RegionWriter:
             self.abort()
 
     def abort(self) -> None:
-        """Take no more writes, without a flush: the log keeps the rows for the next claim.
+        """Refuse further writes, without a flush: the log keeps the rows for the next claim.
 
         Buffered writes that are not in the log fail.
         """
-        with self._state:
-            self._standing.end(
-                WriterClosedError(f"the writer of region {self.region_id} is closed")
-            )
-            self._log_queue.hasten()
-            self._state.notify_all()
-        self._buffer_task.cancel()
-        self._age_task.cancel()
+        with self._lock:
+            self._failure.set(WriterClosedError(f"the writer of region {self.region_id} is closed"))
+            self._log_queue.make_all_due()
+            self._lock.notify_all()
+        self._buffer_timer.cancel()
+        self._age_timer.cancel()
 
-    def used_at(self) -> float:
-        """Monotonic seconds of the last write; infinite while one is on its way."""
-        with self._state:
+    def last_used(self) -> float:
+        """Return the monotonic time of the last write, or infinity while a write is in flight."""
+        with self._lock:
             return self._last_used if self._log_queue.is_idle else math.inf
 
-    def release(self, since: float) -> bool:
-        """Flush and close unless there was a write after a moment; whether it was closed."""
-        if self.used_at() > since:
+    def close_if_idle(self, since: float) -> bool:
+        """Flush and close if nothing was written after ``since``; return whether it was closed."""
+        if self.last_used() > since:
             return False
         self.flush()
-        with self._state:
+        with self._lock:
             if self._last_used > since or not self._log_queue.is_idle:
                 return False
             self.released = True
-            self._standing.end(WriterClosedError(f"region {self.region_id} was released when idle"))
+            self._failure.set(WriterClosedError(f"region {self.region_id} was released when idle"))
         return True
 
-    # What is there
+    # State
 
     def memtables(self) -> list[UnflushedRows]:
-        """What is not flushed yet, oldest generation first; buffered rows included."""
-        with self._state:
+        """Return the unflushed rows, including buffered ones, oldest generation first."""
+        with self._lock:
             buffered = [
                 batch
                 for write in self._log_queue.pending()
@@ -446,25 +455,28 @@ class RegionWriter:
                 for batch in write.batches
             ]
             following = self._tables.active.generation + 1
-            primary_key = self._tables.shape.primary_key
+            primary_key = self._tables.row_schema.primary_key
             return [
                 *self._tables.unflushed(),
                 *(
                     UnflushedRows.of(following, rows.schema, primary_key, rows.to_batches())
-                    for rows in as_tables(buffered)
+                    for rows in group_by_schema(buffered)
                 ),
             ]
 
     def stats(self) -> RegionStats:
-        """What this writer did and holds."""
-        with self._state:
+        """Return a snapshot of the region's counters and MemTables."""
+        counters = self._counters
+        with self._lock:
             *sealed, active = self._tables.all()
             now = time.monotonic()
             oldest = min(table.born_at for table in (*sealed, active))
-            return self._counters.stats(
+            return RegionStats(
+                region_id=self.region_id,
                 epoch=self.epoch,
                 generation=active.generation,
-                next_position=self._entries.next_position,
+                next_position=self._entry_writer.log.next_position,
+                totals=counters.totals(),
                 memtable_rows=active.rows,
                 memtable_bytes=active.bytes,
                 memtable_batches=active.batches,
@@ -472,7 +484,10 @@ class RegionWriter:
                 sealed_memtables=len(sealed),
                 sealed_bytes=sum(table.bytes for table in sealed),
                 unflushed_age_seconds=max(now - oldest, 0.0),
-                fenced=isinstance(self._standing.failure, RegionFencedError),
+                buffered_writes=counters.buffered_writes,
+                buffered_bytes=counters.buffered_bytes,
+                last_error=counters.last_error,
+                fenced=isinstance(self._failure.error, RegionFencedError),
             )
 
     def __enter__(self) -> RegionWriter:
@@ -491,45 +506,43 @@ class RegionWriter:
 
     # Recovery
 
-    def _take_over(self, claim: Claim) -> None:
-        """Bring back what the log holds and no generation does.
+    def _replay(self, claim: Claim) -> None:
+        """Replay the rows of the log that no generation has.
 
-        What does not fit into memory is flushed here, before the writer opens.
+        Generations that do not fit into memory are flushed here, before the writer opens.
         """
-        for found in replay(
-            self._workshop.store,
+        for generation in replay(
+            self._context.store,
             claim,
-            shape=self._tables.shape,
+            row_schema=self._tables.row_schema,
             max_bytes=self._options.max_memtable_bytes,
         ):
-            if found.batches is None:
-                flush = partial(self._maker.flush, found, found.contents)
+            if generation.batches is None:
+                flush = partial(self._flusher.flush, generation, generation.contents)
                 self._tables.sealed.flush_now(flush)
-                self._entries.seal(generation=found.generation + 1)
+                self._entry_writer.seal_memtable(generation=generation.generation + 1)
                 continue
-            self._entries.seal(generation=found.generation)
-            with self._state:
-                self._entries.add(
-                    found.batches, position=found.last_position, log_batches=found.log_batches
+            self._entry_writer.seal_memtable(generation=generation.generation)
+            with self._lock:
+                self._entry_writer.add_to_memtable(
+                    generation.batches,
+                    position=generation.last_position,
+                    log_batches=generation.log_batches,
                 )
         if self._tables.is_full():
-            self._entries.seal()
+            self._entry_writer.seal_memtable()
 
-    def _appender(self, claim: Claim, tenure: Tenure) -> LogAppender:
+    def _new_appender(self, claim: Claim, claimed: ClaimedRegion) -> LogAppender:
         interval = self._options.epoch_check_interval
         if interval is None:
-            is_local = self._workshop.store.is_local
+            is_local = self._context.store.is_local
             interval = _LOCAL_CHECK_INTERVAL if is_local else _REMOTE_CHECK_INTERVAL
         return LogAppender(
-            self._workshop.log_store,
-            self.region_id,
-            epoch=self.epoch,
-            writer_id=claim.writer_id,
-            next_position=claim.next_position,
-            schema=self._tables.shape.schema,
-            adopt=self._tables.shape.adopt,
-            verify_epoch=tenure.verify,
+            self._context.log_store,
+            claim,
+            schema=self._tables.row_schema.schema,
+            convert=self._tables.row_schema.convert_logged,
+            verify_epoch=claimed.verify,
             check_interval=interval,
-            verified_at=claim.verified_at,
-            clock=self._workshop.clock,
+            clock=self._context.clock,
         )

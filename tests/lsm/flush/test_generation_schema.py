@@ -17,7 +17,7 @@ from memwal.format.paths import generation_dir
 from memwal.lsm.flush.generation import write_generation
 from memwal.lsm.indexes import maintained
 from memwal.lsm.indexes.maintained import MaintainedIndex, maintained_indexes
-from memwal.writer.region_writer.rows import RowShape
+from memwal.writer.region_writer.rows import RowSchema
 
 ID = pa.field("id", pa.int64(), nullable=False)
 
@@ -25,9 +25,11 @@ ID = pa.field("id", pa.int64(), nullable=False)
 def accepted(table: memwal.Table, data: pa.Table, *, delete: pa.Array | None = None) -> pa.Table:
     """Rows as a writer holds them that knows the table as it is now."""
     base = table.base()
-    shape = RowShape(base.identified_schema, base.primary_key)
-    batches = shape.upserts(data) + (shape.deletes(delete) if delete is not None else [])
-    return pa.Table.from_batches(batches, shape.schema)
+    row_schema = RowSchema(base.identified_schema, base.primary_key)
+    batches = row_schema.convert_upserts(data) + (
+        row_schema.convert_deletes(delete) if delete is not None else []
+    )
+    return pa.Table.from_batches(batches, row_schema.schema)
 
 
 def written(

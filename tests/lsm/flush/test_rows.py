@@ -21,10 +21,10 @@ from memwal.format.paths import generation_dir
 from memwal.format.region_manifest import FlushedGeneration
 from memwal.lsm.flush.generation import write_generation
 from memwal.lsm.flush.key_index import NewestKeys
-from memwal.lsm.flush.rows import GenerationRows, NewestBatches, TableRows
+from memwal.lsm.flush.rows import GenerationRows, NewestRows, TableRows
 from memwal.lsm.indexes.maintained import maintained_indexes
 from memwal.region.rows import key_column
-from memwal.writer.region_writer.rows import RowShape
+from memwal.writer.region_writer.rows import RowSchema
 
 
 class Stream:
@@ -46,11 +46,15 @@ class Stream:
 
 def stored(table: memwal.Table, *parts: Any) -> list[pa.RecordBatch]:
     base = table.base()
-    shape = RowShape(base.identified_schema, base.primary_key)
+    row_schema = RowSchema(base.identified_schema, base.primary_key)
     return [
         batch
         for part in parts
-        for batch in (shape.deletes(part) if isinstance(part, pa.Array) else shape.upserts(part))
+        for batch in (
+            row_schema.convert_deletes(part)
+            if isinstance(part, pa.Array)
+            else row_schema.convert_upserts(part)
+        )
     ]
 
 
@@ -221,7 +225,7 @@ class TestNewestKeys:
         newest = NewestKeys.of(array)
         last = {value: position for position, value in enumerate(values)}
         kept = sorted(last.values())
-        assert newest.kept.tolist() == kept
+        assert newest.positions.tolist() == kept
         assert newest.keys.equals(array.take(pa.array([last[v] for v in sorted(last)])))
         assert newest.rows.tolist() == [kept.index(last[value]) for value in sorted(last)]
         assert newest.rows.dtype == np.int64
@@ -262,7 +266,7 @@ def test_rows_for_lance_are_not_in_the_memory_of_arrow(make_table: MakeTable) ->
     table = make_table()
     batches = stored(table, *(numbered(start, 500) for start in range(0, 5_000, 250)))
     contents = TableRows(pa.Table.from_batches(batches), ("id",))
-    newest = NewestBatches(contents, NewestKeys.of(contents.keys()).kept, table.base())
+    newest = NewestRows(contents, NewestKeys.of(contents.keys()).positions, table.base())
     usual = pa.default_memory_pool()
     handed_on, before = pa.system_memory_pool().bytes_allocated(), usual.bytes_allocated()
     rows = list(newest.reader())

@@ -17,7 +17,7 @@ from memwal.errors import CorruptDataError, RegionFencedError, StoreAccessError
 from memwal.format.paths import wal_key
 from memwal.format.region_manifest import RegionManifest
 from memwal.format.wal_entry import encode_entry, encode_sentinel
-from memwal.lsm.wal.abandon import Abandoned, abandon_log, abandoned_entries, read_abandoned
+from memwal.lsm.wal.abandon import AbandonedRows, abandon_log, abandoned_entries, read_abandoned
 from memwal.lsm.wal.claim import Claim, claim_region
 from memwal.lsm.wal.log import needs_replay, read_log
 from memwal.region.manifest_store import RegionManifestStore
@@ -98,7 +98,7 @@ def unflushed(store: FaultyStore) -> list[int]:
     ]
 
 
-def read_back(store: FaultyStore, record: Abandoned) -> dict[int, list[int]]:
+def read_back(store: FaultyStore, record: AbandonedRows) -> dict[int, list[int]]:
     return {
         position: [value for batch in found.batches for value in batch["id"].to_pylist()]
         for position, found in abandoned_entries(store, record)
@@ -132,7 +132,7 @@ class TestAbandon:
         assert (record.region_id, record.time, record.carried_out) == (REGION, NOON, True)
         assert record.host
         assert store.exists(record.key)
-        assert Abandoned.decode(record.encode(), name="record") == record
+        assert AbandonedRows.decode(record.encode(), name="record") == record
 
     def test_is_logged(self, store: FaultyStore, caplog: pytest.LogCaptureFixture) -> None:
         write_log(store)

@@ -10,12 +10,13 @@ from uuid import uuid4
 import numpy as np
 import pyarrow as pa
 import pytest
+from support.data.claims import claim_at
 from support.stores.faulty_store import WAL, FaultyStore
 
 from memwal.errors import OutcomeUnknownError, RegionFencedError, StoreAccessError
 from memwal.format.paths import wal_key
 from memwal.format.wal_entry import decode_entry
-from memwal.lsm.wal.appender import LogAppender, joined
+from memwal.lsm.wal.appender import LogAppender, join_batches
 from memwal.storage.open import open_store
 
 REGION = uuid4()
@@ -54,15 +55,11 @@ def appender(
 ) -> LogAppender:
     return LogAppender(
         store,
-        REGION,
-        epoch=5,
-        writer_id="me",
-        next_position=1,
+        claim_at(REGION, epoch=5, verified_at=verified_at),
         schema=SCHEMA,
+        convert=lambda rows: [rows],
         verify_epoch=verify,
-        verified_at=verified_at,
         check_interval=10.0,
-        adopt=lambda rows: [rows],
         clock=clock,
     )
 
@@ -141,11 +138,11 @@ def test_rows_do_not_change_with_the_callers_memory(store: FaultyStore) -> None:
 class TestJoined:
     def test_one_batch_is_itself(self) -> None:
         rows = batch(1, 2)
-        assert joined([rows])[0] is rows
+        assert join_batches([rows])[0] is rows
 
     def test_many_are_one_in_their_order(self) -> None:
         parts = [batch(n, -n) for n in range(32)]
-        assert joined(parts) == [batch(*(x for n in range(32) for x in (n, -n)))]
+        assert join_batches(parts) == [batch(*(x for n in range(32) for x in (n, -n)))]
 
     def test_dictionaries_become_one(self) -> None:
         kind = pa.dictionary(pa.int8(), pa.string())
@@ -156,7 +153,7 @@ class TestJoined:
             for v in values
         ]
 
-        (whole,) = joined(parts)
+        (whole,) = join_batches(parts)
 
         assert whole.to_pydict() == {"a": values, "b": [[v] for v in values]}
         assert whole.column("a").dictionary.to_pylist() == ["red", "green"]
@@ -164,4 +161,4 @@ class TestJoined:
     def test_what_does_not_fit_into_one_stays_apart(self) -> None:
         kind = pa.dictionary(pa.int8(), pa.string())
         parts = [pa.record_batch({"a": pa.array([f"color {n}"], kind)}) for n in range(200)]
-        assert joined(parts) == parts
+        assert join_batches(parts) == parts

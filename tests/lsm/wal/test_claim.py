@@ -55,14 +55,11 @@ class Appender:
         self.claim = claim
         self._log = LogAppender(
             store,
-            REGION,
-            epoch=claim.manifest.writer_epoch,
-            writer_id=claim.writer_id,
-            next_position=claim.next_position,
+            claim,
             schema=SCHEMA,
+            convert=lambda batch: [batch],
             verify_epoch=self._verify,
             check_interval=0.0,
-            adopt=lambda batch: [batch],
         )
         self._manifests = RegionManifestStore(store, REGION)
 

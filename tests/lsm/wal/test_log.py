@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.data.claims import claim_at
 from support.stores.faulty_store import WAL, FaultyStore, Killed
 
 from memwal.errors import (
@@ -80,18 +81,15 @@ def appender(
     verify: Callable[[], None] = lambda: None,
     interval: float = 0.0,
     clock: Callable[[], float] = lambda: 0.0,
-    adopt: Callable[[pa.RecordBatch], list[pa.RecordBatch]] = lambda rows: [rows],
+    convert: Callable[[pa.RecordBatch], list[pa.RecordBatch]] = lambda rows: [rows],
 ) -> LogAppender:
     return LogAppender(
         store,
-        REGION,
-        epoch=EPOCH,
-        writer_id="me",
-        next_position=next_position,
+        claim_at(REGION, epoch=EPOCH, next_position=next_position),
         schema=SCHEMA,
+        convert=convert,
         verify_epoch=verify,
         check_interval=interval,
-        adopt=adopt,
         clock=clock,
     )
 
@@ -335,7 +333,7 @@ class TestForeignEntries:
         def refuse(rows: pa.RecordBatch) -> list[pa.RecordBatch]:
             raise InvalidInputError("column x is missing")
 
-        log = appender(store, adopt=refuse)
+        log = appender(store, convert=refuse)
         for number in (1, 2):
             with pytest.raises(MemWalError):
                 log.append([batch(number)], generation=1)

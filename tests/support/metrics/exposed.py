@@ -14,6 +14,7 @@ from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.sdk.metrics import MeterProvider
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
+from support.metrics.region_stats import region_stats
 
 from memwal.catalog import Catalog, JobRun, RunState
 from memwal.catalog.leases import job_resource
@@ -71,10 +72,10 @@ def of_a_producer() -> dict[str, frozenset[str]]:
     location = TableLocation(URI)
     counters = WriterCounters(location, durations=writers.durations(location))
     region = counters.region(UUID(int=1))
-    region.appended(1, 0.1)
-    region.flushed(1, 1, 0.1)
-    region.waited(0.1)
-    writer = _Writer(counters, region.stats(**_NOTHING))
+    region.add_entry(1, 0.1)
+    region.add_flush(1, 1, 0.1)
+    region.add_wait(0.1)
+    writer = _Writer(counters, region_stats(region))
     writers.watch(writer, counters)
     now = datetime.now(UTC)
     jobs.conflict(URI)
@@ -105,21 +106,6 @@ class _Writer:
 
     def stats(self) -> WriterStats:
         return self._counters.stats([self._region], closed=False)
-
-
-_NOTHING = {
-    "epoch": 1,
-    "generation": 1,
-    "next_position": 1,
-    "memtable_rows": 0,
-    "memtable_bytes": 0,
-    "memtable_batches": 0,
-    "memtable_age_seconds": 0.0,
-    "sealed_memtables": 0,
-    "sealed_bytes": 0,
-    "unflushed_age_seconds": 0.0,
-    "fenced": False,
-}
 
 
 def _status() -> TableStatus:

@@ -17,7 +17,7 @@ from memwal.lsm.wal.claim import claim_region
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.open import open_store
 from memwal.writer.region_writer.replay import replay
-from memwal.writer.region_writer.rows import RowShape
+from memwal.writer.region_writer.rows import RowSchema
 
 REGION = UUID(int=1)
 BUDGET = 8 << 20
@@ -28,10 +28,10 @@ SCHEMA = pa.schema(
 
 
 def main(folder: Path, rows: int, rows_per_entry: int, generations: int) -> None:
-    shape = RowShape(SCHEMA, ["id"])
+    row_schema = RowSchema(SCHEMA, ["id"])
     store = open_store(folder, durable=False)
     if os.fork() == 0:
-        write(folder, shape, rows, rows_per_entry, generations)
+        write(folder, row_schema, rows, rows_per_entry, generations)
         os._exit(0)
     _, status = os.wait()
     if status:
@@ -39,7 +39,7 @@ def main(folder: Path, rows: int, rows_per_entry: int, generations: int) -> None
     claim = claim_region(store, REGION)
     before = peak()
     seen = 0
-    for found in replay(store, claim, shape=shape, max_bytes=BUDGET):
+    for found in replay(store, claim, row_schema=row_schema, max_bytes=BUDGET):
         keys = found.contents.keys()
         passed = sum(batch.num_rows for batch in found.contents.batches())
         if not len(keys) == passed == found.rows:
@@ -49,7 +49,9 @@ def main(folder: Path, rows: int, rows_per_entry: int, generations: int) -> None
     print(peak() - before, seen)
 
 
-def write(folder: Path, shape: RowShape, rows: int, rows_per_entry: int, generations: int) -> None:
+def write(
+    folder: Path, row_schema: RowSchema, rows: int, rows_per_entry: int, generations: int
+) -> None:
     store = open_store(folder, durable=False)
     RegionManifestStore(store, REGION).commit(
         RegionManifest(region_id=REGION, version=1, writer_epoch=1)
@@ -68,8 +70,8 @@ def write(folder: Path, shape: RowShape, rows: int, rows_per_entry: int, generat
             SCHEMA,
         )
         entry = encode_entry(
-            shape.upserts(table),
-            schema=shape.schema,
+            row_schema.convert_upserts(table),
+            schema=row_schema.schema,
             writer_epoch=1,
             generation=1 + number * generations // entries,
             writer_id="other",

@@ -5,21 +5,21 @@ from __future__ import annotations
 import pyarrow as pa
 
 from memwal.writer.region_writer.memtables import MemTable
-from memwal.writer.region_writer.rows import RowShape
+from memwal.writer.region_writer.rows import RowSchema
 
 BASE = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("n", pa.int64())])
-SHAPE = RowShape(BASE, ["id"])
+ROW_SCHEMA = RowSchema(BASE, ["id"])
 
 
 def batch(*pairs: tuple[int, int]) -> pa.RecordBatch:
     data = pa.table([[a for a, _ in pairs], [b for _, b in pairs]], schema=BASE)
-    (stored,) = SHAPE.upserts(data)
+    (stored,) = ROW_SCHEMA.convert_upserts(data)
     return stored
 
 
 def test_counts_what_it_takes() -> None:
     now = [5.0]
-    table = MemTable(SHAPE, 3, first_row=10, clock=lambda: now[0])
+    table = MemTable(ROW_SCHEMA, 3, first_row=10, clock=lambda: now[0])
     assert (table.rows, table.batches, table.last_position) == (0, 0, 0)
     assert table.born_at == float("inf")
 
@@ -33,7 +33,7 @@ def test_counts_what_it_takes() -> None:
 
 
 def test_contents_stay_as_they_were_when_more_is_written() -> None:
-    table = MemTable(SHAPE, 1)
+    table = MemTable(ROW_SCHEMA, 1)
     table.add([batch((1, 1))], position=1)
     before = table.contents()
     reading = table.unflushed()
@@ -49,11 +49,11 @@ def test_contents_stay_as_they_were_when_more_is_written() -> None:
 
 
 def test_rows_since_a_number_of_the_writer() -> None:
-    table = MemTable(SHAPE, 1, first_row=100)
+    table = MemTable(ROW_SCHEMA, 1, first_row=100)
     table.add([batch((1, 1)), batch((2, 2), (3, 3))], position=1)
     for start, expected in ((0, [1, 2, 3]), (100, [1, 2, 3]), (102, [3]), (103, []), (200, [])):
         assert table.since(start).column("id").to_pylist() == expected
 
 
 def test_an_empty_one_has_the_schema() -> None:
-    assert MemTable(SHAPE, 1).contents().schema == SHAPE.schema
+    assert MemTable(ROW_SCHEMA, 1).contents().schema == ROW_SCHEMA.schema

@@ -26,14 +26,14 @@ from memwal.lsm.wal.claim import Claim, claim_region
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.open import open_store
 from memwal.writer.region_writer.replay import ReplayedGeneration, replay
-from memwal.writer.region_writer.rows import RowShape
+from memwal.writer.region_writer.rows import RowSchema
 
 REGION = uuid4()
-SHAPE = RowShape(
+ROW_SCHEMA = RowSchema(
     pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("n", pa.int64())]), ["id"]
 )
 LARGE = 1 << 30
-NEW = pa.schema([*SHAPE.base_schema, ("extra", pa.string())])
+NEW = pa.schema([*ROW_SCHEMA.base_schema, ("extra", pa.string())])
 
 
 @pytest.fixture
@@ -55,15 +55,15 @@ class Log:
         self, *ids: int, generation: int | None = 1, epoch: int = 1, schema: pa.Schema | None = None
     ) -> int:
         """Append an entry; the number in each row is the entry's position."""
-        rows = pa.table({"id": list(ids), "n": [self.tip] * len(ids)}, SHAPE.base_schema)
+        rows = pa.table({"id": list(ids), "n": [self.tip] * len(ids)}, ROW_SCHEMA.base_schema)
         if schema is not None:
             rows = pa.table(
                 {field.name: pa.nulls(len(ids), field.type) for field in schema}, schema
             )
-        batches = SHAPE.upserts(rows) if schema is None else rows.to_batches()
+        batches = ROW_SCHEMA.convert_upserts(rows) if schema is None else rows.to_batches()
         data = encode_entry(
             batches,
-            schema=schema or SHAPE.schema,
+            schema=schema or ROW_SCHEMA.schema,
             writer_epoch=epoch,
             generation=generation or 0,
             writer_id="other",
@@ -80,7 +80,7 @@ class Log:
 
 def without_generation(batches: Sequence[pa.RecordBatch], epoch: int) -> bytes:
     """An entry of a client that does not say which generation it is for."""
-    schema = SHAPE.schema.with_metadata({"writer_epoch": str(epoch)})
+    schema = ROW_SCHEMA.schema.with_metadata({"writer_epoch": str(epoch)})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema) as writer:
         for batch in batches:
@@ -95,7 +95,7 @@ def rows_of(found: ReplayedGeneration) -> list[tuple[int, int]]:
     assert found.contents.keys().to_pylist() == [key for key, _ in rows]
     assert len(rows) == found.rows
     if found.batches is not None:
-        held = pa.Table.from_batches(list(found.batches), SHAPE.schema)
+        held = pa.Table.from_batches(list(found.batches), ROW_SCHEMA.schema)
         assert held.equals(table)
     return rows
 
@@ -106,7 +106,7 @@ def replayed(
     """Generation to the positions of its entries, of the whole replay."""
     claim = claim or claim_region(store, REGION)
     found = {}
-    generations = list(replay(store, claim, shape=SHAPE, max_bytes=max_bytes))
+    generations = list(replay(store, claim, row_schema=ROW_SCHEMA, max_bytes=max_bytes))
     assert [g.is_last for g in generations] == [*[False] * (len(generations) - 1), True][
         : len(generations)
     ]
@@ -204,7 +204,7 @@ class TestGenerations:
         claim = claim_region(store, REGION)
         done: list[int] = []
         for found in itertools.islice(
-            replay(store, claim, shape=SHAPE, max_bytes=max_bytes), flushed
+            replay(store, claim, row_schema=ROW_SCHEMA, max_bytes=max_bytes), flushed
         ):
             done += [position for _, position in rows_of(found)]
             manifests.update(
@@ -244,7 +244,7 @@ class TestRefusal:
         claim = claim_region(store, REGION)
 
         with pytest.raises(CorruptDataError, match=wal_key(REGION, position)):
-            next(replay(store, claim, shape=SHAPE, max_bytes=max_bytes))
+            next(replay(store, claim, row_schema=ROW_SCHEMA, max_bytes=max_bytes))
 
     @BUDGETS
     def test_of_a_writer_that_is_fenced_itself(self, store: FaultyStore, max_bytes: int) -> None:
@@ -256,7 +256,7 @@ class TestRefusal:
         claim = claim_region(store, REGION)
 
         with pytest.raises(RegionFencedError):
-            next(replay(store, claim, shape=SHAPE, max_bytes=max_bytes))
+            next(replay(store, claim, row_schema=ROW_SCHEMA, max_bytes=max_bytes))
 
     def test_when_an_entry_is_lost_between_the_two_times_it_is_read(
         self, store: FaultyStore
@@ -264,7 +264,7 @@ class TestRefusal:
         log = Log(store)
         log.put(1)
         log.put(2)
-        (found,) = replay(store, claim_region(store, REGION), shape=SHAPE, max_bytes=1)
+        (found,) = replay(store, claim_region(store, REGION), row_schema=ROW_SCHEMA, max_bytes=1)
         store.inner.delete(wal_key(REGION, 2))
 
         with pytest.raises(CorruptDataError, match=wal_key(REGION, 2)):
@@ -276,12 +276,12 @@ class TestRefusal:
         store.fail("get", WAL, StoreAccessError("no"))
 
         with pytest.raises(StoreAccessError):
-            next(replay(store, claim, shape=SHAPE, max_bytes=LARGE))
+            next(replay(store, claim, row_schema=ROW_SCHEMA, max_bytes=LARGE))
 
 
 def strange() -> bytes:
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, SHAPE.schema):
+    with pa.ipc.new_stream(sink, ROW_SCHEMA.schema):
         pass
     return sink.getvalue().to_pybytes()
 
@@ -306,9 +306,11 @@ class TestRows:
             )
         )
         for max_bytes in (LARGE, 1):
-            (found,) = replay(store, claim_region(store, REGION), shape=SHAPE, max_bytes=max_bytes)
+            (found,) = replay(
+                store, claim_region(store, REGION), row_schema=ROW_SCHEMA, max_bytes=max_bytes
+            )
             (batch,) = found.contents.batches()
-            assert batch.schema.equals(SHAPE.schema, check_metadata=True)
+            assert batch.schema.equals(ROW_SCHEMA.schema, check_metadata=True)
             assert batch.to_pylist() == [{"id": 1, "n": 7, "_tombstone": False}]
 
     @pytest.mark.parametrize("max_bytes", [LARGE, 1])
@@ -319,7 +321,9 @@ class TestRows:
         for number in range(300):
             log.put(number)
 
-        (found,) = replay(store, claim_region(store, REGION), shape=SHAPE, max_bytes=max_bytes)
+        (found,) = replay(
+            store, claim_region(store, REGION), row_schema=ROW_SCHEMA, max_bytes=max_bytes
+        )
 
         assert found.log_batches == 300
         assert len(list(found.contents.batches())) == 1
@@ -328,7 +332,7 @@ class TestRows:
     def test_with_dictionaries_are_not_joined(self, store: FaultyStore) -> None:
         """Indices of 8 bits cannot tell the values of all entries apart."""
         kind = pa.dictionary(pa.int8(), pa.string())
-        shape = RowShape(
+        row_schema = RowSchema(
             pa.schema([pa.field("id", pa.int64(), nullable=False), ("word", kind)]), ["id"]
         )
         log = Log(store)
@@ -337,8 +341,8 @@ class TestRows:
             log.put_bytes(
                 bytes(
                     encode_entry(
-                        shape.upserts(rows),
-                        schema=shape.schema,
+                        row_schema.convert_upserts(rows),
+                        schema=row_schema.schema,
                         writer_epoch=1,
                         generation=1,
                         writer_id="other",
@@ -347,12 +351,12 @@ class TestRows:
             )
         for max_bytes in (LARGE, 1):
             claim = claim_region(store, REGION)
-            (found,) = replay(store, claim, shape=shape, max_bytes=max_bytes)
+            (found,) = replay(store, claim, row_schema=row_schema, max_bytes=max_bytes)
             words = [value for b in found.contents.batches() for value in b["word"].to_pylist()]
             assert words == [f"{number}" for number in range(300)]
 
     def test_have_keys_of_several_columns(self, store: FaultyStore) -> None:
-        shape = RowShape(
+        row_schema = RowSchema(
             pa.schema(
                 [
                     pa.field("a", pa.string(), nullable=False),
@@ -363,12 +367,12 @@ class TestRows:
         )
         log = Log(store)
         for number in range(3):
-            rows = pa.table({"a": ["x"], "b": [number % 2]}, shape.base_schema)
+            rows = pa.table({"a": ["x"], "b": [number % 2]}, row_schema.base_schema)
             log.put_bytes(
                 bytes(
                     encode_entry(
-                        shape.upserts(rows),
-                        schema=shape.schema,
+                        row_schema.convert_upserts(rows),
+                        schema=row_schema.schema,
                         writer_epoch=1,
                         generation=1,
                         writer_id="other",
@@ -378,7 +382,7 @@ class TestRows:
         keys = []
         for max_bytes in (LARGE, 1):
             claim = claim_region(store, REGION)
-            (found,) = replay(store, claim, shape=shape, max_bytes=max_bytes)
+            (found,) = replay(store, claim, row_schema=row_schema, max_bytes=max_bytes)
             keys.append(found.contents.keys())
 
         assert keys[0].equals(keys[1])
@@ -393,14 +397,14 @@ class TestBudget:
         claim = claim_region(store, REGION)
         size = sum(
             batch.nbytes
-            for found in replay(store, claim, shape=SHAPE, max_bytes=LARGE)
+            for found in replay(store, claim, row_schema=ROW_SCHEMA, max_bytes=LARGE)
             for batch in found.batches or ()
         )
 
         def kept(max_bytes: int) -> list[bool]:
             return [
                 found.batches is not None
-                for found in replay(store, claim, shape=SHAPE, max_bytes=max_bytes)
+                for found in replay(store, claim, row_schema=ROW_SCHEMA, max_bytes=max_bytes)
             ]
 
         assert kept(size + 10) == [True, True]
@@ -415,7 +419,7 @@ class TestBudget:
         claim = claim_region(store, REGION)
         store.clear()
 
-        list(replay(store, claim, shape=SHAPE, max_bytes=LARGE))
+        list(replay(store, claim, row_schema=ROW_SCHEMA, max_bytes=LARGE))
 
         # And the fence.
         assert store.count("get", WAL) == 21

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from memwal.errors import InvalidInputError
-from memwal.writer.region_writer.rows import RowShape
+from memwal.writer.region_writer.rows import RowSchema
 
 SCHEMA = pa.schema(
     [
@@ -17,19 +17,19 @@ SCHEMA = pa.schema(
         pa.field("text", pa.string()),
     ]
 )
-SHAPE = RowShape(SCHEMA, ["id"])
+ROW_SCHEMA = RowSchema(SCHEMA, ["id"])
 ROWS = pa.record_batch(
     {"id": pa.array([1, 2]), "n": pa.array([3, 4], pa.int32()), "text": ["x", None]}
 )
 
 
-def single(name: str, kind: pa.DataType) -> RowShape:
+def single(name: str, kind: pa.DataType) -> RowSchema:
     """A table with a key and one more column."""
-    return RowShape(pa.schema([pa.field("id", pa.int64(), nullable=False), (name, kind)]), ["id"])
+    return RowSchema(pa.schema([pa.field("id", pa.int64(), nullable=False), (name, kind)]), ["id"])
 
 
 def test_the_stored_form_has_a_flag_and_nullable_columns_beside_the_key() -> None:
-    assert SHAPE.schema == pa.schema(
+    assert ROW_SCHEMA.schema == pa.schema(
         [
             pa.field("id", pa.int64(), nullable=False),
             pa.field("n", pa.int32()),
@@ -40,24 +40,26 @@ def test_the_stored_form_has_a_flag_and_nullable_columns_beside_the_key() -> Non
 
 
 def test_upserts_are_not_tombstones() -> None:
-    (batch,) = SHAPE.upserts(pa.table({"text": ["x"], "id": [1], "n": pa.array([2], pa.int32())}))
-    assert batch.schema == SHAPE.schema
+    (batch,) = ROW_SCHEMA.convert_upserts(
+        pa.table({"text": ["x"], "id": [1], "n": pa.array([2], pa.int32())})
+    )
+    assert batch.schema == ROW_SCHEMA.schema
     assert batch.to_pylist() == [{"id": 1, "n": 2, "text": "x", "_tombstone": False}]
 
 
 def test_deletes_have_nothing_but_their_key() -> None:
-    (batch,) = SHAPE.deletes(
+    (batch,) = ROW_SCHEMA.convert_deletes(
         pa.table({"id": [1, 2], "n": pa.array([5, 6], pa.int32()), "text": ["x", "y"]})
     )
-    assert batch.schema == SHAPE.schema
+    assert batch.schema == ROW_SCHEMA.schema
     assert batch.to_pylist() == [
         {"id": key, "n": None, "text": None, "_tombstone": True} for key in (1, 2)
     ]
 
 
 def test_nothing_is_no_batch() -> None:
-    assert SHAPE.deletes(pa.array([], pa.int64())) == []
-    assert SHAPE.upserts(SCHEMA.empty_table()) == []
+    assert ROW_SCHEMA.convert_deletes(pa.array([], pa.int64())) == []
+    assert ROW_SCHEMA.convert_upserts(SCHEMA.empty_table()) == []
 
 
 WIDENED = [
@@ -104,7 +106,7 @@ REFUSED = [
 @pytest.mark.parametrize(("given", "wanted"), WIDENED, ids=str)
 def test_types_are_widened_without_loss(given: pa.DataType, wanted: pa.DataType) -> None:
     table = pa.table({"id": [1, 2], "x": pa.nulls(2, given)})
-    (batch,) = single("x", wanted).upserts(table)
+    (batch,) = single("x", wanted).convert_upserts(table)
     assert batch.column("x").type == wanted
 
 
@@ -112,13 +114,13 @@ def test_types_are_widened_without_loss(given: pa.DataType, wanted: pa.DataType)
 def test_types_are_not_narrowed(given: pa.DataType, wanted: pa.DataType) -> None:
     table = pa.table({"id": [1, 2], "x": pa.nulls(2, given)})
     with pytest.raises(InvalidInputError, match="x"):
-        single("x", wanted).upserts(table)
+        single("x", wanted).convert_upserts(table)
 
 
 def test_a_null_inside_a_struct_or_list_is_the_columns_own_business() -> None:
     kind = pa.struct([("a", pa.int64())])
     table = pa.table({"id": [1], "x": pa.array([{"a": None}], kind)})
-    (batch,) = single("x", kind).upserts(table)
+    (batch,) = single("x", kind).convert_upserts(table)
     assert batch.column("x").to_pylist() == [{"a": None}]
 
 
@@ -126,15 +128,15 @@ class TestAdopt:
     """Batches that were read from the log, whoever wrote them."""
 
     def test_our_own_are_taken_as_they_are(self) -> None:
-        (batch,) = SHAPE.deletes(pa.array([1], pa.int64()))
-        assert SHAPE.adopt(batch) == [batch]
+        (batch,) = ROW_SCHEMA.convert_deletes(pa.array([1], pa.int64()))
+        assert ROW_SCHEMA.convert_logged(batch) == [batch]
 
     def test_columns_may_be_reordered_and_the_flag_missing(self) -> None:
         batch = pa.record_batch(
             {"text": ["x"], "n": pa.array([2], pa.int32()), "id": pa.array([1], pa.int64())}
         )
-        (adopted,) = SHAPE.adopt(batch)
-        assert adopted.schema == SHAPE.schema
+        (adopted,) = ROW_SCHEMA.convert_logged(batch)
+        assert adopted.schema == ROW_SCHEMA.schema
         assert adopted.to_pylist() == [{"id": 1, "n": 2, "text": "x", "_tombstone": False}]
 
     def test_the_flag_is_kept(self) -> None:
@@ -146,12 +148,12 @@ class TestAdopt:
                 "id": pa.array([1, 2], pa.int64()),
             }
         )
-        (adopted,) = SHAPE.adopt(batch)
+        (adopted,) = ROW_SCHEMA.convert_logged(batch)
         assert adopted.column("_tombstone").to_pylist() == [True, False]
 
     def test_a_column_that_the_table_got_later_is_null(self) -> None:
         batch = pa.record_batch({"n": pa.array([2], pa.int32()), "id": pa.array([1], pa.int64())})
-        (adopted,) = SHAPE.adopt(batch)
+        (adopted,) = ROW_SCHEMA.convert_logged(batch)
         assert adopted.to_pylist() == [{"id": 1, "n": 2, "text": None, "_tombstone": False}]
 
     @pytest.mark.parametrize(
@@ -166,28 +168,30 @@ class TestAdopt:
     )
     def test_rows_that_cannot_be_the_tables_are_refused(self, batch: pa.RecordBatch) -> None:
         with pytest.raises(InvalidInputError):
-            SHAPE.adopt(batch)
+            ROW_SCHEMA.convert_logged(batch)
 
 
 class TestPartial:
     """Rows that lack columns."""
 
     def test_what_is_given_comes_in_the_tables_order_and_types(self) -> None:
-        (batch,) = SHAPE.partial(pa.table({"text": ["x"], "id": pa.array([1], pa.int8())}))
+        (batch,) = ROW_SCHEMA.convert_partial(
+            pa.table({"text": ["x"], "id": pa.array([1], pa.int8())})
+        )
         assert batch.schema.names == ["id", "text"]
         assert batch.schema.field("id").type == pa.int64()
         assert batch.to_pylist() == [{"id": 1, "text": "x"}]
 
     def test_the_key_alone_will_do(self) -> None:
-        (batch,) = SHAPE.partial(pa.table({"id": [1, 2]}))
+        (batch,) = ROW_SCHEMA.convert_partial(pa.table({"id": [1, 2]}))
         assert batch.to_pydict() == {"id": [1, 2]}
 
     def test_all_columns_will_do(self) -> None:
-        (batch,) = SHAPE.partial(ROWS)
+        (batch,) = ROW_SCHEMA.convert_partial(ROWS)
         assert batch.to_pylist() == ROWS.to_pylist()
 
     def test_nothing_is_no_batch(self) -> None:
-        assert SHAPE.partial(pa.table({"id": pa.array([], pa.int64())})) == []
+        assert ROW_SCHEMA.convert_partial(pa.table({"id": pa.array([], pa.int64())})) == []
 
     @pytest.mark.parametrize(
         ("data", "named"),
@@ -202,7 +206,7 @@ class TestPartial:
     )
     def test_what_does_not_fit_is_refused(self, data: dict[str, Any], named: str) -> None:
         with pytest.raises(InvalidInputError, match=rf"\b{named}\b"):
-            SHAPE.partial(pa.table(data))
+            ROW_SCHEMA.convert_partial(pa.table(data))
 
 
 class TestKnownSchemas:
@@ -210,7 +214,7 @@ class TestKnownSchemas:
 
     def test_columns_of_the_tables_types_are_not_copied(self) -> None:
         for _ in range(2):
-            (batch,) = SHAPE.upserts(ROWS)
+            (batch,) = ROW_SCHEMA.convert_upserts(ROWS)
             for name in ROWS.schema.names:
                 given, made = ROWS.column(name), batch.column(name)
                 assert [b and b.address for b in made.buffers()] == [
@@ -218,7 +222,7 @@ class TestKnownSchemas:
                 ]
 
     def test_each_form_of_rows_keeps_its_own_plan(self) -> None:
-        shape = RowShape(SCHEMA, ["id"])
+        row_schema = RowSchema(SCHEMA, ["id"])
         reordered = ROWS.select(["text", "id", "n"])
         narrow = ROWS.set_column(0, "id", ROWS.column("id").cast(pa.int8()))
         unsigned = ROWS.set_column(1, "n", ROWS.column("n").cast(pa.uint8()))
@@ -226,22 +230,24 @@ class TestKnownSchemas:
         labels = ROWS.set_column(2, "text", ROWS.column("text").dictionary_encode())
         for _ in range(3):
             for given in (ROWS, reordered, narrow, unsigned, empty, labels):
-                (batch,) = shape.upserts(given)
-                assert batch.schema.equals(shape.schema, check_metadata=True)
+                (batch,) = row_schema.convert_upserts(given)
+                assert batch.schema.equals(row_schema.schema, check_metadata=True)
                 wanted = [{**row, "_tombstone": False} for row in given.to_pylist()]
                 assert [dict(sorted(row.items())) for row in batch.to_pylist()] == [
                     dict(sorted(row.items())) for row in wanted
                 ]
-            assert shape.deletes(ROWS)[0].to_pylist() == [
+            assert row_schema.convert_deletes(ROWS)[0].to_pylist() == [
                 {"id": key, "n": None, "text": None, "_tombstone": True} for key in (1, 2)
             ]
-            assert shape.partial(ROWS) == [ROWS.cast(shape.partial(ROWS)[0].schema)]
+            assert row_schema.convert_partial(ROWS) == [
+                ROWS.cast(row_schema.convert_partial(ROWS)[0].schema)
+            ]
 
     @pytest.mark.parametrize("make", ["upserts", "partial", "deletes"])
     def test_nulls_are_looked_for_in_every_batch(self, make: str) -> None:
-        shape = RowShape(SCHEMA, ["id"])
+        row_schema = RowSchema(SCHEMA, ["id"])
         good, bad = pa.table(ROWS), ROWS.set_column(0, "id", pa.array([None, 2], pa.int64()))
-        write = getattr(shape, make)
+        write = getattr(row_schema, f"convert_{make}")
         write(good)
         with pytest.raises(InvalidInputError, match=r"\bid\b.*\b1\b"):
             write(bad)
@@ -250,16 +256,16 @@ class TestKnownSchemas:
         write(good)
 
     def test_metadata_of_the_given_schema_does_not_matter(self) -> None:
-        shape = RowShape(SCHEMA, ["id"])
+        row_schema = RowSchema(SCHEMA, ["id"])
         for metadata in (None, {"a": "1"}, {"a": "2"}):
-            (batch,) = shape.upserts(ROWS.replace_schema_metadata(metadata))
-            assert batch.schema.equals(shape.schema, check_metadata=True)
+            (batch,) = row_schema.convert_upserts(ROWS.replace_schema_metadata(metadata))
+            assert batch.schema.equals(row_schema.schema, check_metadata=True)
 
     def test_refusals_are_not_remembered_as_anything(self) -> None:
-        shape = RowShape(SCHEMA, ["id"])
+        row_schema = RowSchema(SCHEMA, ["id"])
         for _ in range(2):
             with pytest.raises(InvalidInputError, match=r"\btext\b"):
-                shape.upserts(ROWS.drop_columns(["text"]))
+                row_schema.convert_upserts(ROWS.drop_columns(["text"]))
 
 
 class TestRefusals:
@@ -278,22 +284,22 @@ class TestRefusals:
     )
     def test_rows_that_do_not_fit(self, data: Any, named: str) -> None:
         with pytest.raises(InvalidInputError, match=rf"\b{named}\b"):
-            SHAPE.upserts(data)
+            ROW_SCHEMA.convert_upserts(data)
 
     def test_a_null_in_a_dictionary_is_one(self) -> None:
         kind = pa.dictionary(pa.int8(), pa.string())
-        shape = RowShape(pa.schema([pa.field("id", kind, nullable=False)]), ["id"])
+        row_schema = RowSchema(pa.schema([pa.field("id", kind, nullable=False)]), ["id"])
         values = pa.DictionaryArray.from_arrays(
             pa.array([0, 1, 1], pa.int8()), pa.array(["a", None])
         )
         with pytest.raises(InvalidInputError, match=r"\bid\b.*\b2\b"):
-            shape.upserts(pa.table({"id": values}))
+            row_schema.convert_upserts(pa.table({"id": values}))
 
     def test_a_value_that_cannot_be_cast_is_refused(self) -> None:
         given = pa.array([{"a": None}], pa.struct([("a", pa.int64())]))
         wanted = pa.struct([pa.field("a", pa.int64(), nullable=False)])
         with pytest.raises(InvalidInputError, match=r"\bx\b"):
-            single("x", wanted).upserts(pa.table({"id": [1], "x": given}))
+            single("x", wanted).convert_upserts(pa.table({"id": [1], "x": given}))
 
 
 KINDS = {
@@ -313,21 +319,21 @@ KINDS = {
 def test_types_of_lance_go_through_unchanged(name: str) -> None:
     column = KINDS[name]
     field = pa.field("x", column.type, metadata={"lance-encoding:blob": "true"})
-    shape = RowShape(pa.schema([pa.field("id", pa.int64(), nullable=False), field]), ["id"])
+    row_schema = RowSchema(pa.schema([pa.field("id", pa.int64(), nullable=False), field]), ["id"])
     rows = pa.table({"id": [1, 2], "x": column})
 
     for given in (rows, rows.to_batches()[0], rows.to_reader(), pa.concat_tables([rows, rows])):
-        for batch in shape.upserts(given):
-            assert batch.schema.equals(shape.schema, check_metadata=True)
+        for batch in row_schema.convert_upserts(given):
+            assert batch.schema.equals(row_schema.schema, check_metadata=True)
             assert batch.column("x").equals(column)
-    (deleted,) = shape.deletes(rows)
+    (deleted,) = row_schema.convert_deletes(rows)
     assert deleted.column("x").null_count == 2
-    (partial,) = shape.partial(rows)
+    (partial,) = row_schema.convert_partial(rows)
     assert partial.column("x").equals(column)
 
 
 def test_many_rows_have_as_many_flags() -> None:
     many = pa.table({"id": range(100_000), "x": pa.nulls(100_000, pa.int8())})
-    shape = single("x", pa.int8())
-    assert shape.upserts(many)[0].column("_tombstone").true_count == 0
-    assert shape.deletes(many)[0].column("_tombstone").true_count == 100_000
+    row_schema = single("x", pa.int8())
+    assert row_schema.convert_upserts(many)[0].column("_tombstone").true_count == 0
+    assert row_schema.convert_deletes(many)[0].column("_tombstone").true_count == 100_000

@@ -3,48 +3,30 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
 import pytest
+from support.metrics.region_stats import region_stats
 
 from memwal.errors import BackPressureError, StoreUnavailableError
 from memwal.storage.location import TableLocation
-from memwal.util.log import shown_error
-from memwal.writer.region_writer.stats import RegionCounters, RegionStats, Totals, WriterCounters
+from memwal.util.log import safe_error_text
+from memwal.writer.region_writer.stats import RegionCounters, Totals, WriterCounters
 
 FIRST, SECOND = UUID(int=1), UUID(int=2)
 
 
-def shown(counters: RegionCounters, **changed: Any) -> RegionStats:
-    """Stats of a region that holds nothing but what is said."""
-    held: dict[str, Any] = {
-        "epoch": 1,
-        "generation": 1,
-        "next_position": 1,
-        "memtable_rows": 0,
-        "memtable_bytes": 0,
-        "memtable_batches": 0,
-        "memtable_age_seconds": 0.0,
-        "sealed_memtables": 0,
-        "sealed_bytes": 0,
-        "unflushed_age_seconds": 0.0,
-        "fenced": False,
-    }
-    return counters.stats(**{**held, **changed})
-
-
 def busy(counters: RegionCounters) -> None:
     """Count everything once."""
-    counters.buffered(3, 300)
-    counters.unbuffered(1, 100)
-    counters.acknowledged(2, 20, 2000)
-    counters.appended(2100, 0.5)
-    counters.flushed(10, 1000, 1.5)
-    counters.flush_failed(StoreUnavailableError("gone"))
-    counters.waited(0.25)
-    counters.refused()
+    counters.add_buffered(3, 300)
+    counters.remove_buffered(1, 100)
+    counters.add_acknowledged(2, 20, 2000)
+    counters.add_entry(2100, 0.5)
+    counters.add_flush(10, 1000, 1.5)
+    counters.add_failed_flush(StoreUnavailableError("gone"))
+    counters.add_wait(0.25)
+    counters.add_refused()
 
 
 BUSY = Totals(
@@ -120,7 +102,11 @@ class TestStats:
         busy(counters.region(FIRST))
         busy(counters.region(SECOND))
         stats = counters.stats(
-            [shown(counters.region(SECOND), memtable_bytes=5, sealed_bytes=7, sealed_memtables=2)],
+            [
+                region_stats(
+                    counters.region(SECOND), memtable_bytes=5, sealed_bytes=7, sealed_memtables=2
+                )
+            ],
             closed=False,
         )
         assert stats.totals == BUSY + BUSY
@@ -132,8 +118,8 @@ class TestStats:
     def test_are_ordered_and_tell_the_oldest_row(self, counters: WriterCounters) -> None:
         stats = counters.stats(
             [
-                shown(counters.region(SECOND), unflushed_age_seconds=3.0),
-                shown(counters.region(FIRST), unflushed_age_seconds=8.0),
+                region_stats(counters.region(SECOND), unflushed_age_seconds=3.0),
+                region_stats(counters.region(FIRST), unflushed_age_seconds=8.0),
             ],
             closed=True,
         )
@@ -144,14 +130,14 @@ class TestStats:
 
     def test_are_a_moment_that_later_counts_do_not_change(self, counters: WriterCounters) -> None:
         region = counters.region(FIRST)
-        before = shown(region)
+        before = region_stats(region)
         busy(region)
         assert before.totals == Totals()
         assert before.last_error is None
 
     def test_go_into_json(self, counters: WriterCounters) -> None:
         busy(counters.region(FIRST))
-        stats = counters.stats([shown(counters.region(FIRST), fenced=True)], closed=False)
+        stats = counters.stats([region_stats(counters.region(FIRST), fenced=True)], closed=False)
         read = json.loads(json.dumps(stats.to_dict()))
         assert read["uri"] == "/lake/flights"
         assert read["totals"]["rows"] == 20
@@ -167,14 +153,14 @@ class TestShownError:
     def test_blanks_secrets_of_the_storage_options_out(self) -> None:
         location = TableLocation("s3://lake/flights", {"aws_secret_access_key": "hunter2hunter2"})
         region = WriterCounters(location).region(FIRST)
-        region.failed(BackPressureError("signed with hunter2hunter2, and refused"))
+        region.record_error(BackPressureError("signed with hunter2hunter2, and refused"))
         assert region.last_error == "BackPressureError: signed with ***, and refused"
 
     def test_repeats_no_message_that_may_quote_a_row(self) -> None:
         with pytest.raises(pa.ArrowInvalid) as caught:
             pa.array(["the marker"]).cast(pa.int64())
         assert "the marker" in str(caught.value)
-        assert shown_error(caught.value) == "ArrowInvalid"
+        assert safe_error_text(caught.value) == "ArrowInvalid"
 
     @pytest.mark.parametrize(
         ("error", "text"),
@@ -186,7 +172,7 @@ class TestShownError:
         ],
     )
     def test_is_one_line(self, error: Exception, text: str) -> None:
-        assert shown_error(error) == text
+        assert safe_error_text(error) == text
 
     def test_is_not_endless(self) -> None:
-        assert len(shown_error(BackPressureError("x" * 10_000))) < 500
+        assert len(safe_error_text(BackPressureError("x" * 10_000))) < 500

@@ -32,7 +32,7 @@ from memwal.errors import (
 )
 from memwal.format.paths import applied_dir, region_dir, wal_key
 from memwal.format.wal_layout import decode_applied
-from memwal.lsm.wal.applied_steps import open_book
+from memwal.lsm.wal.applied_steps import write_empty_book
 
 SOURCE = "orders"
 
@@ -57,7 +57,7 @@ class TestOnce:
             done = writer.apply(
                 upserts=rows({2: 3, 3: 3}), deletes=keys(1), source=SOURCE, version=7
             )
-            assert (done.written, done.known) == ((REGION,), ())
+            assert (done.written, done.skipped) == ((REGION,), ())
             assert state(writer) == {2: 3, 3: 3}
             *_, entry = log(table).values()
             assert entry.applied == {SOURCE: 7}
@@ -75,7 +75,7 @@ class TestOnce:
             writer.upsert(rows({1: 2}))
             entries = len(log(table))
             done = writer.apply(upserts=rows({1: 1}), source=SOURCE, version=version)
-            assert (done.written, done.known) == ((), (REGION,))
+            assert (done.written, done.skipped) == ((), (REGION,))
             assert state(writer) == {1: 2}
             assert len(log(table)) == entries
 
@@ -104,7 +104,7 @@ class TestOnce:
             writer.apply(upserts=rows(dict.fromkeys(own, 3)), source=SOURCE, version=3)
         with table.writer() as writer:
             done = writer.apply(upserts=everything, source=SOURCE, version=3)
-            assert done.known == (one,)
+            assert done.skipped == (one,)
             assert len(done.written) == 3
         assert state(table) == dict.fromkeys(range(40), 3)
         assert set(table.applied(SOURCE).values()) == {3}
@@ -112,7 +112,7 @@ class TestOnce:
     def test_a_step_without_rows_is_nothing(self, table: memwal.Table) -> None:
         with table.writer() as writer:
             done = writer.apply(upserts=rows({}), deletes=keys(), source=SOURCE, version=1)
-            assert (done.written, done.known) == ((), ())
+            assert (done.written, done.skipped) == ((), ())
         assert books(table) == []
 
     def test_deletes_find_their_region_by_a_column_beside_the_key(
@@ -165,7 +165,7 @@ class TestRemembered:
         assert not any(entry.applied for entry in log(table).values())
         assert len(books(table)) == 1
         with table.writer() as writer:
-            assert writer.apply(upserts=rows({1: 0}), source=SOURCE, version=4).known
+            assert writer.apply(upserts=rows({1: 0}), source=SOURCE, version=4).skipped
             assert writer.apply(upserts=rows({1: 5}), source=SOURCE, version=5).written
         assert state(table) == {1: 5, 2: 2}
 
@@ -233,7 +233,7 @@ class TestRemembered:
         assert len(generations(table)) == 1
         collect_all(table)
         with table.writer() as writer:
-            assert writer.apply(upserts=rows({1: 0}), source=SOURCE, version=3).known
+            assert writer.apply(upserts=rows({1: 0}), source=SOURCE, version=3).skipped
         assert state(table) == {1: 1, 2: 2}
 
     def test_an_entry_that_is_missing_is_not_taken_for_one_without_a_step(
@@ -246,8 +246,8 @@ class TestRemembered:
         with table.writer() as writer:
             with pytest.raises(CorruptDataError) as told:
                 writer.apply(upserts=rows({1: 0}), source=SOURCE, version=3)
-            (tip,) = re.findall(r"open_book\(.*tip=(\d+)\)", str(told.value))
-            open_book(table.location.store, REGION, tip=int(tip))
+            (tip,) = re.findall(r"write_empty_book\(.*tip=(\d+)\)", str(told.value))
+            write_empty_book(table.location.store, REGION, tip=int(tip))
             assert writer.apply(upserts=rows({1: 0}), source=SOURCE, version=3).written
 
     def test_a_log_that_was_given_up_may_have_gaps(self, table: memwal.Table) -> None:
@@ -274,7 +274,7 @@ class TestFaults:
             with pytest.raises(RegionFencedError):
                 paused.apply(upserts=rows({1: 0}), source=SOURCE, version=2)
             with table.writer() as again:
-                assert again.apply(upserts=rows({1: 0}), source=SOURCE, version=2).known
+                assert again.apply(upserts=rows({1: 0}), source=SOURCE, version=2).skipped
             paused.abort()
         assert state(table) == {1: 2}
 
@@ -303,10 +303,10 @@ class TestFaults:
             # Whoever asks next, and whatever was written meanwhile.
             with table.writer() as other:
                 again = other.apply(upserts=rows({1: 1}), deletes=keys(2), source=SOURCE, version=1)
-                assert failed or again.known
+                assert failed or again.skipped
                 assert state(other) == {1: 1}
                 other.upsert(rows({1: 5, 2: 5}))
-                assert other.apply(deletes=keys(1, 2), source=SOURCE, version=1).known
+                assert other.apply(deletes=keys(1, 2), source=SOURCE, version=1).skipped
                 assert state(other) == {1: 5, 2: 5}
             writer.abort()
         raise AssertionError("there is no end of requests")
@@ -322,7 +322,7 @@ class TestFaults:
             with pytest.raises(StoreError):
                 writer.apply(upserts=rows({1: 1}), source=SOURCE, version=1)
             writer.upsert(rows({1: 2}))
-            assert writer.apply(upserts=rows({1: 1}), source=SOURCE, version=1).known
+            assert writer.apply(upserts=rows({1: 1}), source=SOURCE, version=1).skipped
             assert state(writer) == {1: 2}
 
     def test_a_process_that_was_paused_before_the_first_book(
@@ -355,7 +355,7 @@ class TestFaults:
         with table.writer() as writer:
             with pytest.raises(CorruptDataError):
                 writer.apply(upserts=rows({1: 7}), source=SOURCE, version=7)
-            open_book(table.location.store, REGION, tip=max(log(table)) + 1)
+            write_empty_book(table.location.store, REGION, tip=max(log(table)) + 1)
             assert writer.apply(upserts=rows({1: 7}), source=SOURCE, version=7).written
 
     def test_a_book_that_cannot_be_read_is_told(self, table: memwal.Table) -> None:
