@@ -19,8 +19,10 @@ from memwal.base_table.details import update_details
 from memwal.errors import MemWalError
 from memwal.format.memwal_index import IndexDetails
 from memwal.jobs.gc import Kind, Reason
-from memwal.jobs.gc import base_table as collector
+from memwal.jobs.gc.base_table import IndexFileCollector
+from memwal.jobs.gc.collector import GcContext
 from memwal.jobs.gc.options import DEFAULT_INDEX_AGE, Ages
+from memwal.jobs.gc.pins import Pins
 
 WEEK = DEFAULT_INDEX_AGE.total_seconds()
 
@@ -93,7 +95,7 @@ class TestIndexFiles:
             # As if the version that the branch started from had been cleaned up.
             if path.name != min(p.name for p in path.parent.glob("*.manifest")):
                 path.unlink()
-        found = collector.judge_index_files(indexed.location, ages_later(100 * DAY))
+        found = IndexFileCollector(indexed.location).collect(rehearsal(100 * DAY))
         assert not {str(uuid) for uuid in shared} & {decision.what for decision in found}
 
     def test_of_a_build_that_commits_meanwhile_stay(
@@ -106,8 +108,8 @@ class TestIndexFiles:
         pause = store.pause("list", "_versions")
 
         def found() -> set[str]:
-            ages = ages_later(100 * DAY)
-            return {d.what for d in collector.judge_index_files(indexed.location, ages)}
+            decisions = IndexFileCollector(indexed.location).collect(rehearsal(100 * DAY))
+            return {decision.what for decision in decisions}
 
         with ThreadPoolExecutor(1) as pool:
             running = pool.submit(found)
@@ -120,12 +122,10 @@ class TestIndexFiles:
         self, indexed: memwal.Table
     ) -> None:
         name = leave_index(indexed)
-        ages = ages_later(100 * DAY)
-        decisions = {
-            d.what: d for d in collector.judge_index_files(indexed.location, ages, max_versions=3)
-        }
+        collector = IndexFileCollector(indexed.location, max_versions=3)
+        decisions = {d.what: d for d in collector.collect(rehearsal(100 * DAY))}
         assert decisions[name].reason is Reason.TOO_MANY_VERSIONS
-        assert not any(decision.goes for decision in decisions.values())
+        assert not any(decision.delete for decision in decisions.values())
 
     def test_are_left_where_a_version_cannot_be_read(self, indexed: memwal.Table) -> None:
         name = leave_index(indexed)
@@ -141,7 +141,7 @@ class TestIndexFiles:
         table = make_table(maintained_indexes=["id_idx"])
         store = faults.of(table.location)
         store.clear()
-        assert list(collector.judge_index_files(table.location, ages_later(0))) == []
+        assert list(IndexFileCollector(table.location).collect(rehearsal(0))) == []
         assert store.count("*") <= 5, store.calls
 
     def test_and_lances_own_clean_up_do_not_meet(self, indexed: memwal.Table) -> None:
@@ -260,5 +260,7 @@ def with_region_count(details: IndexDetails) -> IndexDetails:
     return replace(details, num_regions=7)
 
 
-def ages_later(seconds: float) -> Ages:
-    return Ages(now=datetime.now(UTC) + timedelta(seconds=seconds))
+def rehearsal(seconds: float) -> GcContext:
+    """A dry run, so many seconds from now."""
+    options = Ages(now=datetime.now(UTC) + timedelta(seconds=seconds))
+    return GcContext(options=options, pins=Pins(()), dry_run=True, explain=False)

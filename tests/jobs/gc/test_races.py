@@ -135,7 +135,7 @@ class TestTagBetweenPlanAndDelete:
         )
 
         assert generations(table) == [2, 3]
-        assert {d.reason for d in result.decisions if not d.goes} >= {Reason.TAG}
+        assert {d.reason for d in result.decisions if not d.delete} >= {Reason.TAG}
 
     def test_is_noticed_before_a_folder_goes(
         self, faults: FaultyStores, merged_table: memwal.Table

@@ -19,7 +19,7 @@ from memwal.base_table.snapshot import BaseTable
 from memwal.format.memwal_index import IndexDetails
 from memwal.format.paths import generation_dir, generation_name, manifest_key, wal_key
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest
-from memwal.jobs.gc.wal import Entries
+from memwal.jobs.gc.wal import LogEntries
 from memwal.jobs.job import JobResult
 from memwal.region.manifest_store import RegionManifestStore
 
@@ -174,7 +174,7 @@ def test_memory_does_not_grow_with_the_objects(
         store.inner.put(wal_key(REGION, position), b"")
     tracemalloc.start()
     try:
-        entries = Entries.list(store, REGION)
+        entries = LogEntries.list(store, REGION)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
