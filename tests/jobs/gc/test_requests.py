@@ -99,8 +99,8 @@ def collected(table: memwal.Table, seconds: float, **options: object) -> JobResu
 
 def test_requests_of_a_region(many: tuple[memwal.Table, FaultyStore]) -> None:
     table, store = many
-    told = collected(table, DAY, dry_run=True)
-    assert told.figures["generations_dropped"] == REGIONS * FLUSHES
+    planned = collected(table, DAY, dry_run=True)
+    assert planned.figures["generations_dropped"] == REGIONS * FLUSHES
     # Folders, manifests and log are listed; the newest manifest is read, and older ones to find
     # out from where on the log is needed.
     assert per_region(store) == {"list_folders": 1.0, "list": 2.0, "get": 3.0}, per_region(store)

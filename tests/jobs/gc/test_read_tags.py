@@ -110,8 +110,8 @@ class TestHolding:
                 path.unlink()
         collect(table, HOURS)
         assert generations(table) == []
-        (told,) = decided(table, HOURS, Kind.READ)
-        assert not told.delete
+        (decision,) = decided(table, HOURS, Kind.READ)
+        assert not decision.delete
 
 
 class TestEnding:
@@ -138,8 +138,8 @@ class TestEnding:
         age(table, 4 * HOURS, pattern="_refs/tags/*")
         # The last look at it comes after everything else is done.
         store._add(Rule("head", read.key, (folder(table) / read.key).touch, False, 0, 1))
-        (told,) = decided(table, 0, Kind.READ)
-        assert (told.delete, told.reason) == (False, Reason.READ)
+        (decision,) = decided(table, 0, Kind.READ)
+        assert (decision.delete, decision.reason) == (False, Reason.READ)
         assert read.name in table.base().dataset.tags.list()
 
     def test_two_collectors(self, faults: FaultyStores, table: memwal.Table, read: ReadTag) -> None:
