@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from memwal.base_table.snapshot import BaseTable, open_base
-from memwal.jobs.gc import wal
+from memwal.jobs.gc.wal import LogCollector
 from memwal.jobs.merge import commit
 from memwal.lsm.wal import appender, claim, log
 from memwal.storage.object_store import ObjectStore
@@ -44,15 +44,15 @@ def no_replay() -> None:
 
 def no_bound_of_the_log() -> None:
     """A collector takes all of the log but the newest entry."""
-    judge = wal.judge_entries
+    decide = LogCollector._decide
 
-    def judged(entries: Any, history: Any, ages: Any) -> Any:
-        for positions, decision in judge(entries, history, ages):
+    def decided(self: LogCollector, entries: Any, context: Any) -> Any:
+        for positions, decision in decide(self, entries, context):
             if decision.reason.name != "NEWEST_ENTRY":
-                object.__setattr__(decision, "goes", True)
+                object.__setattr__(decision, "delete", True)
             yield positions, decision
 
-    wal.judge_entries = judged
+    LogCollector._decide = decided  # type: ignore[method-assign]
 
 
 def no_pinned_deletes() -> None:

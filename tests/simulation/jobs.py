@@ -20,10 +20,11 @@ from simulation.truth import DELETED
 from simulation.world import Process
 
 from memwal.errors import ConflictError, MemWalError, ObjectNotFoundError, StoreError
+from memwal.jobs.gc.collector import GcContext
 from memwal.jobs.gc.decision import Reason
 from memwal.jobs.gc.options import Ages
-from memwal.jobs.gc.pins import Limit, Needs
-from memwal.jobs.gc.region import RegionCollector
+from memwal.jobs.gc.pins import Pin, Pins
+from memwal.jobs.gc.region import collect_region
 from memwal.region.manifest_store import RegionManifestStore
 
 DIRECT = UUID(int=0)
@@ -136,31 +137,31 @@ class Client:
 
     def collect(self) -> None:
         """Collect every region."""
-        ages = Ages(now=self.world.time(), grace=GRACE, retention=RETENTION, orphan_age=ORPHAN_AGE)
+        options = Ages(
+            now=self.world.time(), grace=GRACE, retention=RETENTION, orphan_age=ORPHAN_AGE
+        )
         tags = self.base.tags()
         read = self.base.open()
-        recent = self.lake.base.latest_at(ages.now - ages.keep)
-        needs = Needs(
+        recent = self.lake.base.latest_at(options.now - options.keep)
+        pins = Pins(
             (
-                Limit(reason=Reason.NOT_MERGED, words="", generations=read.merged),
-                Limit(reason=Reason.INDEX_BEHIND, words="", generations=read.caught_up),
+                Pin(reason=Reason.NOT_MERGED, message="", generations=read.merged),
+                Pin(reason=Reason.INDEX_BEHIND, message="", generations=read.caught_up),
                 *(
-                    Limit(
+                    Pin(
                         reason=Reason.RETENTION,
-                        words="",
+                        message="",
                         generations={r: version.covered(r) for r in self.lake.regions},
                     )
                     for version in (recent, *tags.values())
                 ),
             )
         )
+        context = GcContext(options=options, pins=pins, dry_run=False, explain=False)
         for region in self.lake.regions:
             manifests = RegionManifestStore(self.store, region)
-            collector = RegionCollector(
-                self.store, manifests, needs, ages, dry_run=False, explain=False
-            )
-            for decision in collector.run():
-                if decision.goes:
+            for decision in collect_region(self.store, manifests, context):
+                if decision.delete:
                     self.world.tell(f"collects {decision.kind} {decision.what} of {region.int}")
 
     # Readers

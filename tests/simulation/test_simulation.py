@@ -13,9 +13,11 @@ import pytest
 from simulation import jobs, writers
 from simulation.explore import BrokenPromise, explore
 
-from memwal.jobs.gc import generations, region, wal
+from memwal.jobs.gc import region
 from memwal.jobs.gc.decision import Reason
-from memwal.jobs.gc.pins import Limit, Needs
+from memwal.jobs.gc.generations import DroppedFolderCollector, OrphanCollector
+from memwal.jobs.gc.pins import Pin, Pins
+from memwal.jobs.gc.wal import LogCollector
 from memwal.lsm.wal import claim, log
 from memwal.region import manifest_store
 from memwal.storage.object_store import ObjectStore
@@ -28,7 +30,7 @@ class _Endless(dict[UUID, int]):
         return 1 << 40
 
 
-NOTHING_NEEDED = Limit(reason=Reason.NOT_MERGED, words="", generations=_Endless())
+NOTHING_NEEDED = Pin(reason=Reason.NOT_MERGED, message="", generations=_Endless())
 FIXED = range(12)
 FRESH = int(os.environ.get("MEMWAL_SIMULATION_SEEDS", "3"))
 
@@ -86,44 +88,43 @@ def no_look_for_the_folder(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_bound_of_the_log(patch: pytest.MonkeyPatch) -> None:
-    judge = wal.judge_entries
+    decide = LogCollector._decide
 
-    def judged(entries: Any, history: Any, ages: Any) -> Any:
-        for positions, decision in judge(entries, history, ages):
+    def decided(self: LogCollector, entries: Any, context: Any) -> Any:
+        for positions, decision in decide(self, entries, context):
             if decision.reason is Reason.GENERATION_KEPT:
                 yield positions, decision
             else:
-                goes = decision.reason in (Reason.UNNEEDED, Reason.REPLAY)
-                yield positions, replace(decision, goes=goes)
+                delete = decision.reason in (Reason.UNNEEDED, Reason.REPLAY)
+                yield positions, replace(decision, delete=delete)
 
-    patch.setattr(wal, "judge_entries", judged)
+    patch.setattr(LogCollector, "_decide", decided)
 
 
 def only_tags(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(jobs, "Needs", lambda limits: Needs((NOTHING_NEEDED, *limits[3:])))
+    patch.setattr(jobs, "Pins", lambda pins: Pins((NOTHING_NEEDED, *pins[3:])))
     patch.setattr(region, "check_progress", lambda history, removable: None)
 
 
 def no_retention(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(jobs, "Needs", lambda limits: Needs(tuple(limits[:2] + limits[3:])))
+    patch.setattr(jobs, "Pins", lambda pins: Pins(tuple(pins[:2] + pins[3:])))
 
 
 def no_tags(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(jobs, "Needs", lambda limits: Needs(tuple(limits[:3])))
+    patch.setattr(jobs, "Pins", lambda pins: Pins(tuple(pins[:3])))
 
 
 def no_grace(patch: pytest.MonkeyPatch) -> None:
-    judge = generations.judge_dropped
+    decide = DroppedFolderCollector._decide
 
-    def judged(folder: Any, history: Any, needs: Any, ages: Any) -> Any:
-        decision = judge(folder, history, needs, ages)
-        return decision and replace(decision, goes=True)
+    def decided(self: DroppedFolderCollector, *arguments: Any) -> Any:
+        return replace(decide(self, *arguments), delete=True)
 
-    patch.setattr(generations, "judge_dropped", judged)
+    patch.setattr(DroppedFolderCollector, "_decide", decided)
 
 
 def no_mark_in_orphans(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(generations, "_forbid", lambda store, manifests, folder: True)
+    patch.setattr(OrphanCollector, "_prevent_naming", lambda self, name, generation: True)
 
 
 def no_pinned_deletes(patch: pytest.MonkeyPatch) -> None:

@@ -113,8 +113,8 @@ class TestProtected:
         decisions = collect(table, 1, 2)
         assert read(made) == EXPECTED
         (told,) = [d for d in decisions if d.kind is Kind.READ][1:]
-        assert not told.goes
-        assert f"version {made.moment.version}" in told.words
+        assert not told.delete
+        assert f"version {made.moment.version}" in told.message
         assert {d.reason for d in decisions if d.kind is Kind.GENERATION} >= {"read"}
 
     def test_until_it_ends(self, table: memwal.Table, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +124,7 @@ class TestProtected:
         assert read(made) == EXPECTED
         monkeypatch.undo()
         decisions = collect(table, 11, 12)
-        assert [d.what for d in decisions if d.kind is Kind.READ and d.goes] == [
+        assert [d.what for d in decisions if d.kind is Kind.READ and d.delete] == [
             made.protection.name
         ]
         assert tags(table) == []

@@ -304,7 +304,7 @@ def _print_decisions(result: CollectionResult) -> None:
     """Print what goes and what stays, by region; the table's own files come last."""
 
     def order(decision: Decision) -> tuple[bool, str, bool]:
-        return decision.region_id is None, decision.region_id or "", decision.goes
+        return decision.region_id is None, decision.region_id or "", decision.delete
 
     if not result.decisions:
         print_line("there is nothing to decide about")
@@ -318,8 +318,8 @@ def _print_decisions(result: CollectionResult) -> None:
                 decision.what,
                 decision.objects,
                 size(decision.bytes),
-                "goes" if decision.goes else "stays",
-                decision.words,
+                "goes" if decision.delete else "stays",
+                decision.message,
                 decision.until,
             )
             for decision in sorted(result.decisions, key=order)

@@ -2,16 +2,16 @@
 
 Index files that no stored version of the table, or of a branch of it, names are left by index
 builds that died, and by clean-ups of versions that did not reach them. A build that is still
-running writes its files long before the version that names them, and no process can be asked about
-it: only the age of the files tells. The minimum age is by default the one of Lance's own clean-up,
-so this collector is never more eager than that; a clean-up that runs at the same time deletes the
-same files. The manifests of all versions have to be read, since any of them may name what the
-newest does not. They are read only if there is a candidate, and only if there are not too many.
+running writes its files long before the version that names them, and cannot be observed: only the
+age of the files tells. The minimum age is by default the one of Lance's own clean-up, so this
+collector is never more eager than that; a clean-up that runs at the same time deletes the same
+files. The manifests of all versions have to be read, since any of them may name what the newest
+does not. They are read only if there is a candidate, and only if there are not too many.
 
 Staged files are left by writes and commits that died half-way: never named, never read, only taking
-space. Manifests that were staged and never became a version are objects like any other, in every
-store; a commit that slept for longer than their minimum age finds its own staged manifest gone, and
-fails as a whole. On a local disk there are the temporary files of memwal and Lance too.
+space. Staged manifests that never became a version are objects like any other, in every store; a
+commit that slept for longer than their minimum age finds its own staged manifest gone, and fails as
+a whole. On a local disk there are the temporary files of memwal and Lance too.
 
 Old versions are cleaned up by Lance, which keeps the newest version, tagged ones, and those that
 branches start from, and deletes the data, index and transaction files that only the others name.
@@ -23,55 +23,25 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID
 
 from memwal.base_table.region_snapshot import external_key
 from memwal.base_table.snapshot import open_base, translate_lance_error
-from memwal.errors import InvalidInputError, ObjectNotFoundError
+from memwal.errors import ObjectNotFoundError
 from memwal.format.lance_manifest import IndexEntry, read_index_section
 from memwal.format.memwal_index import IndexDetails
 from memwal.format.paths import DATA_DIR, MEM_WAL_INDEX_NAME, parse_region_name
+from memwal.jobs.gc.collector import GcContext
 from memwal.jobs.gc.decision import Decision, Kind, Reason
-from memwal.jobs.gc.generations import measure_prefix
+from memwal.jobs.gc.generations import measure
 from memwal.jobs.gc.history import VERSIONS_DIR, StoredVersions
 from memwal.jobs.gc.options import Ages, moment
 from memwal.storage import local_files
 from memwal.storage.location import TableLocation
 from memwal.storage.object_store import ObjectInfo, ObjectStore
-
-
-def clean_base_versions(
-    location: TableLocation, *, older_than: timedelta, dry_run: bool
-) -> Decision | None:
-    """Have Lance clean old versions up, or tell what it would; None when there are none."""
-    dataset = open_base(location).dataset
-    if not dry_run:
-        # Lance keeps the version that is open, and somebody may have committed it just now.
-        location.store.barrier()
-    options: dict[str, Any] = {"older_than": older_than, "error_if_tagged_old_versions": False}
-    try:
-        stats = (
-            dataset.explain_cleanup_old_versions(**options).stats
-            if dry_run
-            else dataset.cleanup_old_versions(**options)
-        )
-    except (OSError, ValueError, RuntimeError) as error:
-        raise translate_lance_error(error, f"cleaning old versions of {location} up") from error
-    versions, freed = int(stats.old_versions), int(stats.bytes_removed)
-    if not versions and not freed:
-        return None
-    return Decision(
-        kind=Kind.BASE_VERSIONS,
-        what="old versions",
-        objects=versions,
-        bytes=freed,
-        goes=True,
-        reason=Reason.UNNEEDED,
-        words="older than the retention, neither tagged nor where a branch starts",
-    )
-
 
 INDICES_DIR = "_indices"
 TREE_DIR = "tree"
@@ -81,67 +51,86 @@ MAX_VERSIONS = 2000
 _PARALLEL_READS = 16
 
 
-def judge_index_files(
-    location: TableLocation, ages: Ages, *, max_versions: int = MAX_VERSIONS
-) -> Iterator[Decision]:
-    """Decide about folders of indexes that the newest version does not name."""
-    store = location.store
-    # First what is stored, then who names it: a build that commits in between is seen.
-    found = {
-        name: index_id
-        for name in store.list_folders(INDICES_DIR)
-        if (index_id := parse_region_name(name)) is not None
-    }
-    if not found:
-        return
-    versions = StoredVersions.list(location)
-    named = _named(store, _newest_first(versions.manifests.values())[:1])
-    candidates = {name: index_id for name, index_id in found.items() if index_id not in named}
-    manifests = [*versions.manifests.values(), *versions.others, *_of_branches(location)]
-    too_many = len(manifests) > max_versions
-    if candidates and not too_many:
-        named |= _named(store, manifests)
-    for name, index_id in candidates.items():
-        if index_id not in named:
-            yield _judge(store, name, ages, too_many=len(manifests) if too_many else None)
+@dataclass(frozen=True, slots=True)
+class IndexFileCollector:
+    """Deletes the folders of indexes that no stored version names.
+
+    Attributes
+    ----------
+    location : TableLocation
+    max_versions : int, default 2000
+        If more versions are stored, they are not read and nothing is deleted.
+    """
+
+    kind: ClassVar[Kind] = Kind.INDEX
+    location: TableLocation
+    max_versions: int = MAX_VERSIONS
+
+    def collect(self, context: GcContext) -> Iterator[Decision]:
+        """Decide about each folder that no version names, and delete those that are old enough."""
+        store = self.location.store
+        # First the folders are listed, then the versions that name them are read: a build that
+        # commits in between is seen.
+        stored = [
+            index_id
+            for name in store.list_folders(INDICES_DIR)
+            if (index_id := parse_region_name(name)) is not None
+        ]
+        if not stored:
+            return
+        versions = StoredVersions.list(self.location)
+        by_age = sorted(versions.manifests.values(), key=lambda info: info.modified, reverse=True)
+        named = _named_indexes(store, by_age[:1])
+        candidates = [index_id for index_id in stored if index_id not in named]
+        manifests = [
+            *versions.manifests.values(),
+            *versions.others,
+            *_branch_manifests(self.location),
+        ]
+        too_many = len(manifests) > self.max_versions
+        if candidates and not too_many:
+            named |= _named_indexes(store, manifests)
+        for index_id in candidates:
+            if index_id not in named:
+                decision = self._decide(
+                    index_id, context.options, versions=len(manifests) if too_many else None
+                )
+                if decision.delete and not context.dry_run:
+                    store.delete_folder(f"{INDICES_DIR}/{index_id}")
+                yield decision
+
+    def _decide(self, index_id: UUID, options: Ages, *, versions: int | None) -> Decision:
+        """Decide about a folder. ``versions`` is the number of versions if too many to be read."""
+        extent = measure(self.location.store, f"{INDICES_DIR}/{index_id}")
+        until = None
+        if versions is not None:
+            reason = Reason.TOO_MANY_VERSIONS
+            message = (
+                f"{versions} versions are stored, any of which may name it; clean old ones up first"
+            )
+        elif extent.youngest is None or extent.youngest + options.index_age > options.now:
+            reason = Reason.TOO_YOUNG
+            message = "no version names it, and a build may still be writing it"
+            if extent.youngest is not None:
+                until = moment(extent.youngest + options.index_age)
+        else:
+            reason, message = Reason.UNNEEDED, "no version of the table or of a branch names it"
+        return Decision(
+            kind=self.kind,
+            what=str(index_id),
+            objects=extent.objects,
+            bytes=extent.bytes,
+            delete=reason is Reason.UNNEEDED,
+            reason=reason,
+            message=message,
+            until=until,
+        )
 
 
-def delete(store: ObjectStore, name: str) -> None:
-    """Delete the folder of an index."""
-    if parse_region_name(name) is None:
-        raise InvalidInputError(f"{name!r} is not the name of an index folder")
-    store.delete_folder(f"{INDICES_DIR}/{name}")
+def _branch_manifests(location: TableLocation) -> Iterator[ObjectInfo]:
+    """Yield the manifests of every branch; it shares index files with the version it started from.
 
-
-def _judge(store: ObjectStore, name: str, ages: Ages, *, too_many: int | None) -> Decision:
-    extent = measure_prefix(store, f"{INDICES_DIR}/{name}")
-    youngest = extent.youngest
-    until = None
-    if too_many is not None:
-        reason = Reason.TOO_MANY_VERSIONS
-        words = f"{too_many} versions are stored, any of which may name it; clean old ones up first"
-    elif youngest is None or youngest + ages.index_age > ages.now:
-        reason = Reason.TOO_YOUNG
-        words = "no version names it, and a build may still be writing it"
-        until = None if youngest is None else moment(youngest + ages.index_age)
-    else:
-        reason, words = Reason.UNNEEDED, "no version of the table or of a branch names it"
-    return Decision(
-        kind=Kind.INDEX,
-        what=name,
-        objects=extent.objects,
-        bytes=extent.bytes,
-        goes=reason is Reason.UNNEEDED,
-        reason=reason,
-        words=words,
-        until=until,
-    )
-
-
-def _of_branches(location: TableLocation) -> Iterator[ObjectInfo]:
-    """Manifests of every branch, which share the index files of the version they started from.
-
-    Names of branches may have slashes in them, so that folders are looked into at any depth.
+    Names of branches may contain slashes, so folders are searched at any depth.
     """
     pending = [TREE_DIR]
     while pending:
@@ -149,19 +138,19 @@ def _of_branches(location: TableLocation) -> Iterator[ObjectInfo]:
         for name in location.store.list_folders(folder):
             inner = f"{folder}/{name}"
             if name == VERSIONS_DIR:
-                found = StoredVersions.list(location, inner)
-                yield from (*found.manifests.values(), *found.others)
+                versions = StoredVersions.list(location, inner)
+                yield from (*versions.manifests.values(), *versions.others)
             elif not name.startswith("_") and name != DATA_DIR:
                 pending.append(inner)
 
 
-def _named(store: ObjectStore, manifests: Iterable[ObjectInfo]) -> set[UUID]:
-    """Ids of every index that these manifests name."""
+def _named_indexes(store: ObjectStore, manifests: Iterable[ObjectInfo]) -> set[UUID]:
+    """Read the ids of every index that some manifests name."""
 
     def read(info: ObjectInfo) -> set[UUID]:
         try:
             entries = read_index_section(store.get(info.key), name=info.key)
-            return {entry.uuid for entry in entries} | _snapshots(entries)
+            return {entry.uuid for entry in entries} | _region_snapshot_ids(entries)
         except ObjectNotFoundError:
             # Cleaned up meanwhile: what only it named is garbage from then on.
             return set()
@@ -170,58 +159,121 @@ def _named(store: ObjectStore, manifests: Iterable[ObjectInfo]) -> set[UUID]:
         return set().union(*pool.map(read, manifests))
 
 
-def _snapshots(entries: Iterable[IndexEntry]) -> set[UUID]:
-    """Ids of the folders with the region snapshots that details lead to."""
-    found = set()
+def _region_snapshot_ids(entries: Iterable[IndexEntry]) -> set[UUID]:
+    """Return the ids of the index folders that hold region snapshots of their own."""
+    ids = set()
     for entry in entries:
         if entry.name == MEM_WAL_INDEX_NAME:
             key = external_key(IndexDetails.decode(entry.details))
             index_id = parse_region_name(key.split("/")[1]) if key is not None else None
-            found |= {index_id} if index_id is not None else set()
-    return found
+            ids |= {index_id} if index_id is not None else set()
+    return ids
 
 
-def _newest_first(manifests: Iterable[ObjectInfo]) -> list[ObjectInfo]:
-    return sorted(manifests, key=lambda info: info.modified, reverse=True)
+@dataclass(frozen=True, slots=True)
+class StagedManifestCollector:
+    """Deletes the staged manifests of the table that are old enough."""
+
+    kind: ClassVar[Kind] = Kind.STAGING
+    location: TableLocation
+
+    def collect(self, context: GcContext) -> Iterator[Decision]:
+        """Decide about each staged manifest."""
+        for info in StoredVersions.list(self.location).staged:
+            decision = _decide_by_age(info.key, info.size, info.modified, context.options)
+            if decision.delete and not context.dry_run:
+                self.location.store.delete(info.key)
+            yield decision
 
 
-def judge_staged_manifests(versions: StoredVersions, ages: Ages) -> Iterator[Decision]:
-    """Decide about staged manifests of the table."""
-    for info in versions.staged:
-        yield _decision(info.key, info.size, info.modified, ages)
+@dataclass(frozen=True, slots=True)
+class TemporaryFileCollector:
+    """Deletes old temporary files of a local table, at any depth; object stores have none."""
+
+    kind: ClassVar[Kind] = Kind.STAGING
+    location: TableLocation
+
+    def collect(self, context: GcContext) -> Iterator[Decision]:
+        """Decide about each temporary file, then delete those that are old enough together."""
+        yield from self._decide(context.options)
+        if not context.dry_run:
+            options = context.options
+            age = datetime.now(UTC) - (options.now - options.guard)
+            self.location.store.delete_stale_temporaries("", older_than=age)
+
+    def _decide(self, options: Ages) -> Iterator[Decision]:
+        root = self.location.local_path
+        if root is None:
+            return
+        for file in local_files.walk(str(root)):
+            if not local_files.is_staging(file.name):
+                continue
+            try:
+                status = file.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            modified = datetime.fromtimestamp(status.st_mtime, UTC)
+            path = os.path.relpath(file.path, root)
+            yield _decide_by_age(path, status.st_size, modified, options)
 
 
-def judge_temporaries(location: TableLocation, ages: Ages) -> Iterator[Decision]:
-    """Decide about the temporary files of a local table, at any depth; object stores have none."""
-    root = location.local_path
-    if root is None:
-        return
-    for file in local_files.walk(str(root)):
-        if not local_files.is_staging(file.name):
-            continue
-        try:
-            status = file.stat(follow_symlinks=False)
-        except FileNotFoundError:
-            continue
-        modified = datetime.fromtimestamp(status.st_mtime, UTC)
-        yield _decision(os.path.relpath(file.path, root), status.st_size, modified, ages)
-
-
-def delete_temporaries(store: ObjectStore, ages: Ages) -> None:
-    """Delete the temporary files that are old enough."""
-    age = datetime.now(UTC) - (ages.now - ages.guard)
-    store.delete_stale_temporaries("", older_than=age)
-
-
-def _decision(what: str, size: int, modified: datetime, ages: Ages) -> Decision:
-    old = modified + ages.guard <= ages.now
+def _decide_by_age(what: str, size: int, modified: datetime, options: Ages) -> Decision:
+    old = modified + options.guard <= options.now
     return Decision(
         kind=Kind.STAGING,
         what=what,
         objects=1,
         bytes=size,
-        goes=old,
+        delete=old,
         reason=Reason.UNNEEDED if old else Reason.TOO_YOUNG,
-        words=("the rest of a write that died" if old else "a write may still be under way"),
-        until=None if old else moment(modified + ages.guard),
+        message="left by a write that died" if old else "a write may still be under way",
+        until=None if old else moment(modified + options.guard),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class BaseVersionCollector:
+    """Has Lance clean up old versions of the base table.
+
+    Attributes
+    ----------
+    location : TableLocation
+    older_than : timedelta
+        Age at which a version is deleted.
+    """
+
+    kind: ClassVar[Kind] = Kind.BASE_VERSIONS
+    location: TableLocation
+    older_than: timedelta
+
+    def collect(self, context: GcContext) -> Iterator[Decision]:
+        """Clean up, or ask Lance what it would delete; nothing is yielded if that is nothing."""
+        dataset = open_base(self.location).dataset
+        if not context.dry_run:
+            # Lance keeps the version that is open; another process may have committed it just now,
+            # and Lance does not sync its commits.
+            self.location.store.barrier()
+        arguments: dict[str, Any] = {
+            "older_than": self.older_than,
+            "error_if_tagged_old_versions": False,
+        }
+        try:
+            stats = (
+                dataset.explain_cleanup_old_versions(**arguments).stats
+                if context.dry_run
+                else dataset.cleanup_old_versions(**arguments)
+            )
+        except (OSError, ValueError, RuntimeError) as error:
+            action = f"cleaning up old versions of {self.location}"
+            raise translate_lance_error(error, action) from error
+        versions, freed = int(stats.old_versions), int(stats.bytes_removed)
+        if versions or freed:
+            yield Decision(
+                kind=self.kind,
+                what="old versions",
+                objects=versions,
+                bytes=freed,
+                delete=True,
+                reason=Reason.UNNEEDED,
+                message="older than the retention, not tagged, and no branch starts from them",
+            )

@@ -1,76 +1,115 @@
-"""Decisions of the collectors with their reasons, and summaries of them by kind and reason."""
+"""Decisions of the collectors and their reasons, figures of a run, and totals of many decisions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 from memwal.jobs.job import JobResult
 
 
 class Kind(StrEnum):
-    """What may be garbage; each kind has its collector."""
+    """Kinds of garbage, and the figures that count what is deleted of each.
 
-    GENERATION = "generation"
-    FOLDER = "folder"
-    ORPHAN = "orphaned folder"
-    LOG = "log entries"
-    MANIFESTS = "manifest versions"
-    INDEX = "index files"
-    STAGING = "staging files"
-    BASE_VERSIONS = "base versions"
-    READ = "read protection"
-    REGION = "region"
+    Attributes
+    ----------
+    count_figure, bytes_figure : str or None
+        Names of the figures. A generation that is dropped from the manifest frees no bytes yet, and
+        a region is never deleted.
+    counts_objects : bool
+        Whether each object counts; otherwise each decision counts as one.
+    """
+
+    count_figure: str | None
+    bytes_figure: str | None
+    counts_objects: bool
+
+    GENERATION = "generation", "generations_dropped", None, False
+    FOLDER = "folder", "folders", "bytes_folders", False
+    ORPHAN = "orphaned folder", "orphaned_folders", "bytes_orphaned_folders", False
+    LOG = "log entries", "log_entries", "bytes_log_entries", True
+    MANIFESTS = "manifest versions", "manifests", "bytes_manifests", True
+    INDEX = "index files", "index_files", "bytes_index_files", True
+    STAGING = "staging files", "staging_files", "bytes_staging_files", True
+    BASE_VERSIONS = "base versions", "base_versions", "bytes_base_versions", True
+    READ = "read protection", "read_protections", "bytes_read_protections", True
+    REGION = "region", None, None, False
+
+    def __new__(
+        cls, value: str, count_figure: str | None, bytes_figure: str | None, counts_objects: bool
+    ) -> Self:
+        """Make a member whose value is its name for people."""
+        kind = str.__new__(cls, value)
+        kind._value_ = value
+        kind.count_figure = count_figure
+        kind.bytes_figure = bytes_figure
+        kind.counts_objects = counts_objects
+        return kind
 
 
 class Reason(StrEnum):
-    """Why something goes or stays.
+    """Why something is deleted (the first member) or kept (all others).
 
-    The first goes. All others stay, some of them for a known time.
+    Attributes
+    ----------
+    explanation : str
+        The reason in words, for people.
     """
 
-    UNNEEDED = "unneeded"
-    NOT_MERGED = "not_merged"
-    INDEX_BEHIND = "index_behind"
-    TAG = "tag"
-    BRANCH = "branch"
-    READ = "read"
-    RETENTION = "retention"
-    GRACE = "grace"
-    NEWEST_ENTRY = "newest_entry"
-    REPLAY = "replay"
-    GENERATION_KEPT = "generation_kept"
-    MANIFEST_NEEDED = "manifest_needed"
-    TOO_YOUNG = "too_young"
-    IN_USE = "in_use"
-    UNREADABLE = "unreadable"
-    TOO_MANY_VERSIONS = "too_many_versions"
+    explanation: str
+
+    UNNEEDED = "unneeded", "it is no longer needed"
+    NOT_MERGED = "not_merged", "it is not merged yet"
+    INDEX_BEHIND = "index_behind", "an index does not cover it yet"
+    TAG = "tag", "a tagged version of the table needs it"
+    BRANCH = "branch", "a branch of the table needs it"
+    READ = "read", "a long read protects a version of the table that needs it"
+    RETENTION = "retention", "a version of the table within the retention needs it"
+    GRACE = "grace", "a reader may still be using it"
+    NEWEST_ENTRY = "newest_entry", "the newest entry marks the end of the log"
+    REPLAY = "replay", "the next writer replays it"
+    GENERATION_KEPT = "generation_kept", "it belongs to a generation that is kept"
+    MANIFEST_NEEDED = "manifest_needed", "it is among the newest versions of the manifest"
+    TOO_YOUNG = "too_young", "it may belong to a write under way"
+    IN_USE = "in_use", "it is in use"
+    UNREADABLE = "unreadable", "an object that tells whether it is needed cannot be read"
+    TOO_MANY_VERSIONS = (
+        "too_many_versions",
+        "too many versions of the table would have to be read",
+    )
+
+    def __new__(cls, value: str, explanation: str) -> Self:
+        """Make a member whose value is the code for programs."""
+        reason = str.__new__(cls, value)
+        reason._value_ = value
+        reason.explanation = explanation
+        return reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What is to become of one object, folder or range of objects.
+    """Whether one object, folder or range of objects is deleted, and why.
 
     Attributes
     ----------
     kind : Kind
     what : str
-        A name in its region, or below the table where it belongs to none; ``a..b`` for a range.
+        Name in its region, or below the table if it belongs to no region; ``a..b`` for a range.
     region_id : str or None
-        The region as text; None when it belongs to the table.
+        UUID of the region as text; None if it belongs to the table.
     objects, bytes : int
-        How many objects, and their size. For a generation that the manifest is to stop naming,
-        what its folder will free a grace period later; 0 where nobody asked for explanations.
-    goes : bool
-        Whether it goes, now or in a run that is not a dry one.
+        Number of objects, and their size. For a generation that is dropped from the manifest: what
+        its folder will free a grace period later; 0 unless explanations are asked for.
+    delete : bool
+        Whether it is deleted, by this run or, if this is a dry run, by a real one.
     reason : Reason
-        A code for programs.
-    words : str
-        The same for people.
+        Code for programs.
+    message : str
+        The reason for people.
     until : str or None
-        For what stays for a time only: when it may go, in ISO 8601.
+        If it is kept until a known time: that time, in ISO 8601.
     """
 
     kind: Kind
@@ -78,110 +117,76 @@ class Decision:
     region_id: str | None = None
     objects: int = 0
     bytes: int = 0
-    goes: bool
+    delete: bool
     reason: Reason
-    words: str
+    message: str
     until: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectionResult(JobResult):
-    """What one run collected, or would have.
+    """Result of a collection.
 
     Attributes
     ----------
     decisions : tuple of Decision
-        What goes and what stays, region by region; empty unless explanations were asked for.
+        What is deleted and what is kept, region by region; empty unless ``explain`` was set.
     """
 
     decisions: tuple[Decision, ...] = field(default=())
 
 
-# Figure that counts what goes, and the one that sums its bytes, by kind. A generation that is
-# dropped from the manifest frees nothing yet.
-_FIGURES = {
-    Kind.GENERATION: ("generations_dropped", None),
-    Kind.FOLDER: ("folders", "bytes_folders"),
-    Kind.ORPHAN: ("orphaned_folders", "bytes_orphaned_folders"),
-    Kind.LOG: ("log_entries", "bytes_log_entries"),
-    Kind.MANIFESTS: ("manifests", "bytes_manifests"),
-    Kind.INDEX: ("index_files", "bytes_index_files"),
-    Kind.STAGING: ("staging_files", "bytes_staging_files"),
-    Kind.BASE_VERSIONS: ("base_versions", "bytes_base_versions"),
-    Kind.READ: ("read_protections", "bytes_read_protections"),
-}
-# Kinds that are counted as what they are and not by their objects.
-WHOLE = frozenset({Kind.GENERATION, Kind.FOLDER, Kind.ORPHAN, Kind.REGION})
-
 FIGURES = (
-    *(count for count, _ in _FIGURES.values()),
+    *(kind.count_figure for kind in Kind if kind.count_figure is not None),
     "bytes",
-    *(freed for _, freed in _FIGURES.values() if freed is not None),
+    *(kind.bytes_figure for kind in Kind if kind.bytes_figure is not None),
 )
 """Names of the figures of a collection."""
 
 
+@dataclass(slots=True, kw_only=True)
 class Tally:
-    """Figures of many decisions, and the decisions themselves if they are to be explained."""
+    """Figures of many decisions, the problems, and the decisions themselves if ``explain``."""
 
-    def __init__(self, *, explain: bool) -> None:
-        self._explain = explain
-        self.figures = dict.fromkeys(FIGURES, 0)
-        self.decisions: list[Decision] = []
+    explain: bool
+    figures: dict[str, int] = field(default_factory=lambda: dict.fromkeys(FIGURES, 0))
+    decisions: list[Decision] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
 
     def add(self, decision: Decision) -> None:
         """Count a decision."""
-        if self._explain:
+        if self.explain:
             self.decisions.append(decision)
-        if not decision.goes:
+        if not decision.delete:
             return
-        count, freed = _FIGURES[decision.kind]
-        self.figures[count] += 1 if decision.kind in WHOLE else decision.objects
-        if decision.kind is Kind.ORPHAN:
-            # One of the folders; the figure of its own tells how many of them were never named.
+        kind = decision.kind
+        if kind.count_figure is not None:
+            self.figures[kind.count_figure] += decision.objects if kind.counts_objects else 1
+        if kind is Kind.ORPHAN:
+            # An orphan is one of the folders too; its own figure counts those never in a manifest.
             self.figures["folders"] += 1
-        if freed is not None:
-            self.figures[freed] += decision.bytes
+        if kind.bytes_figure is not None:
+            self.figures[kind.bytes_figure] += decision.bytes
             self.figures["bytes"] += decision.bytes
 
-    def merge(self, figures: Mapping[str, int], decisions: Iterable[Decision]) -> None:
-        """Add what somebody else counted."""
-        for name, number in figures.items():
+    def merge(self, other: Tally) -> None:
+        """Add the figures, decisions and problems of another tally."""
+        for name, number in other.figures.items():
             self.figures[name] += number
-        self.decisions.extend(decisions)
-
-
-WHY: dict[Reason, str] = {
-    Reason.UNNEEDED: "nobody needs it",
-    Reason.NOT_MERGED: "it is not merged yet",
-    Reason.INDEX_BEHIND: "an index does not cover it yet",
-    Reason.TAG: "a tagged version of the table needs it",
-    Reason.READ: "a long read protects a version of the table that needs it",
-    Reason.BRANCH: "a branch of the table needs it",
-    Reason.RETENTION: "a version of the table needs it that is not old enough to go",
-    Reason.GRACE: "a reader may still be using it",
-    Reason.NEWEST_ENTRY: "the newest entry marks the end of the log",
-    Reason.REPLAY: "a writer that starts would read it",
-    Reason.GENERATION_KEPT: "it belongs to a generation that stays",
-    Reason.MANIFEST_NEEDED: "it is among the newest versions of the manifest",
-    Reason.TOO_YOUNG: "it may belong to something that is being written",
-    Reason.IN_USE: "it is in use",
-    Reason.UNREADABLE: "what tells whether it is needed cannot be read",
-    Reason.TOO_MANY_VERSIONS: "too many versions of the table would have to be read",
-}
-"""Why something goes or stays, for people."""
+        self.decisions.extend(other.decisions)
+        self.problems.extend(other.problems)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
-    """Decisions of one kind, and of one reason when they keep something.
+class DecisionGroup:
+    """Totals of the decisions of one kind and one reason.
 
     Attributes
     ----------
     kind : Kind
     reason : Reason
     count : int
-        Objects, generations and folders as one each.
+        Number of objects; a generation or folder counts as one.
     bytes : int
         Their size, where it is known.
     """
@@ -192,85 +197,83 @@ class Share:
     bytes: int
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Return plain values, for JSON."""
         return {
             "kind": self.kind.value,
             "count": self.count,
             "bytes": self.bytes,
             "reason": self.reason.value,
-            "why": WHY[self.reason],
+            "why": self.reason.explanation,
         }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """Many decisions.
+    """Totals of many decisions, with examples.
 
     Attributes
     ----------
-    goes, stays : tuple of Share
+    deleted, kept : tuple of DecisionGroup
         The largest first.
     examples : tuple of Decision
-        Some of those that go, then some of those that stay; every kind and reason is among them.
+        Some of what is deleted, then some of what is kept; every kind and reason is among them.
     """
 
-    goes: tuple[Share, ...]
-    stays: tuple[Share, ...]
+    deleted: tuple[DecisionGroup, ...]
+    kept: tuple[DecisionGroup, ...]
     examples: tuple[Decision, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Return plain values, for JSON."""
         return {
-            "would_delete": [share.to_dict() for share in self.goes],
-            "stays": [share.to_dict() for share in self.stays],
+            "would_delete": [group.to_dict() for group in self.deleted],
+            "stays": [group.to_dict() for group in self.kept],
             "examples": [asdict(decision) for decision in self.examples],
         }
 
 
 def summarise(decisions: Iterable[Decision], *, examples: int = 50) -> Summary:
-    """Sum decisions up.
+    """Total decisions by kind and reason.
 
     Parameters
     ----------
     decisions : iterable of Decision
-        As ``collect_garbage(explain=True)`` gives them.
+        As ``collect_garbage(explain=True)`` returns them.
     examples : int, default 50
-        Most examples of what goes, and as many of what stays.
+        Maximum number of examples of what is deleted, and of what is kept.
     """
     groups: dict[tuple[bool, Kind, Reason], list[Decision]] = {}
     for decision in decisions:
-        groups.setdefault((decision.goes, decision.kind, decision.reason), []).append(decision)
+        groups.setdefault((decision.delete, decision.kind, decision.reason), []).append(decision)
+    deleted = [group for (delete, _, _), group in groups.items() if delete]
+    kept = [group for (delete, _, _), group in groups.items() if not delete]
     return Summary(
-        goes=_shares(groups, goes=True),
-        stays=_shares(groups, goes=False),
-        examples=(
-            *_examples([found for key, found in groups.items() if key[0]], examples),
-            *_examples([found for key, found in groups.items() if not key[0]], examples),
-        ),
+        deleted=_totals(deleted),
+        kept=_totals(kept),
+        examples=(*_examples(deleted, examples), *_examples(kept, examples)),
     )
 
 
-def _shares(
-    groups: dict[tuple[bool, Kind, Reason], list[Decision]], *, goes: bool
-) -> tuple[Share, ...]:
-    shares = [
-        Share(
-            kind=kind,
-            reason=reason,
-            count=sum(max(one.objects, 1) if kind not in WHOLE else 1 for one in found),
-            bytes=sum(one.bytes for one in found),
-        )
-        for (gone, kind, reason), found in groups.items()
-        if gone is goes
-    ]
-    return tuple(sorted(shares, key=lambda share: (-share.bytes, -share.count, share.kind)))
+def _totals(groups: list[list[Decision]]) -> tuple[DecisionGroup, ...]:
+    totals = [_total(group) for group in groups]
+    return tuple(sorted(totals, key=lambda total: (-total.bytes, -total.count, total.kind)))
 
 
-def _examples(groups: list[list[Decision]], most: int) -> list[Decision]:
-    """Take from the groups in turn, so that a large one does not crowd the others out."""
-    found: list[Decision] = []
+def _total(group: list[Decision]) -> DecisionGroup:
+    kind = group[0].kind
+    return DecisionGroup(
+        kind=kind,
+        reason=group[0].reason,
+        count=sum(max(decision.objects, 1) if kind.counts_objects else 1 for decision in group),
+        bytes=sum(decision.bytes for decision in group),
+    )
+
+
+def _examples(groups: list[list[Decision]], limit: int) -> list[Decision]:
+    """Select decisions round-robin over the groups, so that a large one does not hide others."""
+    selected: list[Decision] = []
     turn = 0
-    while len(found) < most and any(turn < len(group) for group in groups):
-        found += [group[turn] for group in groups if turn < len(group)]
+    while len(selected) < limit and any(turn < len(group) for group in groups):
+        selected += [group[turn] for group in groups if turn < len(group)]
         turn += 1
-    return found[:most]
+    return selected[:limit]

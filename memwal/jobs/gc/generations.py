@@ -17,9 +17,10 @@ whose entries stay as long as the manifest names the generation, and no merge go
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import ClassVar
 from uuid import UUID
 
 from memwal.errors import ObjectNotFoundError
@@ -29,88 +30,26 @@ from memwal.format.paths import (
     generation_dir,
     parse_generation_name,
 )
-from memwal.format.region_manifest import RegionManifest
+from memwal.format.region_manifest import FlushedGeneration, RegionManifest
+from memwal.jobs.gc.collector import GcContext, RegionState
 from memwal.jobs.gc.decision import Decision, Kind, Reason
 from memwal.jobs.gc.history import History
-from memwal.jobs.gc.options import Ages, moment
-from memwal.jobs.gc.pins import Needs
+from memwal.jobs.gc.options import moment
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.object_store import ObjectStore
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much there is below a prefix, and when the youngest of it was written."""
+    """Number, size and youngest modification time of the objects below a prefix."""
 
-    objects: int
-    bytes: int
-    youngest: datetime | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Folder:
-    """One folder.
-
-    Attributes
-    ----------
-    name : str
-    generation : int
-        Number in the name.
-    objects, bytes : int
-    youngest : datetime or None
-        When the youngest object was written; None when there is none.
-    """
-
-    name: str
-    generation: int
-    objects: int
-    bytes: int
-    youngest: datetime | None
-
-    def decision(
-        self,
-        kind: Kind,
-        region_id: str,
-        *,
-        reason: Reason,
-        words: str,
-        goes: bool = False,
-        until: str | None = None,
-    ) -> Decision:
-        """A decision about this folder."""
-        return Decision(
-            kind=kind,
-            what=self.name,
-            region_id=region_id,
-            objects=self.objects,
-            bytes=self.bytes,
-            goes=goes,
-            reason=reason,
-            words=words,
-            until=until,
-        )
+    objects: int = 0
+    bytes: int = 0
+    youngest: datetime | None = None
 
 
-def of_generations(names: Iterable[str]) -> list[str]:
-    """Those of a region's folders that hold generations."""
-    return [name for name in names if parse_generation_name(name) is not None]
-
-
-def measure(store: ObjectStore, region_id: UUID, name: str) -> Folder:
-    """List a folder."""
-    generation = parse_generation_name(name)
-    extent = measure_prefix(store, generation_dir(region_id, name))
-    return Folder(
-        name=name,
-        generation=-1 if generation is None else generation,
-        objects=extent.objects,
-        bytes=extent.bytes,
-        youngest=extent.youngest,
-    )
-
-
-def measure_prefix(store: ObjectStore, prefix: str) -> Extent:
-    """List what is below a prefix, and keep only its sums."""
+def measure(store: ObjectStore, prefix: str) -> Extent:
+    """List the objects below a prefix, and keep only their totals."""
     objects, size = 0, 0
     youngest: datetime | None = None
     for info in store.list(prefix):
@@ -120,54 +59,56 @@ def measure_prefix(store: ObjectStore, prefix: str) -> Extent:
     return Extent(objects, size, youngest)
 
 
-def delete(store: ObjectStore, region_id: UUID, name: str) -> None:
-    """Delete a folder that nobody will name; half of it never passes for a generation.
+@dataclass(frozen=True, slots=True)
+class GenerationCollector:
+    """Drops generations from the manifest that are merged and that nothing pins."""
 
-    What a flush writes last goes first.
-    """
-    folder = generation_dir(region_id, name)
-    store.delete(f"{folder}/{BLOOM_FILTER_NAME}")
-    store.delete_folder(folder)
+    kind: ClassVar[Kind] = Kind.GENERATION
+    region: RegionState
 
+    def collect(self, context: GcContext) -> Iterator[Decision]:
+        """Decide about each generation that the latest manifest names, and drop them together."""
+        region = self.region
+        extents: dict[str, Extent] = {}
+        if context.explain:
+            for flushed in region.history.latest.flushed:
+                folder = generation_dir(region.region_id, flushed.path)
+                extents[flushed.path] = measure(region.store, folder)
+        decisions = [
+            self._decide(flushed, extents.get(flushed.path, Extent()), context)
+            for flushed in region.history.latest.flushed
+        ]
+        if not context.dry_run and any(decision.delete for decision in decisions):
+            drop_generations(region.manifests, context.pins.removable(region.region_id))
+        yield from decisions
 
-def judge_named(history: History, needs: Needs, sizes: Mapping[str, Folder]) -> Iterator[Decision]:
-    """Decide about each generation that the newest manifest names.
-
-    Parameters
-    ----------
-    sizes : mapping
-        What is stored of each, as far as it was asked for.
-    """
-    region = history.region_id
-    limit = needs.removable(region)
-    for flushed in history.latest.flushed:
-        goes = flushed.generation <= limit
-        holder = None if goes else needs.holder(region, flushed.generation)
-        folder = sizes.get(flushed.path)
-        yield Decision(
-            kind=Kind.GENERATION,
+    def _decide(self, flushed: FlushedGeneration, extent: Extent, context: GcContext) -> Decision:
+        region_id = self.region.region_id
+        pin = context.pins.pinned_by(region_id, flushed.generation)
+        return Decision(
+            kind=self.kind,
             what=flushed.path,
-            region_id=str(region),
-            objects=folder.objects if folder is not None else 0,
-            bytes=folder.bytes if folder is not None else 0,
-            goes=goes,
-            reason=Reason.UNNEEDED if holder is None else holder.reason,
-            words=(
-                "merged, indexed, and no version that is kept needs it: the manifest stops naming "
-                "it, and its folder goes a grace period later"
-                if holder is None
-                else holder.words
+            region_id=str(region_id),
+            objects=extent.objects,
+            bytes=extent.bytes,
+            delete=pin is None,
+            reason=Reason.UNNEEDED if pin is None else pin.reason,
+            message=(
+                "merged, indexed, and no version that is kept needs it: it is dropped from the "
+                "manifest, and its folder is deleted a grace period later"
+                if pin is None
+                else pin.message
             ),
-            until=None if holder is None else holder.until,
+            until=None if pin is None else pin.until,
         )
 
 
-def drop(manifests: RegionManifestStore, removable: int) -> None:
-    """Stop naming the generations up to ``removable``, with the writer's epoch left as it is."""
+def drop_generations(manifests: RegionManifestStore, removable: int) -> None:
+    """Drop generations up to ``removable`` from the manifest; the writer's epoch stays as it is."""
 
     def change(latest: RegionManifest) -> RegionManifest | None:
-        kept = tuple(f for f in latest.flushed if f.generation > removable)
-        return replace(latest, flushed=kept) if len(kept) < len(latest.flushed) else None
+        remaining = tuple(f for f in latest.flushed if f.generation > removable)
+        return replace(latest, flushed=remaining) if len(remaining) < len(latest.flushed) else None
 
     try:
         manifests.update(change)
@@ -176,115 +117,182 @@ def drop(manifests: RegionManifestStore, removable: int) -> None:
         return
 
 
-def judge_dropped(folder: Folder, history: History, needs: Needs, ages: Ages) -> Decision | None:
-    """Decide about a folder that the manifest named once; None when it may never have.
+@dataclass(frozen=True, slots=True)
+class DroppedFolderCollector:
+    """Deletes the folders of generations that were dropped from the manifest.
 
-    A flush names the generation that is current then, and moves on. The folder of a number below
-    the one that was current a grace period ago, which neither that version names nor the newest,
-    is therefore named by no version in between, and never will be again.
+    A flush registers generation ``current_generation`` and increments it, so a folder whose number
+    is below the ``current_generation`` of one grace period ago, and which neither that manifest nor
+    the latest one names, was named by none in between and never will be.
     """
-    region = str(history.region_id)
-    if folder.generation >= history.latest.current_generation or _replaced(folder, history):
-        return None
+
+    kind: ClassVar[Kind] = Kind.FOLDER
+    region: RegionState
+
+    def collect(self, context: GcContext) -> Iterator[Decision]:
+        """Decide about each folder that a manifest named once."""
+        region = self.region
+        for name, generation in _unnamed_folders(region):
+            if _may_never_have_been_named(generation, region.history.latest):
+                continue
+            extent = measure(region.store, generation_dir(region.region_id, name))
+            decision = self._decide(name, generation, extent, context)
+            if decision.delete and not context.dry_run:
+                delete_folder(region.store, region.region_id, name)
+            yield decision
+
+    def _decide(self, name: str, generation: int, extent: Extent, context: GcContext) -> Decision:
+        region, history = self.region, self.region.history
+        pin = context.pins.pinned_by(region.region_id, generation)
+        until = None
+        if not _is_past_grace(name, generation, history):
+            reason, message = Reason.GRACE, "a reader may still hold a manifest that names it"
+            until = moment(history.written(history.latest.version) + context.options.grace)
+        elif pin is not None:
+            reason, message, until = pin.reason, pin.message, pin.until
+        else:
+            reason, message = Reason.UNNEEDED, "no manifest has named it for a grace period"
+        return Decision(
+            kind=self.kind,
+            what=name,
+            region_id=str(region.region_id),
+            objects=extent.objects,
+            bytes=extent.bytes,
+            delete=reason is Reason.UNNEEDED,
+            reason=reason,
+            message=message,
+            until=until,
+        )
+
+
+def _is_past_grace(name: str, generation: int, history: History) -> bool:
+    """Return whether the manifest of one grace period ago had already dropped a folder."""
     then = history.then
-    if then is None or folder.generation >= then.current_generation or _names(then, folder):
-        since = history.written(history.latest.version)
-        return folder.decision(
-            Kind.FOLDER,
-            region,
-            reason=Reason.GRACE,
-            words="a reader may still hold a manifest that names it",
-            until=moment(since + ages.grace),
-        )
-    holder = needs.holder(history.region_id, folder.generation)
-    if holder is not None:
-        return folder.decision(
-            Kind.FOLDER, region, reason=holder.reason, words=holder.words, until=holder.until
-        )
-    return folder.decision(
-        Kind.FOLDER,
-        region,
-        reason=Reason.UNNEEDED,
-        words="no manifest has named it for a grace period",
-        goes=True,
+    return (
+        then is not None
+        and generation < then.current_generation
+        and all(flushed.path != name for flushed in then.flushed)
     )
 
 
-def _names(manifest: RegionManifest, folder: Folder) -> bool:
-    return any(flushed.path == folder.name for flushed in manifest.flushed)
+def _unnamed_folders(region: RegionState) -> Iterator[tuple[str, int]]:
+    """Yield name and number of each generation folder that the latest manifest does not name."""
+    named = {flushed.path for flushed in region.history.latest.flushed}
+    for name in region.folders:
+        generation = parse_generation_name(name)
+        if generation is not None and name not in named:
+            yield name, generation
 
 
-def _replaced(folder: Folder, history: History) -> bool:
-    """Whether another folder is the generation: this one is what a try to flush it left."""
-    return any(flushed.generation == folder.generation for flushed in history.latest.flushed)
+def _may_never_have_been_named(generation: int, latest: RegionManifest) -> bool:
+    """Return whether the folder of a generation, unnamed by now, may never have been named.
 
-
-def judge_orphan(folder: Folder, history: History, ages: Ages) -> Decision:
-    """Decide about a folder that the manifest does not name and may never have named."""
-    region = str(history.region_id)
-    if folder.youngest is None:
-        # It may be the very beginning of a flush; it costs nothing to keep.
-        return folder.decision(
-            Kind.ORPHAN, region, reason=Reason.TOO_YOUNG, words="empty: a flush may have just begun"
-        )
-    if folder.youngest + ages.guard > ages.now:
-        return folder.decision(
-            Kind.ORPHAN,
-            region,
-            reason=Reason.TOO_YOUNG,
-            words="no manifest names it, and a flush may still be writing it",
-            until=moment(folder.youngest + ages.guard),
-        )
-    return folder.decision(
-        Kind.ORPHAN,
-        region,
-        reason=Reason.UNNEEDED,
-        words="no manifest ever named it, and nobody has written into it for long",
-        goes=True,
-    )
-
-
-def delete_orphan(
-    store: ObjectStore, manifests: RegionManifestStore, history: History, folder: Folder
-) -> bool:
-    """Delete such a folder, unless it is named meanwhile; returns whether it is gone."""
-    if _may_be_named(folder, history.latest):
-        if not _forbid(store, manifests, folder):
-            return False
-        _empty(store, generation_dir(manifests.region_id, folder.name))
-    delete(store, manifests.region_id, folder.name)
-    return True
-
-
-def _may_be_named(folder: Folder, latest: RegionManifest) -> bool:
-    """Whether a flush may still name a folder: it does so as long as nothing has its number."""
-    return folder.generation >= latest.current_generation
-
-
-def _forbid(store: ObjectStore, manifests: RegionManifestStore, folder: Folder) -> bool:
-    """See to it that a folder is not named from now on; returns whether it was not before."""
-    mark = f"{generation_dir(manifests.region_id, folder.name)}/{ORPHAN_MARK_NAME}"
-
-    def change(latest: RegionManifest) -> RegionManifest | None:
-        return latest if _may_be_named(folder, latest) else None
-
-    store.put(mark, b"")
-    try:
-        latest = manifests.update(change)
-    except ObjectNotFoundError:
-        # The region is gone, and with it what would be named.
-        return True
-    if _may_be_named(folder, latest):
-        return True
-    store.delete(mark)
-    return False
-
-
-def _empty(store: ObjectStore, folder: str) -> None:
-    """Delete what is in a folder but for its bloom filter, and then the mark, which go last.
-
-    A flush that slept before it wrote the filter may do so while this runs, or later: it then
-    finds that what it wrote first is gone, or the filter itself.
+    If the manifest names another folder as this generation, this one was left by another attempt to
+    flush it.
     """
-    last = {f"{folder}/{name}" for name in (BLOOM_FILTER_NAME, ORPHAN_MARK_NAME)}
-    store.delete_many(info.key for info in store.list(folder) if info.key not in last)
+    return _may_be_named(generation, latest) or any(
+        flushed.generation == generation for flushed in latest.flushed
+    )
+
+
+def _may_be_named(generation: int, latest: RegionManifest) -> bool:
+    """Return whether a flush may still name a folder: only while no generation has its number."""
+    return generation >= latest.current_generation
+
+
+def delete_folder(store: ObjectStore, region_id: UUID, name: str) -> None:
+    """Delete a folder that no flush will name. Half of it is never taken for a generation.
+
+    The bloom filter, which a flush writes last, is deleted first.
+    """
+    folder = generation_dir(region_id, name)
+    store.delete(f"{folder}/{BLOOM_FILTER_NAME}")
+    store.delete_folder(folder)
+
+
+@dataclass(frozen=True, slots=True)
+class OrphanCollector:
+    """Deletes old folders that the manifest does not name and may never have named."""
+
+    kind: ClassVar[Kind] = Kind.ORPHAN
+    region: RegionState
+
+    def collect(self, context: GcContext) -> Iterator[Decision]:
+        """Decide about each such folder. One that is named meanwhile is kept."""
+        region = self.region
+        for name, generation in _unnamed_folders(region):
+            if not _may_never_have_been_named(generation, region.history.latest):
+                continue
+            extent = measure(region.store, generation_dir(region.region_id, name))
+            decision = self._decide(name, extent, context)
+            if decision.delete and not context.dry_run and not self._delete(name, generation):
+                decision = replace(
+                    decision,
+                    delete=False,
+                    reason=Reason.IN_USE,
+                    message="the region's manifest changed meanwhile; the next run decides again",
+                )
+            yield decision
+
+    def _decide(self, name: str, extent: Extent, context: GcContext) -> Decision:
+        options = context.options
+        reason, until = Reason.TOO_YOUNG, None
+        if extent.youngest is None:
+            # It may be the very beginning of a flush; it costs nothing to keep.
+            message = "empty: a flush may have just begun"
+        elif extent.youngest + options.guard > options.now:
+            message = "no manifest names it, and a flush may still be writing it"
+            until = moment(extent.youngest + options.guard)
+        else:
+            reason = Reason.UNNEEDED
+            message = "no manifest ever named it, and its objects are older than the minimum age"
+        return Decision(
+            kind=self.kind,
+            what=name,
+            region_id=str(self.region.region_id),
+            objects=extent.objects,
+            bytes=extent.bytes,
+            delete=reason is Reason.UNNEEDED,
+            reason=reason,
+            message=message,
+            until=until,
+        )
+
+    def _delete(self, name: str, generation: int) -> bool:
+        """Delete a folder unless a flush names it meanwhile. Returns whether it is gone."""
+        region = self.region
+        if _may_be_named(generation, region.history.latest):
+            if not self._prevent_naming(name, generation):
+                return False
+            self._empty(generation_dir(region.region_id, name))
+        delete_folder(region.store, region.region_id, name)
+        return True
+
+    def _prevent_naming(self, name: str, generation: int) -> bool:
+        """Make sure that no writer names a folder from now on. Returns False if one has."""
+        region = self.region
+        mark = f"{generation_dir(region.region_id, name)}/{ORPHAN_MARK_NAME}"
+
+        def change(latest: RegionManifest) -> RegionManifest | None:
+            return latest if _may_be_named(generation, latest) else None
+
+        region.store.put(mark, b"")
+        try:
+            latest = region.manifests.update(change)
+        except ObjectNotFoundError:
+            # The region is gone, and with it the manifest that could name the folder.
+            return True
+        if _may_be_named(generation, latest):
+            return True
+        region.store.delete(mark)
+        return False
+
+    def _empty(self, folder: str) -> None:
+        """Delete what is in a folder except its bloom filter and the mark, which are deleted last.
+
+        A flush that slept before it wrote the filter may do so while this runs, or later: it then
+        finds that what it wrote first is gone, or the filter itself.
+        """
+        store = self.region.store
+        last = {f"{folder}/{name}" for name in (BLOOM_FILTER_NAME, ORPHAN_MARK_NAME)}
+        store.delete_many(info.key for info in store.list(folder) if info.key not in last)

@@ -1,4 +1,4 @@
-"""Stored versions of region manifests and of the base table, reading as few as possible."""
+"""Stored versions of region manifests and of the base table; as few as possible are read."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ _ATTEMPTS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """Versions of one region's manifest, as they were at one listing.
+    """Versions of one region's manifest at one listing.
 
     Attributes
     ----------
     objects : mapping of int to ObjectInfo
         Every stored version, also those before a gap.
     latest : RegionManifest
-        The newest one.
+        The newest version.
     then : RegionManifest or None
-        The one that was the newest a grace period ago; None when it was trimmed.
+        The version that was the newest a grace period ago; None if it was trimmed.
     settled : RegionManifest or None
-        The newest one from then or before of whose flushed generations none is kept: what it says
-        is covered by generations was merged and dropped, and is needed by nobody.
+        The newest version from then or before whose flushed generations are all dropped by now.
+        The part of the log that it says is covered by generations is therefore no longer needed.
     """
 
     objects: Mapping[int, ObjectInfo]
@@ -45,48 +45,54 @@ class History:
 
     @property
     def region_id(self) -> UUID:
-        """The region."""
+        """Id of the region."""
         return self.latest.region_id
 
     @property
     def oldest_kept(self) -> int:
-        """Oldest generation that is named; the next one to be flushed when none is."""
+        """Oldest generation that the latest version names; if it names none, the next to flush."""
         return self.latest.oldest_kept
 
     def written(self, version: int) -> datetime:
-        """When a version was written."""
+        """Return when a version was written."""
         return self.objects[version].modified
 
 
 def read_history(manifests: RegionManifestStore, *, expired: datetime) -> History | None:
-    """List a region's manifests and read what matters; None for a claim that died before one.
+    """List a region's manifests and read those that decide what is garbage.
 
-    One listing, and the newest version, the one that was so a grace period ago and, where
-    generations since then are not dropped, a few older ones.
+    These are the newest version, the one that was the newest a grace period ago and, if generations
+    of that one are not dropped yet, a few older ones.
 
     Parameters
     ----------
+    manifests : RegionManifestStore
     expired : datetime
         A grace period ago.
+
+    Returns
+    -------
+    History or None
+        None if there is no manifest: a claim died before it wrote one.
     """
     for attempt in range(_ATTEMPTS):
         objects = manifests.objects()
         try:
-            return _read(manifests, objects, expired) if objects else None
+            return _read_listed(manifests, objects, expired) if objects else None
         except ObjectNotFoundError:
-            # Another collector trims the region; what it leaves is at the end.
+            # Another collector is trimming the region, from the front; the newest versions stay.
             if attempt == _ATTEMPTS - 1:
                 raise
     return None
 
 
-def _read(
+def _read_listed(
     manifests: RegionManifestStore, objects: Mapping[int, ObjectInfo], expired: datetime
 ) -> History:
     read = cache(manifests.read)
     versions = unbroken(objects, max(objects))
     latest = read(versions[-1])
-    # Times of one store's clock; where they jump back, the newest version that is old counts.
+    # Times of the store's clock. If it jumped back, the newest version that is old counts.
     then = next((v for v in reversed(versions) if objects[v].modified <= expired), None)
     if then is None:
         return History(objects=objects, latest=latest, then=None, settled=None)
@@ -101,7 +107,7 @@ def _read(
 VERSIONS_DIR = "_versions"
 
 _MANIFEST = re.compile(r"([0-9]{1,20})\.manifest")
-# A commit under way: the manifest's name with something behind it, to be renamed or copied.
+# A commit under way: the manifest's name with a suffix, to be renamed or copied.
 _STAGED = re.compile(r"d?[0-9]{1,20}\.manifest[-.#].+")
 _INVERTED_DIGITS = 20
 _MAX_U64 = (1 << 64) - 1
@@ -109,18 +115,18 @@ _MAX_U64 = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class StoredVersions:
-    """What one listing of a table's versions tells.
+    """Stored versions of a table or branch, from one listing.
 
-    Listing instead of asking Lance, which would read the manifest of every version for its time.
+    Lance's own list of versions would read every manifest for its time.
 
     Attributes
     ----------
     manifests : mapping of int to ObjectInfo
         By version.
-    staged : sequence of ObjectInfo
+    staged : tuple of ObjectInfo
         Manifests of commits that are under way, or died.
-    others : sequence of ObjectInfo
-        Manifests of another kind: detached versions.
+    others : tuple of ObjectInfo
+        Manifests of detached versions.
     """
 
     manifests: Mapping[int, ObjectInfo]
@@ -143,12 +149,12 @@ class StoredVersions:
         return cls(manifests, tuple(staged), tuple(others))
 
     def latest_at(self, time: datetime) -> int:
-        """The version that was the latest at a time, or the oldest one that is left."""
+        """Return the version that was the latest at a time, or the oldest one still stored."""
         older = [v for v, info in self.manifests.items() if info.modified <= time]
         return max(older) if older else min(self.manifests)
 
     def replaced_at(self, version: int) -> datetime | None:
-        """When the next version that is left was written; None for the newest."""
+        """Return when the next version still stored was written; None for the newest."""
         newer = [v for v in self.manifests if v > version]
         return self.manifests[min(newer)].modified if newer else None
 
@@ -164,16 +170,12 @@ def parse_version(name: str) -> int | None:
     return _MAX_U64 - number if len(match.group(1)) == _INVERTED_DIGITS else number
 
 
-def progress_of(location: TableLocation, manifest: ObjectInfo) -> Mapping[UUID, int] | None:
-    """Newest merged generation of each region in an old version; None when it has no MemWAL.
-
-    A manifest never changes, so that each is read once while it has the size and the time that
-    the listing tells: a table that was made anew has others.
-    """
-    return _progress(location, manifest)
-
-
 @functools.lru_cache(maxsize=256)
-def _progress(location: TableLocation, manifest: ObjectInfo) -> Mapping[UUID, int] | None:
+def progress_of(location: TableLocation, manifest: ObjectInfo) -> Mapping[UUID, int] | None:
+    """Read the newest merged generation of each region in a version; None if it has no MemWAL.
+
+    A manifest never changes, so each is read once per process. The cache key includes size and time
+    of the listing, which differ if the table was created anew.
+    """
     entry = find_mem_wal_index(location.store.get(manifest.key), name=manifest.key)
     return None if entry is None else IndexDetails.decode(entry.details).merged

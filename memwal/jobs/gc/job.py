@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from memwal.base_table.read_tags import withdraw_torn
 from memwal.base_table.snapshot import open_base
 from memwal.errors import CorruptDataError, MemWalError
-from memwal.jobs.gc import base_table, pins
-from memwal.jobs.gc.base_table import clean_base_versions
-from memwal.jobs.gc.decision import CollectionResult, Decision, Tally
-from memwal.jobs.gc.history import StoredVersions
+from memwal.jobs.gc.base_table import (
+    BaseVersionCollector,
+    IndexFileCollector,
+    StagedManifestCollector,
+    TemporaryFileCollector,
+)
+from memwal.jobs.gc.collector import Collector, GcContext
+from memwal.jobs.gc.decision import CollectionResult, Tally
 from memwal.jobs.gc.options import (
     DEFAULT_GRACE,
     DEFAULT_INDEX_AGE,
@@ -21,8 +26,9 @@ from memwal.jobs.gc.options import (
     DEFAULT_RETENTION,
     Ages,
 )
-from memwal.jobs.gc.pins import Refs, read_needs
-from memwal.jobs.gc.region import CollectOutcome, CollectTask, run_collect_task
+from memwal.jobs.gc.pins import read_pins
+from memwal.jobs.gc.read_tags import ReadTagCollector
+from memwal.jobs.gc.region import GcTask, run_gc_task
 from memwal.jobs.job import Guard, TaskRunner, guarded, run_in_process
 from memwal.region.manifest_store import discover_regions
 from memwal.storage.location import TableLocation
@@ -97,7 +103,7 @@ def collect_garbage(
     MemWalError
         What is in use cannot be read. Nothing was deleted then.
     """
-    ages = Ages(
+    options = Ages(
         now=datetime.fromtimestamp(clock(), UTC),
         grace=grace,
         retention=retention,
@@ -109,46 +115,39 @@ def collect_garbage(
     base.require_mem_wal()
     with span("memwal.collect.needs", location):
         try:
-            needs = read_needs(location, ages, base=base)
+            pins = read_pins(location, options, base=base)
         except CorruptDataError:
             if dry_run or not withdraw_torn(location):
                 raise
-            needs = read_needs(location, ages, base=base)
+            pins = read_pins(location, options, base=base)
         regions = discover_regions(location.store)
     if not dry_run:
-        # A commit of Lance is not synced to disk; what replaces the garbage must be, first.
+        # A commit of Lance is not synced to disk; the one that replaced the garbage must be, first.
         location.store.barrier()
+    context = GcContext(options=options, pins=pins, dry_run=dry_run, explain=explain)
     tasks = [
-        CollectTask(
+        GcTask(
             location=location,
             regions=share,
-            needs=needs.only(share),
-            ages=ages,
-            dry_run=dry_run,
-            explain=explain,
+            context=replace(context, pins=pins.of_regions(share)),
         )
         for share in _shares(regions, max_tasks)
     ]
-    with span("memwal.collect.regions", location):
-        outcomes: list[CollectOutcome] = (
-            run(tasks, guarded(run_collect_task, guard)) if tasks else []
-        )
     tally = Tally(explain=explain)
-    problems: list[str] = []
+    with span("memwal.collect.regions", location):
+        outcomes: list[Tally] = run(tasks, guarded(run_gc_task, guard)) if tasks else []
     for outcome in outcomes:
-        tally.merge(outcome.figures, outcome.decisions)
-        problems.extend(outcome.problems)
+        tally.merge(outcome)
     if guard is not None:
         guard()
-    older_than = max(version_age or ages.keep, ages.keep) if base_versions else None
+    older_than = max(version_age or options.keep, options.keep) if base_versions else None
     try:
         with span("memwal.collect.table", location):
-            for decision in _of_the_table(
-                location, ages, needs.refs, dry_run=dry_run, versions=older_than
-            ):
-                tally.add(decision)
+            for collector in table_collectors(location, older_than=older_than):
+                for decision in collector.collect(context):
+                    tally.add(decision)
     except MemWalError as error:
-        problems.append(f"files of the table itself: not collected: {error}")
+        tally.problems.append(f"files of the table itself: not collected: {error}")
     return CollectionResult(
         job="gc",
         table=location.uri,
@@ -156,36 +155,28 @@ def collect_garbage(
         tasks=len(tasks),
         seconds=time.monotonic() - started,
         figures=tally.figures,
-        problems=tuple(problems),
+        problems=tuple(tally.problems),
         decisions=tuple(tally.decisions),
     )
 
 
-def _of_the_table(
-    location: TableLocation, ages: Ages, refs: Refs, *, dry_run: bool, versions: timedelta | None
-) -> Iterator[Decision]:
-    """Decide about what belongs to no region; yields each decision after it was carried out."""
-    store = location.store
-    for tag, decision in pins.judge_read_tags(refs, ages):
-        if not decision.goes or dry_run:
-            yield decision
-        elif ended := pins.end(location, tag, ages):
-            yield ended
-    for decision in base_table.judge_index_files(location, ages):
-        if decision.goes and not dry_run:
-            base_table.delete(store, decision.what)
-        yield decision
-    for decision in base_table.judge_staged_manifests(StoredVersions.list(location), ages):
-        if decision.goes and not dry_run:
-            store.delete(decision.what)
-        yield decision
-    yield from base_table.judge_temporaries(location, ages)
-    if not dry_run:
-        base_table.delete_temporaries(store, ages)
-    if versions is not None:
-        cleaned = clean_base_versions(location, older_than=versions, dry_run=dry_run)
-        if cleaned is not None:
-            yield cleaned
+def table_collectors(location: TableLocation, *, older_than: timedelta | None) -> list[Collector]:
+    """Return the collectors of what belongs to no region, in the order in which they run.
+
+    Parameters
+    ----------
+    older_than : timedelta or None
+        Age at which versions of the base table are deleted; None keeps them.
+    """
+    collectors: list[Collector] = [
+        ReadTagCollector(location),
+        IndexFileCollector(location),
+        StagedManifestCollector(location),
+        TemporaryFileCollector(location),
+    ]
+    if older_than is not None:
+        collectors.append(BaseVersionCollector(location, older_than))
+    return collectors
 
 
 def _shares(regions: Sequence[UUID], tasks: int) -> list[tuple[UUID, ...]]:

@@ -8,44 +8,48 @@ was ever trimmed; by this, a process that slept tells the end of the history fro
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
 
+from memwal.jobs.gc.collector import GcContext, RegionState
 from memwal.jobs.gc.decision import Decision, Kind, Reason
-from memwal.jobs.gc.history import History
-from memwal.region.manifest_store import RegionManifestStore
-from memwal.storage.object_store import ObjectStore
 
 
-def judge_manifests(history: History) -> Iterator[tuple[list[int], Decision]]:
-    """Decide about the stored versions, in up to two ranges."""
-    first_needed = history.settled.version if history.settled is not None else 0
-    stored = sorted(history.objects)
-    old = [version for version in stored if version < first_needed]
-    needed = [version for version in stored if version >= first_needed]
-    if old:
-        words = "nobody reads them, and the log is bounded by a newer one"
-        yield old, _decision(history, old, Reason.UNNEEDED, words)
-    words = "the newest, and those that tell since when the log is not needed"
-    yield needed, _decision(history, needed, Reason.MANIFEST_NEEDED, words)
+@dataclass(frozen=True, slots=True)
+class ManifestCollector:
+    """Deletes the manifest versions before the one that bounds the log."""
 
+    kind: ClassVar[Kind] = Kind.MANIFESTS
+    region: RegionState
 
-def delete(
-    store: ObjectStore, manifests: RegionManifestStore, history: History, versions: list[int]
-) -> None:
-    """Delete versions, oldest first, after the hint names one that stays."""
-    manifests.refresh_hint(history.latest.version)
-    for version in versions:
-        store.delete(history.objects[version].key)
+    def collect(self, context: GcContext) -> Iterator[Decision]:
+        """Decide about the stored versions, in up to two ranges."""
+        region, history = self.region, self.region.history
+        first_needed = history.settled.version if history.settled is not None else 0
+        stored = sorted(history.objects)
+        old = [version for version in stored if version < first_needed]
+        needed = [version for version in stored if version >= first_needed]
+        if old:
+            if not context.dry_run:
+                # The hint names a version that stays before any version is deleted.
+                region.manifests.refresh_hint(history.latest.version)
+                for version in old:
+                    region.store.delete(history.objects[version].key)
+            message = "no process reads them, and a newer one bounds the log"
+            yield self._decision(old, Reason.UNNEEDED, message)
+        message = "the newest version, and those that tell from where on the log is needed"
+        yield self._decision(needed, Reason.MANIFEST_NEEDED, message)
 
-
-def _decision(history: History, versions: list[int], reason: Reason, words: str) -> Decision:
-    first, last = versions[0], versions[-1]
-    return Decision(
-        kind=Kind.MANIFESTS,
-        what=f"{first}..{last}" if last > first else str(first),
-        region_id=str(history.region_id),
-        objects=len(versions),
-        bytes=sum(history.objects[version].size for version in versions),
-        goes=reason is Reason.UNNEEDED,
-        reason=reason,
-        words=words,
-    )
+    def _decision(self, versions: list[int], reason: Reason, message: str) -> Decision:
+        history = self.region.history
+        first, last = versions[0], versions[-1]
+        return Decision(
+            kind=self.kind,
+            what=f"{first}..{last}" if last > first else str(first),
+            region_id=str(self.region.region_id),
+            objects=len(versions),
+            bytes=sum(history.objects[version].size for version in versions),
+            delete=reason is Reason.UNNEEDED,
+            reason=reason,
+            message=message,
+        )

@@ -1,15 +1,14 @@
-"""Pins: generations that tables, indexes, tags, branches, recent versions or reads still need.
+"""Pins: generations that must stay for the base table, indexes, tags, branches, versions or reads.
 
-Progress only grows from one version of a branch to the next. What the version does not need that
-was the latest one retention ago, no later version needs: of all those, one is read. Only restoring
-an old version takes progress back; therefore each version that has a tag or a branch is read too,
-since what such a version needs stays for ever. A branch needs what the version needs that it
-started from; what was merged into the branch since only adds to the progress.
+From one version of a branch to the next, merge progress only grows. What the version that was the
+latest one retention ago does not need, no later version needs: of all those, one is read. Only
+restoring an old version takes progress back. Therefore each version that has a tag or a branch is
+read too, since what such a version needs stays for ever. A branch needs what the version needs that
+it started from; what was merged into the branch since only adds to the progress.
 
-A tag of a read pins like any other tag, and expires by itself. It holds for as long as its name
-says after it was last written, by the clock of the store, and for a grace period more: the clocks
-of the store and of this process may differ by so much, and a renewal may sleep for so long on its
-way.
+A read tag pins like any other tag, and expires by itself. It holds for as long as its name says
+after it was last written, by the clock of the store, and for a grace period more: the clocks of the
+store and of this process may differ by so much, and a renewal may be delayed for so long.
 
 The state of tags and branches is read first, so that a change during the read is noticed later.
 """
@@ -18,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -30,11 +29,10 @@ from memwal.base_table.read_tags import (
     parse_read_tag,
     parse_read_tag_key,
     torn_tags,
-    withdraw,
 )
 from memwal.base_table.snapshot import BaseTable, lance_errors, open_base
 from memwal.errors import CorruptDataError, MemWalError, ObjectNotFoundError, TableSetupError
-from memwal.jobs.gc.decision import Decision, Kind, Reason
+from memwal.jobs.gc.decision import Reason
 from memwal.jobs.gc.history import StoredVersions, progress_of
 from memwal.jobs.gc.options import Ages, moment
 from memwal.lsm.indexes.catchup import caught_up, maintained_index_names
@@ -45,194 +43,157 @@ Refs = tuple[tuple[str, int, datetime], ...]
 
 
 def read_refs(location: TableLocation) -> Refs:
-    """A state of tags and branches that differs after any change of them: one listing."""
-    return tuple(sorted((i.key, i.size, i.modified) for i in location.store.list(REFS_DIR)))
+    """Read the state of tags and branches, which differs after any change: one listing."""
+    objects = location.store.list(REFS_DIR)
+    return tuple(sorted((info.key, info.size, info.modified) for info in objects))
 
 
-def names_told(refs: Refs) -> frozenset[str]:
-    """Names of the tags of reads of which it is known when they were written."""
-    return frozenset(tag.name for key, _, _ in refs if (tag := parse_read_tag_key(key)) is not None)
-
-
-def protected_until(refs: Refs, ages: Ages) -> dict[int, datetime]:
-    """Versions that a read still protects, and when the last of its tags ends."""
-    found: dict[int, datetime] = {}
-    for tag, _, end in _read_tags(refs, ages):
-        if end > ages.now:
-            found[tag.version] = max(end, found.get(tag.version, end))
-    return found
-
-
-def judge_read_tags(refs: Refs, ages: Ages) -> Iterator[tuple[ReadTag, Decision]]:
-    """Decide about each tag of a read; those of anybody else are nobody's business here."""
-    for tag, size, end in _read_tags(refs, ages):
-        yield tag, _decision(tag, size, end, ages)
-
-
-def end(location: TableLocation, tag: ReadTag, ages: Ages) -> Decision | None:
-    """Take away a tag that has ended, unless it was renewed meanwhile; None if it is gone."""
-    found = location.store.head(tag.key)
-    if found is None:
-        return None
-    decision = _decision(tag, found.size, tag.ends(found.modified) + ages.grace, ages)
-    if decision.goes:
-        withdraw(location, tag)
-    return decision
-
-
-def _read_tags(refs: Refs, ages: Ages) -> Iterator[tuple[ReadTag, int, datetime]]:
+def list_read_tags(refs: Refs, options: Ages) -> Iterator[tuple[ReadTag, int, datetime]]:
+    """Yield each read tag, its size, and when its protection ends."""
     for key, size, written in refs:
         tag = parse_read_tag_key(key)
         if tag is not None:
-            yield tag, size, tag.ends(written) + ages.grace
+            yield tag, size, protection_end(tag, written, options)
 
 
-def _decision(tag: ReadTag, size: int, end: datetime, ages: Ages) -> Decision:
-    ended = end <= ages.now
-    return Decision(
-        kind=Kind.READ,
-        what=tag.name,
-        objects=1,
-        bytes=size,
-        goes=ended,
-        reason=Reason.UNNEEDED if ended else Reason.READ,
-        words=(
-            f"the read of version {tag.version} ended, or its process did"
-            if ended
-            else f"a read protects version {tag.version} while it renews this"
-        ),
-        until=None if ended else moment(end),
-    )
+def protection_end(tag: ReadTag, written: datetime, options: Ages) -> datetime:
+    """Return when the protection of a tag that was last written at a time ends."""
+    return tag.ends(written) + options.grace
+
+
+def protected_until(refs: Refs, options: Ages) -> dict[int, datetime]:
+    """Map each version that a read still protects to the end of its last read tag."""
+    ends: dict[int, datetime] = {}
+    for tag, _, end in list_read_tags(refs, options):
+        if end > options.now:
+            ends[tag.version] = max(end, ends.get(tag.version, end))
+    return ends
 
 
 _PARALLEL_READS = 16
-# Tags of reads come and go while tags are listed, of which Lance reads one after another.
+# Read tags come and go while Lance lists tags, which it reads one after another.
 _ATTEMPTS = 5
-_READ_WORDS = "a read of version {} needs it"
+_READ_MESSAGE = "a read of version {} needs it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
-    """Up to which generation of each region one user of the table lets garbage go.
+class Pin:
+    """Newest generation of each region that one user of the table lets the collector remove.
 
     Attributes
     ----------
     reason : Reason
-    words : str
-        Who that is.
+    message : str
+        The user of the table that pins newer generations.
     generations : mapping of UUID to int
-        Regions that are missing have 0.
+        Newest generation that is not pinned, by region; 0 for regions that are missing.
     until : str or None
-        When the limit ends by itself.
+        When the pin ends by itself.
     """
 
     reason: Reason
-    words: str
+    message: str
     generations: Mapping[UUID, int]
     until: str | None = None
 
-    def of(self, region_id: UUID) -> int:
-        """Newest generation that may go."""
+    def removable(self, region_id: UUID) -> int:
+        """Return the newest generation of a region that is not pinned; 0 for none."""
         return self.generations.get(region_id, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
-    """What of a table is in use.
+class Pins:
+    """Everything that pins generations of a table.
 
     Attributes
     ----------
-    limits : tuple of Limit
-        What is named first is the reason that people are told.
+    pins : tuple of Pin
+        If several pin a generation, decisions name the first of them.
     refs : tuple
         State of tags and branches when this was read, to notice that they changed.
     """
 
-    limits: tuple[Limit, ...]
+    pins: tuple[Pin, ...]
     refs: Refs = ()
 
     def removable(self, region_id: UUID) -> int:
-        """Newest generation of a region that nobody needs; 0 for none."""
-        return min(limit.of(region_id) for limit in self.limits)
+        """Return the newest generation of a region that nothing pins; 0 for none."""
+        return min(pin.removable(region_id) for pin in self.pins)
 
-    def holder(self, region_id: UUID, generation: int) -> Limit | None:
-        """Who needs a generation; None when nobody does."""
-        return next((lim for lim in self.limits if generation > lim.of(region_id)), None)
+    def pinned_by(self, region_id: UUID, generation: int) -> Pin | None:
+        """Return the first pin of a generation, or None if nothing pins it."""
+        return next((pin for pin in self.pins if generation > pin.removable(region_id)), None)
 
-    def only(self, regions: Collection[UUID]) -> Needs:
-        """The same for some regions, which is less to send to a worker."""
-        return Needs(
+    def of_regions(self, regions: Collection[UUID]) -> Pins:
+        """Return the pins of some regions only, which is less to send to a worker."""
+        return Pins(
             tuple(
-                Limit(
-                    reason=limit.reason,
-                    words=limit.words,
-                    generations={region: limit.of(region) for region in regions},
-                    until=limit.until,
-                )
-                for limit in self.limits
+                replace(pin, generations={region: pin.removable(region) for region in regions})
+                for pin in self.pins
             ),
             self.refs,
         )
 
 
-def read_needs(location: TableLocation, ages: Ages, *, base: BaseTable | None = None) -> Needs:
-    """Read what is in use.
+def read_pins(location: TableLocation, options: Ages, *, base: BaseTable | None = None) -> Pins:
+    """Read everything that pins generations of a table.
 
-    A generation is needed until it is merged in the latest version, every maintained index covers
-    it, and every version that may still be read has it merged too: tagged ones, the ones that
+    A generation is pinned until it is merged in the latest version, every maintained index covers
+    it, and every version that may still be read has it merged too: tagged versions, those that
     branches start from, and all that were the latest one retention ago or later.
 
     Raises
     ------
     MemWalError
-        What is in use cannot be read. Nothing may be deleted then.
+        A pin cannot be read. Nothing may be deleted then.
     """
-    # First the state of tags and branches: one that changes while this reads is noticed later.
+    # First the state of tags and branches: one that changes during this read is noticed later.
     refs = read_refs(location)
     latest = open_base(location) if base is None else base
     latest.require_mem_wal()
-    limits = [
-        Limit(
+    pins = [
+        Pin(
             reason=Reason.NOT_MERGED,
-            words="not merged into the base table",
+            message="not merged into the base table",
             generations=dict(latest.details.merged),
         )
     ]
-    limits += [
-        Limit(
+    pins += [
+        Pin(
             reason=Reason.INDEX_BEHIND,
-            words=f"index {name} has not caught up with it",
+            message=f"index {name} has not caught up with it",
             generations=dict(caught_up(latest, name)),
         )
         for name in maintained_index_names(latest)
     ]
-    limits += _held_by_versions(latest, ages, refs)
-    return Needs(tuple(limits), refs)
+    pins += _pins_of_versions(latest, options, refs)
+    return Pins(tuple(pins), refs)
 
 
-def _held_by_versions(base: BaseTable, ages: Ages, refs: Refs) -> Iterator[Limit]:
-    """The limits of the versions that are kept and older than the latest one, oldest first."""
+def _pins_of_versions(base: BaseTable, options: Ages, refs: Refs) -> Iterator[Pin]:
+    """Yield the pins of the versions that are kept and older than the latest one, oldest first."""
     versions = StoredVersions.list(base.location)
     if base.version not in versions.manifests:
         raise TableSetupError(
             f"version {base.version} of {base.location} is not in its listing; try again"
         )
-    recent = versions.latest_at(ages.now - ages.keep)
-    reads = protected_until(refs, ages)
-    kept = _named_versions(base, ended_or_not=names_told(refs))
+    recent = versions.latest_at(options.now - options.keep)
+    reads = protected_until(refs, options)
+    evaluated = {tag.name for tag, _, _ in list_read_tags(refs, options)}
+    pinned = _referenced_versions(base, evaluated=evaluated)
     for version in reads:
-        # One that is gone needs nothing any more. Of a tag that was to stay for ever, the
-        # generations may still be read: nobody but its owner can say.
+        # A version that is gone needs nothing any more. This holds for read tags only: what a tag
+        # without an end pins may still be read, which only its owner can say.
         if version in versions.manifests:
-            kept.setdefault(version, (Reason.READ, _READ_WORDS.format(version)))
-    kept.setdefault(recent, (Reason.RETENTION, f"version {recent} is kept for its age"))
-    older = sorted(version for version in kept if version < base.version)
+            pinned.setdefault(version, (Reason.READ, _READ_MESSAGE.format(version)))
+    pinned.setdefault(recent, (Reason.RETENTION, f"version {recent} is kept for its age"))
+    older = sorted(version for version in pinned if version < base.version)
     with ThreadPoolExecutor(_PARALLEL_READS) as pool:
-        found = list(pool.map(partial(_progress_at, base, versions), older))
-    for version, progress in zip(older, found, strict=True):
-        reason, words = kept[version]
-        # One from before MemWAL was enabled needs no generation itself; but as the oldest recent
-        # version it stands for the ones after it, which had nothing merged.
+        progress_by_version = list(pool.map(partial(_progress_at, base, versions), older))
+    for version, progress in zip(older, progress_by_version, strict=True):
+        reason, message = pinned[version]
+        # A version from before MemWAL was enabled needs no generation itself. But as the oldest
+        # recent version it stands for the ones after it, which had nothing merged.
         if progress is None and version != recent:
             continue
         until = None
@@ -240,8 +201,8 @@ def _held_by_versions(base: BaseTable, ages: Ages, refs: Refs) -> Iterator[Limit
             until = moment(reads[version]) if version in reads else None
         elif reason is Reason.RETENTION:
             replaced = versions.replaced_at(version)
-            until = None if replaced is None else moment(replaced + ages.keep)
-        yield Limit(reason=reason, words=words, generations=dict(progress or {}), until=until)
+            until = None if replaced is None else moment(replaced + options.keep)
+        yield Pin(reason=reason, message=message, generations=dict(progress or {}), until=until)
 
 
 def _progress_at(
@@ -251,43 +212,43 @@ def _progress_at(
     if info is None:
         raise TableSetupError(
             f"version {version} of {base.location} is tagged or has a branch, and its manifest is "
-            "gone: nobody can tell what it needs; delete the tag or the branch if nobody does"
+            "gone, so what it needs is unknown; delete the tag or the branch if it is not needed"
         )
     try:
         return progress_of(base.location, info)
     except ObjectNotFoundError as error:
         raise TableSetupError(
-            f"version {version} of {base.location} was cleaned up while this read it; try again"
+            f"version {version} of {base.location} was cleaned up while it was read; try again"
         ) from error
 
 
-def _named_versions(
-    base: BaseTable, *, ended_or_not: Collection[str]
+def _referenced_versions(
+    base: BaseTable, *, evaluated: Collection[str]
 ) -> dict[int, tuple[Reason, str]]:
-    """Versions of this line that are tagged, or that branches start from, and for whom.
+    """Map main-branch versions pinned by a tag or a branch point to the reason and message.
 
-    Without the tags of reads of which somebody else tells whether they have ended; another one
-    was placed just now.
+    ``evaluated`` holds the read tags whose end :func:`protected_until` has already checked; they
+    are skipped. Any other read tag was placed after ``refs`` was listed and counts as live.
     """
-    tags, branches = _listed(base)
-    found: dict[int, tuple[Reason, str]] = {}
+    tags, branches = _list_tags_and_branches(base)
+    pinned: dict[int, tuple[Reason, str]] = {}
     for name, branch in branches.items():
-        # The chain of ancestors starts on the main line, also where one of them is gone.
+        # The chain of ancestors starts on the main branch, even if one of them is gone.
         version = int(branch["branch_identifier"][0][0])
-        found[version] = (Reason.BRANCH, f"branch {name} from version {version} needs it")
+        pinned[version] = (Reason.BRANCH, f"branch {name} from version {version} needs it")
     for name, tag in tags.items():
         version = int(tag["version"])
-        if tag["branch"] or name in ended_or_not:
+        if tag["branch"] or name in evaluated:
             continue
         if parse_read_tag(name) is None:
-            found[version] = (Reason.TAG, f"tag {name} at version {version} needs it")
+            pinned[version] = (Reason.TAG, f"tag {name} at version {version} needs it")
         else:
-            found.setdefault(version, (Reason.READ, _READ_WORDS.format(version)))
-    return found
+            pinned.setdefault(version, (Reason.READ, _READ_MESSAGE.format(version)))
+    return pinned
 
 
-def _listed(base: BaseTable) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Tags and branches as Lance tells them."""
+def _list_tags_and_branches(base: BaseTable) -> tuple[dict[str, Any], dict[str, Any]]:
+    """List tags and branches through Lance."""
     for attempt in range(_ATTEMPTS):
         try:
             with lance_errors(f"listing what {base.location} keeps"):
@@ -295,9 +256,9 @@ def _listed(base: BaseTable) -> tuple[dict[str, Any], dict[str, Any]]:
         except MemWalError as error:
             if torn := torn_tags(base.location):
                 raise CorruptDataError(
-                    f"the machine crashed while a tag of {base.location} was placed, and nobody "
-                    f"can tell what it keeps: {', '.join(torn)}. Nothing was deleted: delete that "
-                    "object, and place the tag again if it is still wanted"
+                    f"the machine crashed while a tag of {base.location} was placed, so what it "
+                    f"pins is unknown: {', '.join(torn)}. Nothing was deleted: delete that "
+                    "object, and place the tag again if it is still needed"
                 ) from error
             if not isinstance(error, ObjectNotFoundError) or attempt == _ATTEMPTS - 1:
                 raise

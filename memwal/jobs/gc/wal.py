@@ -1,7 +1,7 @@
 """Collector of log entries that neither a kept generation nor a replay needs.
 
-The newest entry always stays: Lance finds the tip by listing the log, and would put its next fence
-at the front of an empty log, where it fences no writer.
+The newest entry is always kept: Lance finds the end of the log by listing it, and would put its
+next fence at the front of an empty log, where it fences no writer.
 """
 
 from __future__ import annotations
@@ -10,29 +10,30 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID
 
 import numpy as np
 import numpy.typing as npt
 
-from memwal.format.paths import parse_wal_name, wal_dir, wal_key
+from memwal.format.paths import APPLIED_DIR, parse_wal_name, wal_dir, wal_key
+from memwal.jobs.gc.collector import GcContext, RegionState
 from memwal.jobs.gc.decision import Decision, Kind, Reason
-from memwal.jobs.gc.history import History
-from memwal.jobs.gc.options import Ages, moment
+from memwal.jobs.gc.options import moment
+from memwal.lsm.wal.applied_steps import write_book_before_delete
 from memwal.storage.object_store import ObjectStore
 
 Numbers = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Entries:
-    """The entries of a log, oldest first: 24 bytes each, however many there are.
+class LogEntries:
+    """Entries of a log, oldest first, in 24 bytes each.
 
     Attributes
     ----------
     positions, sizes, times : numpy.ndarray, shape (entries,)
-        Unsigned numbers, bytes, and seconds since the epoch.
+        Log positions, bytes, and seconds since the epoch.
     """
 
     positions: Numbers
@@ -40,7 +41,7 @@ class Entries:
     times: Numbers
 
     @classmethod
-    def list(cls, store: ObjectStore, region_id: UUID) -> Entries:
+    def list(cls, store: ObjectStore, region_id: UUID) -> LogEntries:
         """List a region's log."""
         positions, sizes, times = array("Q"), array("Q"), array("d")
         for info in store.list(wal_dir(region_id)):
@@ -58,64 +59,88 @@ class Entries:
         )
 
 
-def judge_entries(
-    entries: Entries, history: History, ages: Ages
-) -> Iterator[tuple[Numbers, Decision]]:
-    """Decide about the log, in a few ranges; yields the positions with each decision."""
-    bound = history.settled.replay_after if history.settled is not None else 0
-    at = entries.positions
-    newest = at == at.max(initial=0)
-    replay = ~newest & (at > history.latest.replay_after)
-    needed = ~newest & ~replay & (at > bound)
-    young = ~newest & ~replay & ~needed & (entries.times > ages.expired.timestamp())
-    goes = ~(newest | replay | needed | young)
+@dataclass(frozen=True, slots=True)
+class LogCollector:
+    """Deletes log entries that neither a kept generation nor a replay needs."""
 
-    def decision(chosen: Numbers, reason: Reason, words: str, until: str | None = None) -> Decision:
-        first, last = at[chosen][[0, -1]].tolist()
-        return Decision(
-            kind=Kind.LOG,
+    kind: ClassVar[Kind] = Kind.LOG
+    region: RegionState
+
+    def collect(self, context: GcContext) -> Iterator[Decision]:
+        """Decide about the log, in up to five ranges."""
+        region = self.region
+        entries = LogEntries.list(region.store, region.region_id)
+        for positions, decision in self._decide(entries, context):
+            if decision.delete and not context.dry_run:
+                # If the region had no such folder when it was listed, no entry that is old enough
+                # to be deleted is a step.
+                if APPLIED_DIR in region.folders:
+                    write_book_before_delete(
+                        region.store, region.region_id, until=int(positions.max())
+                    )
+                # Oldest first as far as the store keeps an order. A run that dies in between may
+                # leave some in front of others that are gone: all of them are before the position
+                # where a replay begins, where no process reads.
+                region.store.delete_many(
+                    wal_key(region.region_id, position) for position in positions.tolist()
+                )
+            yield decision
+
+    def _decide(
+        self, entries: LogEntries, context: GcContext
+    ) -> Iterator[tuple[Numbers, Decision]]:
+        """Yield each range of entries with the decision about it."""
+        history, options = self.region.history, context.options
+        bound = history.settled.replay_after if history.settled is not None else 0
+        positions, times = entries.positions, entries.times
+        newest = positions == positions.max(initial=0)
+        replay = ~newest & (positions > history.latest.replay_after)
+        needed = ~newest & ~replay & (positions > bound)
+        young = ~newest & ~replay & ~needed & (times > options.expired.timestamp())
+        garbage = ~(newest | replay | needed | young)
+        if garbage.any():
+            message = "flushed into generations that are no longer kept"
+            yield self._range(entries, garbage, Reason.UNNEEDED, message)
+        if young.any():
+            end = times[young].max() + options.grace.total_seconds()
+            until = moment(datetime.fromtimestamp(end, UTC))
+            message = "written within the grace period"
+            yield self._range(entries, young, Reason.GRACE, message, until)
+        if needed.any() and history.latest.flushed:
+            message = (
+                f"generation {history.oldest_kept} is kept, and they hold rows of it or of newer "
+                "generations"
+            )
+            yield self._range(entries, needed, Reason.GENERATION_KEPT, message)
+        elif needed.any():
+            until = moment(history.written(history.latest.version) + options.grace)
+            message = "their generations were dropped within the grace period"
+            yield self._range(entries, needed, Reason.GRACE, message, until)
+        if replay.any():
+            message = "not flushed: the next writer that claims the region replays them"
+            yield self._range(entries, replay, Reason.REPLAY, message)
+        if newest.any():
+            message = "the newest entry is always kept: it marks the end of the log"
+            yield self._range(entries, newest, Reason.NEWEST_ENTRY, message)
+
+    def _range(
+        self,
+        entries: LogEntries,
+        selected: Numbers,
+        reason: Reason,
+        message: str,
+        until: str | None = None,
+    ) -> tuple[Numbers, Decision]:
+        positions = entries.positions[selected]
+        first, last = positions[[0, -1]].tolist()
+        return positions, Decision(
+            kind=self.kind,
             what=f"{first}..{last}" if last > first else str(first),
-            region_id=str(history.region_id),
-            objects=int(chosen.sum()),
-            bytes=int(entries.sizes[chosen].sum()),
-            goes=reason is Reason.UNNEEDED,
+            region_id=str(self.region.region_id),
+            objects=len(positions),
+            bytes=int(entries.sizes[selected].sum()),
+            delete=reason is Reason.UNNEEDED,
             reason=reason,
-            words=words,
+            message=message,
             until=until,
         )
-
-    if goes.any():
-        words = "flushed into generations that are no longer kept"
-        yield at[goes], decision(goes, Reason.UNNEEDED, words)
-    if young.any():
-        until = _time(entries.times[young].max() + ages.grace.total_seconds())
-        words = "written within the grace period"
-        yield at[young], decision(young, Reason.GRACE, words, until)
-    if needed.any():
-        if history.latest.flushed:
-            words = f"generation {history.oldest_kept} is kept, whose rows they hold, or newer ones"
-            yield at[needed], decision(needed, Reason.GENERATION_KEPT, words)
-        else:
-            until = moment(history.written(history.latest.version) + ages.grace)
-            words = "their generations were dropped within the grace period"
-            yield at[needed], decision(needed, Reason.GRACE, words, until)
-    if replay.any():
-        words = "not flushed: the next claim replays them"
-        yield at[replay], decision(replay, Reason.REPLAY, words)
-    if newest.any():
-        words = "the newest entry always stays: it tells where the log ends"
-        yield at[newest], decision(newest, Reason.NEWEST_ENTRY, words)
-
-
-def delete(store: ObjectStore, history: History, positions: Numbers) -> None:
-    """Delete entries, oldest first as far as the store keeps an order.
-
-    A run that dies in between may leave some in front of others that are gone: all of them are
-    behind what a replay begins with, where nobody looks.
-    """
-    region = history.region_id
-    store.delete_many(wal_key(region, position) for position in positions.tolist())
-
-
-def _time(seconds: float) -> str:
-    return moment(datetime.fromtimestamp(seconds, UTC))

@@ -1,10 +1,10 @@
-"""Checks of one flushed generation: present, complete, in the table's schema, sidecars correct."""
+"""Checks of one flushed generation: complete, in the table's schema, with correct sidecars."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import numpy as np
@@ -26,7 +26,7 @@ from memwal.format.paths import (
 )
 from memwal.format.region_manifest import FlushedGeneration
 from memwal.jobs.verify.findings import Finding
-from memwal.jobs.verify.task import Unreadable, reading, wrong_files
+from memwal.jobs.verify.task import Unreadable, damage_as_unreadable, find_bad_files
 from memwal.reader.latest import ROW_ADDRESS
 from memwal.region.rows import aligned, key_column, with_field_ids
 from memwal.storage.location import TableLocation
@@ -42,18 +42,18 @@ DIRECTORY = "page_lookup.lance"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredKeys:
-    """The keys of a generation as they are stored.
+    """Stored keys of a generation.
 
     Attributes
     ----------
     columns : pyarrow.Table
-        The key columns of every row that is not deleted from the data set, in stored order.
+        Key columns of every row that is not deleted from the data set, in stored order.
     encoded : pyarrow.Array
-        The same, one value each.
+        The same keys, encoded to one value each.
     rows : numpy.ndarray of int64
-        The number of each row among all that were ever written there, ascending.
+        Number of each row among all that were ever written to the data set, ascending.
     written : int
-        How many rows were written.
+        Number of rows that were written.
     """
 
     columns: pa.Table
@@ -63,7 +63,7 @@ class StoredKeys:
 
 
 def check_bloom(location: TableLocation, folder: str, keys: StoredKeys) -> str | None:
-    """What is wrong with a generation's Bloom filter; None when it is right or absent."""
+    """Check a generation's Bloom filter. Returns what is wrong; None if it is right or missing."""
     try:
         data = location.store.get(f"{folder}/{BLOOM_FILTER_NAME}")
     except ObjectNotFoundError:
@@ -77,96 +77,100 @@ def check_bloom(location: TableLocation, folder: str, keys: StoredKeys) -> str |
 
 
 def check_key_index(location: TableLocation, folder: str, keys: StoredKeys) -> str | None:
-    """What is wrong with a generation's key index; None when it is right.
+    """Check a generation's key index, both files of which must exist.
 
-    It holds every row that was written, also one that was deleted from the data set again. It is
-    to be called for a generation that has both files.
+    The index holds every row that was written, including rows that were deleted from the data set.
+
+    Returns
+    -------
+    str or None
+        What is wrong; None if it is right.
     """
     index = f"{folder}/{PK_INDEX_DIR}"
     try:
-        with reading(location.store, index):
-            directory = _read(location, f"{index}/{DIRECTORY}")
-            pages = _read(location, f"{index}/{PAGES}")
+        with damage_as_unreadable(location.store, index):
+            directory = _read_lance_file(location, f"{index}/{DIRECTORY}")
+            pages = _read_lance_file(location, f"{index}/{PAGES}")
             values = pages.column("values").combine_chunks()
             numbers = pages.column("ids").combine_chunks().to_numpy().astype(np.int64)
             if values.type != keys.encoded.type:
                 values = values.cast(keys.encoded.type)
             return (
-                _wrong_order(values)
-                or _wrong_directory(directory, values)
-                or _wrong_rows(values, numbers, keys)
+                _order_problem(values)
+                or _directory_problem(directory, values)
+                or _rows_problem(values, numbers, keys)
             )
     except Unreadable as error:
         return f"it cannot be read: {error}"
 
 
-def _read(location: TableLocation, path: str) -> pa.Table:
+def _read_lance_file(location: TableLocation, path: str) -> pa.Table:
     from lance.file import LanceFileReader
 
     reader = LanceFileReader(location.child(path), **location.lance_arguments())
     return reader.read_all().to_table()
 
 
-def _wrong_order(values: pa.Array) -> str | None:
-    plain = _ordered_type(values)
-    if len(plain) > 1 and not pc.all(pc.less_equal(plain[:-1], plain[1:])).as_py():
+def _order_problem(values: pa.Array) -> str | None:
+    ordered = _as_orderable(values)
+    if len(ordered) > 1 and not pc.all(pc.less_equal(ordered[:-1], ordered[1:])).as_py():
         return "its keys are not in order"
     return None
 
 
-def _ordered_type(values: pa.Array) -> pa.Array:
+def _as_orderable(values: pa.Array) -> pa.Array:
     return values.cast(pa.uint8()) if pa.types.is_boolean(values.type) else values
 
 
-def _wrong_directory(directory: pa.Table, values: pa.Array) -> str | None:
+def _directory_problem(directory: pa.Table, values: pa.Array) -> str | None:
     metadata = directory.schema.metadata or {}
     page_rows = int(metadata.get(b"batch_size", b"0"))
     if page_rows < 1:
-        return "its directory does not tell how long a page is"
+        return "its directory does not record the size of a page"
     first = np.arange(0, len(values), page_rows)
     last = np.minimum(first + page_rows, len(values)) - 1
-    wanted = (values.take(pa.array(first)), values.take(pa.array(last)))
-    found = tuple(directory.column(name).combine_chunks() for name in ("min", "max"))
+    bounds = (values.take(pa.array(first)), values.take(pa.array(last)))
+    stored_bounds = tuple(directory.column(name).combine_chunks() for name in ("min", "max"))
     if any(
-        len(there) != len(right) or not there.cast(right.type).equals(right)
-        for there, right in zip(found, wanted, strict=True)
+        len(stored) != len(right) or not stored.cast(right.type).equals(right)
+        for stored, right in zip(stored_bounds, bounds, strict=True)
     ):
         return "its directory does not fit its pages"
     if directory.column("page_idx").to_pylist() != list(range(len(first))):
-        return "its directory numbers the pages in another way"
+        return "its directory does not number the pages from 0 in order"
     return None
 
 
-def _wrong_rows(values: pa.Array, numbers: Rows, keys: StoredKeys) -> str | None:
+def _rows_problem(values: pa.Array, numbers: Rows, keys: StoredKeys) -> str | None:
     order = np.argsort(numbers, kind="stable")
     ordered = numbers[order]
     if len(ordered) and (ordered[0] < 0 or ordered[-1] >= keys.written):
-        return f"it leads to row {ordered[-1]} of {keys.written}"
+        return f"it points to row {ordered[-1]} of {keys.written}"
     if np.any(ordered[1:] == ordered[:-1]):
-        return "it leads to one row by two keys"
-    at: npt.NDArray[Any] = np.minimum(np.searchsorted(ordered, keys.rows), max(len(ordered) - 1, 0))
+        return "two of its keys point to one row"
+    at = np.minimum(np.searchsorted(ordered, keys.rows), max(len(ordered) - 1, 0))
     if not len(ordered):
         return "it is empty" if len(keys.rows) else None
     lacking = int(np.count_nonzero(ordered[at] != keys.rows))
     if lacking:
         return f"it lacks {lacking} of {len(keys.rows)} rows"
-    led = values.take(pa.array(order[at]))
-    if not led.equals(keys.encoded):
-        wrong = pc.sum(pc.not_equal(led, keys.encoded)).as_py()
-        return f"{wrong} of its keys lead to rows with another key"
+    indexed = values.take(pa.array(order[at]))
+    if not indexed.equals(keys.encoded):
+        wrong = pc.sum(pc.not_equal(indexed, keys.encoded)).as_py()
+        return f"{wrong} of its keys point to rows with another key"
     return None
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationCheck:
-    """A generation that is looked at.
+    """A generation to check.
 
     Attributes
     ----------
     base : BaseTable
     region_id : UUID
     flushed : FlushedGeneration
-        What the manifest says of it.
+        Its entry in the manifest.
     merged : bool
         Whether the base table has its rows.
     """
@@ -178,12 +182,12 @@ class GenerationCheck:
 
     @property
     def folder(self) -> str:
-        """Of the generation, below the table."""
+        """Key of the generation's folder, below the table."""
         return generation_dir(self.region_id, self.flushed.path)
 
     def finding(self, code: str, text: str, object: str | None = None) -> Finding:
-        """Something that is wrong with it."""
-        return Finding.of(code, object or self.folder, text, region=self.region_id)
+        """Make a finding about this generation, by default about its folder."""
+        return Finding(code, object or self.folder, text, region=self.region_id)
 
 
 def check_generation(check: GenerationCheck, *, rows: bool) -> Iterator[Finding | pa.Table]:
@@ -191,35 +195,36 @@ def check_generation(check: GenerationCheck, *, rows: bool) -> Iterator[Finding 
 
     Parameters
     ----------
+    check : GenerationCheck
     rows : bool
-        Whether to read its rows, all of them, a batch at a time.
+        Whether to read all of its rows, batch by batch.
 
     Yields
     ------
     Finding or pyarrow.Table
-        What is wrong; and, when the rows were read, once the columns that regions are told by.
+        The findings; and, if the rows were read, once the columns from which regions are computed.
     """
     if parse_generation_name(check.flushed.path) != check.flushed.generation:
-        # Said of the manifest.
+        # The check of the manifest reports it.
         return
     store = check.base.location.store
     try:
-        with reading(store, check.folder):
+        with damage_as_unreadable(store, check.folder):
             dataset = open_dataset(check.base.location, check.folder)
-            manifest = _manifest(check, dataset)
+            manifest = _read_manifest(check, dataset)
     except Unreadable as error:
         if isinstance(error.__cause__, ObjectNotFoundError):
             code = "merged-generation-missing" if check.merged else "generation-missing"
-            yield check.finding(code, f"generation {check.flushed.generation} is not there")
+            yield check.finding(code, f"generation {check.flushed.generation} is missing")
         else:
             yield check.finding("generation-damaged", f"it does not open: {error}")
         return
-    wrong = list(wrong_files(check.base.location, check.folder, dataset, manifest))
+    wrong = list(find_bad_files(check.base.location, check.folder, dataset, manifest))
     if wrong:
         text = ", ".join(f"{key}: {what or 'missing'}" for key, what in wrong[:5])
         yield check.finding("generation-damaged", text)
         return
-    misfit = _misfit(check.base, dataset)
+    misfit = _schema_problem(check.base, dataset)
     if misfit is not None:
         yield check.finding("generation-schema", misfit)
         return
@@ -228,14 +233,14 @@ def check_generation(check: GenerationCheck, *, rows: bool) -> Iterator[Finding 
         yield from _check_rows(check, dataset)
 
 
-def _manifest(check: GenerationCheck, dataset: lance.LanceDataset) -> bytes:
+def _read_manifest(check: GenerationCheck, dataset: lance.LanceDataset) -> bytes:
     store = check.base.location.store
     inverted, plain = (f"{check.folder}/{key}" for key in table_manifest_keys(int(dataset.version)))
     return store.get(inverted if store.exists(inverted) else plain)
 
 
-def _misfit(base: BaseTable, dataset: lance.LanceDataset) -> str | None:
-    """Why rows of a generation cannot be brought into the form of the table."""
+def _schema_problem(base: BaseTable, dataset: lance.LanceDataset) -> str | None:
+    """Return why rows of a generation cannot be converted to the table's schema, or None."""
     stored = dataset.schema
     if TOMBSTONE not in stored.names or stored.field(TOMBSTONE).type != pa.bool_():
         return f"it has no column {TOMBSTONE} of booleans"
@@ -244,24 +249,24 @@ def _misfit(base: BaseTable, dataset: lance.LanceDataset) -> str | None:
             return f"it has no key column {name}"
         if stored.field(name).type != base.schema.field(name).type:
             return (
-                f"key column {name} is {stored.field(name).type}, and "
+                f"key column {name} is {stored.field(name).type}, but "
                 f"{base.schema.field(name).type} in the table"
             )
     identified = with_field_ids(stored, dataset.lance_schema)
-    plain = pa.schema([field for field in identified if field.name != TOMBSTONE])
+    columns = pa.schema([field for field in identified if field.name != TOMBSTONE])
     try:
-        aligned(plain.empty_table(), base.identified_schema)
+        aligned(columns.empty_table(), base.identified_schema)
     except InvalidInputError as error:
         return str(error)
-    kinds = {_id(field): field.type for field in plain}
+    kinds = {_field_id(field): field.type for field in columns}
     for field in base.identified_schema:
-        kind = kinds.get(_id(field))
+        kind = kinds.get(_field_id(field))
         if kind is not None and pt.is_nested(kind) != pt.is_nested(field.type):
-            return f"column {field.name} is {kind}, and {field.type} in the table"
+            return f"column {field.name} is {kind}, but {field.type} in the table"
     return None
 
 
-def _id(field: pa.Field) -> bytes | None:
+def _field_id(field: pa.Field) -> bytes | None:
     return (field.metadata or {}).get(b"lance:field_id")
 
 
@@ -269,7 +274,7 @@ def _check_presence(check: GenerationCheck) -> Iterator[Finding]:
     store = check.base.location.store
     bloom = f"{check.folder}/{BLOOM_FILTER_NAME}"
     if not store.exists(bloom):
-        yield check.finding("bloom-missing", "lookups ask the generation for every key", bloom)
+        yield check.finding("bloom-missing", "every lookup of a key reads the generation", bloom)
     index = f"{check.folder}/{PK_INDEX_DIR}"
     missing = [name for name in (DIRECTORY, PAGES) if not store.exists(f"{index}/{name}")]
     if missing:
@@ -282,18 +287,18 @@ def _check_rows(
 ) -> Iterator[Finding | pa.Table]:
     location = check.base.location
     try:
-        with reading(location.store, check.folder):
+        with damage_as_unreadable(location.store, check.folder):
             rows, keys = _read_keys(check.base, dataset)
     except Unreadable as error:
         yield check.finding("generation-damaged", f"its rows cannot be read: {error}")
         return
-    said = check.flushed.rows
-    if said is not None and said != keys.written:
-        text = f"it has {keys.written} rows; the manifest says {said}"
+    recorded = check.flushed.rows
+    if recorded is not None and recorded != keys.written:
+        text = f"it has {keys.written} rows; the manifest records {recorded}"
         yield check.finding("generation-rows", text)
     repeated = len(keys.encoded) - len(keys.encoded.unique())
     if repeated:
-        yield check.finding("generation-keys-repeated", f"{repeated} rows too many")
+        yield check.finding("generation-keys-repeated", f"{repeated} surplus rows")
     wrong = check_bloom(location, check.folder, keys)
     if wrong is not None:
         yield check.finding("bloom-wrong", wrong, f"{check.folder}/{BLOOM_FILTER_NAME}")
@@ -306,41 +311,43 @@ def _check_rows(
 
 
 def read_stored_keys(base: BaseTable, dataset: lance.LanceDataset) -> StoredKeys:
-    """The keys of a generation, as they are stored."""
+    """Read the stored keys of a generation."""
     return _read_keys(base, dataset, everything=False)[1]
 
 
 def _read_keys(
     base: BaseTable, dataset: lance.LanceDataset, *, everything: bool = True
 ) -> tuple[pa.Table, StoredKeys]:
-    """Read the rows, and keep what regions are told by: integers, texts, dates and the like."""
+    """Read the rows, and return the columns from which regions are computed, and the keys.
+
+    With ``everything``, all columns are read, to check that they can be.
+    """
     schema = dataset.schema
-    kept = [
+    returned = [
         field.name
         for field in schema
         if field.name in base.primary_key
         or field.name == TOMBSTONE
-        or (everything and not pt.is_nested(field.type) and field.name in _sources(base))
+        or (everything and not pt.is_nested(field.type) and field.name in _region_columns(base))
     ]
     scanner = dataset.scanner(
-        columns=schema.names if everything else kept,
+        columns=schema.names if everything else returned,
         with_row_address=True,
         scan_in_order=True,
     )
-    # Columns that are only read to see whether they can be are let go of with their batch.
-    parts = [batch.select([*kept, ROW_ADDRESS]) for batch in scanner.to_batches()]
-    fields = [schema.field(name) for name in kept]
-    wanted = pa.schema([*fields, pa.field(ROW_ADDRESS, pa.uint64())])
-    rows = pa.Table.from_batches([part.cast(wanted) for part in parts], wanted).combine_chunks()
+    # Columns that are only read as a check are freed with their batch.
+    parts = [batch.select([*returned, ROW_ADDRESS]) for batch in scanner.to_batches()]
+    fields = [schema.field(name) for name in returned]
+    result_schema = pa.schema([*fields, pa.field(ROW_ADDRESS, pa.uint64())])
+    rows = pa.Table.from_batches(
+        [part.cast(result_schema) for part in parts], result_schema
+    ).combine_chunks()
     fragments = dataset.get_fragments()
     starts = np.cumsum([0, *(fragment.physical_rows for fragment in fragments)])
-    place = {
-        fragment.fragment_id: start for fragment, start in zip(fragments, starts, strict=False)
-    }
     addresses = rows.column(ROW_ADDRESS).to_numpy()
     numbers = (addresses & np.uint64(0xFFFFFFFF)).astype(np.int64)
-    for fragment, start in place.items():
-        numbers[(addresses >> np.uint64(32)) == fragment] += int(start)
+    for fragment, start in zip(fragments, starts, strict=False):
+        numbers[(addresses >> np.uint64(32)) == fragment.fragment_id] += int(start)
     order = np.argsort(numbers, kind="stable")
     if np.any(order != np.arange(len(order))):
         rows, numbers = rows.take(pa.array(order)), numbers[order]
@@ -349,8 +356,8 @@ def _read_keys(
     return rows.drop_columns([ROW_ADDRESS]), keys
 
 
-def _sources(base: BaseTable) -> set[str]:
-    """Columns that any spec of the table divides by."""
+def _region_columns(base: BaseTable) -> set[str]:
+    """Return the columns from which any spec of the table computes regions."""
     names = {field_id: name for name, field_id in base.field_ids().items()}
     return {
         names[source]

@@ -1,10 +1,10 @@
-"""Verify every invariant of a table, in tasks that may run anywhere.
+"""Verify every invariant of a table, in tasks that may run on other machines.
 
-Writers, mergers, collectors and other clients go on meanwhile, and every check reads in the order
-that makes a change in between look right: the base table before the manifests, a manifest before
-its log and its generations. What is left are moments in which objects are being collected or
-replaced. Every finding is therefore checked again, on the state at that time, and counts only if it
-is found again.
+Writers, mergers, collectors and other clients are at work meanwhile. Every check therefore reads in
+the order in which a change in between looks right: the base table before the manifests, a manifest
+before its log and its generations. Objects that are being collected or replaced may still look
+wrong for a moment. Every finding is therefore checked again, on the state at that time, and counts
+only if it is found again.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ from memwal.jobs.verify.specs import (
     check_values,
     count_misplaced,
 )
-from memwal.jobs.verify.task import Depth, Unreadable, VerifyTask, plan_verify, reading
+from memwal.jobs.verify.task import Depth, Unreadable, VerifyTask, damage_as_unreadable, plan_verify
 from memwal.jobs.verify.wal import check_log
 from memwal.region.manifest_store import discover_regions
 from memwal.storage.location import TableLocation
 
 
-def look_at_table(task: VerifyTask, base: BaseTable | None) -> Iterator[Finding]:
-    """Check what concerns the table as a whole."""
+def check_table(task: VerifyTask, base: BaseTable | None) -> Iterator[Finding]:
+    """Check the base table, and what it records of the regions."""
     if base is None:
         return
     yield from check_specs(base)
@@ -66,8 +66,8 @@ def look_at_table(task: VerifyTask, base: BaseTable | None) -> Iterator[Finding]
     damaged = list(check_files(base))
     yield from damaged
     if task.all_regions:
-        # After the base table: progress follows what is flushed.
-        manifests = _manifests(task.location, discover_regions(task.location.store))
+        # Read after the base table: merge progress follows what is flushed.
+        manifests = _read_manifests(task.location, discover_regions(task.location.store))
         yield from check_known(base, manifests)
         yield from check_snapshot(base, manifests)
         yield from check_repeated_values(manifests)
@@ -75,48 +75,48 @@ def look_at_table(task: VerifyTask, base: BaseTable | None) -> Iterator[Finding]
         yield from check_older_versions(base)
         if not damaged:
             try:
-                with reading(task.location.store, None):
+                with damage_as_unreadable(task.location.store, None):
                     yield from list(check_repeated_keys(base))
             except Unreadable as error:
                 text = f"keys of version {base.version} cannot be read: {error}"
-                yield Finding.of("table-file-damaged", "data", text)
+                yield Finding("table-file-damaged", "data", text)
 
 
-def _manifests(location: TableLocation, regions: Sequence[UUID]) -> dict[UUID, RegionManifest]:
-    """Newest manifests that can be read."""
-    found = ((region_id, read_newest(location.store, region_id)) for region_id in regions)
-    return {region_id: manifest for region_id, manifest in found if manifest is not None}
+def _read_manifests(location: TableLocation, regions: Sequence[UUID]) -> dict[UUID, RegionManifest]:
+    """Read the newest manifest of each region, except those that are damaged."""
+    newest = ((region_id, read_newest(location.store, region_id)) for region_id in regions)
+    return {region_id: manifest for region_id, manifest in newest if manifest is not None}
 
 
-def look_at_regions(
+def check_regions(
     task: VerifyTask, newest: NewestBase, regions: Sequence[UUID]
 ) -> Iterator[Finding]:
-    """Check regions: each by itself, and their merged rows together."""
+    """Check regions one by one, and then their merged rows together."""
     base = newest.base
     manifests: dict[UUID, RegionManifest] = {}
-    chosen: dict[UUID, set[int]] = {}
+    sampled: dict[UUID, set[int]] = {}
     for region_id in regions:
         history = read_history(task.location.store, region_id)
         if task.all_regions and history.is_empty:
-            # Nobody asked for it: a claim that died, or one that is on its way.
+            # Not a requested region: left by a claim that died, or by one under way.
             continue
-        yield from _look_at_region(task, newest, history)
+        yield from _check_region(task, newest, history)
         if history.newest is not None and base is not None:
             manifests[region_id] = history.newest
-            chosen[region_id] = _chosen(task, history.newest)
-            yield from _look_at_generations(task, base, history.newest, chosen[region_id])
+            sampled[region_id] = _sample_generations(task, history.newest)
+            yield from _check_generations(task, base, history.newest, sampled[region_id])
     if base is not None and task.depth is Depth.FULL:
-        yield from check_merged_rows(base, manifests, chosen=chosen)
+        yield from check_merged_rows(base, manifests, sampled=sampled)
 
 
-def _look_at_region(task: VerifyTask, newest: NewestBase, history: History) -> Iterator[Finding]:
+def _check_region(task: VerifyTask, newest: NewestBase, history: History) -> Iterator[Finding]:
     location, base = task.location, newest.base
 
     def merged_now() -> Mapping[UUID, int]:
-        # As it is now: what a manifest dropped was merged before that.
+        # Read now, after the manifests: a generation was merged before a manifest dropped it.
         latest = open_newest(location)
         if latest.base is None or latest.findings:
-            # Nobody knows what a version that is torn said.
+            # What a torn version recorded is unknown.
             return {history.region_id: 1 << 64}
         return latest.base.details.merged
 
@@ -128,13 +128,13 @@ def _look_at_region(task: VerifyTask, newest: NewestBase, history: History) -> I
     collected = 0 if history.settled is None else history.settled.replay_after
     rows = task.depth is Depth.FULL
     yield from check_log(location.store, manifest, collected=collected, rows=rows)
-    yield from _orphans(task, history)
+    yield from _check_orphans(task, history)
     if base is not None:
         yield from check_merged(base, manifest)
         yield from check_values(base, manifest)
 
 
-def _orphans(task: VerifyTask, history: History) -> Iterator[Finding]:
+def _check_orphans(task: VerifyTask, history: History) -> Iterator[Finding]:
     store, region_id = task.location.store, history.region_id
     named = {flushed.path for manifest in history.manifests for flushed in manifest.flushed}
     for name in store.list_folders(region_dir(region_id)):
@@ -142,38 +142,38 @@ def _orphans(task: VerifyTask, history: History) -> Iterator[Finding]:
             continue
         folder = generation_dir(region_id, name)
         written = [info.modified for info in store.list(folder)]
-        # A younger one may be a flush on its way, or the manifest that named it is trimmed.
+        # A younger folder may be of a flush under way, or its manifest version was trimmed.
         if written and max(written) + DEFAULT_ORPHAN_AGE <= task.now:
             text = f"{len(written)} objects, the newest of {max(written):%Y-%m-%d %H:%M} UTC"
-            yield Finding.of("orphan-folder", folder, text, region=region_id)
+            yield Finding("orphan-folder", folder, text, region=region_id)
 
 
-def _chosen(task: VerifyTask, manifest: RegionManifest) -> set[int]:
-    """Generations whose rows are read."""
+def _sample_generations(task: VerifyTask, manifest: RegionManifest) -> set[int]:
+    """Select the generations whose rows are read."""
     numbers = [flushed.generation for flushed in manifest.flushed]
     if task.depth is Depth.QUICK:
         return set()
     if task.sample is None or task.sample >= len(numbers):
         return set(numbers)
-    # The same for every look at it, and others with each run.
+    # Every attempt of a run selects the same generations, and each run others.
     seed = f"{manifest.region_id}/{task.now:%Y%m%d%H%M%S%f}"
     return set(random.Random(seed).sample(numbers, task.sample))  # noqa: S311
 
 
-def _look_at_generations(
-    task: VerifyTask, base: BaseTable, manifest: RegionManifest, chosen: Collection[int]
+def _check_generations(
+    task: VerifyTask, base: BaseTable, manifest: RegionManifest, sampled: Collection[int]
 ) -> Iterator[Finding]:
     merged = base.details.merged.get(manifest.region_id, 0)
     for flushed in manifest.flushed:
         check = GenerationCheck(base, manifest.region_id, flushed, flushed.generation <= merged)
-        for found in check_generation(check, rows=flushed.generation in chosen):
-            if isinstance(found, pa.Table):
-                yield from _misplaced(check, manifest, found)
+        for result in check_generation(check, rows=flushed.generation in sampled):
+            if isinstance(result, pa.Table):
+                yield from _check_misplaced_rows(check, manifest, result)
             else:
-                yield found
+                yield result
 
 
-def _misplaced(
+def _check_misplaced_rows(
     check: GenerationCheck, manifest: RegionManifest, rows: pa.Table
 ) -> Iterator[Finding]:
     count = count_misplaced(check.base, manifest, rows)
@@ -181,7 +181,7 @@ def _misplaced(
         yield check.finding("rows-misplaced", f"{count} of {rows.num_rows} rows")
 
 
-_LOOKS: Final = 3
+_MAX_ATTEMPTS: Final = 3
 _PAUSE_SECONDS: Final = 0.2
 
 
@@ -195,34 +195,34 @@ def verify(
     run: TaskRunner = run_in_process,
     clock: Callable[[], float] = time.time,
 ) -> VerifyReport:
-    """Check a table. Nothing is changed.
+    """Check a table, and change nothing.
 
     Parameters
     ----------
     location : TableLocation
-        Where the table is: ``table.location`` of an open one.
+        Location of the table: ``table.location`` of an open one.
     regions : collection of UUID, optional
-        Only these, beside what concerns the table as a whole; all by default.
+        Regions to check beside the base table; all by default.
     depth : Depth or {"quick", "full"}, default full
         Whether rows are read.
     sample : int, optional
-        Read the rows of at most so many generations of each region, others with every version of
-        the table; all by default.
+        Maximum number of generations of each region whose rows are read, selected at random in each
+        run; all by default.
     max_tasks : int, default 1
-        Into how many tasks the regions are divided at most; one more is for the base table.
+        Maximum number of tasks for the regions; one more task is for the base table.
     run : callable
-        Runs the tasks.
+        Runs the tasks; in this process by default.
     clock : callable
         Seconds since the epoch.
 
     Raises
     ------
     InvalidInputError
-        ``sample`` or ``max_tasks`` is not positive, or no such depth.
+        ``sample`` or ``max_tasks`` is not positive, or the depth does not exist.
     TableSetupError
         There is no table, or it has no MemWAL.
     StoreAccessError, StoreUnavailableError
-        The store failed, so that nothing can be said.
+        The store failed, so nothing is known about the table.
     """
     if max_tasks < 1 or (sample is not None and sample < 1):
         raise InvalidInputError("sample and max_tasks must be at least 1")
@@ -230,46 +230,46 @@ def verify(
     tasks = plan_verify(
         location,
         regions=regions,
-        depth=_depth(depth),
+        depth=_parse_depth(depth),
         sample=sample,
         max_tasks=max_tasks,
         now=datetime.fromtimestamp(clock(), UTC),
     )
-    found: list[tuple[int, tuple[Finding, ...]]] = run(tasks, run_verify_task)
+    outcomes: list[tuple[int, tuple[Finding, ...]]] = run(tasks, run_verify_task)
     return VerifyReport(
         table=location.uri,
-        version=max(version for version, _ in found),
+        version=max(version for version, _ in outcomes),
         regions=sum(len(task.regions) for task in tasks),
         tasks=len(tasks),
         seconds=time.monotonic() - started,
-        findings=worst_first(finding for _, findings in found for finding in findings),
+        findings=worst_first(finding for _, findings in outcomes for finding in findings),
     )
 
 
-def _depth(depth: Depth | str) -> Depth:
+def _parse_depth(depth: Depth | str) -> Depth:
     try:
         return Depth(depth)
     except ValueError as error:
-        raise InvalidInputError(f"{depth!r} is no depth: quick or full") from error
+        raise InvalidInputError(f"depth must be quick or full, not {depth!r}") from error
 
 
 def run_verify_task(task: VerifyTask) -> tuple[int, tuple[Finding, ...]]:
-    """Check a share; returns the version of the base table that was read, and the findings."""
+    """Run a task. Returns the version of the base table that was read, and the findings."""
     first = open_newest(task.location)
 
-    def look(newest: NewestBase, regions: Sequence[UUID]) -> list[Finding]:
+    def check(newest: NewestBase, regions: Sequence[UUID]) -> list[Finding]:
         if task.regions:
-            return list(look_at_regions(task, newest, regions))
-        return [*newest.findings, *look_at_table(task, newest.base)]
+            return list(check_regions(task, newest, regions))
+        return [*newest.findings, *check_table(task, newest.base)]
 
-    found = look(first, task.regions)
-    for _ in range(_LOOKS - 1):
-        if not found:
+    findings = check(first, task.regions)
+    for _ in range(_MAX_ATTEMPTS - 1):
+        if not findings:
             break
         time.sleep(_PAUSE_SECONDS)
-        suspect = {finding.region for finding in found}
+        suspect = {finding.region for finding in findings}
         regions = [region_id for region_id in task.regions if region_id in suspect]
-        again = look(open_newest(task.location), regions or task.regions)
-        known = {finding.identity for finding in again}
-        found = [finding for finding in found if finding.identity in known]
-    return first.base.version if first.base is not None else 0, tuple(found)
+        again = check(open_newest(task.location), regions or task.regions)
+        confirmed = {finding.identity for finding in again}
+        findings = [finding for finding in findings if finding.identity in confirmed]
+    return first.base.version if first.base is not None else 0, tuple(findings)

@@ -1,15 +1,15 @@
 """Compare the rows of merged generations that are still stored with the base table.
 
 Generations are collected oldest first, so the newest stored row of a key is the newest that was
-ever merged. The base table must have exactly that row, unless another writer wrote to the base
-table directly since; commits other than merges are therefore looked for.
+ever merged. The base table must have exactly that row, unless another client wrote to the base
+table directly since. Therefore the commits since the merge are checked to be merges.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 import numpy as np
@@ -26,7 +26,7 @@ from memwal.format.memwal_index import IndexDetails
 from memwal.format.paths import BLOOM_FILTER_NAME, generation_dir
 from memwal.format.region_manifest import RegionManifest
 from memwal.jobs.verify.findings import Finding
-from memwal.jobs.verify.task import Unreadable, reading
+from memwal.jobs.verify.task import Unreadable, damage_as_unreadable
 from memwal.quality.quarantine import FOLDER, Quarantine
 from memwal.reader.base_indexes import covered_fragments
 from memwal.reader.latest import NewestRows, find_newest, read_keys
@@ -37,56 +37,58 @@ _UNSIGNED = {16: pa.uint16(), 32: pa.uint32(), 64: pa.uint64()}
 
 
 def differing_rows(left: pa.Table, right: pa.Table) -> npt.NDArray[np.int64]:
-    """Numbers of the rows that are not the same, ascending.
+    """Return the numbers of the rows that differ, ascending.
 
-    Floats are compared by their bits, so that NaN equals itself. Types have no fast comparison of
-    their own beyond "are these arrays equal", so a column that is not is halved until the rows
-    are found: as many steps as there are differences, times the logarithm of the rows.
+    Floats are compared by their bits, so that NaN equals itself. For all types, Arrow only has a
+    fast comparison of whole arrays. A column that differs is therefore bisected until the rows are
+    found, in as many steps as there are differences, times the logarithm of the rows.
 
     Parameters
     ----------
     left, right : pyarrow.Table
         With the same columns and the same number of rows.
     """
-    differs: npt.NDArray[Any] = np.zeros(left.num_rows, np.bool_)
+    differs = np.zeros(left.num_rows, np.bool_)
     for name in left.column_names:
-        one, other = (_bits(_array(table.column(name))) for table in (left, right))
-        if other.type != one.type:
-            other = other.cast(one.type)
-        _mark(one, other, differs, 0)
+        values, others = (_floats_as_bits(_as_array(t.column(name))) for t in (left, right))
+        if others.type != values.type:
+            others = others.cast(values.type)
+        _mark_differing(values, others, differs, 0)
     return np.flatnonzero(differs)
 
 
-def _array(column: pa.ChunkedArray) -> pa.Array:
+def _as_array(column: pa.ChunkedArray) -> pa.Array:
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
-def _mark(one: pa.Array, other: pa.Array, differs: npt.NDArray[Any], start: int) -> None:
-    if one.equals(other):
+def _mark_differing(
+    left: pa.Array, right: pa.Array, differs: npt.NDArray[np.bool_], start: int
+) -> None:
+    if left.equals(right):
         return
-    if len(one) == 1:
+    if len(left) == 1:
         differs[start] = True
         return
-    middle = len(one) // 2
-    _mark(one[:middle], other[:middle], differs, start)
-    _mark(one[middle:], other[middle:], differs, start + middle)
+    middle = len(left) // 2
+    _mark_differing(left[:middle], right[:middle], differs, start)
+    _mark_differing(left[middle:], right[middle:], differs, start + middle)
 
 
-def _bits(array: pa.Array) -> pa.Array:
-    """The array with unsigned integers in the place of floats, at any depth."""
+def _floats_as_bits(array: pa.Array) -> pa.Array:
+    """Replace floats by unsigned integers with the same bits, at any depth of nesting."""
     data_type = array.type
     if isinstance(data_type, pa.BaseExtensionType):
-        return _bits(array.storage)
+        return _floats_as_bits(array.storage)
     if pt.is_floating(data_type):
         return array.view(_UNSIGNED[data_type.bit_width])
     if pt.is_struct(data_type):
-        parts = [_bits(part) for part in array.flatten()]
+        parts = [_floats_as_bits(part) for part in array.flatten()]
         if not parts:
             return array
         names = [field.name for field in data_type]
         return pa.StructArray.from_arrays(parts, names=names, mask=array.is_null())
     if pt.is_fixed_size_list(data_type):
-        values = _bits(array.values.slice(array.offset * data_type.list_size))
+        values = _floats_as_bits(array.values.slice(array.offset * data_type.list_size))
         values = values[: len(array) * data_type.list_size]
         return pa.FixedSizeListArray.from_arrays(values, data_type.list_size, mask=array.is_null())
     if pt.is_list(data_type) or pt.is_large_list(data_type):
@@ -94,37 +96,39 @@ def _bits(array: pa.Array) -> pa.Array:
         lengths = array.value_lengths().fill_null(0).to_numpy()
         width = np.int32 if pt.is_list(data_type) else np.int64
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(width)
-        return kind.from_arrays(pa.array(offsets), _bits(array.flatten()), mask=array.is_null())
+        return kind.from_arrays(
+            pa.array(offsets), _floats_as_bits(array.flatten()), mask=array.is_null()
+        )
     return array
 
 
 # Commits that change no row.
-_HARMLESS: Final = frozenset({"CreateIndex", REWRITE, "UpdateConfig"})
+_KEEPS_ROWS: Final = frozenset({"CreateIndex", REWRITE, "UpdateConfig"})
 _MAX_VERSIONS: Final = 1_000
 
 
 def only_merges_since(base: BaseTable, region_id: UUID, generation: int) -> bool:
-    """Whether every commit since a generation was merged is a merge, or changes no row.
+    """Return whether every commit since a generation was merged is a merge, or changes no row.
 
-    A delete pass of a merge cannot be told from a direct delete and counts as one. False also
-    when the history does not reach back so far: then it is not known.
+    A delete pass of a merge looks like a direct delete, and counts as one. Returns False too if the
+    stored history does not reach back to the merge of the generation.
     """
     after = base.details
     for version in range(base.version, max(0, base.version - _MAX_VERSIONS), -1):
         try:
-            before = _details(base, version - 1)
+            before = _read_details(base, version - 1)
             if before.merged.get(region_id, 0) < generation <= after.merged.get(region_id, 0):
                 return True
-            if before.merged == after.merged and commit_kind(base, version) not in _HARMLESS:
+            if before.merged == after.merged and commit_kind(base, version) not in _KEEPS_ROWS:
                 return False
         except (MemWalError, OSError, ValueError, RuntimeError):
-            # Cleaned up, or an operation that pylance cannot show.
+            # The version was cleaned up, or has an operation that pylance cannot show.
             return False
         after = before
     return False
 
 
-def _details(base: BaseTable, version: int) -> IndexDetails:
+def _read_details(base: BaseTable, version: int) -> IndexDetails:
     entry = find_mem_wal_index(read_table_manifest(base.location, version))
     return IndexDetails.decode(entry.details) if entry is not None else IndexDetails()
 
@@ -137,26 +141,44 @@ Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class _Stored:
-    """A generation that is named and stored."""
+class _StoredGeneration:
+    """A generation that is named by the manifest and stored."""
 
     source: GenerationSource
     folder: str
 
 
 @dataclass(frozen=True, slots=True)
-class _Region:
-    """The generations of a region, oldest first."""
+class _RegionGenerations:
+    """Stored generations of a region, oldest first: merged ones, and those still to be merged."""
 
-    merged: tuple[_Stored, ...]
-    waiting: tuple[_Stored, ...]
+    merged: tuple[_StoredGeneration, ...]
+    pending: tuple[_StoredGeneration, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Newest:
-    """The newest merged row of each key, and where the base table has the key."""
+class _NewestMerged:
+    """Newest merged row of each key, and the row of that key in the base table.
 
-    stored: tuple[_Stored, ...]
+    Attributes
+    ----------
+    stored : tuple of _StoredGeneration
+        Merged generations, to which ``source`` refers.
+    keys : pyarrow.Array
+        Encoded keys; the arrays below have one element for each.
+    source : numpy.ndarray
+        Index of the generation that has the newest row, in ``stored``.
+    addresses : numpy.ndarray
+        Address of that row in the generation.
+    deleted : numpy.ndarray
+        Whether that row is a tombstone.
+    base_row, fragment : numpy.ndarray
+        Row id and fragment in the base table; -1 if it does not have the key.
+    times : numpy.ndarray
+        Number of rows of the key in the base table.
+    """
+
+    stored: tuple[_StoredGeneration, ...]
     keys: pa.Array
     source: Numbers
     addresses: npt.NDArray[np.uint64]
@@ -170,147 +192,148 @@ def check_merged_rows(
     base: BaseTable,
     manifests: Mapping[UUID, RegionManifest],
     *,
-    chosen: Mapping[UUID, Collection[int]] | None = None,
+    sampled: Mapping[UUID, Collection[int]] | None = None,
 ) -> Iterator[Finding]:
     """Compare the rows of merged generations with the base table.
 
-    Regions of an earlier spec are left out: their keys may have newer rows in regions of a later
-    one, which may be collected. Keys that a generation deletes which is not merged yet are left
-    out too: the delete pass of a merge goes before its commit. And so are rows that stand in the
-    quarantine beside the table.
+    Not compared are: regions of an earlier spec, whose keys may have newer rows in regions of a
+    later spec, which may be collected by now; keys that a generation deletes which is not merged
+    yet, since the delete pass of a merge comes before its commit; and rows that are in the table's
+    quarantine.
 
     Parameters
     ----------
     base : BaseTable
         Read before the manifests.
-    chosen : mapping of UUID to collection of int, optional
-        Generations whose rows are compared; all by default.
+    manifests : mapping of UUID to RegionManifest
+    sampled : mapping of UUID to collection of int, optional
+        Generations whose rows are compared, by region; all by default.
     """
     newest_spec = max((spec.spec_id for spec in base.details.region_specs), default=0)
-    group: list[_Region] = []
+    group: list[_RegionGenerations] = []
     rows = 0
     for manifest in manifests.values():
         if manifest.spec_id != newest_spec:
             continue
-        opened = _open(base, manifest)
-        if opened is None or not opened.merged:
+        region = _open_region(base, manifest)
+        if region is None or not region.merged:
             continue
-        group.append(opened)
+        group.append(region)
         rows += sum(flushed.rows or _SCANNED_ROWS for flushed in manifest.flushed)
         if rows >= _GROUP_ROWS:
-            yield from _check_group(base, group, chosen)
+            yield from _check_group(base, group, sampled)
             group, rows = [], 0
     if group:
-        yield from _check_group(base, group, chosen)
+        yield from _check_group(base, group, sampled)
 
 
-def _open(base: BaseTable, manifest: RegionManifest) -> _Region | None:
-    """None when a generation is gone or damaged, which is said elsewhere."""
+def _open_region(base: BaseTable, manifest: RegionManifest) -> _RegionGenerations | None:
+    """Open the generations of a region; None if one is missing or damaged (reported elsewhere)."""
     merged = base.details.merged.get(manifest.region_id, 0)
-    found = []
+    generations = []
     for flushed in sorted(manifest.flushed, key=lambda flushed: flushed.generation):
         try:
             folder = generation_dir(manifest.region_id, flushed.path)
-            with reading(base.location.store, folder):
+            with damage_as_unreadable(base.location.store, folder):
                 source = open_generation(base, manifest.region_id, flushed.generation, flushed.path)
-                # Without a name nothing is kept, or taken from what was kept before.
+                # Without an identity, nothing is cached or read from a cache.
                 source = replace(source, identity=None)
                 read_keys(source, base.primary_key)
         except (Unreadable, CorruptDataError):
             return None
-        found.append(_Stored(source, folder))
-    return _Region(
-        tuple(one for one in found if one.source.generation <= merged),
-        tuple(one for one in found if one.source.generation > merged),
+        generations.append(_StoredGeneration(source, folder))
+    return _RegionGenerations(
+        tuple(stored for stored in generations if stored.source.generation <= merged),
+        tuple(stored for stored in generations if stored.source.generation > merged),
     )
 
 
 def _check_group(
     base: BaseTable,
-    regions: Sequence[_Region],
-    chosen: Mapping[UUID, Collection[int]] | None,
+    regions: Sequence[_RegionGenerations],
+    sampled: Mapping[UUID, Collection[int]] | None,
 ) -> Iterator[Finding]:
     try:
-        newest = _newest_of_stored(base, regions)
+        newest = _find_newest_stored(base, regions)
         sound = np.zeros(len(newest.keys), np.bool_)
         for number, stored in enumerate(newest.stored):
             source = stored.source
-            if chosen is None or source.generation in chosen.get(source.region_id, ()):
-                yield from _check_source(base, newest, number, sound)
+            if sampled is None or source.generation in sampled.get(source.region_id, ()):
+                yield from _check_generation(base, newest, number, sound)
     except Unreadable as error:
         text = f"rows of version {base.version} cannot be read: {error}"
-        yield Finding.of("table-file-damaged", "data", text)
+        yield Finding("table-file-damaged", "data", text)
         return
     yield from _check_coverage(base, newest, sound)
 
 
-def _newest_of_stored(base: BaseTable, regions: Sequence[_Region]) -> _Newest:
-    """As :func:`_newest`, without regions of which a generation is collected meanwhile."""
+def _find_newest_stored(base: BaseTable, regions: Sequence[_RegionGenerations]) -> _NewestMerged:
+    """Find the newest merged rows, without regions that are collected meanwhile."""
     while True:
         try:
-            return _newest(base, regions)
+            return _find_newest_merged(base, regions)
         except ObjectNotFoundError:
-            # Whether it was to go is said elsewhere.
-            left = [region for region in regions if _is_stored(base, region)]
-            if len(left) == len(regions):
+            # Another check reports a generation that should not have been collected.
+            remaining = [region for region in regions if _is_stored(base, region)]
+            if len(remaining) == len(regions):
                 raise
-            regions = left
+            regions = remaining
 
 
-def _is_stored(base: BaseTable, region: _Region) -> bool:
-    """Whether a collector has begun with none of its generations."""
+def _is_stored(base: BaseTable, region: _RegionGenerations) -> bool:
+    """Return whether no collector has begun to delete any of the region's generations."""
     store = base.location.store
     return all(
-        store.exists(f"{one.folder}/{BLOOM_FILTER_NAME}")
-        for one in (*region.merged, *region.waiting)
+        store.exists(f"{stored.folder}/{BLOOM_FILTER_NAME}")
+        for stored in (*region.merged, *region.pending)
     )
 
 
-def _newest(base: BaseTable, regions: Sequence[_Region]) -> _Newest:
+def _find_newest_merged(base: BaseTable, regions: Sequence[_RegionGenerations]) -> _NewestMerged:
     primary_key = base.primary_key
     kind = key_column(base.schema.empty_table().select(list(primary_key)), primary_key).type
-    stored = tuple(one for region in regions for one in region.merged)
-    found = find_newest([one.source for one in stored], primary_key, kind)
-    kept = np.ones(len(found.keys), np.bool_)
-    for waiting in (one.source for region in regions for one in region.waiting):
-        keys = read_keys(waiting, primary_key)
-        going = keys.keys.filter(pa.array(keys.deleted))
-        kept &= ~pc.is_in(found.keys, value_set=going).to_numpy(zero_copy_only=False)
-    kept &= ~_quarantined(base, stored, found)
-    known = found.keys.filter(pa.array(kept))
-    with reading(base.location.store, None):
-        base_row, fragment, times = _in_base(base, known)
-    return _Newest(
+    stored = tuple(generation for region in regions for generation in region.merged)
+    newest = find_newest([generation.source for generation in stored], primary_key, kind)
+    compared = np.ones(len(newest.keys), np.bool_)
+    for pending in (generation.source for region in regions for generation in region.pending):
+        rows = read_keys(pending, primary_key)
+        deleted = rows.keys.filter(pa.array(rows.deleted))
+        compared &= ~pc.is_in(newest.keys, value_set=deleted).to_numpy(zero_copy_only=False)
+    compared &= ~_find_quarantined(base, stored, newest)
+    keys = newest.keys.filter(pa.array(compared))
+    with damage_as_unreadable(base.location.store, None):
+        base_row, fragment, times = _locate_in_base(base, keys)
+    return _NewestMerged(
         stored=stored,
-        keys=known,
-        source=found.source[kept],
-        addresses=found.addresses[kept],
-        deleted=found.deleted[kept],
+        keys=keys,
+        source=newest.source[compared],
+        addresses=newest.addresses[compared],
+        deleted=newest.deleted[compared],
         base_row=base_row,
         fragment=fragment,
         times=times,
     )
 
 
-def _quarantined(
-    base: BaseTable, stored: Sequence[_Stored], found: NewestRows
+def _find_quarantined(
+    base: BaseTable, stored: Sequence[_StoredGeneration], newest: NewestRows
 ) -> npt.NDArray[np.bool_]:
-    """Which rows a merge kept out: the base table has an older row of their key, or none."""
+    """Mark rows that a merge quarantined: the base table has an older row of their key, or none."""
     rows = Quarantine.of(base.location).read(state=None)
-    mask = np.zeros(len(found.keys), np.bool_)
+    mask = np.zeros(len(newest.keys), np.bool_)
     folders = pc.unique(rows.column(FOLDER)).to_pylist()
-    for number, one in enumerate(stored):
-        folder = one.folder.rpartition("/")[2]
+    for number, generation in enumerate(stored):
+        folder = generation.folder.rpartition("/")[2]
         if folder in folders:
             of_folder = rows.filter(pc.equal(rows.column(FOLDER), folder))
             keys = key_column(of_folder, base.primary_key)
-            here = pc.is_in(found.keys, value_set=keys.cast(found.keys.type))
-            mask |= (found.source == number) & here.to_numpy(zero_copy_only=False)
+            here = pc.is_in(newest.keys, value_set=keys.cast(newest.keys.type))
+            mask |= (newest.source == number) & here.to_numpy(zero_copy_only=False)
     return mask
 
 
-def _in_base(base: BaseTable, keys: pa.Array) -> tuple[Numbers, Numbers, Numbers]:
-    """Row id and fragment of each key in the base table, and how many it has: one scan."""
+def _locate_in_base(base: BaseTable, keys: pa.Array) -> tuple[Numbers, Numbers, Numbers]:
+    """Find row id, fragment and number of rows of each key in the base table, in one scan."""
     row = np.full(len(keys), -1, np.int64)
     fragment = np.full(len(keys), -1, np.int64)
     times = np.zeros(len(keys), np.int64)
@@ -318,39 +341,39 @@ def _in_base(base: BaseTable, keys: pa.Array) -> tuple[Numbers, Numbers, Numbers
         columns=list(base.primary_key), with_row_id=True, with_row_address=True
     )
 
-    def look_up(batches: Sequence[pa.RecordBatch]) -> None:
+    def locate(batches: Sequence[pa.RecordBatch]) -> None:
         table = pa.Table.from_batches(batches)
-        at = pc.index_in(key_column(table, base.primary_key), value_set=keys)
-        hit = np.flatnonzero(at.is_valid().to_numpy(zero_copy_only=False))
-        place = at.drop_null().to_numpy()
-        row[place] = table.column("_rowid").to_numpy()[hit].astype(np.int64)
-        np.add.at(times, place, 1)
-        addresses = table.column("_rowaddr").to_numpy()[hit]
-        fragment[place] = (addresses >> np.uint64(32)).astype(np.int64)
+        indices = pc.index_in(key_column(table, base.primary_key), value_set=keys)
+        matching = np.flatnonzero(indices.is_valid().to_numpy(zero_copy_only=False))
+        matched = indices.drop_null().to_numpy()
+        row[matched] = table.column("_rowid").to_numpy()[matching].astype(np.int64)
+        np.add.at(times, matched, 1)
+        addresses = table.column("_rowaddr").to_numpy()[matching]
+        fragment[matched] = (addresses >> np.uint64(32)).astype(np.int64)
 
-    waiting: list[pa.RecordBatch] = []
-    # Each look-up makes a hash table of all the keys: few look-ups of many rows.
+    buffered: list[pa.RecordBatch] = []
+    # Each call builds a hash table of all the keys, so it gets many rows at once.
     for batch in scanner.to_batches():
-        waiting.append(batch)
-        if sum(part.num_rows for part in waiting) >= _SCANNED_ROWS:
-            look_up(waiting)
-            waiting = []
-    if waiting:
-        look_up(waiting)
+        buffered.append(batch)
+        if sum(part.num_rows for part in buffered) >= _SCANNED_ROWS:
+            locate(buffered)
+            buffered = []
+    if buffered:
+        locate(buffered)
     return row, fragment, times
 
 
-def _check_source(
-    base: BaseTable, newest: _Newest, number: int, sound: npt.NDArray[np.bool_]
+def _check_generation(
+    base: BaseTable, newest: _NewestMerged, number: int, sound: npt.NDArray[np.bool_]
 ) -> Iterator[Finding]:
     """Compare the rows of one generation that are the newest of their keys."""
     stored = newest.stored[number]
     mine = newest.source == number
     here = newest.base_row >= 0
     live = np.flatnonzero(mine & here & ~newest.deleted)
-    differing = _differing(base, newest, stored, live)
+    differing = _find_differing(base, newest, stored, live)
     sound[np.setdiff1d(live, differing)] = True
-    told = (
+    problems = (
         (
             "merged-row-lost",
             int(np.count_nonzero(mine & ~here & ~newest.deleted)),
@@ -360,16 +383,16 @@ def _check_source(
         (
             "deleted-row-present",
             int(np.count_nonzero(mine & here & newest.deleted)),
-            "are deleted, and are in the base table",
+            "are deleted, but are in the base table",
         ),
     )
-    if not any(count for _, count, _ in told):
+    if not any(count for _, count, _ in problems):
         return
     region_id, generation = stored.source.region_id, stored.source.generation
     certain = only_merges_since(base, region_id, generation)
-    for code, count, what in told:
+    for code, count, what in problems:
         if count:
-            yield Finding.of(
+            yield Finding(
                 code if certain else "merged-row-changed",
                 stored.folder if certain else f"{stored.folder} ({code})",
                 f"{count} of {int(np.count_nonzero(mine))} rows {what}",
@@ -377,29 +400,31 @@ def _check_source(
             )
 
 
-def _differing(base: BaseTable, newest: _Newest, stored: _Stored, live: Numbers) -> Numbers:
-    """Which of some keys have other values in the base table."""
-    columns = _comparable(base, stored)
+def _find_differing(
+    base: BaseTable, newest: _NewestMerged, stored: _StoredGeneration, live: Numbers
+) -> Numbers:
+    """Select the keys that have other values in the base table."""
+    columns = _comparable_columns(base, stored)
     live = live[np.argsort(newest.addresses[live])]
-    found = [np.empty(0, np.int64)]
+    differing = [np.empty(0, np.int64)]
     for start in range(0, len(live), _COMPARED_ROWS):
         part = live[start : start + _COMPARED_ROWS]
-        with reading(base.location.store, None):
+        with damage_as_unreadable(base.location.store, None):
             merged = base.dataset._take_rows(newest.base_row[part].tolist(), columns=columns)
         try:
-            with reading(base.location.store, stored.folder):
+            with damage_as_unreadable(base.location.store, stored.folder):
                 rows = stored.source.dataset._take_rows(
                     newest.addresses[part].tolist(), columns=columns
                 )
         except Unreadable:
-            # Its own check tells.
+            # The check of the generation reports it.
             break
-        found.append(part[differing_rows(rows, merged)])
-    return np.concatenate(found)
+        differing.append(part[differing_rows(rows, merged)])
+    return np.concatenate(differing)
 
 
-def _comparable(base: BaseTable, stored: _Stored) -> list[str]:
-    """Columns that the generation had when it was flushed, in the type that they have now."""
+def _comparable_columns(base: BaseTable, stored: _StoredGeneration) -> list[str]:
+    """Return the columns that the generation was flushed with and whose type is the same now."""
     if stored.source.folder is not None:
         return list(base.schema.names)
     dataset = open_dataset(base.location, stored.folder)
@@ -412,26 +437,26 @@ def _comparable(base: BaseTable, stored: _Stored) -> list[str]:
 
 
 def _check_coverage(
-    base: BaseTable, newest: _Newest, sound: npt.NDArray[np.bool_]
+    base: BaseTable, newest: _NewestMerged, sound: npt.NDArray[np.bool_]
 ) -> Iterator[Finding]:
-    """See whether indexes cover the rows that they are said to have caught up with.
+    """Check that indexes cover the rows that their recorded catch-up includes.
 
-    Only rows that are as the merge left them: one that was updated directly is in a fragment that
-    no index needs to cover, whatever it caught up with.
+    Only rows that are as the merge wrote them count: a row that was updated directly is in a
+    fragment that no index has to cover, whatever its catch-up.
     """
-    sources = [one.source for one in newest.stored]
+    sources = [stored.source for stored in newest.stored]
     generation = np.array([source.generation for source in sources], np.int64)
     for index in base.dataset.describe_indices():
         progress = base.details.catchup.get(index.name)
         if progress is None:
             continue
         reached = np.array([progress.get(s.region_id, 0) for s in sources], np.int64)
-        said = sound & (newest.times == 1) & (generation[newest.source] <= reached[newest.source])
+        included = generation[newest.source] <= reached[newest.source]
         covered = np.array(sorted(covered_fragments(index)), np.int64)
-        uncovered = said & ~np.isin(newest.fragment, covered)
+        uncovered = sound & (newest.times == 1) & included & ~np.isin(newest.fragment, covered)
         if uncovered.any():
             fragments = np.unique(newest.fragment[uncovered])
-            yield Finding.of(
+            yield Finding(
                 "catchup-unproven",
                 index.name,
                 f"{int(uncovered.sum())} rows in {len(fragments)} fragments are not covered",

@@ -1,44 +1,44 @@
 """Repairs that are safe while writers, mergers, collectors and readers are at work, and no others.
 
-Each repair checks the fact again before it changes something, can be repeated, and can be run by
-two processes at once. What others do meanwhile:
+Each repair checks the finding again before it changes something, can be repeated, and can be run by
+two processes at once. Effects on other processes:
 
 ``hint``
     The hint is set to the newest version of a history without gaps. A writer that commits in
-    between sets it further, and this may set it back: that costs a reader a request per version. A
-    collector may have trimmed the version meanwhile: then readers find neither it nor the next
+    between advances it, and the repair may set it back: that costs a reader a request per version.
+    A collector may have trimmed the version meanwhile: then readers find neither it nor the next
     version, and list.
 
 ``bloom``
-    One object that is replaced as a whole by the filter of the rows, which never change. A reader
-    sees the old filter or the new one. A reader that cached a wrong filter keeps it until its
-    process ends. A collector that deletes the folder meanwhile may leave one file behind, in a
-    folder that no manifest names: the collector takes that for the rest of a flush.
+    One object is replaced as a whole by the filter of the rows, which never change. A reader sees
+    the old filter or the new one. A reader that cached a wrong filter keeps it until its process
+    ends. If a collector deletes the folder meanwhile, one file may remain, in a folder that no
+    manifest names: the collector deletes it as an orphan of a flush.
 
 ``key-index``
-    The pages are replaced first, then their directory, each as a whole. For readers of memwal a
-    missing index does not exist until its directory does. Where the old index was wrong, a reader
-    may have the old directory with new pages: it may miss keys as before, but every key that stands
-    in a new page leads to its row. Collectors as above.
+    The pages are replaced first, then their directory, each as a whole. If the index was missing,
+    it does not exist for readers of memwal until its directory does. If it was wrong, a reader may
+    have the old directory with new pages: it may miss keys as before, but every key in a new page
+    points to its row. Collectors as above.
 
 ``snapshot``
-    A new snapshot is published by compare-and-swap of the details, as the snapshot job does all the
-    time; a newer snapshot is left.
+    A new snapshot is published by compare-and-swap of the details, as by the snapshot job; a newer
+    snapshot is not replaced.
 
 ``generation``
     The generation is rebuilt from the log, which is kept for as long as the manifest names it; see
-    :mod:`memwal.jobs.verify.rebuild` for what others may do meanwhile. At the end of all repairs a
-    snapshot is published as above. A process that dies before leaves that to the next snapshot job.
+    :mod:`memwal.jobs.verify.rebuild` for what others may do meanwhile. After all repairs, a
+    snapshot is published as above. If the process dies before, the next snapshot job publishes one.
 
 ``catchup``
     Entries are only ever lowered, by compare-and-swap on the newest version, after the check was
-    made on that version. Readers then ask more generations than they need to, and the collector
-    keeps more. Lance itself raises the entry of an index that covers every fragment in whatever
+    made on that version. Readers then read more generations than they need, and the collector keeps
+    more. Lance itself raises the entry of an index that covers every fragment in whatever
     commit comes next, so an entry cannot be lowered for good by mistake.
 
-Not repaired, though it looks easy: a torn entry at the tip of a log (a claim may be writing its
-fence behind it just now, and would leave a gap), a torn version of the base table (another process
-may be creating it anew), an entry of an index that does not exist (the next commit drops it).
+Not repaired, although it looks easy: a torn entry at the end of a log (a claim may just be writing
+its fence after it, and would leave a gap), a torn version of the base table (another process may be
+creating it again), the catch-up of an index that does not exist (the next commit drops it).
 """
 
 from __future__ import annotations
@@ -82,15 +82,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairAction:
-    """What was done about a finding, or would be.
+    """Outcome of the repair of one finding.
 
     Attributes
     ----------
     finding : Finding
     state : {"would", "done", "nothing", "failed"}
-        ``nothing`` when it was right by then.
+        ``would`` in a dry run; ``nothing`` if there was nothing to repair any more.
     text : str
-        What, or why not.
+        What the repair does or did, or why it failed.
     """
 
     finding: Finding
@@ -98,7 +98,7 @@ class RepairAction:
     text: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Return plain values, for JSON."""
         return {
             "repair": self.finding.repair.value if self.finding.repair is not None else None,
             "state": self.state,
@@ -114,22 +114,23 @@ def repair(
     dry_run: bool = True,
     clock: Callable[[], float] = time.time,
 ) -> tuple[RepairAction, ...]:
-    """Do the safe repairs of a report.
+    """Run the safe repairs of a report.
 
     Parameters
     ----------
+    location : TableLocation
     report : VerifyReport
-        Of this table. Findings without a safe repair are left out.
+        Report of this table. Findings without a safe repair are skipped.
     dry_run : bool, default True
-        Only tell.
+        Only return what would be done.
     clock : callable
         Seconds since the epoch.
 
     Returns
     -------
     tuple of RepairAction
-        One per finding that has a repair; several findings can be healed by the first of them.
-        One that fails is told, and the others go on.
+        One per finding that has a repair; the repair of one finding may fix several. A repair that
+        fails is reported, and does not stop the others.
     """
     actions = []
     for finding in report.findings:
@@ -145,9 +146,9 @@ def repair(
             actions.append(RepairAction(finding=finding, state="failed", text=str(error)))
             continue
         state = "done" if done else "nothing"
-        text = finding.advice if done else "it is right by now"
+        text = finding.advice if done else "it is not wrong any more"
         actions.append(RepairAction(finding=finding, state=state, text=text))
-    if any(it.state == "done" and it.finding.repair is Repair.GENERATION for it in actions):
+    if any(a.state == "done" and a.finding.repair is Repair.GENERATION for a in actions):
         _publish_rebuilt(location)
     return tuple(actions)
 
@@ -158,8 +159,8 @@ def _repair_hint(location: TableLocation, finding: Finding, now: datetime) -> bo
     history = read_history(location.store, finding.region)
     if history.newest is None or any(f.severity is Severity.ERROR for f in history.findings):
         raise StoreError(
-            f"the manifests of region {finding.region} have gaps or cannot be read, so that it is "
-            "not certain which is the newest; repair them first"
+            f"the manifests of region {finding.region} have gaps or cannot be read, so the newest "
+            "one is not certain; repair them first"
         )
     RegionManifestStore(location.store, finding.region).refresh_hint(history.newest.version)
     return True
@@ -167,11 +168,10 @@ def _repair_hint(location: TableLocation, finding: Finding, now: datetime) -> bo
 
 def _repair_bloom(location: TableLocation, finding: Finding, _now: datetime) -> bool:
     folder = finding.object.removesuffix(f"/{BLOOM_FILTER_NAME}")
-    keys = _stored_keys(location, folder)
+    keys = _read_keys(location, folder)
     if keys is None:
         return False
-    there = location.store.exists(finding.object)
-    if there and check_bloom(location, folder, keys) is None:
+    if location.store.exists(finding.object) and check_bloom(location, folder, keys) is None:
         return False
     location.store.put(finding.object, build_bloom_filter(keys.columns.columns))
     location.store.sync(folder)
@@ -180,7 +180,7 @@ def _repair_bloom(location: TableLocation, finding: Finding, _now: datetime) -> 
 
 def _repair_key_index(location: TableLocation, finding: Finding, _now: datetime) -> bool:
     folder = finding.object.removesuffix(f"/{PK_INDEX_DIR}")
-    keys = _stored_keys(location, folder)
+    keys = _read_keys(location, folder)
     if keys is None or check_key_index(location, folder, keys) is None:
         return False
     order = pc.sort_indices(keys.encoded).to_numpy().astype(np.int64)
@@ -193,10 +193,10 @@ def _repair_key_index(location: TableLocation, finding: Finding, _now: datetime)
     return True
 
 
-def _stored_keys(location: TableLocation, folder: str) -> StoredKeys | None:
-    """Keys of a generation that is still there."""
+def _read_keys(location: TableLocation, folder: str) -> StoredKeys | None:
+    """Read the stored keys of a generation; None if it is gone."""
     try:
-        with lance_errors(f"reading {folder}"):
+        with lance_errors(f"damage_as_unreadable {folder}"):
             dataset = open_dataset(location, folder)
             return read_stored_keys(open_base(location), dataset)
     except ObjectNotFoundError:
@@ -209,18 +209,18 @@ def _repair_generation(location: TableLocation, finding: Finding, _now: datetime
         return False
     latest = RegionManifestStore(location.store, region_id).read_latest()
     named = () if latest is None else latest.flushed
-    lost = next((it for it in named if generation_dir(region_id, it.path) == finding.object), None)
+    lost = next((f for f in named if generation_dir(region_id, f.path) == finding.object), None)
     if lost is None:
         return False
     base = open_base(location)
     merged = lost.generation <= base.details.merged.get(region_id, 0)
-    found = check_generation(GenerationCheck(base, region_id, lost, merged), rows=True)
-    wrong = any(isinstance(it, Finding) and it.code == finding.code for it in found)
+    results = check_generation(GenerationCheck(base, region_id, lost, merged), rows=True)
+    wrong = any(isinstance(result, Finding) and result.code == finding.code for result in results)
     return wrong and rebuild_generation(base, region_id, lost)
 
 
 def _publish_rebuilt(location: TableLocation) -> None:
-    """Let readers that make do with a snapshot not ask for the old folders until the next one."""
+    """Publish a snapshot, so that readers of snapshots do not ask for the old folders."""
     try:
         if open_base(location).details.snapshot_ts_millis:
             build_snapshot(location)
@@ -230,7 +230,7 @@ def _publish_rebuilt(location: TableLocation) -> None:
 
 def _repair_snapshot(location: TableLocation, finding: Finding, _now: datetime) -> bool:
     base = open_base(location)
-    if not any(_same(finding, check_snapshot(base, read_manifests(location.store)))):
+    if not any(_is_same(finding, check_snapshot(base, read_manifests(location.store)))):
         return False
     build_snapshot(location)
     return True
@@ -243,7 +243,7 @@ def _repair_catchup(location: TableLocation, finding: Finding, _now: datetime) -
         nonlocal changed
         changed = False
         progress = base.details.catchup.get(finding.object)
-        if progress is None or not any(_same(finding, _catchup_findings(base))):
+        if progress is None or not any(_is_same(finding, _catchup_findings(base))):
             return base.details
         changed = True
         lowered = (
@@ -265,7 +265,7 @@ def _catchup_findings(base: BaseTable) -> Iterable[Finding]:
     yield from check_merged_rows(base, read_manifests(base.location.store))
 
 
-def _same(finding: Finding, others: Iterable[Finding]) -> Iterable[bool]:
+def _is_same(finding: Finding, others: Iterable[Finding]) -> Iterable[bool]:
     return (other.code == finding.code and other.object == finding.object for other in others)
 
 

@@ -1,4 +1,4 @@
-"""Tasks of a verification, and reads that tell damaged data from a store that does not answer."""
+"""Tasks of a verification, and reads that distinguish damaged data from a store that fails."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 class Depth(Enum):
-    """How much is read."""
+    """How much a verification reads."""
 
     QUICK = "quick"
-    """Names, manifests and schemas, and no rows."""
+    """Names, manifests and schemas; no rows."""
 
     FULL = "full"
     """All rows of the log and of generations, and the keys of the base table."""
@@ -34,19 +34,20 @@ class Depth(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyTask:
-    """A share of a table that one worker checks.
+    """Part of a verification that one worker runs.
 
     Attributes
     ----------
     regions : tuple of UUID
         Regions to check; empty for the base table itself.
     all_regions : bool
-        Of the base table: whether the regions were not restricted, so that what is said of
-        regions can be compared with all that there are.
+        Whether the caller restricted no regions, so that the base table's records of regions can be
+        compared with all regions.
+    depth : Depth
     sample : int or None
-        So many generations of each region have their rows read; all by default.
+        Number of generations of each region whose rows are read; None for all.
     now : datetime
-        When the job began, in UTC.
+        When the verification began, in UTC.
     """
 
     location: TableLocation
@@ -66,10 +67,10 @@ def plan_verify(
     max_tasks: int,
     now: datetime,
 ) -> tuple[VerifyTask, ...]:
-    """One task for the base table, and a few for the regions."""
-    wanted = discover_regions(location.store) if regions is None else sorted(set(regions))
-    count = min(max_tasks, len(wanted))
-    shares = [(), *(tuple(wanted[start::count]) for start in range(count))]
+    """Plan one task for the base table, and at most ``max_tasks`` for the regions."""
+    region_ids = discover_regions(location.store) if regions is None else sorted(set(regions))
+    count = min(max_tasks, len(region_ids))
+    shares = [(), *(tuple(region_ids[start::count]) for start in range(count))]
     return tuple(
         VerifyTask(
             location=location,
@@ -84,24 +85,24 @@ def plan_verify(
 
 
 class Unreadable(Exception):
-    """Lance cannot read what is stored."""
+    """Lance cannot read data because it is damaged."""
 
 
 @contextmanager
-def reading(store: ObjectStore, folder: str | None) -> Iterator[None]:
-    """Turn what Lance raises at damaged data into :class:`Unreadable`.
+def damage_as_unreadable(store: ObjectStore, folder: str | None) -> Iterator[None]:
+    """Translate what Lance raises at damaged data to :class:`Unreadable`.
 
-    Lance tells neither a damaged file from a store that fails, nor does it always raise: it
-    panics at some bytes. So the files of the folder are read once more, as bytes: where the store
-    cannot, its own error goes up. Without a folder, the table's versions are listed instead.
+    Lance does not distinguish a damaged file from a store that fails, and at some bytes it panics
+    instead of raising. Therefore all files of the folder are read again as bytes: if that fails,
+    the store's own error is raised. Without a folder, the table's versions are listed instead.
     """
     try:
         yield
     except StoreAccessError:
         raise
     except BaseException as error:
-        known = isinstance(error, (MemWalError, OSError, ValueError, RuntimeError, KeyError))
-        if not known and not is_panic(error):
+        expected = isinstance(error, (MemWalError, OSError, ValueError, RuntimeError, KeyError))
+        if not expected and not is_panic(error):
             raise
         for info in store.list("_versions" if folder is None else folder):
             try:
@@ -112,24 +113,26 @@ def reading(store: ObjectStore, folder: str | None) -> Iterator[None]:
         raise Unreadable(first_line(error)) from error
 
 
-def wrong_files(
+def find_bad_files(
     location: TableLocation, folder: str, dataset: lance.LanceDataset, manifest: bytes
 ) -> Iterator[tuple[str, str | None]]:
-    """Files of a data set that are missing or of a wrong size.
+    """Find the files of a data set that are missing or have a wrong size.
 
-    Three listings, whatever the number of files.
+    Costs three listings, whatever the number of files.
 
     Parameters
     ----------
+    location : TableLocation
     folder : str
-        Of the data set, below the table; empty for the table.
+        Folder of the data set, below the table; empty for the table itself.
+    dataset : lance.LanceDataset
     manifest : bytes
         The data set's manifest file.
 
     Yields
     ------
     (str, str or None)
-        Key of the file; None when it is missing, else what is wrong.
+        Key of the file, and what is wrong with it; None if it is missing.
     """
     prefix = f"{folder}/" if folder else ""
     store = location.store
@@ -142,7 +145,7 @@ def wrong_files(
         metadata = fragment.metadata
         for file in metadata.files:
             if file.base_id is not None:
-                # Of a shallow clone: it lies elsewhere.
+                # A file of a shallow clone is in another table.
                 continue
             key = f"{prefix}data/{file.path}"
             if key not in sizes:

@@ -1,4 +1,4 @@
-"""Checks of a region's write-ahead log: no gaps, readable, written only by claimed epochs."""
+"""Checks of a region's write-ahead log: no gaps, readable entries, only epochs of claims."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from memwal.lsm.wal.prefetch import read_ahead
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.object_store import ObjectInfo, ObjectStore
 
-_OF_FLUSHED = frozenset({"log-hole", "log-entry-spoiled"})
+_FLUSHED_ONLY = frozenset({"log-hole", "log-entry-spoiled"})
 
 
 def check_log(
@@ -28,50 +28,51 @@ def check_log(
 
     Parameters
     ----------
+    store : ObjectStore
     manifest : RegionManifest
-        What the region said before: entries that come or go since do no harm.
+        Read before the log, so that entries that are written or deleted since do no harm.
     collected : int
-        Up to which position the collector takes entries. A crash of the machine may bring any of
+        Position up to which the collector deletes entries. A crash of the machine may bring any of
         them back.
     rows : bool
-        Whether to read the entries, too.
+        Whether to read the entries too.
     """
     region_id = manifest.region_id
-    given_up: tuple[AbandonedRows, ...] = ()
+    abandoned: tuple[AbandonedRows, ...] = ()
     try:
-        given_up = tuple(read_abandoned(store, region_id))
+        abandoned = tuple(read_abandoned(store, region_id))
     except CorruptDataError as error:
-        yield Finding.of(
+        yield Finding(
             "abandoned-unreadable",
             f"{region_dir(region_id)}/abandoned",
             str(error),
             region=region_id,
         )
-    objects = _listed(store, region_id)
-    found = list(_check_positions(store, manifest, objects, collected))
+    objects = _list_entries(store, region_id)
+    findings = list(_check_positions(store, manifest, objects, collected))
     if rows:
-        found += _check_entries(store, manifest, objects)
-    for finding in found:
-        if finding.code in _OF_FLUSHED and _is_given_up(finding.object, given_up):
-            # Somebody opened a writer with replay=False because of it, which is on record.
+        findings += _check_entries(store, manifest, objects)
+    for finding in findings:
+        if finding.code in _FLUSHED_ONLY and _is_abandoned(finding.object, abandoned):
+            # A writer was opened with replay=False because of it, and recorded that.
             continue
         yield finding
 
 
-def _is_given_up(key: str, records: Sequence[AbandonedRows]) -> bool:
+def _is_abandoned(key: str, records: Sequence[AbandonedRows]) -> bool:
     position = parse_wal_name(key.rpartition("/")[2])
     return position is not None and any(
         record.first_position <= position <= record.last_position for record in records
     )
 
 
-def _listed(store: ObjectStore, region_id: UUID) -> dict[int, ObjectInfo]:
-    found = {}
+def _list_entries(store: ObjectStore, region_id: UUID) -> dict[int, ObjectInfo]:
+    entries = {}
     for info in store.list(wal_dir(region_id)):
         position = parse_wal_name(info.key.rpartition("/")[2])
         if position is not None:
-            found[position] = info
-    return found
+            entries[position] = info
+    return entries
 
 
 def _check_positions(
@@ -84,10 +85,10 @@ def _check_positions(
     seen = max(manifest.replay_after, manifest.wal_last_seen)
     newest = positions[-1] if positions else 0
     if newest < seen and not store.exists(wal_key(region_id, seen)):
-        yield Finding.of(
+        yield Finding(
             "log-tip-lost",
             wal_key(region_id, seen),
-            f"position {seen} was taken, and the newest entry is at {newest or 'no position'}",
+            f"position {seen} was written, but the newest entry is at {newest or 'no position'}",
             region=region_id,
         )
         return
@@ -95,7 +96,7 @@ def _check_positions(
         store, region_id, after=manifest.replay_after, hint=manifest.wal_last_seen
     ).missing
     if missing is not None:
-        yield Finding.of(
+        yield Finding(
             "log-gap",
             wal_key(region_id, missing),
             f"position {missing} has no entry; flushed generations cover the log up to "
@@ -104,14 +105,15 @@ def _check_positions(
         )
     flushed = [position for position in positions if position <= manifest.replay_after]
     for before, after in pairwise(flushed):
-        # Entries go oldest first: where the one before is still there, nobody collected these.
+        # Entries are collected oldest first: if the entry before is still stored, the missing ones
+        # were not collected.
         if (
             after > before + 1
             and not store.exists(wal_key(region_id, before + 1))
             and store.exists(wal_key(region_id, before))
         ):
             late = before == positions[0] and objects[before].modified > objects[after].modified
-            yield Finding.of(
+            yield Finding(
                 "log-stray" if late or after - 1 <= collected else "log-hole",
                 wal_key(region_id, before + 1),
                 f"positions {before + 1} to {after - 1} have no entries; their rows are flushed",
@@ -143,15 +145,15 @@ def _check_entries(
                 torn.append((position, str(error)))
                 continue
             except CorruptDataError as error:
-                yield _unreadable(manifest, position, str(error))
+                yield _entry_finding(manifest, position, str(error))
                 continue
             if not entry.is_sentinel:
                 last_rows = position
             if entry.writer_epoch < epoch:
-                yield Finding.of(
+                yield Finding(
                     "log-claim-overtaken" if entry.is_sentinel else "log-epoch-falls",
                     key,
-                    f"its epoch is {entry.writer_epoch}, that of an earlier entry {epoch}",
+                    f"its epoch is {entry.writer_epoch}, but that of an earlier entry is {epoch}",
                     region=region_id,
                 )
             if entry.writer_epoch > manifest.writer_epoch and not ahead:
@@ -161,10 +163,10 @@ def _check_entries(
     if ahead:
         latest = RegionManifestStore(store, region_id).read_latest()
         if latest is not None and epoch > latest.writer_epoch:
-            yield Finding.of(
+            yield Finding(
                 "log-epoch-ahead",
                 wal_key(region_id, ahead),
-                f"epoch {epoch} stands in the log; the newest claim is {latest.writer_epoch}",
+                f"epoch {epoch} is in the log; the newest claim has {latest.writer_epoch}",
                 region=region_id,
             )
 
@@ -174,9 +176,9 @@ def _check_torn(
 ) -> Iterator[Finding]:
     for position, text in torn:
         if position < last_rows or position <= manifest.replay_after:
-            yield _unreadable(manifest, position, text)
+            yield _entry_finding(manifest, position, text)
         else:
-            yield Finding.of(
+            yield Finding(
                 "log-tip-torn",
                 wal_key(manifest.region_id, position),
                 "it was never acknowledged as durable, or the machine crashed before it was",
@@ -184,7 +186,7 @@ def _check_torn(
             )
 
 
-def _unreadable(manifest: RegionManifest, position: int, text: str) -> Finding:
+def _entry_finding(manifest: RegionManifest, position: int, text: str) -> Finding:
     code = "log-entry-spoiled" if position <= manifest.replay_after else "log-entry-damaged"
     key = wal_key(manifest.region_id, position)
-    return Finding.of(code, key, text, region=manifest.region_id)
+    return Finding(code, key, text, region=manifest.region_id)

@@ -67,8 +67,8 @@ def test_gc_explains_to_programs(cli, backlog):
         for manifest in read_manifests(backlog.location.store).values()
         for flushed in manifest.flushed
     }
-    assert {(d["goes"], d["reason"]) for d in named} == {(False, "index_behind")}
-    assert all(d["bytes"] > 0 and "id_idx" in d["words"] for d in named)
+    assert {(d["delete"], d["reason"]) for d in named} == {(False, "index_behind")}
+    assert all(d["bytes"] > 0 and "id_idx" in d["message"] for d in named)
     assert {d["region_id"] for d in named} == {str(r) for r in backlog.region_ids()}
     assert cli("gc", backlog.uri, "--json").json["decisions"] == []
 
@@ -83,7 +83,7 @@ def test_gc_explains_to_people(cli, backlog):
         if "│" in line
     ]
     found = cli("gc", backlog.uri, *COLLECT_NOW, "--explain", "--json").json["decisions"]
-    assert {(one["kind"], one["goes"]) for one in found} >= {
+    assert {(one["kind"], one["delete"]) for one in found} >= {
         (Kind.GENERATION, True),
         (Kind.LOG, False),
     }

@@ -19,8 +19,10 @@ from memwal.base_table.details import update_details
 from memwal.errors import MemWalError
 from memwal.format.memwal_index import IndexDetails
 from memwal.jobs.gc import Kind, Reason
-from memwal.jobs.gc import base_table as collector
+from memwal.jobs.gc.base_table import IndexFileCollector
+from memwal.jobs.gc.collector import GcContext
 from memwal.jobs.gc.options import DEFAULT_INDEX_AGE, Ages
+from memwal.jobs.gc.pins import Pins
 
 WEEK = DEFAULT_INDEX_AGE.total_seconds()
 
@@ -93,8 +95,8 @@ class TestIndexFiles:
             # As if the version that the branch started from had been cleaned up.
             if path.name != min(p.name for p in path.parent.glob("*.manifest")):
                 path.unlink()
-        found = collector.judge_index_files(indexed.location, ages_later(100 * DAY))
-        assert not {str(uuid) for uuid in shared} & {decision.what for decision in found}
+        decisions = IndexFileCollector(indexed.location).collect(rehearsal(100 * DAY))
+        assert not {str(uuid) for uuid in shared} & {decision.what for decision in decisions}
 
     def test_of_a_build_that_commits_meanwhile_stay(
         self, faults: FaultyStores, indexed: memwal.Table
@@ -105,12 +107,12 @@ class TestIndexFiles:
         indexed.merge()
         pause = store.pause("list", "_versions")
 
-        def found() -> set[str]:
-            ages = ages_later(100 * DAY)
-            return {d.what for d in collector.judge_index_files(indexed.location, ages)}
+        def unnamed() -> set[str]:
+            decisions = IndexFileCollector(indexed.location).collect(rehearsal(100 * DAY))
+            return {decision.what for decision in decisions}
 
         with ThreadPoolExecutor(1) as pool:
-            running = pool.submit(found)
+            running = pool.submit(unnamed)
             pause.wait_until_reached(running)
             indexed.build_indexes()
             pause.release()
@@ -120,12 +122,10 @@ class TestIndexFiles:
         self, indexed: memwal.Table
     ) -> None:
         name = leave_index(indexed)
-        ages = ages_later(100 * DAY)
-        decisions = {
-            d.what: d for d in collector.judge_index_files(indexed.location, ages, max_versions=3)
-        }
+        collector = IndexFileCollector(indexed.location, max_versions=3)
+        decisions = {d.what: d for d in collector.collect(rehearsal(100 * DAY))}
         assert decisions[name].reason is Reason.TOO_MANY_VERSIONS
-        assert not any(decision.goes for decision in decisions.values())
+        assert not any(decision.delete for decision in decisions.values())
 
     def test_are_left_where_a_version_cannot_be_read(self, indexed: memwal.Table) -> None:
         name = leave_index(indexed)
@@ -141,18 +141,18 @@ class TestIndexFiles:
         table = make_table(maintained_indexes=["id_idx"])
         store = faults.of(table.location)
         store.clear()
-        assert list(collector.judge_index_files(table.location, ages_later(0))) == []
+        assert list(IndexFileCollector(table.location).collect(rehearsal(0))) == []
         assert store.count("*") <= 5, store.calls
 
     def test_and_lances_own_clean_up_do_not_meet(self, indexed: memwal.Table) -> None:
         name = leave_index(indexed)
-        kept = {str(s.uuid) for i in indexed.base().dataset.describe_indices() for s in i.segments}
+        named = {str(s.uuid) for i in indexed.base().dataset.describe_indices() for s in i.segments}
         age(indexed, WEEK + HOUR, pattern="_indices/**/*")
         result = collect(indexed, base_versions=True, grace=timedelta(0))
         assert result.problems == ()
         assert result.figures["base_versions"] > 3
         assert name not in indexes(indexed)
-        assert indexes(indexed) <= kept
+        assert indexes(indexed) <= named
         again = collect(indexed, WEEK + HOUR, base_versions=True, grace=timedelta(0))
         assert again.figures["index_files"] == 0
         assert state(indexed) == {0: 0, 1: 1, 2: 2}
@@ -185,13 +185,13 @@ class TestStagedFiles:
         table = littered
         assert collect(table, DAY - HOUR).figures["staging_files"] == 0
         assert self.there(table) == set(self.NAMES)
-        told = collect(table, DAY + HOUR, dry_run=True).figures
+        planned = collect(table, DAY + HOUR, dry_run=True).figures
         assert self.there(table) == set(self.NAMES)
 
         figures = collect(table, DAY + HOUR).figures
 
         assert self.there(table) == set()
-        assert figures["staging_files"] == told["staging_files"] == len(self.NAMES)
+        assert figures["staging_files"] == planned["staging_files"] == len(self.NAMES)
         assert figures["bytes_staging_files"] == 4 * len(self.NAMES)
         assert state(table) == {1: 1}
 
@@ -244,14 +244,14 @@ class TestBaseVersions:
         none = collect(indexed, base_versions=True, retention=timedelta(hours=1))
         assert none.figures["base_versions"] == 0
         time.sleep(0.01)
-        told = collect(indexed, base_versions=True, grace=timedelta(0), dry_run=True)
+        planned = collect(indexed, base_versions=True, grace=timedelta(0), dry_run=True)
         assert len(indexed.base().dataset.versions()) == before
 
         done = collect(indexed, base_versions=True, grace=timedelta(0))
 
-        assert told.figures["base_versions"] == done.figures["base_versions"] == before - 2
-        left = {int(v["version"]) for v in indexed.base().dataset.versions()}
-        assert left == {tagged, indexed.base().version}
+        assert planned.figures["base_versions"] == done.figures["base_versions"] == before - 2
+        remaining = {int(v["version"]) for v in indexed.base().dataset.versions()}
+        assert remaining == {tagged, indexed.base().version}
         assert state(indexed) == {0: 0, 1: 1, 2: 2}
         assert lance.dataset(indexed.uri, version="kept").count_rows() == 2
 
@@ -260,5 +260,7 @@ def with_region_count(details: IndexDetails) -> IndexDetails:
     return replace(details, num_regions=7)
 
 
-def ages_later(seconds: float) -> Ages:
-    return Ages(now=datetime.now(UTC) + timedelta(seconds=seconds))
+def rehearsal(seconds: float) -> GcContext:
+    """A dry run, so many seconds from now."""
+    options = Ages(now=datetime.now(UTC) + timedelta(seconds=seconds))
+    return GcContext(options=options, pins=Pins(()), dry_run=True, explain=False)

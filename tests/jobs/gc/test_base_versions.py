@@ -17,7 +17,7 @@ from memwal.base_table.snapshot import describe_base, open_base
 from memwal.errors import MemWalError, TableSetupError
 from memwal.jobs.gc import Reason, collect_garbage
 from memwal.jobs.gc.options import Ages
-from memwal.jobs.gc.pins import read_needs
+from memwal.jobs.gc.pins import read_pins
 from memwal.region.manifest_store import read_manifests
 from memwal.storage.location import TableLocation
 
@@ -243,14 +243,14 @@ class TestRequests:
         store.clear()
         ages = Ages(now=_later(), retention=timedelta(0))
 
-        needs = read_needs(table.location, ages, base=base)
+        pins = read_pins(table.location, ages, base=base)
 
-        assert needs.removable(REGION) == 1
+        assert pins.removable(REGION) == 1
         assert store.count("get", "_versions/*") == 11, store.calls
         assert store.count("list", "_versions") == 1
         assert len(store.calls) == 13, store.calls
         store.clear()
-        read_needs(table.location, ages, base=base)
+        read_pins(table.location, ages, base=base)
         assert store.count("get") == 0, "a manifest never changes"
 
     def test_no_old_manifest_is_read_without_tags_and_retention(
@@ -262,7 +262,7 @@ class TestRequests:
         base = table.base()
         store = faults.of(table.location)
         store.clear()
-        read_needs(table.location, Ages(now=_later()), base=base)
+        read_pins(table.location, Ages(now=_later()), base=base)
         assert store.count("get") == 0
 
     def test_a_table_made_anew_is_not_the_old_one(self, make_table: MakeTable) -> None:
@@ -274,7 +274,7 @@ class TestRequests:
         flush(table, {3: 3})
         table.merge()
         ages = Ages(now=_later(), retention=timedelta(0))
-        assert read_needs(table.location, ages).removable(REGION) == 1
+        assert read_pins(table.location, ages).removable(REGION) == 1
         shutil.rmtree(table.uri)
         again = memwal.create(
             table.uri, SCHEMA, primary_key=["id"], region_spec=memwal.RegionSpec.unsharded()
@@ -284,7 +284,7 @@ class TestRequests:
             again.merge()
         again.base().dataset.tags.create("t", again.base().version - 1)
         ages = Ages(now=_later(), retention=timedelta(0))
-        assert read_needs(again.location, ages).removable(REGION) == 2
+        assert read_pins(again.location, ages).removable(REGION) == 2
 
 
 def test_a_kept_version_whose_manifest_is_gone_stops_the_run(merged_singly: memwal.Table) -> None:

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
-from memwal.jobs.gc.decision import WHY, Decision, Kind, Reason, summarise
+import json
+import pickle
+
+from memwal.jobs.gc.decision import Decision, Kind, Reason, summarise
 
 
 def decision(kind: Kind, reason: Reason, *, number: int = 0, objects: int = 1) -> Decision:
@@ -9,14 +12,14 @@ def decision(kind: Kind, reason: Reason, *, number: int = 0, objects: int = 1) -
         what=f"{kind.value} {number}",
         objects=objects,
         bytes=10 * objects,
-        goes=reason is Reason.UNNEEDED,
+        delete=reason is Reason.UNNEEDED,
         reason=reason,
-        words=f"since {reason.value}",
+        message=f"since {reason.value}",
     )
 
 
 def test_sums_by_kind_and_reason() -> None:
-    found = summarise(
+    summary = summarise(
         [
             decision(Kind.FOLDER, Reason.UNNEEDED, objects=7),
             decision(Kind.FOLDER, Reason.UNNEEDED, objects=3),
@@ -26,27 +29,32 @@ def test_sums_by_kind_and_reason() -> None:
             decision(Kind.GENERATION, Reason.NOT_MERGED, objects=0),
         ]
     ).to_dict()
-    assert [(one["kind"], one["count"], one["bytes"]) for one in found["would_delete"]] == [
+    assert [(d["kind"], d["count"], d["bytes"]) for d in summary["would_delete"]] == [
         ("log entries", 20, 200),
         ("folder", 2, 100),
     ]
-    assert [(one["kind"], one["reason"], one["count"]) for one in found["stays"]] == [
+    assert [(d["kind"], d["reason"], d["count"]) for d in summary["stays"]] == [
         ("log entries", "replay", 2),
         ("log entries", "newest_entry", 1),
         ("generation", "not_merged", 1),
     ]
-    assert found["stays"][2]["why"] == WHY[Reason.NOT_MERGED]
+    assert summary["stays"][2]["why"] == "it is not merged yet"
 
 
 def test_every_kind_and_reason_is_among_the_examples() -> None:
     many = [decision(Kind.LOG, Reason.GRACE, number=number) for number in range(100)]
     many += [decision(Kind.FOLDER, Reason.UNNEEDED, number=number) for number in range(100)]
-    found = summarise([*many, decision(Kind.STAGING, Reason.TOO_YOUNG)], examples=10).examples
-    assert len(found) == 20
-    assert [one.goes for one in found] == [True] * 10 + [False] * 10
-    assert Kind.STAGING in {one.kind for one in found}
+    examples = summarise([*many, decision(Kind.STAGING, Reason.TOO_YOUNG)], examples=10).examples
+    assert len(examples) == 20
+    assert [example.delete for example in examples] == [True] * 10 + [False] * 10
+    assert Kind.STAGING in {example.kind for example in examples}
     assert summarise([]).to_dict() == {"would_delete": [], "stays": [], "examples": []}
 
 
-def test_every_reason_has_words() -> None:
-    assert set(WHY) == set(Reason)
+def test_members_keep_their_fields_when_they_are_sent_to_another_process() -> None:
+    """They are pickled by value, which is the first of the fields of a member."""
+    for member in (*Kind, *Reason):
+        assert pickle.loads(pickle.dumps(member)) is member
+        assert json.loads(json.dumps(member)) == member.value
+    assert {kind for kind in Kind if kind.count_figure is None} == {Kind.REGION}
+    assert len({reason.explanation for reason in Reason}) == len(Reason)

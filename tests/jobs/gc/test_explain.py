@@ -46,7 +46,7 @@ class TestGenerations:
         table.base().dataset.optimize.optimize_indices(index_names=["id_idx"])
         (decision,) = [d for d in explain(table, DAY) if d.kind is Kind.GENERATION]
         assert decision.reason is Reason.INDEX_BEHIND
-        assert "n_idx" in decision.words
+        assert "n_idx" in decision.message
         assert decision.region_id == str(REGION)
 
     def test_a_tag_and_its_version_are_named(self, table: memwal.Table) -> None:
@@ -58,12 +58,12 @@ class TestGenerations:
             if lance.dataset(table.uri, version=v).count_rows() == 1
         )
         table.base().dataset.tags.create("monthly", version)
-        found = {d.what[-1]: d for d in explain(table, DAY) if d.kind is Kind.GENERATION}
-        assert found["1"].goes
-        assert (found["2"].goes, found["2"].reason) == (False, Reason.TAG)
-        assert "monthly" in found["2"].words
-        assert str(version) in found["2"].words
-        assert found["2"].until is None
+        decisions = {d.what[-1]: d for d in explain(table, DAY) if d.kind is Kind.GENERATION}
+        assert decisions["1"].delete
+        assert (decisions["2"].delete, decisions["2"].reason) == (False, Reason.TAG)
+        assert "monthly" in decisions["2"].message
+        assert str(version) in decisions["2"].message
+        assert decisions["2"].until is None
 
     def test_a_branch_is_named(self, table: memwal.Table) -> None:
         flush(table, {1: 1})
@@ -71,10 +71,10 @@ class TestGenerations:
         table.base().dataset.create_branch("trial")
         flush(table, {2: 2})
         table.merge()
-        found = {d.what[-1]: d for d in explain(table, DAY) if d.kind is Kind.GENERATION}
-        assert found["1"].goes
-        assert found["2"].reason is Reason.BRANCH
-        assert "trial" in found["2"].words
+        decisions = {d.what[-1]: d for d in explain(table, DAY) if d.kind is Kind.GENERATION}
+        assert decisions["1"].delete
+        assert decisions["2"].reason is Reason.BRANCH
+        assert "trial" in decisions["2"].message
 
     def test_the_retention_says_until_when(self, table: memwal.Table) -> None:
         flush(table, {1: 1})
@@ -105,7 +105,7 @@ class TestFolders:
         table.merge()
         drop(table)
         (decision,) = [d for d in explain(table) if d.kind is Kind.FOLDER]
-        assert (decision.goes, decision.reason) == (False, Reason.GRACE)
+        assert (decision.delete, decision.reason) == (False, Reason.GRACE)
         assert decision.until is not None
         until = datetime.fromisoformat(decision.until).timestamp()
         assert 0 < until - later(0)() <= GRACE.total_seconds()
@@ -141,23 +141,23 @@ class TestLog:
             writer.upsert(rows({key: key}))
         writer.abort()
         positions = sorted(log(table))
-        found = reasons(explain(table, 2 * HOUR), Kind.LOG)
-        assert list(found.values()) == [
+        reason_of = reasons(explain(table, 2 * HOUR), Kind.LOG)
+        assert list(reason_of.values()) == [
             Reason.UNNEEDED,
             Reason.GENERATION_KEPT,
             Reason.REPLAY,
             Reason.NEWEST_ENTRY,
         ]
-        numbers = [n for what in found for n in range(*_range(what))]
+        numbers = [n for what in reason_of for n in range(*_range(what))]
         assert numbers == positions
 
     def test_young_entries_say_until_when(self, table: memwal.Table) -> None:
         flush(table, {1: 1}, {2: 2})
         table.merge()
         drop(table)
-        found = {d.reason: d for d in explain(table) if d.kind is Kind.LOG}
-        assert found.keys() == {Reason.GRACE, Reason.NEWEST_ENTRY}
-        assert found[Reason.GRACE].until is not None
+        decisions = {d.reason: d for d in explain(table) if d.kind is Kind.LOG}
+        assert decisions.keys() == {Reason.GRACE, Reason.NEWEST_ENTRY}
+        assert decisions[Reason.GRACE].until is not None
 
 
 def _range(what: str) -> tuple[int, int]:
@@ -171,8 +171,8 @@ class TestManifests:
         table.merge()
         drop(table)
         stored = sorted(manifests(table).objects())
-        found = reasons(explain(table, 2 * HOUR), Kind.MANIFESTS)
-        assert found == {
+        reason_of = reasons(explain(table, 2 * HOUR), Kind.MANIFESTS)
+        assert reason_of == {
             f"{stored[0]}..{stored[-2]}": Reason.UNNEEDED,
             str(stored[-1]): Reason.MANIFEST_NEEDED,
         }
@@ -186,7 +186,7 @@ class TestRegion:
         table.location.store.put(manifest_key(REGION, newest), b"\xff\xff")
         result = collect(table, DAY, explain=True)
         (decision,) = [d for d in result.decisions if d.kind is Kind.REGION]
-        assert (decision.goes, decision.reason) == (False, Reason.UNREADABLE)
+        assert (decision.delete, decision.reason) == (False, Reason.UNREADABLE)
         assert len(result.problems) == 1
         assert set(result.figures.values()) == {0}
 
@@ -206,20 +206,20 @@ class TestResult:
         kinds = {name: n for name, n in result.figures.items() if name.startswith("bytes_")}
         assert result.figures["bytes"] == sum(kinds.values()) > 0
         assert kinds["bytes_folders"] == sum(
-            d.bytes for d in result.decisions if d.kind is Kind.FOLDER and d.goes
+            d.bytes for d in result.decisions if d.kind is Kind.FOLDER and d.delete
         )
 
     def test_a_dry_run_decides_as_a_real_one(self, collected_twice: memwal.Table) -> None:
-        told = explain(collected_twice, DAY)
+        planned = explain(collected_twice, DAY)
         done = explain(collected_twice, DAY, dry_run=False)
-        assert [d for d in told if d.goes] == [d for d in done if d.goes]
+        assert [d for d in planned if d.delete] == [d for d in done if d.delete]
 
     def test_is_json_and_can_be_pickled(self, collected_twice: memwal.Table) -> None:
         result = collect(collected_twice, DAY, explain=True, dry_run=True)
-        found = json.loads(json.dumps(result.to_dict()))
-        assert found["figures"] == result.figures
-        assert {d["kind"] for d in found["decisions"]} >= {"folder", "log entries"}
-        assert all(set(d) == set(Decision.__slots__) for d in found["decisions"])
+        stored = json.loads(json.dumps(result.to_dict()))
+        assert stored["figures"] == result.figures
+        assert {d["kind"] for d in stored["decisions"]} >= {"folder", "log entries"}
+        assert all(set(d) == set(Decision.__slots__) for d in stored["decisions"])
         assert pickle.loads(pickle.dumps(result)) == result
 
     def test_has_no_decisions_unless_asked(self, collected_twice: memwal.Table) -> None:

@@ -123,7 +123,7 @@ def test_any_request(
     collect(counted, LATER)
     requests = len(store.calls)
     collect(counted, 2 * LATER)
-    left = stored(counted)
+    remaining = stored(counted)
     assert requests > 40
     for fault in FAULTS:
         table, store = copy(fault)
@@ -137,7 +137,7 @@ def test_any_request(
         for later in (LATER, 2 * LATER):
             assert collect(table, later).problems == (), where
         check(table, flushed, where)
-        assert stored(table) == left, where
+        assert stored(table) == remaining, where
         # One that was put for an orphan, by each run that came so far.
         assert len(manifests(table).objects()) <= len(manifests(counted).objects()) + 2, where
         with table.writer() as writer:
@@ -159,9 +159,9 @@ def test_a_folder_that_is_half_deleted_is_no_generation(
     store.kill("delete", "*_gen_1/*", skip=1)
     with pytest.raises(Killed):
         collect(table, DAY)
-    left = [info.key for info in store.inner.list(region_dir(REGION)) if "_gen_1/" in info.key]
-    assert left
-    assert not any(key.endswith("bloom_filter.bin") for key in left)
+    remaining = [info.key for info in store.inner.list(region_dir(REGION)) if "_gen_1/" in info.key]
+    assert remaining
+    assert not any(key.endswith("bloom_filter.bin") for key in remaining)
     assert state(table) == {1: 1}
     collect(table, DAY)
     assert not any("_gen_1/" in info.key for info in store.inner.list(region_dir(REGION)))

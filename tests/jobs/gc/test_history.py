@@ -25,11 +25,11 @@ class Dated(RegionManifestStore):
     """Versions that were written a minute after one another, the newest at ``NOW``."""
 
     def objects(self) -> dict[int, ObjectInfo]:
-        found = super().objects()
-        newest = max(found, default=0)
+        stored = super().objects()
+        newest = max(stored, default=0)
         return {
             version: replace(info, modified=NOW - timedelta(minutes=newest - version))
-            for version, info in found.items()
+            for version, info in stored.items()
         }
 
 
@@ -39,11 +39,11 @@ Store = Callable[[Sequence[RegionManifest]], tuple[Dated, FaultyStore]]
 @pytest.fixture
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Store:
     def store(versions: Sequence[RegionManifest]) -> tuple[Dated, FaultyStore]:
-        found = FaultyStore(LocalStore(tmp_path_factory.mktemp("table"), durable=False))
+        faulty = FaultyStore(LocalStore(tmp_path_factory.mktemp("table"), durable=False))
         for manifest in versions:
-            found.create(manifest_key(REGION, manifest.version), manifest.encode())
-        found.clear()
-        return Dated(found, REGION), found
+            faulty.create(manifest_key(REGION, manifest.version), manifest.encode())
+        faulty.clear()
+        return Dated(faulty, REGION), faulty
 
     return store
 
@@ -62,9 +62,9 @@ def version(number: int, *, current: int, named: Sequence[int] = ()) -> RegionMa
 
 
 def read(manifests: Dated, *, minutes: float) -> History:
-    found = read_history(manifests, expired=NOW - timedelta(minutes=minutes))
-    assert found is not None
-    return found
+    history = read_history(manifests, expired=NOW - timedelta(minutes=minutes))
+    assert history is not None
+    return history
 
 
 def test_a_region_without_manifests_has_none(stored: Store) -> None:

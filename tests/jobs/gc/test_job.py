@@ -109,9 +109,9 @@ class TestStages:
         for step in range(1, 4):
             collect(table, step * DAY)
 
-        found = manifests(table).read_latest()
-        assert found is not None
-        assert found.version == max(manifest_versions(table))
+        latest = manifests(table).read_latest()
+        assert latest is not None
+        assert latest.version == max(manifest_versions(table))
 
 
 class TestDryRun:
@@ -127,11 +127,11 @@ class TestDryRun:
 
     def test_tells_what_a_real_run_then_does(self, merged_table: memwal.Table) -> None:
         drop(merged_table)
-        told = collect(merged_table, DAY, dry_run=True)
+        planned = collect(merged_table, DAY, dry_run=True)
 
         done = collect(merged_table, DAY)
 
-        assert told.figures == done.figures
+        assert planned.figures == done.figures
         assert done.figures["folders"] == 3
 
     @pytest.mark.parametrize("name", ["grace", "retention", "orphan_age", "index_age"])
@@ -490,8 +490,8 @@ class TestManifests:
         deleted = [key for operation, key in store.calls if operation == "delete"]
         order = [key for key in deleted if "/manifest/" in key]
         assert len(order) > 3
-        left = manifest_versions(table)
-        assert left == list(range(left[0], left[-1] + 1))
+        remaining = manifest_versions(table)
+        assert remaining == list(range(remaining[0], remaining[-1] + 1))
 
     def test_that_name_stored_folders_stay(
         self, faults: FaultyStores, make_table: MakeTable
@@ -506,12 +506,12 @@ class TestManifests:
             collect(table, DAY)
         names = region_folders(table)
         assert names
-        known = {
+        named = {
             flushed.path
             for version in manifest_versions(table)
             for flushed in manifests(table).read(version).flushed
         }
-        assert names <= known
+        assert names <= named
 
 
 class TestDeath:
@@ -549,7 +549,7 @@ class TestDeath:
             if operation in CHANGES | {"barrier"}
         ]
         assert len(steps) > 10
-        left = set(listing(folder(counted)))
+        remaining = set(listing(folder(counted)))
         for number in steps:
             table = copy(number + 1)
             store = quick_faults.of(table.location)
@@ -560,7 +560,7 @@ class TestDeath:
 
             assert state(table) == {1: 11, 2: 2, 3: 3}, f"died at request {number}"
             collect(table, DAY)
-            assert set(listing(folder(table))) == left, f"died at request {number}"
+            assert set(listing(folder(table))) == remaining, f"died at request {number}"
             with table.writer() as again:
                 assert state(again) == {1: 11, 2: 2, 3: 3}
                 again.claim()

@@ -13,7 +13,7 @@ import memwal
 from memwal.errors import MemWalError
 from memwal.jobs.gc.history import StoredVersions
 from memwal.jobs.gc.options import Ages
-from memwal.jobs.gc.pins import read_needs
+from memwal.jobs.gc.pins import read_pins
 
 AGES_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 
@@ -24,8 +24,8 @@ def now() -> datetime:
 
 def removable(table: memwal.Table, cutoff: datetime) -> dict[UUID, int]:
     ages = Ages(now=cutoff, grace=timedelta(0), retention=timedelta(0))
-    needs = read_needs(table.location, ages)
-    return {region: needs.removable(region) for region in table.region_ids()}
+    pins = read_pins(table.location, ages)
+    return {region: pins.removable(region) for region in table.region_ids()}
 
 
 @pytest.fixture

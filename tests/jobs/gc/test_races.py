@@ -87,8 +87,8 @@ class TestOlderReader:
         (source,) = [s for s in plan.generations if s.generation == 4]
         assert source is not None
         paths = [f.path for m in all_manifests(table) for f in m.flushed if f.generation == 4]
-        found = lance.dataset(str(folder(table) / generation_dir(REGION, paths[0])))
-        assert found.to_table()["id"].to_pylist() == [5]
+        dataset = lance.dataset(str(folder(table) / generation_dir(REGION, paths[0])))
+        assert dataset.to_table()["id"].to_pylist() == [5]
 
     def test_that_comes_later_is_answered_all_the_same(
         self, faults: FaultyStores, merged_table: memwal.Table
@@ -108,8 +108,8 @@ class TestOlderReader:
         def collect_quietly(table: memwal.Table, seconds: float) -> None:
             collect(table, seconds)
 
-        found = meanwhile(store, pause, lambda: state(scan.to_table()), act)
-        assert found == {1: 11, 2: 2, 5: 5}
+        rows_read = meanwhile(store, pause, lambda: state(scan.to_table()), act)
+        assert rows_read == {1: 11, 2: 2, 5: 5}
 
 
 def all_manifests(table: memwal.Table) -> list[Any]:
@@ -135,7 +135,7 @@ class TestTagBetweenPlanAndDelete:
         )
 
         assert generations(table) == [2, 3]
-        assert {d.reason for d in result.decisions if not d.goes} >= {Reason.TAG}
+        assert {d.reason for d in result.decisions if not d.delete} >= {Reason.TAG}
 
     def test_is_noticed_before_a_folder_goes(
         self, faults: FaultyStores, merged_table: memwal.Table
@@ -311,8 +311,8 @@ class TestWriterThatSleepsInAFlush:
             step.release()
             with suppress(Killed):
                 collecting.result()
-        left = folder(table).glob("_mem_wal/*/*_gen_1/orphan")
-        assert not (collector_ends and any(left))
+        marks = folder(table).glob("_mem_wal/*/*_gen_1/orphan")
+        assert not (collector_ends and any(marks))
         assert state(table) == state(native.scan(table)) == {1: 1, 2: 2}
         writer.close()
         table.merge()

@@ -19,7 +19,7 @@ from memwal.base_table.snapshot import BaseTable
 from memwal.format.memwal_index import IndexDetails
 from memwal.format.paths import generation_dir, generation_name, manifest_key, wal_key
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest
-from memwal.jobs.gc.wal import Entries
+from memwal.jobs.gc.wal import LogEntries
 from memwal.jobs.job import JobResult
 from memwal.region.manifest_store import RegionManifestStore
 
@@ -99,8 +99,8 @@ def collected(table: memwal.Table, seconds: float, **options: object) -> JobResu
 
 def test_requests_of_a_region(many: tuple[memwal.Table, FaultyStore]) -> None:
     table, store = many
-    told = collected(table, DAY, dry_run=True)
-    assert told.figures["generations_dropped"] == REGIONS * FLUSHES
+    planned = collected(table, DAY, dry_run=True)
+    assert planned.figures["generations_dropped"] == REGIONS * FLUSHES
     # Folders, manifests and log are listed; the newest manifest is read, and older ones to find
     # out from where on the log is needed.
     assert per_region(store) == {"list_folders": 1.0, "list": 2.0, "get": 3.0}, per_region(store)
@@ -174,7 +174,7 @@ def test_memory_does_not_grow_with_the_objects(
         store.inner.put(wal_key(REGION, position), b"")
     tracemalloc.start()
     try:
-        entries = Entries.list(store, REGION)
+        entries = LogEntries.list(store, REGION)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -191,6 +191,6 @@ def make_divided(make_table: MakeTable) -> tuple[Spoiled, UUID]:
     with table.writer() as writer:
         writer.upsert(rows(dict.fromkeys(range(100), 0)))
         writer.flush()
-    found = Spoiled(table)
-    assert found.verify().findings == ()
-    return found, table.region_ids()[0]
+    divided = Spoiled(table)
+    assert divided.verify().findings == ()
+    return divided, table.region_ids()[0]

@@ -29,8 +29,8 @@ def test_a_torn_newest_version(spoiled, size):
     path.write_bytes(path.read_bytes()[:size])
     with pytest.raises(Exception):  # noqa: B017 - Lance's error is of no type
         lance.dataset(spoiled.table.uri)
-    found = spoiled.only("table-torn")
-    assert found.object.endswith(path.name)
+    finding = spoiled.only("table-torn")
+    assert finding.object.endswith(path.name)
     assert spoiled.verify().version > 0
 
 
@@ -79,8 +79,8 @@ def test_an_index_folder_is_gone(spoiled):
 
 def test_a_key_that_was_appended_beside(spoiled):
     spoiled.table.base().dataset.insert(rows({5: 1, 6: 1, 300: 1, 301: 1}))
-    found = [f for f in spoiled.verify().findings if f.code == "base-key-repeated"]
-    assert numbers(found[0])[:2] == [2, 2]
+    findings = [f for f in spoiled.verify().findings if f.code == "base-key-repeated"]
+    assert numbers(findings[0])[:2] == [2, 2]
     assert set(spoiled.codes()) == {"base-key-repeated"}
 
 
@@ -93,8 +93,8 @@ def test_repeated_keys_are_found_in_small_memory(table):
     data = pa.concat_tables([numbered(0, 5_000), numbered(4_990, 20), numbered(4_995, 1)])
     table.base().dataset.insert(data)
     for max_bytes in (1 << 30, 10_000):
-        (found,) = base_table.check_repeated_keys(table.base(), max_bytes=max_bytes)
-        assert numbers(found)[:2] == [10, 11]
+        (finding,) = base_table.check_repeated_keys(table.base(), max_bytes=max_bytes)
+        assert numbers(finding)[:2] == [10, 11]
 
 
 def test_equal_hashes_are_not_equal_keys(table, monkeypatch):
@@ -105,9 +105,9 @@ def test_equal_hashes_are_not_equal_keys(table, monkeypatch):
 
 def test_rows_that_were_deleted_beside(spoiled):
     spoiled.table.base().dataset.delete("id in (50, 51)")
-    found = spoiled.only("merged-row-changed")
-    assert "merged-row-lost" in found.object
-    assert numbers(found)[0] == 2
+    finding = spoiled.only("merged-row-changed")
+    assert "merged-row-lost" in finding.object
+    assert numbers(finding)[0] == 2
 
 
 def test_rows_that_were_updated_beside(spoiled):
@@ -151,8 +151,8 @@ def test_a_merge_that_lost_new_rows(make_table):
         writer.upsert(numbered(0, 10))
         writer.flush()
     bad_merge(table, 1, numbered(0, 7))
-    (found,) = verify(table.location).findings
-    assert (found.code, numbers(found)[:2]) == ("merged-row-lost", [3, 10])
+    (finding,) = verify(table.location).findings
+    assert (finding.code, numbers(finding)[:2]) == ("merged-row-lost", [3, 10])
 
 
 def test_a_merge_that_forgot_its_deletes(spoiled):

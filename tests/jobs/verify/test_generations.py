@@ -67,12 +67,12 @@ def test_a_torn_version_of_a_generation(spoiled):
 
 def test_a_generation_of_another_table(spoiled):
     folder = spoiled.generation(3)
-    kept = {name: (folder / name).read_bytes() for name in ["bloom_filter.bin"]}
+    bloom = {name: (folder / name).read_bytes() for name in ["bloom_filter.bin"]}
     kept_index = spoiled.root / "kept"
     shutil.copytree(folder / "_pk_index", kept_index)
     shutil.rmtree(folder)
     lance.write_dataset(pa.table({"id": ["text"], "_tombstone": [False]}), str(folder))
-    for name, data in kept.items():
+    for name, data in bloom.items():
         (folder / name).write_bytes(data)
     shutil.copytree(kept_index, folder / "_pk_index")
     assert "id" in spoiled.only("generation-schema").text.split()

@@ -43,7 +43,7 @@ def test_what_is_found_once_does_not_count(spoiled, monkeypatch):
 
     def check_hint(store, region_id, *, now):
         looks.append(region_id)
-        return [Finding.of("hint-late", f"hint ({len(looks)})", "moves on", region=region_id)]
+        return [Finding("hint-late", f"hint ({len(looks)})", "moves on", region=region_id)]
 
     monkeypatch.setattr(verify_regions, "check_hint", check_hint)
     assert spoiled.codes() == []
@@ -66,26 +66,26 @@ def test_a_store_that_fails_is_no_finding(faults, make_table):
 
 def test_the_worst_comes_first():
     codes = ["bloom-missing", "region-empty", "log-gap", "base-key-repeated", "log-gap"]
-    found = worst_first(Finding.of(code, "o", "t") for code in codes)
-    assert [f.code for f in found] == [
+    findings = worst_first(Finding(code, "o", "t") for code in codes)
+    assert [f.code for f in findings] == [
         "base-key-repeated",
         "log-gap",
         "bloom-missing",
         "region-empty",
     ]
-    assert VerifyReport(table="t", version=1, findings=found[3:]).clean
+    assert VerifyReport(table="t", version=1, findings=findings[3:]).clean
 
 
 def test_every_code_is_in_the_guide_with_its_severity():
-    told = dict(
+    documented = dict(
         re.findall(r"^\| `([a-z-]+)` \| (error|warning|information) \|", GUIDE, re.MULTILINE)
     )
-    assert told == {code: kind.severity.value for code, kind in CODES.items()}
+    assert documented == {code: kind.severity.value for code, kind in CODES.items()}
 
 
 def test_every_repair_is_in_the_guide():
-    told = dict(re.findall(r"^\| `([a-z-]+)` \|.*\| `([a-z-]+)` \|$", GUIDE, re.MULTILINE))
-    assert told == {code: kind.repair.value for code, kind in CODES.items() if kind.repair}
+    documented = dict(re.findall(r"^\| `([a-z-]+)` \|.*\| `([a-z-]+)` \|$", GUIDE, re.MULTILINE))
+    assert documented == {code: kind.repair.value for code, kind in CODES.items() if kind.repair}
 
 
 def test_the_examples_of_the_guide_run(tmp_path, monkeypatch):

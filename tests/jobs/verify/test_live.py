@@ -68,9 +68,9 @@ def test_a_generation_that_is_collected_while_rows_are_compared(make_table, monk
         if len(calls) == 1:
             manifests = RegionManifestStore(table.location.store, sources[0].region_id)
             paths = [flushed.path for flushed in manifests.read_latest().flushed]
-            generations.drop(manifests, removable=1)
+            generations.drop_generations(manifests, removable=1)
             for path in paths:
-                generations.delete(table.location.store, sources[0].region_id, path)
+                generations.delete_folder(table.location.store, sources[0].region_id, path)
         return find(sources, *given)
 
     monkeypatch.setattr(merged_rows, "find_newest", collected_first)

@@ -180,6 +180,6 @@ def test_values_change_in_the_life_of_a_region(make_divided):
 
     (root / manifest_key(region, changed.version)).write_bytes(changed.encode())
     (root / version_hint_key(region)).write_text(json.dumps({"version": changed.version}))
-    found = spoiled.verify().findings
-    assert {f.code for f in found} == {"region-values-wrong"}
-    assert any(re.findall(r"\d+", f.text)[-2:] == ["7", "2"] for f in found)
+    findings = spoiled.verify().findings
+    assert {f.code for f in findings} == {"region-values-wrong"}
+    assert any(re.findall(r"\d+", f.text)[-2:] == ["7", "2"] for f in findings)

@@ -41,17 +41,19 @@ COLUMNS = {
 @pytest.mark.parametrize(("kind", "left", "right"), COLUMNS.values(), ids=list(COLUMNS))
 @pytest.mark.parametrize("times", [1, 50])
 def test_the_last_of_four_differs(kind, left, right, times):
-    one = pa.table({"c": pa.array(left * times, kind)})
+    base = pa.table({"c": pa.array(left * times, kind)})
     other = pa.table({"c": pa.array(right * times, kind)})
-    assert differing_rows(one, one).tolist() == []
-    assert differing_rows(one, other).tolist() == list(range(3, 4 * times, 4))
-    assert differing_rows(one.slice(2), other.slice(2)).tolist() == list(range(1, 4 * times - 2, 4))
+    assert differing_rows(base, base).tolist() == []
+    assert differing_rows(base, other).tolist() == list(range(3, 4 * times, 4))
+    assert differing_rows(base.slice(2), other.slice(2)).tolist() == list(
+        range(1, 4 * times - 2, 4)
+    )
     parts = pa.concat_tables([other.slice(0, 1), other.slice(1)])
-    assert differing_rows(one, parts).tolist() == list(range(3, 4 * times, 4))
+    assert differing_rows(base, parts).tolist() == list(range(3, 4 * times, 4))
 
 
 def test_a_row_that_differs_in_two_columns_counts_once():
-    one = pa.table({"a": [1, 2], "b": ["x", "y"]})
+    base = pa.table({"a": [1, 2], "b": ["x", "y"]})
     other = pa.table({"a": [1, 3], "b": ["x", "z"]})
-    assert differing_rows(one, other).tolist() == [1]
-    assert differing_rows(one.slice(2), other.slice(2)).tolist() == []
+    assert differing_rows(base, other).tolist() == [1]
+    assert differing_rows(base.slice(2), other.slice(2)).tolist() == []

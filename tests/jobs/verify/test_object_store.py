@@ -55,5 +55,5 @@ def test_spoil_find_and_heal(emulator: S3Emulator) -> None:
     assert {a.state for a in repair(table.location, report, dry_run=False, clock=later(60))} == {
         "done"
     }
-    (left,) = verify(table.location, clock=later(60)).findings
-    assert (left.code, left.object) == ("merged-generation-missing", lost)
+    (remaining,) = verify(table.location, clock=later(60)).findings
+    assert (remaining.code, remaining.object) == ("merged-generation-missing", lost)

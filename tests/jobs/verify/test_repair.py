@@ -21,8 +21,8 @@ def heal(spoiled, *codes, state="done"):
     report = spoiled.verify()
     assert {finding.code for finding in report.findings} == set(codes)
     before = listing(spoiled.root)
-    told = repair(spoiled.table.location, report)
-    assert {action.state for action in told} == {"would"}
+    planned = repair(spoiled.table.location, report)
+    assert {action.state for action in planned} == {"would"}
     assert listing(spoiled.root) == before
     done = repair(spoiled.table.location, report, dry_run=False)
     assert state in {action.state for action in done}

@@ -20,8 +20,8 @@ def last(spoiled):
 
 def test_a_gap_in_what_is_to_be_replayed(spoiled):
     spoiled.entry(last(spoiled) - 1).unlink()
-    found = spoiled.only("log-gap")
-    assert str(last(spoiled) - 1) in found.text.split()
+    finding = spoiled.only("log-gap")
+    assert str(last(spoiled) - 1) in finding.text.split()
     assert spoiled.only("log-gap", depth="quick").region == REGION
 
 

@@ -213,7 +213,7 @@ class TestCollection:
         assert found["would_delete"] == []
         kept = {(one["kind"], one["why"]): one["count"] for one in found["stays"]}
         assert kept["generation", "it is not merged yet"] == 5
-        assert {"kind", "what", "region_id", "words", "goes"} <= set(found["examples"][0])
+        assert {"kind", "what", "region_id", "message", "delete"} <= set(found["examples"][0])
         assert found["problems"] == []
         assert client.get(path).json() == found
         assert len(looks) == 1

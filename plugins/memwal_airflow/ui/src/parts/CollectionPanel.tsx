@@ -123,7 +123,7 @@ function Plan({ answer }: { answer: Collection }): JSX.Element {
 function example(one: unknown): string {
   if (typeof one !== "object" || one === null) return String(one);
   const parts = one as Record<string, unknown>;
-  const named = ["kind", "what", "region_id", "words", "why"].flatMap((key) =>
+  const named = ["kind", "what", "region_id", "message", "why"].flatMap((key) =>
     typeof parts[key] === "string" ? [parts[key]] : [],
   );
   return named.length ? named.join(" · ") : JSON.stringify(one);

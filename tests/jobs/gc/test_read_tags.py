@@ -16,7 +16,7 @@ from memwal.base_table.read_tags import ReadTag, place
 from memwal.base_table.snapshot import BaseTable
 from memwal.jobs.gc import Decision, Kind, Reason
 from memwal.jobs.gc.options import Ages
-from memwal.jobs.gc.pins import read_needs
+from memwal.jobs.gc.pins import read_pins
 
 HOURS = 3600
 OTHERS = ("report", "memwal-read-me", "memwal-read-0-1-x", "memwal-reader-60-1-a")
@@ -47,9 +47,9 @@ def assert_placed(base: BaseTable, tag: ReadTag) -> None:
 class TestHolding:
     def test_what_its_version_needs_for_its_time(self, table: memwal.Table, read: ReadTag) -> None:
         first, second = decided(table, HOURS, Kind.GENERATION)
-        assert (first.goes, second.goes) == (True, False)
+        assert (first.delete, second.delete) == (True, False)
         assert second.reason is Reason.READ
-        assert str(read.version) in second.words
+        assert str(read.version) in second.message
         collect(table, 2 * HOURS)
         assert generations(table) == [2]
         assert len(region_folders(table)) == 1
@@ -87,10 +87,10 @@ class TestHolding:
         store.delete(read.key)
         store.act("get", lambda: assert_placed(base, late), key=TABLE_MANIFEST)
         now = datetime.now().astimezone() + timedelta(hours=1)
-        needs = read_needs(table.location, Ages(now=now, retention=timedelta(0)))
-        holder = needs.holder(REGION, 2)
-        assert holder is not None
-        assert holder.reason is Reason.READ
+        pins = read_pins(table.location, Ages(now=now, retention=timedelta(0)))
+        pin = pins.pinned_by(REGION, 2)
+        assert pin is not None
+        assert pin.reason is Reason.READ
 
     def test_a_tag_of_somebody_else_on_the_same_version_is_named(
         self, table: memwal.Table, read: ReadTag
@@ -110,8 +110,8 @@ class TestHolding:
                 path.unlink()
         collect(table, HOURS)
         assert generations(table) == []
-        (told,) = decided(table, HOURS, Kind.READ)
-        assert not told.goes
+        (decision,) = decided(table, HOURS, Kind.READ)
+        assert not decision.delete
 
 
 class TestEnding:
@@ -122,13 +122,13 @@ class TestEnding:
         for name in OTHERS:
             base.dataset.tags.create(name, base.version)
         dry = decided(table, 5 * HOURS, Kind.READ, dry_run=True)
-        assert {d.what: d.goes for d in dry} == {read.name: True, live.name: False}
+        assert {d.what: d.delete for d in dry} == {read.name: True, live.name: False}
         assert len(base.dataset.tags.list()) == 6
 
         done = collect(table, 5 * HOURS)
 
         assert done.figures["read_protections"] == 1
-        assert done.figures["bytes_read_protections"] == sum(d.bytes for d in dry if d.goes)
+        assert done.figures["bytes_read_protections"] == sum(d.bytes for d in dry if d.delete)
         assert set(base.dataset.tags.list()) == {live.name, *OTHERS}
 
     def test_one_that_is_renewed_meanwhile_stays(
@@ -138,8 +138,8 @@ class TestEnding:
         age(table, 4 * HOURS, pattern="_refs/tags/*")
         # The last look at it comes after everything else is done.
         store._add(Rule("head", read.key, (folder(table) / read.key).touch, False, 0, 1))
-        (told,) = decided(table, 0, Kind.READ)
-        assert (told.goes, told.reason) == (False, Reason.READ)
+        (decision,) = decided(table, 0, Kind.READ)
+        assert (decision.delete, decision.reason) == (False, Reason.READ)
         assert read.name in table.base().dataset.tags.list()
 
     def test_two_collectors(self, faults: FaultyStores, table: memwal.Table, read: ReadTag) -> None:

@@ -1,0 +1,86 @@
+"""Interface of the garbage collectors, and what a run gives to them.
+
+A new rule of garbage collection is a class with a ``collect`` method, one line in the list of
+:func:`memwal.jobs.gc.region.region_collectors` or :func:`memwal.jobs.gc.job.table_collectors`, and,
+if it has an age, a field of the options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+from uuid import UUID
+
+from memwal.jobs.gc.decision import Decision, Kind
+from memwal.jobs.gc.history import History
+from memwal.jobs.gc.options import Ages
+from memwal.jobs.gc.pins import Pins
+from memwal.region.manifest_store import RegionManifestStore
+from memwal.storage.object_store import ObjectStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GcContext:
+    """What all collectors of a run share.
+
+    Attributes
+    ----------
+    options : Ages
+        Minimum ages, and the time of the run.
+    pins : Pins
+        Generations that must stay, and for whom.
+    dry_run : bool
+        Decide only, and delete nothing.
+    explain : bool
+        Measure generations that a manifest lists too, at the cost of a listing for each.
+    """
+
+    options: Ages
+    pins: Pins
+    dry_run: bool
+    explain: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionState:
+    """One region as it was read when its collection began; all its collectors decide from this.
+
+    Attributes
+    ----------
+    store : ObjectStore
+    manifests : RegionManifestStore
+    history : History
+        Versions of the region's manifest.
+    folders : tuple of str
+        Names of the region's folders, listed before its manifests were.
+    """
+
+    store: ObjectStore
+    manifests: RegionManifestStore
+    history: History
+    folders: tuple[str, ...]
+
+    @property
+    def region_id(self) -> UUID:
+        """Id of the region."""
+        return self.history.region_id
+
+
+class Collector(Protocol):
+    """Collects one kind of garbage. A collector keeps no state besides the table."""
+
+    kind: ClassVar[Kind]
+
+    def collect(self, context: GcContext) -> Iterator[Decision]:
+        """Decide about each object, folder or range, and delete garbage unless it is a dry run.
+
+        Yields each decision after it was carried out, so that what was deleted is counted although
+        a later request fails.
+
+        Raises
+        ------
+        MemWalError
+            Something cannot be read or deleted.
+        """
+        ...
