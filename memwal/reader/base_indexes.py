@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from memwal.base_table.commit import REWRITE, commit_kind
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.errors import ObjectNotFoundError, TableSetupError
+from memwal.lsm.indexes.kinds import IndexKind, kind_of
 from memwal.reader.cache.keys import Version, version_key
 from memwal.reader.cache.lru import Recent
 from memwal.reader.latest import ROW_ADDRESS, find_newest, keys_of
@@ -179,36 +180,31 @@ class Gap:
         return int(bridged + self.rest.nbytes + self.rest_keys.nbytes)
 
 
-def find_indexes(
-    descriptions: Sequence[IndexDescription], column: str, kind: Callable[[str], bool]
-) -> list[IndexDescription]:
-    """The indexes over exactly one column whose kind is wanted."""
-    return [
-        description
-        for description in descriptions
-        if list(description.field_names) == [column] and kind(description.index_type)
-    ]
-
-
 def find_index(
     descriptions: Sequence[IndexDescription],
     column: str,
-    kind: Callable[[str], bool],
+    accepts: Callable[[IndexKind], bool],
     *,
     preferred: Sequence[str] = (),
 ) -> IndexDescription | None:
-    """The index over exactly one column whose kind is wanted, if there is one.
+    """Find an index over exactly one column by its kind.
 
     Parameters
     ----------
+    accepts : callable
+        Whether a kind is accepted.
     preferred : sequence of str
-        Where there are several: the first of these names, else the first by name. The maintained
-        indexes of a table are such a list.
+        Decides between several indexes: the first of these names, else the first in the order of
+        names. The maintained indexes of a table are such a list.
     """
-    found = find_indexes(descriptions, column, kind)
     ranks = {name: rank for rank, name in reversed(list(enumerate(preferred)))}
+    candidates = (
+        description
+        for description in descriptions
+        if list(description.field_names) == [column] and accepts(kind_of(description))
+    )
     return min(
-        found, key=lambda index: (ranks.get(index.name, len(ranks)), index.name), default=None
+        candidates, key=lambda index: (ranks.get(index.name, len(ranks)), index.name), default=None
     )
 
 

@@ -27,21 +27,16 @@ from memwal.base_table.commit import commit_durably, is_conflict
 from memwal.base_table.details import update_details
 from memwal.base_table.snapshot import BaseTable, open_base, translate_lance_error
 from memwal.errors import ConflictError, InvalidInputError
-from memwal.jobs.index.parallel import (
-    PartTask,
-    can_be_built_in_parts,
-    commit_parts,
-    maintained_index,
-    run_part_task,
-)
+from memwal.jobs.index.parallel import PartTask, commit_parts, run_part_task
 from memwal.jobs.job import Guard, JobResult, TaskRunner, guarded, run_in_process
 from memwal.lsm.indexes.catchup import (
-    caught_up,
     covers,
     covers_nothing,
     index_names,
     maintained_index_names,
 )
+from memwal.lsm.indexes.kinds import kind_of
+from memwal.lsm.indexes.maintained import maintained_index
 from memwal.lsm.indexes.partition_balance import (
     PartitionBalance,
     advice_on,
@@ -56,23 +51,11 @@ from memwal.lsm.indexes.segments import (
     segment_limit,
     segments_to_join,
 )
-from memwal.lsm.indexes.vector import VECTOR_KINDS
 from memwal.storage.location import TableLocation
-
-__all__ = (
-    "build_indexes",
-    "caught_up",
-    "covers",
-    "index_names",
-    "maintained_index_names",
-)
 
 logger = logging.getLogger(__name__)
 
 DEFAULT_PART_ROWS = 1 << 20
-
-# A BTREE takes millions of rows in a second, a text or a vector index a hundred thousand or two.
-_SCALAR_FACTOR = 16
 
 _NO_MODEL = (
     "index {} has no model yet, since Lance trains one from 256 rows on: rows are searched one by "
@@ -305,12 +288,11 @@ def _parts_of(
     if max_tasks == 1 or description is None or segment_limit(base, max_tasks) == 1:
         return ()
     coverage = index_coverage(base, description)
-    if description.index_type not in VECTOR_KINDS and description.index_type != "Inverted":
-        part_rows *= _SCALAR_FACTOR
+    part_rows *= kind_of(description).part_rows_factor
     if coverage.uncovered_rows < part_rows:
         return ()
     index = maintained_index(base, name)
-    if index is None or not can_be_built_in_parts(index):
+    if index is None or not index.spec.parallel:
         return ()
     groups = min(max_tasks, max(2, -(-coverage.uncovered_rows // part_rows)))
     return group_fragments(coverage.uncovered, groups=groups)
@@ -363,7 +345,7 @@ def _extend(base: BaseTable, task: IndexTask) -> None:
         limit = segment_limit(base, task.max_segments)
         join = segments_to_join(coverage, max_segments=limit)
         index = maintained_index(base, task.index) if coverage.is_void else None
-        if index is not None and index.kind in VECTOR_KINDS:
+        if index is not None and index.kind.is_vector:
             # Every row it was trained on is gone. Lance would train a new model.
             fragments = tuple(number for number, _ in coverage.uncovered)
             part = run_part_task(PartTask(base.location, base.version, task.index, fragments))
@@ -381,7 +363,7 @@ def _has_no_model(base: BaseTable, name: str) -> bool:
     description = describe_index(base, name)
     return (
         description is not None
-        and description.index_type in VECTOR_KINDS
+        and kind_of(description).is_vector
         and base.dataset.count_rows() > 0
         and not any(segment.fragment_ids for segment in description.segments)
     )

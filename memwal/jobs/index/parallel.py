@@ -14,7 +14,6 @@ over what is there then.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,15 +22,13 @@ import lance
 from memwal.base_table.commit import commit_durably, is_conflict
 from memwal.base_table.snapshot import BaseTable, open_base, translate_lance_error
 from memwal.errors import ConflictError, TableSetupError
-from memwal.lsm.indexes.maintained import MaintainedIndex, maintained_indexes
+from memwal.lsm.indexes.maintained import MaintainedIndex, maintained_index
 from memwal.storage.location import TableLocation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lance.dataset import Index
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,24 +39,6 @@ class PartTask:
     version: int
     index: str
     fragments: tuple[int, ...]
-
-
-def can_be_built_in_parts(index: MaintainedIndex) -> bool:
-    """Whether parts of an index have all the parameters of the whole.
-
-    A scalar quantizer takes its bounds from the vectors at hand, and a random rotation that is
-    stored as a matrix cannot be handed over: segments of such parts could never be joined with the
-    others. Full-text patterns (FM) are built with a commit only.
-    """
-    recipe = index.recipe
-    if recipe.kind.endswith("_RQ"):
-        return "rabitq_model" in recipe.options
-    return not recipe.kind.endswith("_SQ") and not getattr(recipe, "commits", False)
-
-
-def maintained_index(base: BaseTable, name: str) -> MaintainedIndex | None:
-    """A maintained index with its parameters; None when it cannot be built here."""
-    return next((index for index in maintained_indexes(base) if index.name == name), None)
 
 
 def run_part_task(task: PartTask) -> Index:
@@ -77,7 +56,7 @@ def run_part_task(task: PartTask) -> Index:
     if index is None:
         raise TableSetupError(f"index {task.index} of {task.location} cannot be built in parts")
     try:
-        part = index.recipe.build(
+        part = index.spec.build(
             base.dataset, name=index.name, column=index.column, fragment_ids=task.fragments
         )
     except (OSError, RuntimeError, ValueError) as error:
@@ -104,7 +83,7 @@ def commit_parts(base: BaseTable, index: MaintainedIndex, parts: Sequence[Index]
 
     try:
         whole = parts[0]
-        if len(parts) > 1 or index.kind == "INVERTED":
+        if len(parts) > 1 or index.kind.parts_need_merge:
             whole = base.dataset.merge_existing_index_segments(list(parts))
         commit_durably(base, commit)
     except (OSError, RuntimeError, ValueError) as error:

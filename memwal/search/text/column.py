@@ -13,6 +13,7 @@ import numpy as np
 
 from memwal.base_table.snapshot import BaseTable
 from memwal.errors import InvalidInputError
+from memwal.lsm.indexes.kinds import kind_of
 from memwal.lsm.memtable.rows import RowView
 from memwal.lsm.memtable.text_index import TextRows
 from memwal.lsm.memtable.tokenizer import Tokenizer
@@ -78,7 +79,7 @@ def require_text_index(base: BaseTable, column: str) -> IndexDescription:
     if found is not None:
         return found
     only_elements = any(
-        list(description.field_names) == [column] and is_text_index(description.index_type)
+        list(description.field_names) == [column] and kind_of(description).is_text
         for description in base.dataset.describe_indices()
     )
     raise InvalidInputError(
@@ -92,13 +93,8 @@ def require_text_index(base: BaseTable, column: str) -> IndexDescription:
     )
 
 
-def is_text_index(kind: str) -> bool:
-    """Whether pylance calls a text index so."""
-    return kind == "Inverted"
-
-
 def _is_of_rows(description: IndexDescription) -> bool:
-    if not is_text_index(description.index_type):
+    if not kind_of(description).is_text:
         return False
     granularity = description.details.get("document_granularity") or _ROWS
     return bool(granularity == _ROWS)

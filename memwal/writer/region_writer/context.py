@@ -31,9 +31,9 @@ def text_columns(base: BaseTable, schema: pa.Schema) -> dict[str, Mapping[str, A
     """
     found = {}
     for index in maintained_indexes(base):
-        if index.kind != "INVERTED":
+        if not index.kind.memtable_index:
             continue
-        options = index.recipe.options
+        options = index.spec.parameters
         try:
             TextRows(index.column, options).check(RowView.of(schema, ()))
         except InvalidInputError as error:
