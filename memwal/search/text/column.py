@@ -15,7 +15,7 @@ from memwal.base_table.snapshot import BaseTable
 from memwal.errors import InvalidInputError
 from memwal.lsm.indexes.kinds import kind_of
 from memwal.lsm.memtable.rows import RowView
-from memwal.lsm.memtable.text_index import TextRows
+from memwal.lsm.memtable.text_index import TextIndex
 from memwal.lsm.memtable.tokenizer import Tokenizer
 from memwal.reader.base_indexes import Bridge, covered_fragments, find_gap
 from memwal.reader.base_rows import ReplacedRows, replaced_rows
@@ -146,7 +146,7 @@ class TextColumn:
 class _Tokenized:
     """Rows that were read and tokenized once."""
 
-    text: TextRows
+    text: TextIndex
     view: RowView
     rows: RowIds
 
@@ -217,7 +217,7 @@ class _Opener:
             view = unflushed.snapshot.view
             alive = np.zeros(view.rows, np.bool_)
             alive[live.astype(np.int64)] = True
-            text = unflushed.snapshot.text.get(self.column) or TextRows(self.column, self.options)
+            text = unflushed.snapshot.text.get(self.column) or TextIndex(self.column, self.options)
             rows = np.arange(view.rows, dtype=np.uint64)
             return [TokenizedBody(position, text, view, rows, alive, self.tokenizer)]
         return self._indexed(source, position, live, None) or [
@@ -329,7 +329,7 @@ class _Opener:
             ).to_table()
             texts = rows.select([0])
             view = RowView.of(texts.schema, texts.to_batches())
-            text = TextRows(texts.schema.names[0], self.options)
+            text = TextIndex(texts.schema.names[0], self.options)
             text.catch_up(view)
             return _Tokenized(text, view, rows.column("_rowid").to_numpy())
 
