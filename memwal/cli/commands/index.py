@@ -19,7 +19,7 @@ _MAX_LISTED = 5
 
 
 class _BuildsByDefault(TyperGroup):
-    """A group whose command ``build`` is meant where none is named."""
+    """Command group that runs ``build`` if no command is named."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args or args[0] not in self.commands:
@@ -29,8 +29,8 @@ class _BuildsByDefault(TyperGroup):
 
 app = typer.Typer(
     cls=_BuildsByDefault,
-    help="Catch the maintained indexes up with what was merged, choose which they are, or migrate "
-    "one to a new model.",
+    help="Catch the maintained indexes up with merges, choose which they are, or migrate one to a "
+    "new model.",
 )
 migrate = typer.Typer(
     no_args_is_help=True,
@@ -39,7 +39,7 @@ migrate = typer.Typer(
 )
 app.add_typer(migrate, name="migrate")
 
-Old = Annotated[str, typer.Option("--index", metavar="NAME", help="The index to be replaced.")]
+Old = Annotated[str, typer.Option("--index", metavar="NAME", help="Index to replace.")]
 New = Annotated[
     str | None,
     typer.Option("--to", metavar="NAME", help="Its successor; by default NAME_v2, then _v3 ..."),
@@ -47,7 +47,7 @@ New = Annotated[
 
 
 @app.command(_BUILD)
-def index(
+def build(
     table: Uri,
     max_segments: Annotated[
         int | None,
@@ -59,9 +59,9 @@ def index(
     storage_option: OptionPairs = None,
     as_json: AsJson = False,
 ) -> None:
-    """Catch the maintained indexes up with what was merged.
+    """Catch the maintained indexes up with merges.
 
-    A vector index gets a new model by: memwal index migrate --help
+    To give a vector index a new model, see: memwal index migrate --help
     """
     opened = open_table(table, storage_options_file, storage_option)
     from memwal.cli.output import progress
@@ -94,7 +94,7 @@ def maintain(
 ) -> None:
     """Choose which indexes are maintained; without --add and --remove, show them.
 
-    The index itself is built, and dropped, on the Lance table.
+    The indexes themselves are built and dropped on the Lance table.
     """
     opened = open_table(table, storage_options_file, storage_option)
     from memwal.jobs.index.selection import choose_indexes
@@ -131,7 +131,7 @@ def start(
 
 
 def _add_step(name: str, summary: str, step: Callable[[IndexMigration], MigrationStatus]) -> None:
-    """Add a command that takes no other options than ``status`` does."""
+    """Add a command that only takes the names of the indexes and the common options."""
 
     @migrate.command(name, help=summary)
     def command(
@@ -151,7 +151,7 @@ def _add_step(name: str, summary: str, step: Callable[[IndexMigration], Migratio
 
 _add_step(
     "status",
-    "Tell which step is reached, and what the next one waits for.",
+    "Show the step that is reached, and what the next one waits for.",
     lambda migration: migration.status(),
 )
 _add_step(
@@ -164,7 +164,7 @@ _add_step(
     "Drop the old index; refused until every stored generation carries the new one.",
     lambda migration: migration.finish(),
 )
-_add_step("abort", "Take the new index away again.", lambda migration: migration.abort())
+_add_step("abort", "Remove the new index again.", lambda migration: migration.abort())
 
 
 def _print_status(status: MigrationStatus, *, as_json: bool) -> None:
