@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -54,11 +55,12 @@ VECTOR: dict[str, dict[str, Any]] = {
     "IVF_HNSW_PQ": {"num_sub_vectors": 4, "num_bits": 4},
     "IVF_HNSW_SQ": {"m": 8},
 }
+NOT_PARALLEL = ("FM", "IVF_SQ", "IVF_HNSW_SQ")
 
 
-@pytest.fixture(scope="module")
-def uri(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Return the address of a data set with a column for each kind; the tests add indexes."""
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    """Return the address of a data set with a column for each kind, in two fragments."""
     vectors = np.random.default_rng(1).standard_normal((ROWS, DIMENSION)).astype("float32")
     columns = [
         pa.array([i % 10 for i in range(ROWS)]),
@@ -70,8 +72,8 @@ def uri(tmp_path_factory: pytest.TempPathFactory) -> str:
     names = ("n", "text", "labels", "vector")
     fields = [pa.field(name, column.type) for name, column in zip(names, columns, strict=False)]
     rows = pa.table(columns, schema=pa.schema([*fields, POINT]))
-    path = str(tmp_path_factory.mktemp("kinds") / "table")
-    lance.write_dataset(rows, path, data_storage_version="2.2")
+    path = str(tmp_path / "table")
+    lance.write_dataset(rows, path, data_storage_version="2.2", max_rows_per_file=ROWS // 2)
     return path
 
 
@@ -121,6 +123,30 @@ def test_an_index_is_built_again_from_its_spec(uri: str, name: str) -> None:
     assert plain(read_index_spec(location, again).parameters) == plain(spec.parameters)
 
 
+@pytest.mark.parametrize("name", [*SCALAR, *VECTOR])
+def test_parts_are_joined_into_an_index_with_the_same_parameters(uri: str, name: str) -> None:
+    build(uri, name)
+    description = describe(uri, name)
+    location = TableLocation(uri, {})
+    spec = read_index_spec(location, description)
+    if not spec.parallel:
+        assert name in NOT_PARALLEL
+        return
+    dataset = lance.dataset(uri)
+    column, joined = description.field_names[0], f"{name} in parts"
+    parts = [
+        spec.build(dataset, name=joined, column=column, fragment_ids=[fragment])
+        for fragment in (0, 1)
+    ]
+    segment = dataset.merge_existing_index_segments(parts)
+    dataset.commit_existing_index_segments(joined, column, [segment])
+
+    again = describe(uri, joined)
+    assert len(again.segments) == 1
+    assert again.num_rows_indexed == ROWS
+    assert plain(read_index_spec(location, again).parameters) == plain(spec.parameters)
+
+
 def test_each_kind_is_registered_once_and_has_its_test() -> None:
     assert len({kind.lance_name for kind in KINDS}) == len(KINDS)
     assert sorted(kind.pylance_name for kind in KINDS if kind.refusal is None) == sorted(
@@ -149,7 +175,7 @@ def test_a_rotation_that_cannot_be_shared_is_not_built_in_parts() -> None:
     assert not IndexSpec(kind, {"num_bits": 3}).parallel
 
 
-@pytest.mark.parametrize("name", ["FM", "IVF_SQ", "IVF_HNSW_SQ"])
+@pytest.mark.parametrize("name", NOT_PARALLEL)
 def test_kinds_that_are_never_built_in_parts(name: str) -> None:
     assert not IndexSpec(registered(name)).parallel
 
