@@ -1,8 +1,8 @@
 """Choose the maintained indexes: carried by generations, and caught up after merges.
 
-An index that is added covers nothing that was merged before, so generations that are merged from
-then on stay stored until an index build has extended it. Generations that were flushed before lack
-it; their rows are searched without it. An index that is removed still exists, and is no longer
+An index that is added counts as caught up with nothing, so generations that are merged from then on
+stay stored until an index build has extended it. Generations that were flushed before lack it;
+their rows are searched without it. An index that is removed still exists, and is no longer
 extended.
 """
 

@@ -87,6 +87,14 @@ def build(uri: str, name: str) -> None:
     dataset.create_scalar_index(column, index_type, name=name, **options)
 
 
+def requested(name: str) -> dict[str, Any]:
+    """Return the parameters that :func:`build` asks for."""
+    if name in VECTOR:
+        return VECTOR[name]
+    _, index_type, options = SCALAR[name]
+    return index_type.parameters if isinstance(index_type, IndexConfig) else options
+
+
 def describe(uri: str, name: str) -> Any:
     (description,) = (d for d in lance.dataset(uri).describe_indices() if d.name == name)
     return description
@@ -110,6 +118,7 @@ def test_an_index_is_built_again_from_its_spec(uri: str, name: str) -> None:
 
     location = TableLocation(uri, {})
     spec = read_index_spec(location, description)
+    assert requested(name).items() <= plain(spec.parameters).items()
     dataset = lance.dataset(uri)
     column = description.field_names[0]
     segment = spec.build(dataset, name=f"{name} again", column=column)
