@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from support.oracles.facts import FACTS, facts_of, told
 from support.stores.faulty_store import FaultyStores
 
 import memwal
+from memwal.search.vector import in_memory as vector_memory
 from memwal.storage import local_files
 
 if TYPE_CHECKING:
@@ -155,3 +156,13 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> FaultyStores:
 def quick_faults(monkeypatch: pytest.MonkeyPatch) -> FaultyStores:
     """Do as ``faults`` does, without fsync: for tests that make a table for each of many steps."""
     return FaultyStores(monkeypatch, durable=False)
+
+
+@pytest.fixture
+def search_in_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
+    """Return a function that has generations searched in memory at once, or never."""
+
+    def choose(in_memory: bool) -> None:
+        monkeypatch.setattr(vector_memory, "_SEARCHES_BEFORE", 0 if in_memory else 1_000_000)
+
+    return choose

@@ -150,7 +150,9 @@ def read_rules(text: str) -> QualityRules:
         try:
             text = Path(text[1:]).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise InvalidInputError("the file with the quality rules cannot be read") from error
+            raise InvalidInputError(
+                f"the quality rules in {text[1:]!r} cannot be read: {type(error).__name__}"
+            ) from error
     try:
         return QualityRules.from_dict(read_json(text))
     except ValueError as error:

@@ -1,23 +1,19 @@
-"""A catalog, what a scrape of it shows, and spans that are kept in memory."""
+"""A catalog, and what a scrape of it shows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client import CollectorRegistry
 
 from memwal.catalog import Catalog
 from memwal.exporter.catalog_reader import Watch, utc_now
 from memwal.exporter.collector import CatalogCollector
 from memwal.jobs.status import IndexLag, RegionBacklog, TableStatus
-from memwal.telemetry import spans
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -102,28 +98,3 @@ def make_region() -> Callable[..., RegionBacklog]:
 @pytest.fixture
 def make_status() -> Callable[..., TableStatus]:
     return status
-
-
-@dataclass
-class Spans:
-    """What an exporter of traces would be given."""
-
-    exporter: InMemorySpanExporter
-    provider: TracerProvider
-
-    def __call__(self) -> list[ReadableSpan]:
-        return list(self.exporter.get_finished_spans())
-
-    def named(self, name: str) -> list[ReadableSpan]:
-        return [span for span in self() if span.name == name]
-
-
-@pytest.fixture
-def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[Spans]:
-    """Keep the spans of the test; the process's own provider stays as it is."""
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider(shutdown_on_exit=False)
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(spans, "_tracer", provider.get_tracer("memwal"))
-    yield Spans(exporter, provider)
-    provider.shutdown()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from support.data.tables import MakeTable, keys, rows
+from support.metrics.spans import traced as traced
 
 import memwal
 from memwal.jobs.job import TaskRunner

@@ -134,7 +134,7 @@ def test_enable_maintaining_all(cli, plain):
 def test_enable_without_a_key(cli, plain):
     answer = cli("enable", plain, "--regions", "unsharded")
     assert answer.code == 2
-    assert "--primary-key" in answer.stderr
+    assert "primary_key" in answer.stderr
 
 
 def test_copy(cli, tmp_path):

@@ -202,7 +202,7 @@ FACTS = (
         "text-statistics",
         "Lance",
         "Words are counted by lance.tokenize as an index of text counts them.",
-        ("memwal/reader", "memwal/memtable"),
+        ("memwal/search/text", "memwal/lsm/memtable"),
         "scores of text over several sources",
         ("search/text/test_tokenizers.py", "search/text/test_index_files.py"),
     ),
