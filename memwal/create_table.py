@@ -17,6 +17,7 @@ from memwal.format.keys import check_key_type
 from memwal.format.memwal_index import StoredRegionSpec
 from memwal.format.paths import TOMBSTONE
 from memwal.format.values import check_storable
+from memwal.lsm.indexes.kinds import BTREE
 from memwal.region.spec import RegionSpec
 from memwal.region.transforms import NUM_BUCKETS
 from memwal.storage.location import TableLocation
@@ -186,7 +187,7 @@ def _rehearse(
             schema.empty_table(), "memory://", data_storage_version=data_storage_version
         )
         for name, column in columns.items():
-            dataset.create_scalar_index(column, "BTREE", name=name)
+            dataset.create_scalar_index(column, BTREE.pylance_name, name=name)
     except (OSError, ValueError, TypeError) as error:
         raise InvalidInputError(
             f"Lance does not accept this table: {str(error).splitlines()[0]}"
@@ -211,7 +212,7 @@ def _initialize(
 def _create_index(base: BaseTable, name: str, column: str) -> None:
     try:
         commit_durably(
-            base, lambda dataset: dataset.create_scalar_index(column, "BTREE", name=name)
+            base, lambda dataset: dataset.create_scalar_index(column, BTREE.pylance_name, name=name)
         )
     except OSError as error:
         raise translate_lance_error(error, f"creating {base.location}") from error
@@ -266,7 +267,8 @@ def _index_column(name: str, schema: pa.Schema) -> str:
     column = name.removesuffix(_INDEX_SUFFIX)
     if column == name or column not in schema.names:
         raise InvalidInputError(
-            f"maintained index {name} does not name a column; a new table gets BTREE indexes "
-            f"called <column>{_INDEX_SUFFIX}, others are built on the table before memwal.enable"
+            f"maintained index {name} does not name a column; a new table gets "
+            f"{BTREE.pylance_name} indexes called <column>{_INDEX_SUFFIX}, others are built on the "
+            "table before memwal.enable"
         )
     return column

@@ -1,9 +1,9 @@
 """Index coverage of base-table rows, and the generations that answer for uncovered rows.
 
 Rows that were merged after an index was built are in no segment of the index. As long as the
-generations that brought them are stored, their own indexes find these rows (spec: Indexed Read
-Plan). For this, fragments are traced to merges through the commits that wrote them, compactions
-included: a fragment counts only if all of its rows were brought by merges.
+generations that they came from are stored, the indexes of those generations find these rows (spec:
+Indexed Read Plan). Fragments are traced to merges through the commits that wrote them, compactions
+included: a fragment counts only if all of its rows came from merges.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ import pyarrow.compute as pc
 from memwal.base_table.commit import REWRITE, commit_kind
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.errors import ObjectNotFoundError, TableSetupError
+from memwal.lsm.indexes.catchup import caught_up
+from memwal.lsm.indexes.kinds import IndexKind, kind_of
 from memwal.reader.cache.keys import Version, version_key
 from memwal.reader.cache.lru import Recent
 from memwal.reader.latest import ROW_ADDRESS, find_newest, keys_of
@@ -29,28 +31,29 @@ from memwal.reader.sources.generation import GenerationSource, open_generation
 if TYPE_CHECKING:
     from lance.lance.indices import IndexDescription
 
-_KNOWN_COMMITS: Final = 1_024
-# Each costs a few requests when it is seen for the first time. The rows of fragments that are older
-# are looked at one by one, as those are that nobody merged.
-_MOST_COMMITS: Final = 64
+_MAX_CACHED_COMMITS: Final = 1_024
+# A commit that is not cached costs a few requests. The rows of older fragments are compared one by
+# one, like rows that were not merged.
+_MAX_TRACED_COMMITS: Final = 64
+_GAP_CACHE_BYTES: Final = 128 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class _Commit:
-    """What a version did to the fragments of the one before.
+class _FragmentChanges:
+    """Changes of a version to the fragments of its predecessor.
 
     Attributes
     ----------
     version : int
-        The one before.
+        The predecessor.
     key : Version
-        Names the one before.
+        Cache key of the predecessor.
     written : frozenset of int
-        Fragments that were not there, or had other files.
+        Fragments that were added or got other files.
     is_merge : bool
-        Whether merge progress went on, and nowhere back.
+        Whether merge progress advanced, and went back for no region.
     sources : frozenset of int or None
-        Fragments whose rows were only moved to those that were written; None when that is not so.
+        Fragments whose rows were only moved to the written ones; None if rows were not only moved.
     """
 
     version: int
@@ -60,67 +63,64 @@ class _Commit:
     sources: frozenset[int] | None
 
 
-def merged_fragments(base: BaseTable, asked: Collection[int]) -> frozenset[int]:
-    """Those of some fragments that merges wrote, be it that their rows were compacted since.
+def merged_fragments(base: BaseTable, candidates: Collection[int]) -> frozenset[int]:
+    """Return the fragments among ``candidates`` that merges wrote, even if compacted since.
 
-    Versions are compared, from this one back to where the fragments came from. Of a fragment that
-    came in a version which is no longer stored it cannot be told, and it is left out.
+    Compares versions, from this one back to those that added the fragments. A fragment is left out
+    if the version that added it is no longer stored.
     """
-    open_ones = set(asked)
-    commits: list[_Commit] = []
+    untraced = set(candidates)
+    history: list[_FragmentChanges] = []
     later: BaseTable | None = base
     version, key = base.version, version_key(base)
-    while open_ones and len(commits) < _MOST_COMMITS:
-        commit = _commits.peek(key)
-        if commit is None:
+    while untraced and len(history) < _MAX_TRACED_COMMITS:
+        changes = _changes.peek(key)
+        if changes is None:
             try:
                 later = later or open_base(base.location, version=version)
                 earlier = open_base(base.location, version=version - 1)
             except TableSetupError:
                 break
-            commit = _commit(earlier, later)
-            _commits.put(key, commit)
+            changes = _compare(earlier, later)
+            _changes.put(key, changes)
             later = earlier
         else:
             later = None
-        commits.append(commit)
-        if commit.written & open_ones and commit.sources is not None:
-            open_ones |= commit.sources
-        open_ones -= commit.written
-        version, key = commit.version, commit.key
+        history.append(changes)
+        if changes.written & untraced and changes.sources is not None:
+            untraced |= changes.sources
+        untraced -= changes.written
+        version, key = changes.version, changes.key
     merged: set[int] = set()
-    for commit in reversed(commits):
-        moved = commit.sources is not None and commit.sources <= merged
-        if commit.is_merge or moved:
-            merged |= commit.written
+    for changes in reversed(history):
+        is_moved = changes.sources is not None and changes.sources <= merged
+        if changes.is_merge or is_moved:
+            merged |= changes.written
         else:
-            # Also where somebody wrote other values into a fragment that stays.
-            merged -= commit.written
-    return frozenset(merged.intersection(asked))
+            # Includes an update in place, which writes other values into an existing fragment.
+            merged -= changes.written
+    return frozenset(merged.intersection(candidates))
 
 
-def _commit(earlier: BaseTable, later: BaseTable) -> _Commit:
-    before, after = _files(earlier), _files(later)
+def _compare(earlier: BaseTable, later: BaseTable) -> _FragmentChanges:
+    before, after = _fragment_files(earlier), _fragment_files(later)
     written = frozenset(number for number, files in after.items() if before.get(number) != files)
     old, new = earlier.details.merged, later.details.merged
     is_merge = old != new and all(new.get(region, 0) >= number for region, number in old.items())
     sources = None
     if written and not is_merge and commit_kind(later, later.version) == REWRITE:
         sources = frozenset(before.keys() - after.keys())
-    return _Commit(earlier.version, version_key(earlier), written, is_merge, sources)
+    return _FragmentChanges(earlier.version, version_key(earlier), written, is_merge, sources)
 
 
-def _files(base: BaseTable) -> dict[int, tuple[str, ...]]:
+def _fragment_files(base: BaseTable) -> dict[int, tuple[str, ...]]:
     return {
         int(fragment.fragment_id): tuple(file.path for file in fragment.data_files())
         for fragment in base.dataset.get_fragments()
     }
 
 
-_commits: Recent[_Commit] = Recent(_KNOWN_COMMITS, lasting=True)
-
-
-_GAP_BYTES = 128 << 20
+_changes: Recent[_FragmentChanges] = Recent(_MAX_CACHED_COMMITS, lasting=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +130,11 @@ class Bridge:
     Attributes
     ----------
     source : GenerationSource
-        The generation that brought them.
+        Generation that the rows came from.
     addresses : numpy.ndarray of uint64
-        Their rows there, ascending.
+        Addresses of the rows in the generation, ascending.
     rows : numpy.ndarray of uint64
-        The same rows in the base table.
+        Row ids of the same rows in the base table.
     keys : pyarrow.Array
         Their keys.
     """
@@ -147,20 +147,20 @@ class Bridge:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """The base table's rows that an index does not cover.
+    """Rows of the base table that an index does not cover.
 
     Attributes
     ----------
     fragments : tuple of int
-        Where they are.
+        Uncovered fragments.
     bridges : tuple of Bridge
-        Those that came from generations that are still stored.
+        Uncovered rows that came from generations that are still stored.
     rest : numpy.ndarray of uint64
-        Row ids of the others, ascending: they have to be looked at one by one.
+        Row ids of the other uncovered rows, ascending: a search compares them one by one.
     rest_keys : pyarrow.Array
         Their keys.
     key : tuple
-        Names these rows for ever.
+        Permanent cache key of these rows.
     """
 
     fragments: tuple[int, ...]
@@ -179,77 +179,68 @@ class Gap:
         return int(bridged + self.rest.nbytes + self.rest_keys.nbytes)
 
 
-def find_indexes(
-    descriptions: Sequence[IndexDescription], column: str, kind: Callable[[str], bool]
-) -> list[IndexDescription]:
-    """The indexes over exactly one column whose kind is wanted."""
-    return [
-        description
-        for description in descriptions
-        if list(description.field_names) == [column] and kind(description.index_type)
-    ]
-
-
 def find_index(
     descriptions: Sequence[IndexDescription],
     column: str,
-    kind: Callable[[str], bool],
+    accepts: Callable[[IndexKind], bool],
     *,
     preferred: Sequence[str] = (),
 ) -> IndexDescription | None:
-    """The index over exactly one column whose kind is wanted, if there is one.
+    """Find an index over exactly one column by its kind.
 
     Parameters
     ----------
+    accepts : callable
+        Whether a kind is accepted.
     preferred : sequence of str
-        Where there are several: the first of these names, else the first by name. The maintained
-        indexes of a table are such a list.
+        Decides between several indexes: the first of these names, else the first in the order of
+        names. The maintained indexes of a table are such a list.
     """
-    found = find_indexes(descriptions, column, kind)
     ranks = {name: rank for rank, name in reversed(list(enumerate(preferred)))}
+    candidates = (
+        description
+        for description in descriptions
+        if list(description.field_names) == [column] and accepts(kind_of(description))
+    )
     return min(
-        found, key=lambda index: (ranks.get(index.name, len(ranks)), index.name), default=None
+        candidates, key=lambda index: (ranks.get(index.name, len(ranks)), index.name), default=None
     )
 
 
 def covered_fragments(index: IndexDescription) -> set[int]:
-    """Fragments that the segments of an index cover."""
+    """Return the fragments that the segments of an index cover."""
     return {fragment for segment in index.segments for fragment in segment.fragment_ids}
 
 
 def find_gap(sources: ReadSources, index: IndexDescription) -> Gap | None:
-    """Rows of the base table that an index does not cover, None when it covers all.
+    """Find the rows of the base table that an index does not cover; None if it covers all.
 
-    A row that a merge wrote belongs to the newest of the stored generations that has its key: the
-    one that brought it. Rows that somebody appended or updated beside are in ``rest``. The answer
-    is kept for later calls, since it never changes for a version.
+    A row that a merge wrote came from the newest of the stored generations that has its key. Rows
+    that were appended or updated directly are in ``rest``. The result is cached, as it never
+    changes for a version.
     """
     base = sources.base
     covered = covered_fragments(index)
     fragments = tuple(sorted(set(base.dataset.fragment_ids()) - covered))
     if not fragments:
         return None
-    wanted = _catching_up(base, sources.merged, index.name)
+    merged = _uncovered_generations(base, sources.merged, index.name)
     segments = tuple(segment.uuid for segment in index.segments)
-    key = (version_key(base), options_key(base), segments, wanted)
-    return _gaps.get(key, lambda: _find_gap(base, wanted, fragments, key))
+    key = (version_key(base), options_key(base), segments, merged)
+    return _gaps.get(key, lambda: _find_gap(base, merged, fragments, key))
 
 
 def options_key(base: BaseTable) -> Hashable:
-    """What tells data sets apart that were opened with other credentials."""
+    """Return a cache key that differs for data sets opened with different credentials."""
     return tuple(sorted(base.location.storage_options.items()))
 
 
-def _catching_up(
+def _uncovered_generations(
     base: BaseTable, merged: Sequence[MergedGeneration], index: str
 ) -> tuple[MergedGeneration, ...]:
-    caught_up = base.details.catchup.get(index, {})
-    return tuple(
-        sorted(
-            (m for m in merged if m.generation > caught_up.get(m.region_id, 0)),
-            key=lambda m: m.generation,
-        )
-    )
+    covered = caught_up(base, index)
+    uncovered = (m for m in merged if m.generation > covered.get(m.region_id, 0))
+    return tuple(sorted(uncovered, key=lambda m: m.generation))
 
 
 def _find_gap(
@@ -266,42 +257,43 @@ def _find_gap(
     ).to_table()
     keys = keys_of(rows, base.primary_key)
     row_ids = rows.column("_rowid").to_numpy()
-    opened = _open(base, merged)
-    newest = find_newest(opened, base.primary_key, keys.type)
-    at = pc.index_in(keys, value_set=newest.keys)
-    known = at.is_valid().to_numpy(zero_copy_only=False)
-    if known.any():
-        inside = rows.column(ROW_ADDRESS).to_numpy() >> np.uint64(32)
-        known &= np.isin(inside, sorted(merged_fragments(base, fragments)))
-    where = pc.fill_null(at, 0).to_numpy()
+    generations = _open_stored(base, merged)
+    newest = find_newest(generations, base.primary_key, keys.type)
+    positions = pc.index_in(keys, value_set=newest.keys)
+    is_bridged = positions.is_valid().to_numpy(zero_copy_only=False)
+    if is_bridged.any():
+        fragment_of_row = rows.column(ROW_ADDRESS).to_numpy() >> np.uint64(32)
+        is_bridged &= np.isin(fragment_of_row, sorted(merged_fragments(base, fragments)))
+    newest_positions = pc.fill_null(positions, 0).to_numpy()
     if len(newest.keys):
-        known &= ~newest.deleted[where]
+        is_bridged &= ~newest.deleted[newest_positions]
     bridges = []
-    for number, source in enumerate(opened):
-        mine = np.flatnonzero(known)
-        mine = mine[newest.source[where[mine]] == number]
-        if not len(mine):
+    for number, source in enumerate(generations):
+        own = np.flatnonzero(is_bridged)
+        own = own[newest.source[newest_positions[own]] == number]
+        if not len(own):
             continue
-        addresses = newest.addresses[where[mine]]
+        addresses = newest.addresses[newest_positions[own]]
         order = np.argsort(addresses)
-        mine = mine[order]
-        bridges.append(Bridge(source, addresses[order], row_ids[mine], keys.take(pa.array(mine))))
-    rest = np.flatnonzero(~known)
+        own = own[order]
+        bridges.append(Bridge(source, addresses[order], row_ids[own], keys.take(pa.array(own))))
+    rest = np.flatnonzero(~is_bridged)
     rest = rest[np.argsort(row_ids[rest])]
     return Gap(fragments, tuple(bridges), row_ids[rest], keys.take(pa.array(rest)), key)
 
 
-def _open(base: BaseTable, merged: Sequence[MergedGeneration]) -> list[GenerationSource]:
-    found = []
+def _open_stored(base: BaseTable, merged: Sequence[MergedGeneration]) -> list[GenerationSource]:
+    """Open the generations that are still stored."""
+    sources = []
     for generation in merged:
         try:
-            found.append(
+            sources.append(
                 open_generation(base, generation.region_id, generation.generation, generation.path)
             )
         except ObjectNotFoundError:
-            # Collected meanwhile; its rows are looked at one by one.
+            # The collector has deleted it meanwhile; its rows are compared one by one.
             continue
-    return found
+    return sources
 
 
-_gaps: Recent[Gap] = Recent(_GAP_BYTES, lambda gap: gap.nbytes)
+_gaps: Recent[Gap] = Recent(_GAP_CACHE_BYTES, lambda gap: gap.nbytes)

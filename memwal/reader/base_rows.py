@@ -93,7 +93,7 @@ def _indexed(
     if len(base.primary_key) != 1:
         return []
     index = find_index(
-        base.dataset.describe_indices(), base.primary_key[0], lambda kind: kind.upper() == "BTREE"
+        base.dataset.describe_indices(), base.primary_key[0], lambda kind: kind.finds_keys
     )
     if index is None:
         return []

@@ -114,8 +114,8 @@ def test_nothing_is_known_past_what_was_cleaned_up(
 ) -> None:
     merge(table, 4)
     known = found(table)
-    monkeypatch.setattr(module, "_commits", Recent(10))
-    monkeypatch.setattr(module, "_MOST_COMMITS", 1)
+    monkeypatch.setattr(module, "_changes", Recent(10))
+    monkeypatch.setattr(module, "_MAX_TRACED_COMMITS", 1)
     assert found(table) == known[-1:]
 
 

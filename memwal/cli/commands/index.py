@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,14 +12,14 @@ from memwal.cli.options import AsJson, OptionPairs, OptionsFile, Uri, open_table
 from memwal.cli.output import print_fields, print_json, print_result
 
 if TYPE_CHECKING:
-    from memwal.jobs.index.migration import MigrationStatus
+    from memwal.jobs.index.migration import IndexMigration, MigrationStatus
 
 _BUILD = "build"
-_SHOWN = 5
+_MAX_LISTED = 5
 
 
 class _BuildsByDefault(TyperGroup):
-    """A group whose command ``build`` is meant where none is named."""
+    """Command group that runs ``build`` if no command is named."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args or args[0] not in self.commands:
@@ -28,8 +29,8 @@ class _BuildsByDefault(TyperGroup):
 
 app = typer.Typer(
     cls=_BuildsByDefault,
-    help="Catch the maintained indexes up with what was merged, choose which they are, or migrate "
-    "one to a new model.",
+    help="Catch the maintained indexes up with merges, choose which they are, or migrate one to a "
+    "new model.",
 )
 migrate = typer.Typer(
     no_args_is_help=True,
@@ -38,7 +39,7 @@ migrate = typer.Typer(
 )
 app.add_typer(migrate, name="migrate")
 
-Old = Annotated[str, typer.Option("--index", metavar="NAME", help="The index to be replaced.")]
+Old = Annotated[str, typer.Option("--index", metavar="NAME", help="Index to replace.")]
 New = Annotated[
     str | None,
     typer.Option("--to", metavar="NAME", help="Its successor; by default NAME_v2, then _v3 ..."),
@@ -46,7 +47,7 @@ New = Annotated[
 
 
 @app.command(_BUILD)
-def index(
+def build(
     table: Uri,
     max_segments: Annotated[
         int | None,
@@ -58,9 +59,9 @@ def index(
     storage_option: OptionPairs = None,
     as_json: AsJson = False,
 ) -> None:
-    """Catch the maintained indexes up with what was merged.
+    """Catch the maintained indexes up with merges.
 
-    A vector index gets a new model by: memwal index migrate --help
+    To give a vector index a new model, see: memwal index migrate --help
     """
     opened = open_table(table, storage_options_file, storage_option)
     from memwal.cli.output import progress
@@ -93,7 +94,7 @@ def maintain(
 ) -> None:
     """Choose which indexes are maintained; without --add and --remove, show them.
 
-    The index itself is built, and dropped, on the Lance table.
+    The indexes themselves are built and dropped on the Lance table.
     """
     opened = open_table(table, storage_options_file, storage_option)
     from memwal.jobs.index.selection import choose_indexes
@@ -122,115 +123,85 @@ def start(
 ) -> None:
     """Train and build the new index; from then on generations carry both."""
     opened = open_table(table, storage_options_file, storage_option)
-    from memwal.jobs.index.migration import start_migration
+    from memwal.jobs.index.migration import IndexMigration
 
-    _show(
-        start_migration(
-            opened.location,
-            old,
-            new=new,
-            num_partitions=partitions,
-            num_sub_vectors=sub_vectors,
-        ),
-        as_json=as_json,
-    )
+    migration = IndexMigration(opened.location, old, new=new)
+    started = migration.start(num_partitions=partitions, num_sub_vectors=sub_vectors)
+    _print_status(started, as_json=as_json)
 
 
-@migrate.command()
-def status(
-    table: Uri,
-    old: Old,
-    new: New = None,
-    storage_options_file: OptionsFile = None,
-    storage_option: OptionPairs = None,
-    as_json: AsJson = False,
-) -> None:
-    """Tell which step is reached, and what the next one waits for."""
-    opened = open_table(table, storage_options_file, storage_option)
-    from memwal.jobs.index.migration import migration_status
+def _add_step(name: str, summary: str, step: Callable[[IndexMigration], MigrationStatus]) -> None:
+    """Add a command that only takes the names of the indexes and the common options."""
 
-    _show(migration_status(opened.location, old, new=new), as_json=as_json)
+    @migrate.command(name, help=summary)
+    def command(
+        table: Uri,
+        old: Old,
+        new: New = None,
+        storage_options_file: OptionsFile = None,
+        storage_option: OptionPairs = None,
+        as_json: AsJson = False,
+    ) -> None:
+        opened = open_table(table, storage_options_file, storage_option)
+        from memwal.jobs.index.migration import IndexMigration
 
-
-@migrate.command()
-def switch(
-    table: Uri,
-    old: Old,
-    new: New = None,
-    storage_options_file: OptionsFile = None,
-    storage_option: OptionPairs = None,
-    as_json: AsJson = False,
-) -> None:
-    """Have readers prefer the new index; refused until it has caught up."""
-    opened = open_table(table, storage_options_file, storage_option)
-    from memwal.jobs.index.migration import switch_migration
-
-    _show(switch_migration(opened.location, old, new=new), as_json=as_json)
+        migration = IndexMigration(opened.location, old, new=new)
+        _print_status(step(migration), as_json=as_json)
 
 
-@migrate.command()
-def finish(
-    table: Uri,
-    old: Old,
-    new: New = None,
-    storage_options_file: OptionsFile = None,
-    storage_option: OptionPairs = None,
-    as_json: AsJson = False,
-) -> None:
-    """Drop the old index; refused until every stored generation carries the new one."""
-    opened = open_table(table, storage_options_file, storage_option)
-    from memwal.jobs.index.migration import finish_migration
-
-    _show(finish_migration(opened.location, old, new=new), as_json=as_json)
-
-
-@migrate.command()
-def abort(
-    table: Uri,
-    old: Old,
-    new: New = None,
-    storage_options_file: OptionsFile = None,
-    storage_option: OptionPairs = None,
-    as_json: AsJson = False,
-) -> None:
-    """Take the new index away again."""
-    opened = open_table(table, storage_options_file, storage_option)
-    from memwal.jobs.index.migration import abort_migration
-
-    _show(abort_migration(opened.location, old, new=new), as_json=as_json)
+_add_step(
+    "status",
+    "Show the step that is reached, and what the next one waits for.",
+    lambda migration: migration.status(),
+)
+_add_step(
+    "switch",
+    "Have readers prefer the new index; refused until it has caught up.",
+    lambda migration: migration.switch(),
+)
+_add_step(
+    "finish",
+    "Drop the old index; refused until every stored generation carries the new one.",
+    lambda migration: migration.finish(),
+)
+_add_step("abort", "Remove the new index again.", lambda migration: migration.abort())
 
 
-def _show(found: MigrationStatus, *, as_json: bool) -> None:
+def _print_status(status: MigrationStatus, *, as_json: bool) -> None:
     uneven = {
         name: None if balance is None else round(balance.unevenness, 2)
-        for name, balance in (("old", found.old_balance), ("new", found.new_balance))
+        for name, balance in (("old", status.old_balance), ("new", status.new_balance))
     }
     if as_json:
         print_json(
             {
-                "old": found.old,
-                "new": found.new,
-                "step": found.step,
-                "caught_up": found.caught_up,
+                "old": status.old,
+                "new": status.new,
+                "step": status.step.value,
+                "caught_up": status.caught_up,
                 "lacking": [
                     {"region_id": region_id, "generation": number}
-                    for region_id, number in found.lacking
+                    for region_id, number in status.lacking
                 ],
-                "missing": found.missing,
+                "missing": status.missing,
                 "unevenness": uneven,
             }
         )
         return
-    shown = ", ".join(f"{number} of {region_id}" for region_id, number in found.lacking[:_SHOWN])
-    more = len(found.lacking) - _SHOWN
+    generations = ", ".join(
+        f"{number} of {region_id}" for region_id, number in status.lacking[:_MAX_LISTED]
+    )
+    more = len(status.lacking) - _MAX_LISTED
+    if more > 0:
+        generations += f" and {more} more"
     print_fields(
         [
-            ("old index", found.old),
-            ("new index", found.new),
-            ("step", found.step),
-            ("new one has caught up", found.caught_up),
-            ("generations without it", shown + (f" and {more} more" if more > 0 else "") or None),
-            ("next step waits for", found.missing),
+            ("old index", status.old),
+            ("new index", status.new),
+            ("step", status.step.value),
+            ("new one has caught up", status.caught_up),
+            ("generations without it", generations or None),
+            ("next step waits for", status.missing),
             ("unevenness, old and new", f"{uneven['old'] or '-'}, {uneven['new'] or '-'}"),
         ]
     )

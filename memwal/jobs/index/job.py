@@ -1,11 +1,11 @@
 """Catch the base table's indexes up with the merge progress (spec: Base Table Index Builder).
 
 An index is extended by a segment over the fragments that it does not cover, and its newest segments
-are joined when there are many. Where much is to be indexed, the segment is built in parts by
-several tasks. Either way Lance records the catch-up itself, in the commit that makes the index
-cover every fragment of the version that was read: up to the generations that this version has, not
-to those that were merged meanwhile. A process that dies before that commit has changed nothing; a
-process that repeats it finds nothing left to do. The result is read back, never assumed.
+are joined when there are many. If there is much to index, the segment is built in parts by several
+tasks. Either way Lance records the catch-up itself, in the commit that makes the index cover every
+fragment of the version that was read: up to the generations that this version has, not to those
+that were merged meanwhile. A process that dies before that commit has changed nothing; a process
+that repeats it has nothing to do. The result is read back, never assumed.
 
 Centroids and codebook of a vector index stay bit for bit as they are, so that distances estimated
 by generations and by the base table remain comparable while MemWAL is enabled.
@@ -18,7 +18,7 @@ import random
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import lance
@@ -27,21 +27,16 @@ from memwal.base_table.commit import commit_durably, is_conflict
 from memwal.base_table.details import update_details
 from memwal.base_table.snapshot import BaseTable, open_base, translate_lance_error
 from memwal.errors import ConflictError, InvalidInputError
-from memwal.jobs.index.parallel import (
-    PartTask,
-    can_be_built_in_parts,
-    commit_parts,
-    maintained_index,
-    run_part_task,
-)
+from memwal.jobs.index.parallel import PartTask, commit_parts, run_part_task
 from memwal.jobs.job import Guard, JobResult, TaskRunner, guarded, run_in_process
 from memwal.lsm.indexes.catchup import (
-    caught_up,
     covers,
-    covers_nothing,
     index_names,
     maintained_index_names,
+    with_empty_coverage,
 )
+from memwal.lsm.indexes.kinds import kind_of
+from memwal.lsm.indexes.maintained import maintained_index
 from memwal.lsm.indexes.partition_balance import (
     PartitionBalance,
     advice_on,
@@ -56,36 +51,27 @@ from memwal.lsm.indexes.segments import (
     segment_limit,
     segments_to_join,
 )
-from memwal.lsm.indexes.vector import VECTOR_KINDS
 from memwal.storage.location import TableLocation
 
-__all__ = (
-    "build_indexes",
-    "caught_up",
-    "covers",
-    "index_names",
-    "maintained_index_names",
-)
+if TYPE_CHECKING:
+    from lance.dataset import Index
 
 logger = logging.getLogger(__name__)
 
 DEFAULT_PART_ROWS = 1 << 20
 
-# A BTREE takes millions of rows in a second, a text or a vector index a hundred thousand or two.
-_SCALAR_FACTOR = 16
-
 _NO_MODEL = (
     "index {} has no model yet, since Lance trains one from 256 rows on: rows are searched one by "
     "one, and merged generations stay until there are as many"
 )
-_ATTEMPTS = 20
-_PART_ROUNDS = 5
+_MAX_ATTEMPTS = 20
+_MAX_ROUNDS = 5
 _CONFLICT_WAIT_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class IndexTask:
-    """One index that is to cover what was merged when the task was planned."""
+    """Extend one index until it covers the target: the merge progress when the job was planned."""
 
     location: TableLocation
     index: str
@@ -95,14 +81,15 @@ class IndexTask:
 
 @dataclass(frozen=True, slots=True)
 class IndexOutcome:
-    """What a task did.
+    """Result of an index task.
 
     Attributes
     ----------
+    commits : int
     balance : PartitionBalance or None
-        Of a vector index that was extended.
+        Partition balance of a vector index that was extended.
     problem : str or None
-        Why it does not cover the target, where waiting for other commits is no help.
+        Why the index does not cover the target, if waiting for other commits does not help.
     """
 
     commits: int
@@ -135,16 +122,16 @@ def build_indexes(
     Parameters
     ----------
     location : TableLocation
-        Where the table is: ``table.location`` of an open one.
+        ``table.location`` of an open table.
     names : collection of str, optional
-        Only these.
+        Only these indexes.
     max_tasks : int, default 1
-        Into how many parts the build of one index is divided at most; give the number of tasks
-        that run at once.
+        Maximum number of parts in which one index is built; give the number of tasks that run at
+        once.
     part_rows : int, default 1,048,576
-        A vector or text index that lacks at least so many rows is built in parts, if there may be
-        several. A part has about so many, and at least one fragment. For other indexes, which are
-        built much faster, it is sixteen times as many.
+        A vector or text index that lacks at least this many rows is built in parts, if
+        ``max_tasks`` allows it. A part has about this many rows, and at least one fragment. For
+        other indexes, which are built much faster, it is sixteen times as many.
     max_segments : int, default 4
         Segments of an index beyond which the newest are joined. An index of a table with stable
         row ids always has one, and is not built in parts.
@@ -156,16 +143,16 @@ def build_indexes(
     Returns
     -------
     JobResult
-        Figures ``indexes``, how many were behind or in too many segments, and where it applies
-        ``parts``, and of the vector indexes that were extended the worst ``unevenness_percent``
-        (rows of the fullest partition by the average) and ``empty_partitions_percent``. A
-        problem for each maintained index that does not exist, and for each whose partitions are
-        too uneven.
+        Figures ``indexes``, the number of indexes that were behind or had too many segments;
+        ``parts`` if there were any; and for extended vector indexes the worst
+        ``unevenness_percent`` (rows of the largest partition by the average) and
+        ``empty_partitions_percent``. A problem for each maintained index that does not exist, and
+        for each whose partitions are too uneven.
 
     Raises
     ------
     InvalidInputError
-        One of ``names`` is not a maintained index.
+        One of ``names`` is not a maintained index, or a number is below 1.
     ConflictError
         Other commits kept getting in between.
     """
@@ -175,20 +162,19 @@ def build_indexes(
     base = open_base(location)
     base.require_mem_wal()
     existing = index_names(base)
-    maintained = _asked_for(maintained_index_names(base), names, location)
+    maintained = _maintained(base, names)
     built = [name for name in maintained if name in existing]
     target = dict(base.details.merged)
     tally = _Tally()
-    for attempt in range(_PART_ROUNDS):
+    for attempt in range(_MAX_ROUNDS):
         if attempt:
             base = open_base(location)
-            built = [name for name in built if name in index_names(base)]
-        # Whatever could not be built in parts so often is done by one task, which is patient.
-        divided = max_tasks if attempt < _PART_ROUNDS - 1 else 1
-        plan = _plan(base, built, target, divided, part_rows, max_segments)
-        if not plan:
-            break
-        if not _run_plan(base, plan, run, tally, guard):
+            names_now = index_names(base)
+            built = [name for name in built if name in names_now]
+        # After this many lost rounds each index is left to one task, which retries longer.
+        parts = max_tasks if attempt < _MAX_ROUNDS - 1 else 1
+        plan = _plan(base, built, target, parts, part_rows, max_segments)
+        if not plan or not _run_plan(base, plan, run, tally, guard):
             break
     missing = tuple(
         f"maintained index {name} does not exist; build it, or garbage stays"
@@ -211,17 +197,17 @@ def build_indexes(
 
 
 def run_index_task(task: IndexTask, *, guard: Guard | None = None) -> IndexOutcome:
-    """Extend one index over what is not indexed yet, until it covers the target.
+    """Extend one index over the fragments that it does not cover, until it covers the target.
 
     Raises
     ------
     ConflictError
         Other commits kept getting in between.
     MemWalError
-        What the store failed with, or that the index was dropped.
+        The store failed, or the index was dropped.
     """
     commits = conflicts = 0
-    for _ in range(_ATTEMPTS):
+    for _ in range(_MAX_ATTEMPTS):
         if conflicts:
             time.sleep(random.uniform(0, _CONFLICT_WAIT_SECONDS * conflicts))  # noqa: S311
         base = open_base(task.location)
@@ -231,50 +217,46 @@ def run_index_task(task: IndexTask, *, guard: Guard | None = None) -> IndexOutco
         if guard is not None:
             guard()
         if base.dataset.count_rows() == 0:
-            # Lance records nothing for an index that has nothing to cover.
-            update_details(task.location, lambda latest: covers_nothing(latest, task.index))
+            # Lance records no catch-up for an index that has nothing to cover.
+            update_details(task.location, lambda latest: with_empty_coverage(latest, task.index))
             commits += 1
             continue
         try:
             _extend(base, task)
-        except ConflictError as error:
+        except (ConflictError, OSError, RuntimeError, ValueError) as error:
+            if not isinstance(error, ConflictError) and not is_conflict(error):
+                raise translate_lance_error(error, f"extending index {task.index}") from error
             logger.info("index %s met another commit, trying again: %s", task.index, error)
             conflicts += 1
             continue
-        except (OSError, RuntimeError, ValueError) as error:
-            if is_conflict(error):
-                logger.info("index %s met another commit, trying again: %s", task.index, error)
-                conflicts += 1
-                continue
-            raise translate_lance_error(error, f"extending index {task.index}") from error
         commits += 1
         if _has_no_model(open_base(task.location), task.index):
             return IndexOutcome(commits, problem=_NO_MODEL.format(task.index))
     raise ConflictError(
-        f"index {task.index} of {task.location} did not catch up in {_ATTEMPTS} attempts; "
+        f"index {task.index} of {task.location} did not catch up in {_MAX_ATTEMPTS} attempts; "
         "other commits kept getting in between, try again later"
     )
 
 
-def _asked_for(
-    maintained: Collection[str], names: Collection[str] | None, location: TableLocation
-) -> list[str]:
+def run_task(task: IndexTask | PartTask, *, guard: Guard | None = None) -> IndexOutcome | Index:
+    """Run a task of either type: both are in one plan."""
+    if isinstance(task, PartTask):
+        return run_part_task(task)
+    return run_index_task(task, guard=guard)
+
+
+def _maintained(base: BaseTable, names: Collection[str] | None) -> list[str]:
+    """Return the maintained indexes, or those of them that have one of these names."""
+    maintained = maintained_index_names(base)
     if names is None:
         return list(maintained)
     unknown = sorted(set(names) - set(maintained))
     if unknown:
         raise InvalidInputError(
-            f"{location} maintains no index {', '.join(unknown)}; it maintains "
+            f"{base.location} maintains no index {', '.join(unknown)}; it maintains "
             f"{', '.join(maintained) or 'none'}"
         )
     return [name for name in maintained if name in set(names)]
-
-
-def run_any_task(task: IndexTask | PartTask, *, guard: Guard | None = None) -> Any:
-    """Run a task of either sort: both go to the workers together."""
-    if isinstance(task, PartTask):
-        return run_part_task(task)
-    return run_index_task(task, guard=guard)
 
 
 def _plan(
@@ -289,28 +271,27 @@ def _plan(
     for name in names:
         if _is_done(base, name, target, max_segments):
             continue
-        fragments = _parts_of(base, name, max_tasks, part_rows)
-        if len(fragments) > 1:
-            plan += [PartTask(base.location, base.version, name, group) for group in fragments]
+        groups = _part_fragments(base, name, max_tasks, part_rows)
+        if len(groups) > 1:
+            plan += [PartTask(base.location, base.version, name, group) for group in groups]
         else:
             plan.append(IndexTask(base.location, name, target, max_segments))
     return plan
 
 
-def _parts_of(
+def _part_fragments(
     base: BaseTable, name: str, max_tasks: int, part_rows: int
 ) -> tuple[tuple[int, ...], ...]:
-    """Fragments of each part; none where the index is not worth being built in parts."""
+    """Return the fragments of each part; empty if the index is not worth building in parts."""
     description = describe_index(base, name)
     if max_tasks == 1 or description is None or segment_limit(base, max_tasks) == 1:
         return ()
     coverage = index_coverage(base, description)
-    if description.index_type not in VECTOR_KINDS and description.index_type != "Inverted":
-        part_rows *= _SCALAR_FACTOR
+    part_rows *= kind_of(description).part_rows_factor
     if coverage.uncovered_rows < part_rows:
         return ()
     index = maintained_index(base, name)
-    if index is None or not can_be_built_in_parts(index):
+    if index is None or not index.spec.parallel:
         return ()
     groups = min(max_tasks, max(2, -(-coverage.uncovered_rows // part_rows)))
     return group_fragments(coverage.uncovered, groups=groups)
@@ -323,17 +304,18 @@ def _run_plan(
     tally: _Tally,
     guard: Guard | None,
 ) -> bool:
-    """Run tasks and commit the parts; whether there may be something left to do."""
-    results = run(plan, guarded(run_any_task, guard))
+    """Run tasks and commit the parts. Returns True if an index may still be behind."""
+    results = run(plan, guarded(run_task, guard))
     tally.tasks += len(plan)
     tally.indexes |= {task.index for task in plan}
-    parts: dict[str, list[Any]] = {}
+    parts: dict[str, list[Index]] = {}
     for task, result in zip(plan, results, strict=True):
         if isinstance(task, PartTask):
             parts.setdefault(task.index, []).append(result)
             continue
         tally.commits += result.commits
-        tally.problems += [] if result.problem is None else [result.problem]
+        if result.problem is not None:
+            tally.problems.append(result.problem)
         if result.balance is not None:
             tally.balances[task.index] = result.balance
     for name, segments in parts.items():
@@ -356,38 +338,42 @@ def _run_plan(
 
 
 def _extend(base: BaseTable, task: IndexTask) -> None:
-    join = 0
+    """Make the commit that extends an index over all fragments of ``base``."""
+    segments_joined = 0
     description = describe_index(base, task.index)
     if description is not None:
         coverage = index_coverage(base, description)
         limit = segment_limit(base, task.max_segments)
-        join = segments_to_join(coverage, max_segments=limit)
+        segments_joined = segments_to_join(coverage, max_segments=limit)
         index = maintained_index(base, task.index) if coverage.is_void else None
-        if index is not None and index.kind in VECTOR_KINDS:
-            # Every row it was trained on is gone. Lance would train a new model.
+        if index is not None and index.kind.is_vector:
+            # Every row that it was trained on is gone. Lance would train a new model.
             fragments = tuple(number for number, _ in coverage.uncovered)
             part = run_part_task(PartTask(base.location, base.version, task.index, fragments))
             commit_parts(base, index, [part])
             return
 
     def commit(dataset: lance.LanceDataset) -> None:
-        dataset.optimize.optimize_indices(index_names=[task.index], num_indices_to_merge=join)
+        dataset.optimize.optimize_indices(
+            index_names=[task.index], num_indices_to_merge=segments_joined
+        )
 
     commit_durably(base, commit)
 
 
 def _has_no_model(base: BaseTable, name: str) -> bool:
-    """Whether a vector index is there in name only: Lance made it with too few rows."""
+    """Return whether a vector index was never trained: Lance created it with too few rows."""
     description = describe_index(base, name)
     return (
         description is not None
-        and description.index_type in VECTOR_KINDS
+        and kind_of(description).is_vector
         and base.dataset.count_rows() > 0
         and not any(segment.fragment_ids for segment in description.segments)
     )
 
 
 def _is_done(base: BaseTable, name: str, target: Mapping[UUID, int], max_segments: int) -> bool:
+    """Return whether an index covers the target and has no segments to join."""
     if not covers(base, name, target):
         return False
     description = describe_index(base, name)

@@ -1,29 +1,29 @@
-"""Migrate a vector index to another model while writers and readers go on.
+"""Migrate a vector index to a newly trained model while writers and readers go on.
 
-Under MemWAL the centroids and the codebook of an index never change: generations are built with
-them. When vectors have drifted, a second index is built beside the old one, with a model of its
-own:
+While MemWAL is enabled, the centroids and the codebook of an index never change: generations are
+built with them. When vectors have drifted, a second index with its own model is built beside the
+old one:
 
-1. ``start`` trains and builds the new index, and adds it to the maintained indexes, behind the old
+1. ``start`` trains and builds the new index, and adds it to the maintained indexes, after the old
    one. From then on generations carry both.
 2. ``switch`` puts the new index first, once it has caught up: readers search a column through the
    first of its maintained indexes.
-3. ``finish`` removes the old index from the maintained indexes and drops it, once every generation
-   that is stored carries the new one.
+3. ``finish`` removes the old index from the maintained indexes and drops it, once every stored
+   generation carries the new one.
 
-Which step a migration has reached is recorded in the table alone: which of the two indexes exist,
-and in which order they are maintained. Every step can therefore be repeated, and a step that died
-is completed by repeating it. ``abort`` removes the new index again, at any time before ``finish``.
+The step of a migration is recorded in the table alone: which of the two indexes exist, and in which
+order they are maintained. Every step can therefore be repeated, and a step that died is completed
+by repeating it. ``abort`` removes the new index again, at any time before ``finish``.
 
-Distances of the two models are never mixed. A search goes through one index of the base table; a
-generation without that index is searched through the other one or row by row; and whatever an index
-only estimated is ranked again by the vectors themselves. That does not hold for Lance's own
-readers: they use whichever index of a column stands first in the manifest, and rank by estimates
-unless they are asked to refine.
+Distances of the two models are never mixed. A search uses one index of the base table; a generation
+without that index is searched through the other one or row by row; and every distance that an index
+only estimated is computed again from the vectors. That does not hold for Lance's own readers: they
+use whichever index of a column is first in the manifest, and rank by estimates unless they are
+asked to refine.
 
 Writers of this library read the maintained indexes at each flush. Native writers read them once,
 when they are opened; what they flush lacks the new index until they are opened again, and therefore
-``finish`` waits for such generations to be merged and collected.
+``finish`` waits until such generations are merged and collected.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from enum import StrEnum
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import lance
@@ -45,41 +46,61 @@ from memwal.errors import ConflictError, InvalidInputError, ObjectNotFoundError,
 from memwal.format.memwal_index import IndexDetails
 from memwal.format.paths import generation_dir
 from memwal.lsm.indexes.catchup import covers, index_names, maintained_index_names
+from memwal.lsm.indexes.kinds import kind_of
 from memwal.lsm.indexes.partition_balance import PartitionBalance, partition_balance
 from memwal.lsm.indexes.segments import describe_index
-from memwal.lsm.indexes.vector import VECTOR_KINDS, read_vector_recipe
+from memwal.lsm.indexes.spec import read_index_spec
 from memwal.region.manifest_store import read_manifests
 from memwal.storage.location import TableLocation
 
 if TYPE_CHECKING:
     from lance.lance.indices import IndexDescription
 
-_READS_AT_ONCE = 16
+logger = logging.getLogger(__name__)
+
+_Commit = Callable[[lance.LanceDataset], None]
+
+_MAX_PARALLEL_READS = 16
+_MAX_ATTEMPTS = 5
+# Parameters that training chooses anew, or that describe the layout of the old codebook.
+_TRAINED = ("ivf_centroids", "pq_codebook", "rabitq_model", "num_partitions", "skip_transpose")
+
+
+class MigrationStep(StrEnum):
+    """Last step that a migration has reached."""
+
+    NOT_STARTED = "not started"
+    BUILDING = "building"
+    """The new index exists, and is not maintained by name yet."""
+    STARTED = "started"
+    """Both indexes are maintained."""
+    SWITCHED = "switched"
+    """Readers prefer the new index."""
+    FINISHING = "finishing"
+    """The old index is no longer maintained, and still exists."""
+    FINISHED = "finished"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigrationStatus:
-    """How far a migration is.
+    """Progress of a migration.
 
     Attributes
     ----------
     old, new : str
         Names of the indexes.
-    step : str
-        ``not started``; ``building``, the new index is not maintained yet; ``started``, both are
-        maintained; ``switched``, readers prefer the new one; ``finishing``, the old one is still
-        there; ``finished``.
+    step : MigrationStep
     caught_up : bool
-        Whether the new index covers all that is merged.
+        Whether the new index covers everything merged.
     lacking : tuple of (UUID, int)
         Region and number of each stored generation that does not carry the new index.
     old_balance, new_balance : PartitionBalance or None
-        Of those that exist.
+        Partition balance of the indexes; None for one that does not exist.
     """
 
     old: str
     new: str
-    step: str
+    step: MigrationStep
     caught_up: bool
     lacking: tuple[tuple[UUID, int], ...] = ()
     old_balance: PartitionBalance | None = None
@@ -87,10 +108,11 @@ class MigrationStatus:
 
     @property
     def missing(self) -> str | None:
-        """What the next step waits for; None when it can be taken, or there is none."""
-        if self.step in ("started", "switched") and not self.caught_up:
+        """What the next step waits for; None if it can be taken, or there is none."""
+        both_maintained = self.step in (MigrationStep.STARTED, MigrationStep.SWITCHED)
+        if both_maintained and not self.caught_up:
             return f"index {self.new} has not caught up with what is merged; build the indexes"
-        if self.step == "switched" and self.lacking:
+        if self.step is MigrationStep.SWITCHED and self.lacking:
             regions = len({region_id for region_id, _ in self.lacking})
             return (
                 f"{len(self.lacking)} stored generations of {regions} regions do not carry index "
@@ -101,67 +123,317 @@ class MigrationStatus:
 
 
 def next_name(index: str) -> str:
-    """The name of the index that takes the place of one: with a number at its end, or the next."""
+    """Return the default name of an index's successor: ``NAME_v2``, or the next number."""
     numbered = re.fullmatch(r"(.+)_v(\d+)", index)
     return f"{numbered[1]}_v{int(numbered[2]) + 1}" if numbered else f"{index}_v2"
 
 
-def successor(index: str, new: str | None) -> str:
-    """The name of the new index: the one that is given, or the next."""
-    new = next_name(index) if new is None else new
-    if new == index:
-        raise InvalidInputError(f"the new index cannot be called {new} as well")
-    return new
-
-
-def migration_status(
-    location: TableLocation, index: str, *, new: str | None = None
-) -> MigrationStatus:
-    """Look how far a migration is. Opens every stored generation.
+class IndexMigration:
+    """Migration of one vector index to its successor. Every step can be repeated.
 
     Parameters
     ----------
     location : TableLocation
-        Where the table is: ``table.location`` of an open one.
-    index : str
-        The vector index that is to be replaced.
+        ``table.location`` of an open table.
+    old : str
+        Vector index to replace.
     new : str, optional
         Name of its successor; by default :func:`next_name`.
 
     Raises
     ------
-    TableSetupError
-        Neither index exists.
+    InvalidInputError
+        ``new`` is ``old``.
     """
-    new = successor(index, new)
-    base = open_base(location)
-    base.require_mem_wal()
-    names, maintained = index_names(base), maintained_index_names(base)
-    if index not in names and new not in names:
-        raise TableSetupError(f"{location} has neither an index {index} nor one {new}")
-    if new not in names:
-        step = "not started"
-    elif index not in names:
-        step = "finished"
-    elif index not in maintained:
-        step = "finishing" if new in maintained else "not started"
-    elif new not in maintained or base.details.maintain_all_indexes:
-        step = "building"
-    else:
-        step = "started" if maintained.index(index) < maintained.index(new) else "switched"
-    return MigrationStatus(
-        old=index,
-        new=new,
-        step=step,
-        caught_up=new in names and covers(base, new, base.details.merged),
-        lacking=_lacking(base, new) if new in names else (),
-        old_balance=partition_balance(base, index) if index in names else None,
-        new_balance=partition_balance(base, new) if new in names else None,
-    )
+
+    def __init__(self, location: TableLocation, old: str, *, new: str | None = None) -> None:
+        self.location = location
+        self.old = old
+        self.new = next_name(old) if new is None else new
+        if self.new == old:
+            raise InvalidInputError(f"the new index cannot be called {old} as well")
+
+    def status(self) -> MigrationStatus:
+        """Read the progress of the migration. Opens every stored generation.
+
+        Raises
+        ------
+        TableSetupError
+            Neither index exists.
+        """
+        base = open_base(self.location)
+        base.require_mem_wal()
+        names = index_names(base)
+        if not names & {self.old, self.new}:
+            raise TableSetupError(
+                f"{self.location} has neither an index {self.old} nor one {self.new}"
+            )
+        has_old, has_new = self.old in names, self.new in names
+        return MigrationStatus(
+            old=self.old,
+            new=self.new,
+            step=self._step(base, names),
+            caught_up=has_new and covers(base, self.new, base.details.merged),
+            lacking=_generations_without(base, self.new) if has_new else (),
+            old_balance=partition_balance(base, self.old) if has_old else None,
+            new_balance=partition_balance(base, self.new) if has_new else None,
+        )
+
+    def start(
+        self, *, num_partitions: int | None = None, num_sub_vectors: int | None = None
+    ) -> MigrationStatus:
+        """Train and build the new index beside the old one, and have generations carry both.
+
+        A table that maintains all its indexes maintains them by name from then on, since only names
+        have an order: an index that is created later has to be named too.
+
+        Parameters
+        ----------
+        num_partitions : int, optional
+            By default Lance chooses it for the number of rows.
+        num_sub_vectors : int, optional
+            Of a product quantizer; by default as in the old index.
+
+        Raises
+        ------
+        TableSetupError
+            There is no such maintained vector index, the new name belongs to another index, or
+            there are no rows to train a model with.
+        InvalidInputError
+            The number of sub-vectors does not fit the index.
+        ConflictError
+            Other commits kept getting in between; call again.
+        """
+
+        def build(base: BaseTable) -> _Commit | None:
+            if self._is_built(base):
+                return None
+            return self._training(base, num_partitions, num_sub_vectors)
+
+        def maintain(latest: BaseTable) -> IndexDetails:
+            names = list(maintained_index_names(latest))
+            if self.new in names and not latest.details.maintain_all_indexes:
+                return latest.details
+            return _details_maintaining(latest, _moved_after(names, self.new, self.old))
+
+        self._commit_until_done(build, f"building index {self.new}")
+        update_details(self.location, maintain)
+        return self.status()
+
+    def switch(self) -> MigrationStatus:
+        """Have readers prefer the new index.
+
+        Raises
+        ------
+        ConflictError
+            The new index has not caught up. Nothing was changed.
+        TableSetupError
+            The migration was not started.
+        """
+
+        def prefer(latest: BaseTable) -> IndexDetails:
+            names = self._require_both(latest)
+            if not covers(latest, self.new, latest.details.merged):
+                raise ConflictError(
+                    f"index {self.new} of {self.location} has not caught up with what is merged; "
+                    "build the indexes, then switch"
+                )
+            if names.index(self.new) < names.index(self.old):
+                return latest.details
+            return _details_maintaining(latest, _moved_after(names, self.old, self.new))
+
+        if self.status().step not in (MigrationStep.FINISHING, MigrationStep.FINISHED):
+            update_details(self.location, prefer)
+        return self.status()
+
+    def finish(self) -> MigrationStatus:
+        """Drop the old index, once nothing needs it.
+
+        Raises
+        ------
+        ConflictError
+            Readers do not prefer the new index, it has not caught up, or a stored generation does
+            not carry it; the message tells which. Nothing was changed.
+        TableSetupError
+            The migration was not started.
+        """
+        status = self.status()
+        if status.step is MigrationStep.FINISHED:
+            return status
+        if status.step is not MigrationStep.FINISHING:
+            self._require_both(open_base(self.location))
+            if status.step is not MigrationStep.SWITCHED:
+                raise ConflictError(
+                    f"readers of {self.location} still prefer index {self.old}; switch to "
+                    f"{self.new} first"
+                )
+            if status.missing is not None:
+                raise ConflictError(
+                    f"index {self.old} of {self.location} is still needed: {status.missing}"
+                )
+
+        def release_old(latest: BaseTable) -> IndexDetails:
+            names = maintained_index_names(latest)
+            if self.old not in names:
+                return latest.details
+            if self.new not in names or names.index(self.old) < names.index(self.new):
+                raise ConflictError(
+                    f"another process reverted the migration of index {self.old} of "
+                    f"{self.location}; look at its status"
+                )
+            if not covers(latest, self.new, latest.details.merged):
+                raise ConflictError(
+                    f"index {self.new} of {self.location} has not caught up with what was merged "
+                    "meanwhile; build the indexes, then finish"
+                )
+            return _details_without(latest, self.old)
+
+        update_details(self.location, release_old)
+        self._drop(self.old)
+        return self.status()
+
+    def abort(self) -> MigrationStatus:
+        """Remove the new index again. Readers prefer the old one from then on.
+
+        Raises
+        ------
+        ConflictError
+            The old index is no longer maintained: finish the migration, or start one from the new.
+        """
+
+        def release_new(latest: BaseTable) -> IndexDetails:
+            if self.old not in maintained_index_names(latest) or self.old not in index_names(
+                latest
+            ):
+                raise ConflictError(
+                    f"index {self.old} of {self.location} is not maintained any more, so that "
+                    f"{self.new} is needed; finish the migration"
+                )
+            if self.new not in latest.details.maintained_indexes:
+                return latest.details
+            return _details_without(latest, self.new)
+
+        update_details(self.location, release_new)
+        self._drop(self.new)
+        return self.status()
+
+    def _step(self, base: BaseTable, names: set[str]) -> MigrationStep:
+        maintained = maintained_index_names(base)
+        if self.new not in names:
+            return MigrationStep.NOT_STARTED
+        if self.old not in names:
+            return MigrationStep.FINISHED
+        if self.old not in maintained:
+            is_released = self.new in maintained
+            return MigrationStep.FINISHING if is_released else MigrationStep.NOT_STARTED
+        if self.new not in maintained or base.details.maintain_all_indexes:
+            return MigrationStep.BUILDING
+        is_first = maintained.index(self.new) < maintained.index(self.old)
+        return MigrationStep.SWITCHED if is_first else MigrationStep.STARTED
+
+    def _require_both(self, base: BaseTable) -> list[str]:
+        """Return the names of the maintained indexes, unless the migration was not started."""
+        names = list(base.details.maintained_indexes)
+        both = {self.old, self.new}
+        if not both <= set(names) or not both <= index_names(base):
+            raise TableSetupError(
+                f"the migration of index {self.old} of {self.location} to {self.new} was not "
+                "started"
+            )
+        return names
+
+    def _require_old(self, base: BaseTable) -> IndexDescription:
+        description = describe_index(base, self.old)
+        if description is None or not kind_of(description).is_vector:
+            raise TableSetupError(f"{self.location} has no vector index {self.old}")
+        return description
+
+    def _is_built(self, base: BaseTable) -> bool:
+        """Return whether the new index exists, unless the migration cannot be started."""
+        base.require_mem_wal()
+        old = self._require_old(base)
+        if self.old not in maintained_index_names(base):
+            raise TableSetupError(
+                f"index {self.old} of {self.location} is not maintained; migrate one that is"
+            )
+        new = describe_index(base, self.new)
+        if new is None:
+            return False
+        if list(new.fields) != list(old.fields) or not kind_of(new).is_vector:
+            raise TableSetupError(
+                f"{self.new} is an index of {self.location} over something else; choose another "
+                "name"
+            )
+        return True
+
+    def _training(
+        self, base: BaseTable, num_partitions: int | None, num_sub_vectors: int | None
+    ) -> _Commit:
+        """Return the commit that trains and builds the new index with the old one's parameters."""
+        old = self._require_old(base)
+        if base.dataset.count_rows() == 0:
+            raise TableSetupError(
+                f"{self.location} has no rows to train a model with; merge some first"
+            )
+        try:
+            spec = read_index_spec(self.location, old)
+        except ObjectNotFoundError as error:
+            raise TableSetupError(
+                f"index {self.old} of {self.location} was never trained; drop it and build it again"
+            ) from error
+        kind = spec.kind.pylance_name
+        dimension = spec.parameters["ivf_centroids"].type.list_size
+        if num_sub_vectors is not None and (
+            "num_sub_vectors" not in spec.parameters or dimension % num_sub_vectors
+        ):
+            raise InvalidInputError(
+                f"{num_sub_vectors} sub-vectors do not fit an index of kind {kind} over vectors of "
+                f"{dimension} numbers"
+            )
+        options = {key: value for key, value in spec.parameters.items() if key not in _TRAINED}
+        chosen = {"num_partitions": num_partitions, "num_sub_vectors": num_sub_vectors}
+        options |= {key: value for key, value in chosen.items() if value is not None}
+
+        def commit(dataset: lance.LanceDataset) -> None:
+            dataset.create_index(old.field_names[0], kind, name=self.new, **options)
+
+        return commit
+
+    def _drop(self, index: str) -> None:
+        def drop(base: BaseTable) -> _Commit | None:
+            if index not in index_names(base):
+                return None
+            return lambda dataset: dataset.drop_index(index)
+
+        self._commit_until_done(drop, f"dropping index {index}")
+
+    def _commit_until_done(
+        self, next_commit: Callable[[BaseTable], _Commit | None], action: str
+    ) -> None:
+        """Make the commits that ``next_commit`` returns for the latest version, until it is None.
+
+        A commit that conflicts with another one is not repeated as it is: the latest version is
+        looked at again first.
+        """
+        for _ in range(_MAX_ATTEMPTS):
+            base = open_base(self.location)
+            commit = next_commit(base)
+            if commit is None:
+                return
+            try:
+                commit_durably(base, commit)
+            except (ConflictError, OSError, RuntimeError, ValueError) as error:
+                if not isinstance(error, ConflictError) and not is_conflict(error):
+                    raise translate_lance_error(error, action) from error
+                logger.info("%s met another commit, trying again: %s", action, error)
+        raise ConflictError(
+            f"{action} of {self.location} failed in {_MAX_ATTEMPTS} attempts; other commits kept "
+            "getting in between, try again"
+        )
 
 
-def _lacking(base: BaseTable, index: str) -> tuple[tuple[UUID, int], ...]:
-    """Stored generations without an index of this name. They are opened side by side."""
+def _generations_without(base: BaseTable, index: str) -> tuple[tuple[UUID, int], ...]:
+    """Return region and number of the stored generations that have no index of this name."""
     location = base.location
     stored = [
         (region_id, flushed)
@@ -169,338 +441,37 @@ def _lacking(base: BaseTable, index: str) -> tuple[tuple[UUID, int], ...]:
         for flushed in manifest.flushed
     ]
 
-    def lacks(folder: str) -> bool:
+    def lacks_index(folder: str) -> bool:
         try:
             dataset = open_dataset(location, folder)
         except ObjectNotFoundError:
-            # Collected meanwhile.
+            # The collector has deleted the generation meanwhile.
             return False
         return index not in {description.name for description in dataset.describe_indices()}
 
     folders = [generation_dir(region_id, flushed.path) for region_id, flushed in stored]
-    with ThreadPoolExecutor(_READS_AT_ONCE) as pool:
-        found = list(pool.map(lacks, folders))
+    with ThreadPoolExecutor(_MAX_PARALLEL_READS) as pool:
+        lacking = list(pool.map(lacks_index, folders))
     return tuple(
         (region_id, flushed.generation)
-        for (region_id, flushed), is_lacking in zip(stored, found, strict=True)
+        for (region_id, flushed), is_lacking in zip(stored, lacking, strict=True)
         if is_lacking
     )
 
 
-__all__ = (
-    "MigrationStatus",
-    "abort_migration",
-    "finish_migration",
-    "migration_status",
-    "start_migration",
-    "switch_migration",
-)
-
-logger = logging.getLogger(__name__)
-
-_ATTEMPTS = 5
-# Parameters that are not part of the model, or that training chooses anew.
-_TRAINED = ("ivf_centroids", "pq_codebook", "rabitq_model", "num_partitions", "skip_transpose")
-
-
-def start_migration(
-    location: TableLocation,
-    index: str,
-    *,
-    new: str | None = None,
-    num_partitions: int | None = None,
-    num_sub_vectors: int | None = None,
-) -> MigrationStatus:
-    """Train and build an index beside an old one, and have generations carry both.
-
-    A table that maintains all its indexes maintains them by name from then on, since only names
-    have an order: one that is created later has to be named too.
-
-    Parameters
-    ----------
-    location : TableLocation
-        Where the table is: ``table.location`` of an open one.
-    index : str
-        The vector index that is to be replaced.
-    new : str, optional
-        By default :func:`memwal.jobs.index.migration.next_name`.
-    num_partitions : int, optional
-        Chosen by Lance for the rows there are by default.
-    num_sub_vectors : int, optional
-        Of a product quantizer; as before by default.
-
-    Raises
-    ------
-    TableSetupError
-        There is no such maintained vector index, the new name belongs to something else, or there
-        are no rows to train a model with.
-    InvalidInputError
-        The number of sub-vectors does not fit the index.
-    ConflictError
-        Other commits kept getting in between; call again.
-    """
-    new = successor(index, new)
-    for _ in range(_ATTEMPTS):
-        base = open_base(location)
-        base.require_mem_wal()
-        old_description = _require_old(base, index)
-        if index not in maintained_index_names(base):
-            raise TableSetupError(
-                f"index {index} of {location} is not maintained; migrate one that is"
-            )
-        existing = describe_index(base, new)
-        if existing is not None:
-            if list(existing.fields) != list(old_description.fields) or (
-                existing.index_type not in VECTOR_KINDS
-            ):
-                raise TableSetupError(
-                    f"{new} is an index of {location} over something else; choose another name"
-                )
-            break
-        _build(base, old_description, new, num_partitions, num_sub_vectors)
-    else:
-        raise ConflictError(
-            f"index {new} of {location} was not built in {_ATTEMPTS} attempts; other commits kept "
-            "getting in between, try again"
-        )
-
-    def maintain(latest: BaseTable) -> IndexDetails:
-        names = list(maintained_index_names(latest))
-        if new in names and not latest.details.maintain_all_indexes:
-            return latest.details
-        return _maintaining(latest, _placed(names, new, behind=index))
-
-    update_details(location, maintain)
-    return migration_status(location, index, new=new)
-
-
-def switch_migration(
-    location: TableLocation, index: str, *, new: str | None = None
-) -> MigrationStatus:
-    """Have readers prefer the new index.
-
-    Parameters
-    ----------
-    location : TableLocation
-        Where the table is: ``table.location`` of an open one.
-    index : str
-        The vector index that is to be replaced.
-    new : str, optional
-        Name of its successor; by default :func:`memwal.jobs.index.migration.next_name`.
-
-    Raises
-    ------
-    ConflictError
-        The new index has not caught up. Nothing was changed.
-    TableSetupError
-        The migration was not started.
-    """
-    new = successor(index, new)
-
-    def prefer(latest: BaseTable) -> IndexDetails:
-        names = _both(latest, index, new)
-        if not covers(latest, new, latest.details.merged):
-            raise ConflictError(
-                f"index {new} of {location} has not caught up with what is merged; build the "
-                "indexes, then switch"
-            )
-        if names.index(new) < names.index(index):
-            return latest.details
-        return _maintaining(latest, _placed(names, index, behind=new))
-
-    if migration_status(location, index, new=new).step not in ("finishing", "finished"):
-        update_details(location, prefer)
-    return migration_status(location, index, new=new)
-
-
-def finish_migration(
-    location: TableLocation, index: str, *, new: str | None = None
-) -> MigrationStatus:
-    """Drop the old index, when nothing needs it any more.
-
-    Parameters
-    ----------
-    location : TableLocation
-        Where the table is: ``table.location`` of an open one.
-    index : str
-        The vector index that is to be replaced.
-    new : str, optional
-        Name of its successor; by default :func:`memwal.jobs.index.migration.next_name`.
-
-    Raises
-    ------
-    ConflictError
-        Readers do not prefer the new index, it has not caught up, or a stored generation does not
-        carry it; the message tells which. Nothing was changed.
-    TableSetupError
-        The migration was not started.
-    """
-    new = successor(index, new)
-    status = migration_status(location, index, new=new)
-    if status.step == "finished":
-        return status
-    if status.step != "finishing":
-        _both(open_base(location), index, new)
-        if status.step != "switched":
-            raise ConflictError(
-                f"readers of {location} still prefer index {index}; switch to {new} first"
-            )
-        if status.missing is not None:
-            raise ConflictError(f"index {index} of {location} is still needed: {status.missing}")
-
-    def release(latest: BaseTable) -> IndexDetails:
-        names = maintained_index_names(latest)
-        if index not in names:
-            return latest.details
-        if new not in names or names.index(index) < names.index(new):
-            raise ConflictError(
-                f"somebody turned the migration of index {index} of {location} back; look at its "
-                "status"
-            )
-        if not covers(latest, new, latest.details.merged):
-            raise ConflictError(
-                f"index {new} of {location} has not caught up with what was merged meanwhile; "
-                "build the indexes, then finish"
-            )
-        return _released(latest, index)
-
-    update_details(location, release)
-    _drop(location, index)
-    return migration_status(location, index, new=new)
-
-
-def abort_migration(
-    location: TableLocation, index: str, *, new: str | None = None
-) -> MigrationStatus:
-    """Take the new index away again. Readers prefer the old one from then on.
-
-    Parameters
-    ----------
-    location : TableLocation
-        Where the table is: ``table.location`` of an open one.
-    index : str
-        The vector index that is to be replaced.
-    new : str, optional
-        Name of its successor; by default :func:`memwal.jobs.index.migration.next_name`.
-
-    Raises
-    ------
-    ConflictError
-        The old index is no longer maintained: finish the migration, or start one from the new.
-    """
-    new = successor(index, new)
-
-    def release(latest: BaseTable) -> IndexDetails:
-        if index not in maintained_index_names(latest) or index not in index_names(latest):
-            raise ConflictError(
-                f"index {index} of {location} is not maintained any more, so that {new} is needed; "
-                "finish the migration"
-            )
-        if new not in latest.details.maintained_indexes:
-            return latest.details
-        return _released(latest, new)
-
-    update_details(location, release)
-    _drop(location, new)
-    return migration_status(location, index, new=new)
-
-
-def _require_old(base: BaseTable, index: str) -> IndexDescription:
-    description = describe_index(base, index)
-    if description is None or description.index_type not in VECTOR_KINDS:
-        raise TableSetupError(f"{base.location} has no vector index {index}")
-    return description
-
-
-def _both(base: BaseTable, index: str, new: str) -> list[str]:
-    """The maintained indexes by name, both of the migration among them."""
-    names = list(base.details.maintained_indexes)
-    if index not in names or new not in names or not {index, new} <= index_names(base):
-        raise TableSetupError(
-            f"the migration of index {index} of {base.location} to {new} was not started"
-        )
-    return names
-
-
-def _placed(names: Sequence[str], name: str, *, behind: str) -> list[str]:
-    """Names in their order, but one moved right behind another."""
+def _moved_after(names: Sequence[str], name: str, predecessor: str) -> list[str]:
+    """Return the names in their order, with one moved or added right after another."""
     others = [other for other in names if other != name]
-    at = others.index(behind) + 1
+    at = others.index(predecessor) + 1
     return [*others[:at], name, *others[at:]]
 
 
-def _maintaining(base: BaseTable, names: Sequence[str]) -> IndexDetails:
+def _details_maintaining(base: BaseTable, names: Sequence[str]) -> IndexDetails:
     return replace(base.details, maintained_indexes=tuple(names), maintain_all_indexes=False)
 
 
-def _released(base: BaseTable, index: str) -> IndexDetails:
-    """Details without an index that is about to be dropped."""
+def _details_without(base: BaseTable, index: str) -> IndexDetails:
+    """Return the details without an index that is about to be dropped."""
     names = [name for name in base.details.maintained_indexes if name != index]
     catchup = {name: covered for name, covered in base.details.catchup.items() if name != index}
     return replace(base.details, maintained_indexes=tuple(names), catchup=catchup)
-
-
-def _build(
-    base: BaseTable,
-    old: IndexDescription,
-    name: str,
-    num_partitions: int | None,
-    num_sub_vectors: int | None,
-) -> None:
-    if base.dataset.count_rows() == 0:
-        raise TableSetupError(
-            f"{base.location} has no rows to train a model with; merge some first"
-        )
-    try:
-        recipe = read_vector_recipe(base.location, old, old.segments[0].uuid)
-    except ObjectNotFoundError as error:
-        raise TableSetupError(
-            f"index {old.name} of {base.location} was never trained; drop it and build it again"
-        ) from error
-    dimension = recipe.options["ivf_centroids"].type.list_size
-    if num_sub_vectors is not None and (
-        "num_sub_vectors" not in recipe.options or dimension % num_sub_vectors
-    ):
-        raise InvalidInputError(
-            f"{num_sub_vectors} sub-vectors do not fit an index of kind {recipe.kind} over vectors "
-            f"of {dimension} numbers"
-        )
-    options: dict[str, Any] = {
-        key: value for key, value in recipe.options.items() if key not in _TRAINED
-    }
-    if num_partitions is not None:
-        options["num_partitions"] = num_partitions
-    if num_sub_vectors is not None:
-        options["num_sub_vectors"] = num_sub_vectors
-
-    def commit(dataset: lance.LanceDataset) -> None:
-        dataset.create_index(
-            old.field_names[0], recipe.kind, name=name, metric=recipe.metric, **options
-        )
-
-    _commit(base, commit, f"building index {name}")
-
-
-def _drop(location: TableLocation, index: str) -> None:
-    for _ in range(_ATTEMPTS):
-        base = open_base(location)
-        if index not in index_names(base):
-            return
-        _commit(base, lambda dataset: dataset.drop_index(index), f"dropping index {index}")
-    raise ConflictError(
-        f"index {index} of {location} was not dropped in {_ATTEMPTS} attempts; other commits kept "
-        "getting in between, try again"
-    )
-
-
-def _commit(base: BaseTable, commit: Callable[[lance.LanceDataset], None], doing: str) -> None:
-    """Commit; one that met another commit is not repeated here, its caller looks again."""
-    try:
-        commit_durably(base, commit)
-    except ConflictError as error:
-        logger.info("%s met another commit, trying again: %s", doing, error)
-    except (OSError, RuntimeError, ValueError) as error:
-        if is_conflict(error):
-            logger.info("%s met another commit, trying again: %s", doing, error)
-            return
-        raise translate_lance_error(error, doing) from error

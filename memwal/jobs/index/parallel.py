@@ -6,15 +6,14 @@ are joined into one segment, which is committed beside the existing ones.
 
 No version names a part before that commit. A process that dies leaves the files of the parts
 behind, which are collected as stale index files; a process that repeats the build builds new parts.
-Merges may land between the parts and the commit: the segment covers the fragments it was built
-over, and Lance records the generations of the version that the parts were built on. A compaction
-that rewrote one of the fragments makes the commit fail as a conflict, and the parts are built again
-over what is there then.
+Merges may be committed between the parts and the commit: the segment covers the fragments it was
+built over, and Lance records the generations of the version that the parts were built on. A
+compaction that rewrote one of the fragments makes the commit fail as a conflict, and the parts are
+built again from the version of then.
 """
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,7 +22,7 @@ import lance
 from memwal.base_table.commit import commit_durably, is_conflict
 from memwal.base_table.snapshot import BaseTable, open_base, translate_lance_error
 from memwal.errors import ConflictError, TableSetupError
-from memwal.lsm.indexes.maintained import MaintainedIndex, maintained_indexes
+from memwal.lsm.indexes.maintained import MaintainedIndex, maintained_index
 from memwal.storage.location import TableLocation
 
 if TYPE_CHECKING:
@@ -31,35 +30,15 @@ if TYPE_CHECKING:
 
     from lance.dataset import Index
 
-logger = logging.getLogger(__name__)
-
 
 @dataclass(frozen=True, slots=True)
 class PartTask:
-    """Fragments of one version that one worker indexes."""
+    """Index some fragments of one version."""
 
     location: TableLocation
     version: int
     index: str
     fragments: tuple[int, ...]
-
-
-def can_be_built_in_parts(index: MaintainedIndex) -> bool:
-    """Whether parts of an index have all the parameters of the whole.
-
-    A scalar quantizer takes its bounds from the vectors at hand, and a random rotation that is
-    stored as a matrix cannot be handed over: segments of such parts could never be joined with the
-    others. Full-text patterns (FM) are built with a commit only.
-    """
-    recipe = index.recipe
-    if recipe.kind.endswith("_RQ"):
-        return "rabitq_model" in recipe.options
-    return not recipe.kind.endswith("_SQ") and not getattr(recipe, "commits", False)
-
-
-def maintained_index(base: BaseTable, name: str) -> MaintainedIndex | None:
-    """A maintained index with its parameters; None when it cannot be built here."""
-    return next((index for index in maintained_indexes(base) if index.name == name), None)
 
 
 def run_part_task(task: PartTask) -> Index:
@@ -68,21 +47,21 @@ def run_part_task(task: PartTask) -> Index:
     Raises
     ------
     TableSetupError
-        The index is not there, or is not maintained, in the task's version.
+        In the task's version the index does not exist or is not maintained, or its kind cannot be
+        built in parts.
     MemWalError
-        What the store failed with.
+        The store failed.
     """
     base = open_base(task.location, version=task.version)
     index = maintained_index(base, task.index)
-    if index is None:
-        raise TableSetupError(f"index {task.index} of {task.location} cannot be built in parts")
+    part = None
     try:
-        part = index.recipe.build(
-            base.dataset, name=index.name, column=index.column, fragment_ids=task.fragments
-        )
+        if index is not None:
+            part = index.spec.build(
+                base.dataset, name=index.name, column=index.column, fragment_ids=task.fragments
+            )
     except (OSError, RuntimeError, ValueError) as error:
-        doing = f"building a part of index {task.index}"
-        raise translate_lance_error(error, doing) from error
+        raise translate_lance_error(error, f"building a part of index {task.index}") from error
     if part is None:
         raise TableSetupError(f"index {task.index} of {task.location} cannot be built in parts")
     return part
@@ -94,18 +73,18 @@ def commit_parts(base: BaseTable, index: MaintainedIndex, parts: Sequence[Index]
     Raises
     ------
     ConflictError
-        Somebody rewrote fragments of the parts, or replaced the index. Nothing was changed.
+        Another commit rewrote fragments of the parts, or replaced the index. Nothing was changed.
     MemWalError
-        What the store failed with.
+        The store failed.
     """
 
     def commit(dataset: lance.LanceDataset) -> None:
-        dataset.commit_existing_index_segments(index.name, index.column, [whole])
+        dataset.commit_existing_index_segments(index.name, index.column, [segment])
 
     try:
-        whole = parts[0]
-        if len(parts) > 1 or index.kind == "INVERTED":
-            whole = base.dataset.merge_existing_index_segments(list(parts))
+        segment = parts[0]
+        if len(parts) > 1 or index.kind.parts_need_merge:
+            segment = base.dataset.merge_existing_index_segments(list(parts))
         commit_durably(base, commit)
     except (OSError, RuntimeError, ValueError) as error:
         if is_conflict(error):

@@ -1,8 +1,8 @@
 """Choose the maintained indexes: carried by generations, and caught up after merges.
 
-An index that is added has caught up with nothing at first, so whatever is merged from then on stays
-stored until an index build has extended the index. Generations that were flushed before lack it;
-their rows are searched without. An index that is removed stays where it is, and is no longer
+An index that is added counts as caught up with nothing, so generations that are merged from then on
+stay stored until an index build has extended it. Generations that were flushed before lack it;
+their rows are searched without it. An index that is removed still exists, and is no longer
 extended.
 """
 
@@ -22,15 +22,15 @@ from memwal.storage.location import TableLocation
 def choose_indexes(
     location: TableLocation, *, add: Collection[str] = (), remove: Collection[str] = ()
 ) -> list[str]:
-    """Maintain more indexes, or fewer, from the next flush on.
+    """Add and remove maintained indexes, from the next flush on.
 
-    Our open writers notice by themselves; native ones have to be opened again. When it is done
-    already, nothing happens.
+    Open writers of this library notice by themselves; native ones have to be opened again. Does
+    nothing if the indexes are maintained like that already.
 
     Parameters
     ----------
     location : TableLocation
-        Where the table is: ``table.location`` of an open one.
+        ``table.location`` of an open table.
     add, remove : collection of str
         Names of indexes of the base table.
 
@@ -45,7 +45,7 @@ def choose_indexes(
         The table has no such index, one is to be added and removed, or one is to be removed from a
         table that maintains all its indexes.
     TableSetupError
-        There is no table, or no MemWAL.
+        There is no table, or MemWAL is not enabled on it.
     ConflictError
         Other processes were always faster; call again.
     """
@@ -54,11 +54,12 @@ def choose_indexes(
         raise InvalidInputError(f"{', '.join(sorted(both))} cannot be added and removed at once")
 
     def change(base: BaseTable) -> IndexDetails:
-        unknown = sorted(set(add) - set(index_names(base)))
+        existing = index_names(base)
+        unknown = sorted(set(add) - existing)
         if unknown:
             raise InvalidInputError(
                 f"{location} has no index {', '.join(unknown)}; build it on the Lance table first, "
-                f"or choose of {', '.join(sorted(index_names(base))) or 'none'}"
+                f"or choose one of {', '.join(sorted(existing)) or 'none'}"
             )
         if base.details.maintain_all_indexes:
             if remove:
@@ -69,8 +70,10 @@ def choose_indexes(
         before = base.details.maintained_indexes
         names = [name for name in before if name not in remove]
         names += [name for name in dict.fromkeys(add) if name not in before]
-        # One that comes back has to catch up anew.
-        catchup = {k: found for k, found in base.details.catchup.items() if k not in remove}
+        # An index that is added again has to catch up again.
+        catchup = {
+            name: progress for name, progress in base.details.catchup.items() if name not in remove
+        }
         return replace(base.details, maintained_indexes=tuple(names), catchup=catchup)
 
     return list(maintained_index_names(update_details(location, change)))

@@ -36,7 +36,7 @@ from memwal.format.region_manifest import FlushedGeneration
 from memwal.format.values import OLD_VERSIONS
 from memwal.lsm.flush.key_index import NewestKeys, write_key_index
 from memwal.lsm.flush.rows import GenerationRows, NewestRows, TableRows
-from memwal.lsm.indexes.maintained import MaintainedIndex, build_indexes
+from memwal.lsm.indexes.maintained import MaintainedIndex, build_generation_indexes
 
 if TYPE_CHECKING:
     from lance.lance.schema import LanceField
@@ -175,7 +175,7 @@ def write_generation(
     try:
         dataset = write_dataset(base, uri, rows)
         write_key_index(location, f"{folder}/{PK_INDEX_DIR}", newest)
-        build_indexes(location, folder, dataset, indexes)
+        build_generation_indexes(location, folder, dataset, indexes)
     except (OSError, ValueError) as error:
         if rows.error is not None:
             raise rows.error from error

@@ -1,4 +1,4 @@
-"""Files of the base table's indexes, for what no call of pylance returns."""
+"""Files of the base table's indexes, read for what pylance does not return."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from memwal.storage.location import TableLocation
 def open_index_file(
     location: TableLocation, segment: str, file: str
 ) -> tuple[LanceFileReader, dict[str, str]]:
-    """Open a file of an index's segment.
+    """Open a file of an index segment.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ def open_index_file(
     ObjectNotFoundError
         The segment has no such file.
     CorruptDataError
-        The file, or what it says of itself, cannot be read.
+        The file or its metadata cannot be read.
     StoreAccessError, StoreUnavailableError
         As for any read.
     """
@@ -42,5 +42,5 @@ def open_index_file(
         return reader, {key.decode(): value.decode() for key, value in metadata.items()}
     except UnicodeDecodeError as error:
         raise CorruptDataError(
-            f"{uri} describes itself in no text; build the index again"
+            f"the metadata of {uri} is not text; build the index again"
         ) from error

@@ -1,6 +1,6 @@
-"""Indexes that every generation carries too, and building them.
+"""Maintained indexes of a table: their specs, and building them for a generation.
 
-Native vector search does not see rows of a generation without a vector index, and filters and text
+Lance's vector search does not see the rows of a generation without a vector index; filters and text
 search are slow without theirs.
 """
 
@@ -18,8 +18,8 @@ from lance.dataset import LanceOperation
 from memwal.base_table.snapshot import BaseTable, open_dataset, translate_lance_error
 from memwal.errors import CorruptDataError, InvalidInputError, MemWalError, ObjectNotFoundError
 from memwal.format.paths import MEM_WAL_INDEX_NAME
-from memwal.lsm.indexes.scalar import SCALAR_KINDS, ScalarRecipe, read_scalar_recipe
-from memwal.lsm.indexes.vector import VECTOR_KINDS, VectorRecipe, read_vector_recipe
+from memwal.lsm.indexes.kinds import IndexKind, kind_of
+from memwal.lsm.indexes.spec import IndexSpec, read_index_spec
 from memwal.util.memory import release_free_memory
 
 if TYPE_CHECKING:
@@ -31,90 +31,92 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# The files of a segment never change, so that its parameters are read once. A large model has a
-# hundred megabytes; few indexes have one like that.
-_KNOWN_SEGMENTS = 64
-
-Recipe = ScalarRecipe | VectorRecipe
+# The files of a segment never change, so its spec is read once. A large model takes 100 MB, and few
+# indexes have one.
+_MAX_CACHED_SPECS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class MaintainedIndex:
-    """An index of the base table that every generation carries too.
+    """Index of the base table that every generation carries too.
 
     Attributes
     ----------
     name : str
-        The same in the generation.
+        Name of the index, in the base table and in generations.
     column : str
         Path of the indexed column in the version of the base table that was read.
     field_id : int
-        Its Lance field id, by which it is found when the column has another name by now.
-    recipe : ScalarRecipe or VectorRecipe
-        How to build it with the parameters of the base table's.
+        Lance field id of the column, which stays when the column is renamed.
+    spec : IndexSpec
+        Kind and parameters of the base table's index.
     """
 
     name: str
     column: str
     field_id: int
-    recipe: Recipe
+    spec: IndexSpec
 
     @property
-    def kind(self) -> str:
-        """Kind of index as pylance calls it, such as ``BTREE``."""
-        return self.recipe.kind
+    def kind(self) -> IndexKind:
+        """Kind of the index."""
+        return self.spec.kind
 
 
 def maintained_indexes(base: BaseTable) -> tuple[MaintainedIndex, ...]:
-    """Indexes that the table's MemWAL details ask writers to maintain, with their parameters.
+    """Return the indexes that the table's MemWAL details ask writers to maintain, with their specs.
 
-    The parameters are those of the first segment of each index: all have the same. They are kept
-    for later calls. An index that cannot be built here is left out; a warning says so once.
+    Parameters are read from the first segment of each index, as all segments have the same, and
+    cached. An index that cannot be built here is left out; a warning says so once.
 
     Raises
     ------
     StoreAccessError, StoreUnavailableError
         As for any read.
     """
-    wanted = base.details.maintained_indexes
-    found = []
+    indexes = []
     for description in base.dataset.describe_indices():
         name = description.name
         if name == MEM_WAL_INDEX_NAME:
             continue
-        if not (base.details.maintain_all_indexes or name in wanted):
+        if not (base.details.maintain_all_indexes or name in base.details.maintained_indexes):
             continue
-        recipe = _recipes.of(base, description)
-        if recipe is not None:
-            found.append(
-                MaintainedIndex(name, description.field_names[0], description.fields[0], recipe)
+        spec = _specs.get(base, description)
+        if spec is not None:
+            indexes.append(
+                MaintainedIndex(name, description.field_names[0], description.fields[0], spec)
             )
-    return tuple(found)
+    return tuple(indexes)
 
 
-def build_indexes(
+def maintained_index(base: BaseTable, name: str) -> MaintainedIndex | None:
+    """Return one of :func:`maintained_indexes`; None if there is none of this name."""
+    return next((index for index in maintained_indexes(base) if index.name == name), None)
+
+
+def build_generation_indexes(
     location: TableLocation,
     folder: str,
     dataset: LanceDataset,
     indexes: Iterable[MaintainedIndex],
 ) -> None:
-    """Build indexes of a data set that was just written, and commit them together.
+    """Build the indexes of a generation that was just written, and commit them together.
 
-    One after the other: side by side they are hardly faster, as each uses all cores by itself for
-    a part of its time, and take the memory of all.
+    They are built one after another: in parallel they take hardly less time, since each uses all
+    cores for part of its time, and the memory of all of them.
 
     Parameters
     ----------
     folder : str
-        Where the data set is in the table.
+        Folder of the generation in the table.
 
     Raises
     ------
     MemWalError
-        What the store failed with. What an index itself cannot take leaves that index out, with a
-        warning: the rows come first.
+        The store failed. An index that does not accept the rows is left out with a warning, so that
+        the rows are flushed anyway.
     """
-    paths = _paths(dataset)
+    paths = _column_paths(dataset)
     builds = [
         _build(location, folder, int(dataset.version), index, paths[index.field_id])
         for index in indexes
@@ -139,9 +141,9 @@ def _build(
 ) -> Index | None:
     dataset = open_dataset(location, folder, version=version)
     try:
-        built = index.recipe.build(dataset, name=index.name, column=column)
+        segment = index.spec.build(dataset, name=index.name, column=column)
         release_free_memory()
-        return built
+        return segment
     except (TypeError, KeyError, NotImplementedError) as error:
         problem: Exception = error
     except (OSError, RuntimeError, ValueError) as error:
@@ -152,67 +154,60 @@ def _build(
     return None
 
 
-def _paths(dataset: LanceDataset) -> dict[int, str]:
-    """Path of each column and child of a column by its field id."""
+def _column_paths(dataset: LanceDataset) -> dict[int, str]:
+    """Return the path of each column and child of a column by its field id."""
     paths = {}
-    todo = [(field.name(), field) for field in dataset.lance_schema.fields()]
-    while todo:
-        path, field = todo.pop()
+    pending = [(field.name(), field) for field in dataset.lance_schema.fields()]
+    while pending:
+        path, field = pending.pop()
         paths[field.id()] = path
-        todo += [(f"{path}.{child.name()}", child) for child in field.children()]
+        pending += [(f"{path}.{child.name()}", child) for child in field.children()]
     return paths
 
 
-class _Recipes:
-    """Recipes by the segment that they were read from; None stands for what cannot be built."""
+class _SpecCache:
+    """LRU cache of specs by segment; None stands for an index that cannot be built."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: OrderedDict[str, Recipe | None] = OrderedDict()
+        self._specs: OrderedDict[str, IndexSpec | None] = OrderedDict()
 
-    def of(self, base: BaseTable, description: IndexDescription) -> Recipe | None:
+    def get(self, base: BaseTable, description: IndexDescription) -> IndexSpec | None:
+        """Return the spec of an index, read unless it is cached."""
         segment = description.segments[0].uuid
         with self._lock:
-            if segment in self._known:
-                self._known.move_to_end(segment)
-                return self._known[segment]
+            if segment in self._specs:
+                self._specs.move_to_end(segment)
+                return self._specs[segment]
             try:
-                recipe = _read(base, description)
+                spec = _read_spec(base, description)
             except (InvalidInputError, ObjectNotFoundError, CorruptDataError) as error:
-                recipe = None
+                spec = None
                 _warn(base, description, error)
-            self._known[segment] = recipe
-            while len(self._known) > _KNOWN_SEGMENTS:
-                self._known.popitem(last=False)
-            return recipe
+            self._specs[segment] = spec
+            while len(self._specs) > _MAX_CACHED_SPECS:
+                self._specs.popitem(last=False)
+            return spec
 
 
-_recipes = _Recipes()
+_specs = _SpecCache()
 
 
-def _read(base: BaseTable, description: IndexDescription) -> Recipe:
-    segment = description.segments[0]
+def _read_spec(base: BaseTable, description: IndexDescription) -> IndexSpec:
     if len(description.field_names) != 1:
         raise InvalidInputError(f"it is over {len(description.field_names)} columns")
-    if segment.base_id is not None:
+    if description.segments[0].base_id is not None:
         raise InvalidInputError("its files are in another table")
-    if description.index_type in VECTOR_KINDS:
-        try:
-            return read_vector_recipe(base.location, description, segment.uuid)
-        except ObjectNotFoundError as error:
-            if any(part.fragment_ids for part in description.segments):
-                raise
-            raise InvalidInputError(
-                "it has no model yet, since the table had too few rows to train one (a codebook "
-                "takes 256); the next index build after a merge tries again"
-            ) from error
-    if description.index_type in SCALAR_KINDS:
-        return read_scalar_recipe(base.location, description, segment)
-    if description.index_type == "Json":
-        # Lance takes the type of the values from the rows at hand, and a query for another type
-        # then fails.
-        raise InvalidInputError("its type would be that of each generation's own values")
-    raise InvalidInputError("its kind is not known")
+    try:
+        return read_index_spec(base.location, description)
+    except ObjectNotFoundError as error:
+        is_trained = any(segment.fragment_ids for segment in description.segments)
+        if is_trained or not kind_of(description).is_vector:
+            raise
+        raise InvalidInputError(
+            "it has no model yet, since the table had too few rows to train one (a codebook "
+            "takes 256); the next index build after a merge tries again"
+        ) from error
 
 
 def _warn(base: BaseTable, description: IndexDescription, error: MemWalError) -> None:

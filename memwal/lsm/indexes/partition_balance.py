@@ -1,8 +1,8 @@
-"""Balance of a vector index: how evenly its partitions are filled.
+"""Partition balance of a vector index: how evenly rows are distributed over its partitions.
 
-Under MemWAL the centroids stay as they were trained, while the incoming vectors may drift. A search
-then scans partitions that hold far more than their share, and finds less in those that it scans.
-The remedy is another model: :mod:`memwal.jobs.index.migration`.
+While MemWAL is enabled the centroids stay as they were trained, but the incoming vectors may drift.
+A search then scans partitions that are far larger than the average, with lower recall. The remedy
+is a new model: :mod:`memwal.jobs.index.migration`.
 """
 
 from __future__ import annotations
@@ -17,25 +17,26 @@ from memwal.base_table.snapshot import BaseTable
 MAX_UNEVENNESS = 5.0
 MAX_EMPTY_SHARE = 0.25
 
-_FEWEST_ROWS = 64
+_MIN_ROWS_PER_PARTITION = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionBalance:
-    """Rows of a vector index by partition, over all its segments.
+    """Rows per partition of a vector index, summed over its segments.
 
     Attributes
     ----------
     index : str
     partitions, empty : int
-        How many there are, and how many hold no row.
+        Number of partitions, and of those without rows.
     rows, largest : int
-        Rows in all partitions, and in the fullest.
+        Rows in all partitions, and in the largest.
     segments : int
-        Files that a search looks through.
+        Segments that a search reads.
     same_model : bool
-        Whether all segments have the same number of partitions. Where somebody has extended the
-        index past these jobs, they may not; then the fullest of each segment is counted.
+        Whether all segments have the same number of partitions. They may differ if the index was
+        extended by other means than these jobs; then the partitions of each segment count on their
+        own.
     """
 
     index: str
@@ -48,18 +49,18 @@ class PartitionBalance:
 
     @property
     def unevenness(self) -> float:
-        """Rows of the fullest partition by those of the average one; 1 when there are none."""
+        """Rows of the largest partition divided by the average; 1 if there are no rows."""
         return self.largest * self.partitions / self.rows if self.rows else 1.0
 
     @property
     def empty_share(self) -> float:
-        """Share of the partitions that hold no row."""
+        """Share of the partitions that have no rows."""
         return self.empty / self.partitions if self.partitions else 0.0
 
     @property
     def advice(self) -> str | None:
-        """What to do about it; None while it is even enough, or too small to tell."""
-        if self.rows < _FEWEST_ROWS * self.partitions:
+        """Advice to train a new model; None if partitions are even enough, or have few rows."""
+        if self.rows < _MIN_ROWS_PER_PARTITION * self.partitions:
             return None
         if self.unevenness <= MAX_UNEVENNESS and self.empty_share <= MAX_EMPTY_SHARE:
             return None
@@ -72,7 +73,7 @@ class PartitionBalance:
 
 
 def partition_balance(base: BaseTable, name: str) -> PartitionBalance | None:
-    """Count the rows of a vector index by partition; None for an index of another kind.
+    """Count the rows per partition of a vector index; None for an index of another kind.
 
     Parameters
     ----------
@@ -95,8 +96,8 @@ def partition_balance(base: BaseTable, name: str) -> PartitionBalance | None:
     segments = [sizes for sizes in segments if len(sizes)]
     if not segments:
         return None
-    same = len({len(sizes) for sizes in segments}) == 1
-    sizes = np.sum(segments, axis=0) if same else np.concatenate(segments)
+    same_model = len({len(sizes) for sizes in segments}) == 1
+    sizes = np.sum(segments, axis=0) if same_model else np.concatenate(segments)
     return PartitionBalance(
         index=name,
         partitions=len(sizes),
@@ -104,21 +105,21 @@ def partition_balance(base: BaseTable, name: str) -> PartitionBalance | None:
         rows=int(sizes.sum()),
         largest=int(sizes.max()),
         segments=len(segments),
-        same_model=same,
+        same_model=same_model,
     )
 
 
 def balance_figures(balances: Iterable[PartitionBalance]) -> dict[str, int]:
-    """The worst of several indexes, as figures of a job; none without one."""
-    found = list(balances)
-    if not found:
+    """Return the worst values of several indexes as figures of a job; empty without an index."""
+    balances = list(balances)
+    if not balances:
         return {}
     return {
-        "unevenness_percent": max(round(100 * balance.unevenness) for balance in found),
-        "empty_partitions_percent": max(round(100 * balance.empty_share) for balance in found),
+        "unevenness_percent": max(round(100 * balance.unevenness) for balance in balances),
+        "empty_partitions_percent": max(round(100 * balance.empty_share) for balance in balances),
     }
 
 
 def advice_on(balances: Iterable[PartitionBalance]) -> tuple[str, ...]:
-    """Advice for those that need it."""
+    """Return the advice on each index that needs some."""
     return tuple(balance.advice for balance in balances if balance.advice is not None)

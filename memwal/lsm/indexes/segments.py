@@ -1,12 +1,12 @@
 """Segments of an index: coverage, and the choice of segments to join.
 
-``optimize_indices`` without a number joins everything it may. For a scalar index that rewrites the
-whole index for each merge. For a vector index it splits and joins partitions: the index gets other
-centroids, while the generations keep the old ones. With a number it only adds a segment over the
-new rows and joins it with so many of the newest segments; centroids, codebook, bounds and rotation
-stay. A number is therefore always given. Even with a number, a vector index of which no row is left
-is trained again: such an index is extended by a part, as :mod:`memwal.jobs.index.parallel` builds
-them.
+``optimize_indices`` without a number of segments joins all that it can. For a scalar index that
+rewrites the whole index after each merge. For a vector index it splits and joins partitions: the
+index gets other centroids, while the generations keep the old ones. With a number it only adds a
+segment over the new rows and joins it with that many of the newest segments; centroids, codebook,
+bounds and rotation stay. Index builds therefore always pass a number. Even with a number, Lance
+trains a vector index again if none of its rows exist any more: such an index is extended by a part,
+as :mod:`memwal.jobs.index.parallel` builds them.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ DEFAULT_MAX_SEGMENTS = 4
 
 @dataclass(frozen=True, slots=True)
 class IndexCoverage:
-    """Which rows of one version of the base table an index covers.
+    """Rows of one version of the base table that an index covers, and that it does not.
 
     Attributes
     ----------
     segments : tuple of int
-        Rows that were written to the fragments of each segment, oldest segment first.
+        Rows written to the fragments of each segment, oldest segment first.
     uncovered : tuple of (int, int)
         Fragments that no segment covers, ascending, each with the rows written to it.
     """
@@ -41,23 +41,23 @@ class IndexCoverage:
 
     @property
     def uncovered_rows(self) -> int:
-        """Rows that no segment covers."""
+        """Number of rows that no segment covers."""
         return sum(rows for _, rows in self.uncovered)
 
     @property
     def is_void(self) -> bool:
-        """Whether no fragment is left that a segment covers, while there are others."""
+        """Whether no covered fragment exists any more, while uncovered ones do."""
         return bool(self.uncovered) and not any(self.segments)
 
 
 def describe_index(base: BaseTable, name: str) -> IndexDescription | None:
-    """What Lance tells about an index; None when there is none of that name."""
-    found: list[IndexDescription] = base.dataset.describe_indices()
-    return next((description for description in found if description.name == name), None)
+    """Return Lance's description of an index; None if there is none of that name."""
+    descriptions: list[IndexDescription] = base.dataset.describe_indices()
+    return next((description for description in descriptions if description.name == name), None)
 
 
 def index_coverage(base: BaseTable, description: IndexDescription) -> IndexCoverage:
-    """Read off the manifest what an index covers; no request is sent."""
+    """Compute from the manifest what an index covers; sends no request."""
     rows = {
         fragment.fragment_id: int(fragment.metadata.physical_rows)
         for fragment in base.dataset.get_fragments()
@@ -71,36 +71,36 @@ def index_coverage(base: BaseTable, description: IndexDescription) -> IndexCover
 
 
 def segment_limit(base: BaseTable, max_segments: int) -> int:
-    """How many segments an index of this table may have.
+    """Return how many segments an index of this table may have.
 
-    Where rows keep their ids when they change, a row that changed stands in an older segment as
-    well as in the newest, and Lance lets both answer: a text, bitmap or label index of several
-    segments finds it by what it no longer holds. There, one segment is all that is right.
+    With stable row ids, an updated row is in an older segment as well as in the newest, and Lance
+    takes answers from both: a text, bitmap or label index of several segments finds the row by
+    values that it no longer has. Only an index of one segment answers correctly then.
     """
     return 1 if base.dataset.has_stable_row_ids else max_segments
 
 
 def segments_to_join(coverage: IndexCoverage, *, max_segments: int) -> int:
-    """How many of the newest segments the uncovered rows are to be joined with.
+    """Return how many of the newest segments the uncovered rows are to be joined with.
 
-    As long as there is room, none: what was written stays. Then a segment is joined with all newer
-    ones together if it is not larger than they are, so that a row is written again only about as
-    often as the table doubles; and however large they are, at least so many that no more than
-    ``max_segments`` are left.
+    None while the index stays within ``max_segments``: nothing is rewritten. Otherwise a segment is
+    joined with all newer rows if it is not larger than they are together, so that a row is
+    rewritten only about as often as the table doubles. Whatever their sizes, enough are joined that
+    no more than ``max_segments`` remain.
 
     Returns
     -------
     int
-        0 adds a segment. More joins the newest ones, also when nothing is uncovered.
+        0 adds a segment. A larger number joins the newest ones, even if nothing is uncovered.
     """
     sizes = coverage.segments
     added = 1 if coverage.uncovered else 0
     if len(sizes) + added <= max_segments:
         return 0
-    least = len(sizes) + 1 - max_segments
+    min_joined = len(sizes) + 1 - max_segments
     total, joined = coverage.uncovered_rows, 0
     for rows in reversed(sizes):
-        if joined >= least and rows > total:
+        if joined >= min_joined and rows > total:
             break
         total += rows
         joined += 1
@@ -110,7 +110,7 @@ def segments_to_join(coverage: IndexCoverage, *, max_segments: int) -> int:
 def group_fragments(
     uncovered: Sequence[tuple[int, int]], *, groups: int
 ) -> tuple[tuple[int, ...], ...]:
-    """Divide fragments into groups with about the same number of rows, the largest first.
+    """Divide fragments into groups with about equal numbers of rows, largest fragment first.
 
     Returns
     -------
@@ -123,6 +123,6 @@ def group_fragments(
     for number, rows in sorted(uncovered, key=lambda fragment: -fragment[1]):
         lightest = loads.index(min(loads))
         members[lightest].append(number)
-        # A fragment without rows counts too, so that every group gets one.
+        # Count a fragment without rows as one row, so that every group gets a fragment.
         loads[lightest] += max(rows, 1)
     return tuple(tuple(sorted(group)) for group in members)

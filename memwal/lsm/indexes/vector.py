@@ -1,6 +1,6 @@
-"""Vector indexes of generations, with the centroids and the codebook of the base table's index.
+"""Model of a vector index: centroids, quantizer and graph, read from an index of the base table.
 
-Distances are comparable between the base table and its generations only when both are computed with
+Distances are comparable between the base table and its generations only if both are computed with
 the same model (spec: Vector Index Configuration). Training is also the most expensive step of a
 build.
 """
@@ -8,9 +8,8 @@ build.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 
@@ -22,22 +21,13 @@ from memwal.storage.location import TableLocation
 from memwal.util.safe_json import read_json
 
 if TYPE_CHECKING:
-    from lance import LanceDataset
-    from lance.dataset import Index
     from lance.file import LanceFileReader
     from lance.lance.indices import IndexDescription
 
-VECTOR_KINDS: Final = frozenset(
-    {
-        "IVF_FLAT",
-        "IVF_PQ",
-        "IVF_SQ",
-        "IVF_RQ",
-        "IVF_HNSW_FLAT",
-        "IVF_HNSW_PQ",
-        "IVF_HNSW_SQ",
-    }
-)
+QuantizerReader: TypeAlias = Callable[
+    [Mapping[str, Any], "LanceFileReader", int, str], dict[str, Any]
+]
+"""Reads a quantizer's parameters: storage metadata, auxiliary file, dimension, index name."""
 
 _METRICS: Final = {"L2": "l2", "COSINE": "cosine", "DOT": "dot", "HAMMING": "hamming"}
 _HNSW: Final = {
@@ -47,61 +37,25 @@ _HNSW: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class VectorRecipe:
-    """How to build a vector index like one of the base table.
-
-    Attributes
-    ----------
-    kind : str
-        As pylance calls it, such as ``IVF_PQ``.
-    metric : str
-    options : mapping
-        Further arguments of ``create_index_uncommitted``, the model among them.
-    """
-
-    kind: str
-    metric: str
-    options: Mapping[str, Any]
-
-    def build(
-        self,
-        dataset: LanceDataset,
-        *,
-        name: str,
-        column: str,
-        fragment_ids: Sequence[int] | None = None,
-    ) -> Index:
-        """Write the index of a data set, or of some fragments; the caller commits it."""
-        if fragment_ids is None:
-            fragment_ids = [part.fragment_id for part in dataset.get_fragments()]
-        return dataset.create_index_uncommitted(
-            column,
-            self.kind,
-            name=name,
-            metric=self.metric,
-            # The name may be taken: by the index that this is to become a part of.
-            replace=True,
-            fragment_ids=list(fragment_ids),
-            **self.options,
-        )
-
-
-def read_vector_recipe(
-    location: TableLocation, description: IndexDescription, segment: str
-) -> VectorRecipe:
-    """Read the model of a vector index from the files of one of its segments.
+def read_vector_parameters(
+    location: TableLocation,
+    description: IndexDescription,
+    segment: str,
+    *,
+    read_quantizer: QuantizerReader | None,
+) -> dict[str, Any]:
+    """Read the metric and the model of a vector index from the files of one of its segments.
 
     Raises
     ------
     InvalidInputError
         The index has a metric that is not known here.
     ObjectNotFoundError
-        The index was never trained, or is of a form without these files.
+        The index was never trained, or has a format without these files.
     CorruptDataError
         The files are not those of a vector index.
     """
-    kind, details = description.index_type, description.details
+    details = description.details
     metric = _METRICS.get(details.get("metric_type", ""))
     if metric is None:
         raise InvalidInputError(f"its metric {details.get('metric_type')!r} is not known")
@@ -112,42 +66,52 @@ def read_vector_recipe(
         with lance_errors(f"reading segment {segment}"):
             inverted_file = index.read_global_buffer(int(metadata["lance:ivf"]))
         centroids = read_centroids(inverted_file, name=f"the inverted file of {description.name}")
-        options = {
-            "ivf_centroids": _vectors(centroids.ravel(), centroids.shape[1]),
+        dimension = centroids.shape[1]
+        parameters = {
+            "metric": metric,
+            "ivf_centroids": _vectors(centroids.ravel(), dimension),
             "num_partitions": len(centroids),
-            **_stored_options(kind, storage, auxiliary, centroids.shape[1], description.name),
         }
+        if read_quantizer is not None:
+            parameters |= read_quantizer(storage, auxiliary, dimension, description.name)
     except (KeyError, IndexError, TypeError, ValueError, ZeroDivisionError) as error:
         raise CorruptDataError(
             f"segment {segment} of index {description.name} does not describe a model: "
             f"{error!r}; build it again"
         ) from error
     graph = details.get("hnsw") or {}
-    options |= {ours: graph[theirs] for theirs, ours in _HNSW.items() if theirs in graph}
-    return VectorRecipe(kind=kind, metric=metric, options=options)
+    return parameters | {name: graph[key] for key, name in _HNSW.items() if key in graph}
 
 
-def _stored_options(
-    kind: str, storage: Mapping[str, Any], auxiliary: LanceFileReader, dimension: int, name: str
+def read_product_quantizer(
+    storage: Mapping[str, Any], auxiliary: LanceFileReader, dimension: int, index: str
 ) -> dict[str, Any]:
-    """How vectors are stored: what the auxiliary file of an index of this kind says."""
-    if kind.endswith("_PQ"):
-        parts = storage["num_sub_vectors"]
-        with lance_errors(f"reading the codebook of {name}"):
-            data = auxiliary.read_global_buffer(storage["codebook_position"])
-        codebook = read_codebook(data, name=f"the codebook of {name}")
-        return {
-            "num_sub_vectors": parts,
-            "num_bits": storage["nbits"],
-            "skip_transpose": not storage["transposed"],
-            "pq_codebook": _vectors(codebook, dimension // parts),
-        }
-    if kind.endswith("_SQ"):
-        return {"num_bits": storage["num_bits"]}
-    if kind.endswith("_RQ"):
-        model = {"rabitq_model": json.dumps(storage)} if storage["rotation_type"] == "fast" else {}
-        return {"num_bits": storage["num_bits"], **model}
-    return {}
+    """Read the codebook of a product quantizer."""
+    sub_vectors = storage["num_sub_vectors"]
+    with lance_errors(f"reading the codebook of {index}"):
+        data = auxiliary.read_global_buffer(storage["codebook_position"])
+    codebook = read_codebook(data, name=f"the codebook of {index}")
+    return {
+        "num_sub_vectors": sub_vectors,
+        "num_bits": storage["nbits"],
+        "skip_transpose": not storage["transposed"],
+        "pq_codebook": _vectors(codebook, dimension // sub_vectors),
+    }
+
+
+def read_scalar_quantizer(
+    storage: Mapping[str, Any], auxiliary: LanceFileReader, dimension: int, index: str
+) -> dict[str, Any]:
+    """Read the number of bits of a scalar quantizer; Lance takes the bounds from the vectors."""
+    return {"num_bits": storage["num_bits"]}
+
+
+def read_rabit_quantizer(
+    storage: Mapping[str, Any], auxiliary: LanceFileReader, dimension: int, index: str
+) -> dict[str, Any]:
+    """Read the number of bits of a RaBitQ quantizer, and its rotation unless it is a matrix."""
+    model = {"rabitq_model": json.dumps(storage)} if storage["rotation_type"] == "fast" else {}
+    return {"num_bits": storage["num_bits"], **model}
 
 
 def _vectors(numbers: Numbers, dimension: int) -> pa.FixedSizeListArray:

@@ -1,1 +1,1 @@
-"""MemTables: rows in memory, in the order of the log, and the indexes over them."""
+"""MemTables: rows in memory in log order, and the indexes over them."""

@@ -1,4 +1,4 @@
-"""BM25 scores as Lance computes them, over statistics that may come from several sources."""
+"""BM25 scores as Lance computes them, with statistics that may be summed over several sources."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _Numbers: TypeAlias = npt.NDArray[np.int64] | npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class TextStatistics:
-    """What BM25 needs to know of a body of documents; bodies are added with ``+``.
+    """Statistics of a set of documents for BM25; ``+`` adds those of disjoint sets.
 
     Parameters
     ----------
     documents : int
         Documents with at least one token.
     tokens : float
-        Tokens of all documents, which may have weights.
+        Number of tokens of all documents; not whole if tokens have weights.
     frequencies : mapping of str to int
-        Per term, how many documents hold it.
+        Number of documents that contain the term, by term.
     """
 
     documents: int = 0
@@ -53,16 +53,16 @@ def term_scores(
     lengths: _Numbers,
     statistics: TextStatistics,
 ) -> npt.NDArray[np.float64]:
-    """What a term adds to the scores of documents.
+    """Compute what a term adds to the scores of documents.
 
     Parameters
     ----------
     term : str
-        One that the statistics know.
+        A term of ``statistics.frequencies``.
     counts, lengths : numpy.ndarray of int64 or float64, shape (documents,)
-        How often each document holds the term, and how many tokens it has.
+        Occurrences of the term in each document, and its number of tokens.
     statistics : TextStatistics
-        Of all documents that are ranked together; at least one.
+        Of all documents that are ranked together, at least one.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""64-bit hash of primary keys for the index of a MemTable; it never leaves the process."""
+"""64-bit hash of primary keys for the key index of a MemTable; never stored or sent."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ Hashes = npt.NDArray[np.uint64]
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FIRST = np.uint64(0xBF58476D1CE4E5B9)
 _SECOND = np.uint64(0x94D049BB133111EB)
-# What stays of a word of which so many bytes belong to the value.
+# Mask of a word by the number of its bytes that belong to the value.
 _TAILS = np.array([(1 << (8 * count)) - 1 for count in range(8)], np.uint64)
 
 
 def hash_rows(columns: Sequence[pa.Array]) -> Hashes:
-    """Hash every row of some columns.
+    """Hash each row over some columns.
 
     Parameters
     ----------
     columns : sequence of pyarrow.Array
-        At least one column of integers, bool, text or binary, all of the same length; no nulls.
+        At least one column of integers, bool, text or binary, all of the same length, without
+        nulls.
 
     Returns
     -------
@@ -36,7 +37,7 @@ def hash_rows(columns: Sequence[pa.Array]) -> Hashes:
     Raises
     ------
     InvalidInputError
-        When a type cannot be hashed.
+        A type cannot be hashed.
     """
     hashes = _hash_column(columns[0])
     for column in columns[1:]:
@@ -60,18 +61,18 @@ def _hash_column(column: pa.Array) -> Hashes:
 
 
 def _hash_bytes(column: pa.Array) -> Hashes:
-    """Sum over the 8-byte words of each value, every word mixed with its place."""
+    """Hash each value as the sum of its 8-byte words, each mixed with its position."""
     runs = byte_runs(column)
     padded = np.concatenate([runs.data, np.zeros(8, np.uint8)])
-    # Every byte starts a word here, so that values need not be aligned.
+    # A word starts at every byte, so that values need not be aligned.
     loads = np.ndarray((len(padded) - 7,), "<u8", padded, strides=(1,))
     words = runs.counts // 8 + 1
     ends = np.cumsum(words)
     firsts = ends - words
-    place = np.arange(ends[-1]) - np.repeat(firsts, words)
-    values = loads[np.repeat(runs.starts, words) + 8 * place]
+    position = np.arange(ends[-1]) - np.repeat(firsts, words)
+    values = loads[np.repeat(runs.starts, words) + 8 * position]
     values[ends - 1] &= _TAILS[runs.counts % 8]
-    values ^= (place.astype(np.uint64) + np.uint64(1)) * _GOLDEN
+    values ^= (position.astype(np.uint64) + np.uint64(1)) * _GOLDEN
     sums: Hashes = np.add.reduceat(_mix(values), firsts)
     return _mix(sums + runs.counts.astype(np.uint64))
 

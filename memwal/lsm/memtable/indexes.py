@@ -1,4 +1,4 @@
-"""Indexes of one MemTable, and snapshots that answer reads: keys, nearest vectors, text."""
+"""Rows of one MemTable with their indexes, and snapshots that answer reads."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from memwal.errors import InvalidInputError
 from memwal.format.paths import TOMBSTONE
 from memwal.lsm.memtable.bm25 import TextStatistics
 from memwal.lsm.memtable.key_index import KeyIndex
-from memwal.lsm.memtable.rows import Mask, RowRuns, Rows, RowView
-from memwal.lsm.memtable.text_index import Matches, TextRows
+from memwal.lsm.memtable.rows import Mask, RowBuffer, Rows, RowView
+from memwal.lsm.memtable.text_index import Matches, TextIndex
 from memwal.lsm.memtable.vector_index import Neighbours, nearest_rows
 
 
 class MemTableIndexes:
-    """The rows of one MemTable with the indexes over them.
+    """Rows of one MemTable with their indexes over keys and text.
 
-    Rows are stored rows, with ``_tombstone``. Appending only takes them over; a read indexes what
-    is missing first, unless :meth:`catch_up` did so when the rows were written. Vectors are
-    searched where they lie and need no index.
+    Rows are stored rows, with ``_tombstone``. Appending only stores them; a read first indexes the
+    rows that are not indexed yet, unless :meth:`catch_up` did so when they were written. Vectors
+    are searched without an index.
 
-    One thread may append at a time. Everything else may be called by any thread at any time
-    without a lock: each index has its own, which only those wait for that would do the same work.
+    Only one thread may append at a time. Any thread may call everything else at any time without a
+    lock: each index has its own lock, for which only callers wait that would index the same rows.
 
     Parameters
     ----------
@@ -35,12 +35,12 @@ class MemTableIndexes:
     primary_key : sequence of str
         Key columns.
     text : mapping, optional
-        Per text column that can be searched, the options of its index in the base table.
+        Text columns to search, each with the options of its index in the base table.
 
     Raises
     ------
     InvalidInputError
-        When such a column is absent or holds no text, or its options cannot be searched with.
+        Such a column does not exist or is not text, or its index options are not supported.
     """
 
     def __init__(
@@ -50,69 +50,70 @@ class MemTableIndexes:
         *,
         text: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
-        self._runs = RowRuns(schema)
+        self._rows = RowBuffer(schema)
         self._keys = KeyIndex(primary_key)
-        self._text = {column: TextRows(column, options) for column, options in (text or {}).items()}
-        # Now, since rows that are durable already could not be refused any more.
+        self._text = {
+            column: TextIndex(column, options) for column, options in (text or {}).items()
+        }
+        # Checked now, since rows cannot be refused once they are durable.
         for index in self._text.values():
-            index.check(self._runs.view())
+            index.check(self._rows.view())
 
     @property
     def rows(self) -> int:
         """Number of rows, superseded ones included."""
-        return self._runs.rows
+        return self._rows.rows
 
     @property
     def nbytes(self) -> int:
-        """Memory of the rows and the indexes."""
+        """Memory of the rows and the indexes, in bytes."""
         text = sum(index.nbytes for index in self._text.values())
-        return self._runs.nbytes + self._keys.nbytes + text
+        return self._rows.nbytes + self._keys.nbytes + text
 
     def append(self, batch: pa.RecordBatch, *, nbytes: int | None = None) -> None:
-        """Take further rows, of so many bytes if that is known; one thread at a time."""
-        self._runs.append(batch, nbytes=nbytes)
+        """Append rows, of ``nbytes`` bytes if the caller knows it; one thread at a time."""
+        self._rows.append(batch, nbytes=nbytes)
 
     def catch_up(self) -> None:
-        """Index all rows appended so far, so that no read has to.
+        """Index all rows appended so far, so that reads do not have to.
 
         Raises
         ------
         InvalidInputError
-            When a key is null.
+            A key is null.
         """
-        view = self._runs.view()
+        view = self._rows.view()
         self._keys.catch_up(view)
         for index in self._text.values():
             index.catch_up(view)
 
     def snapshot(self) -> MemTableSnapshot:
-        """The rows appended so far, which later appends do not change."""
-        return MemTableSnapshot(self._runs.view(), self._keys, self._text)
+        """Return the rows appended so far; later appends do not change the snapshot."""
+        return MemTableSnapshot(self._rows.view(), self._keys, self._text)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MemTableSnapshot:
-    """Reads of the rows that a MemTable had at one moment; any thread, no lock.
+    """Rows of a MemTable at one moment, for reads by any thread without a lock.
 
-    Row numbers count in the order of the log. Superseded and deleted rows are in no result but
-    that of :meth:`lookup`.
+    Rows are numbered in log order. :meth:`nearest` and :meth:`search_text` return neither
+    superseded nor deleted rows.
 
     Parameters
     ----------
     view : RowView
-        The rows.
     keys : KeyIndex
-        Index over them, and maybe over newer ones.
-    text : mapping of str to TextRows
-        Per text column.
+        Index over these rows, and possibly newer ones.
+    text : mapping of str to TextIndex
+        Indexes by text column.
     """
 
     view: RowView
     keys: KeyIndex
-    text: Mapping[str, TextRows]
+    text: Mapping[str, TextIndex]
 
     def lookup(self, keys: Sequence[pa.Array]) -> Rows:
-        """Newest row of each key, tombstones included, -1 where there is none.
+        """Find the newest row of each key, tombstones included; -1 if there is none.
 
         Parameters
         ----------
@@ -122,22 +123,22 @@ class MemTableSnapshot:
         Raises
         ------
         InvalidInputError
-            When a key is null or of another type than the column, or a column is missing.
+            A key is null or of another type than the column, or a column is missing.
         """
         return self.keys.lookup(keys, self.view)
 
     def newest(self) -> Mask:
-        """Whether each row is the newest of its key, tombstones included."""
+        """Return for each row whether it is the newest of its key, tombstones included."""
         return self.keys.newest(self.view)
 
     def alive(self) -> Mask:
-        """Whether each row is the newest of its key, and not deleted."""
+        """Return for each row whether it is the newest of its key and not deleted."""
         deleted = self.view.column(TOMBSTONE).to_numpy()
         alive: Mask = self.newest() & ~deleted
         return alive
 
     def take(self, rows: Rows, *, columns: Sequence[str] | None = None) -> pa.Table:
-        """Some rows in the order asked for, of all columns or some top-level ones."""
+        """Return rows in the given order, of all columns or some top-level ones."""
         return self.view.take(rows, columns=columns)
 
     def nearest(
@@ -149,9 +150,9 @@ class MemTableSnapshot:
         metric: str = "l2",
         allowed: Mask | None = None,
     ) -> Neighbours:
-        """Rows with the nearest vectors; parameters and errors as in ``nearest_rows``.
+        """Find the rows with the nearest vectors; parameters and errors as in ``nearest_rows``.
 
-        ``allowed`` is what a filter leaves, shape (rows,).
+        ``allowed``, shape (rows,), are the rows that pass a filter.
         """
         alive = self.alive()
         return nearest_rows(
@@ -164,12 +165,8 @@ class MemTableSnapshot:
         )
 
     def text_terms(self, column: str, query: str) -> list[str]:
-        """What the tokenizer of a text column makes of a query."""
-        return self._text_rows(column).terms(query)
-
-    def text_statistics(self, column: str, terms: Sequence[str]) -> TextStatistics:
-        """Counts over the rows alive, to be added to those of other sources."""
-        return self._text_rows(column).statistics(terms, self.view, alive=self.alive())
+        """Tokenize a query as the index of a text column does."""
+        return self._text_index(column).terms(query)
 
     def search_text(
         self,
@@ -181,11 +178,8 @@ class MemTableSnapshot:
         statistics: TextStatistics | None = None,
         operator: str = "or",
     ) -> Matches:
-        """Best rows for the terms; parameters and errors as in ``TextRows.search``.
-
-        ``operator="and"`` wants the groups of ``TextRows.groups``.
-        """
-        return self._text_rows(column).search(
+        """Find the best rows for some terms; parameters and errors as in ``TextIndex.search``."""
+        return self._text_index(column).search(
             terms,
             self.view,
             k=k,
@@ -195,10 +189,10 @@ class MemTableSnapshot:
             operator=operator,
         )
 
-    def _text_rows(self, column: str) -> TextRows:
+    def _text_index(self, column: str) -> TextIndex:
         if column not in self.text:
             raise InvalidInputError(
                 f"column {column} has no maintained text index; search one of "
-                f"{', '.join(self.text) or 'none'}, or add an index to the maintained ones"
+                f"{', '.join(self.text) or 'none'}, or add its index to the maintained ones"
             )
         return self.text[column]

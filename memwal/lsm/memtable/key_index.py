@@ -1,4 +1,4 @@
-"""Key index of a MemTable: the position of each key's newest row."""
+"""Key index of a MemTable: finds the newest row of each key."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ import pyarrow.compute as pc
 
 from memwal.errors import InvalidInputError
 from memwal.lsm.memtable.hashing import Hashes, hash_rows
-from memwal.lsm.memtable.rows import Mask, Rows, RowView
+from memwal.lsm.memtable.rows import Mask, Rows, RowView, single_array
 
-# An entry holds the upper bits of a key's hash and, below them, the number of its row. So the
-# newest row of a key among the first n is the entry before (hash, n), in one binary search.
+# An entry consists of the upper bits of a key's hash and, below them, the number of its row. The
+# newest row of a key among the first n rows is therefore the entry before (hash, n), which one
+# binary search finds.
 _ROW_BITS = 28
 _ROW_MASK = np.uint64((1 << _ROW_BITS) - 1)
 _HASH_MASK = ~_ROW_MASK
-# Runs are joined until each is 8 times longer than the next: few to search, few copies.
-_FACTOR = 8
-_SHORT = 64
+# Runs are joined until each is 8 times longer than the next: few runs to search, few copies.
+_RUN_RATIO = 8
+_MIN_RUN = 64
 _NEVER = np.iinfo(np.int32).max
 
 _SameKey = Callable[[Rows, Rows], Mask]
@@ -30,21 +31,21 @@ _SameKey = Callable[[Rows, Rows], Mask]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _State:
-    """Sorted runs of entries over the first ``rows`` rows; each run holds newer rows."""
+    """Sorted runs of entries over the first ``rows`` rows; a later run has newer rows."""
 
     runs: tuple[Hashes, ...] = ()
     rows: int = 0
 
 
 class KeyIndex:
-    """Finds the newest row of keys, and tells which rows a later one replaced.
+    """Index of rows by key: finds the newest row of a key, and which rows a later one replaced.
 
     Hashes only narrow the search: every hit is compared with the key itself. Entries are never
-    taken out, so an older view is answered as of its own rows while newer ones are being indexed.
+    removed, so an older view is answered from its own rows while newer ones are being indexed.
 
     Any thread may call any method at any time: indexing takes a lock of its own, reading none.
-    Every method first indexes what the view has and the index has not, which is the deferred
-    mode; a writer that calls :meth:`catch_up` after each append leaves readers nothing to do.
+    Every method first indexes the rows of the view that are not indexed yet. If the writer calls
+    :meth:`catch_up` after each append, readers find nothing to index.
 
     Memory: 12 bytes per row.
 
@@ -58,17 +59,17 @@ class KeyIndex:
         self.primary_key = tuple(primary_key)
         self._lock = threading.Lock()
         self._state = _State()
-        # The next row that has the same key.
+        # Number of the next row with the same key, by row.
         self._successors = np.empty(0, np.int32)
 
     @property
     def rows(self) -> int:
-        """Number of rows that are indexed."""
+        """Number of indexed rows."""
         return self._state.rows
 
     @property
     def nbytes(self) -> int:
-        """Memory of the index."""
+        """Memory of the index, in bytes."""
         return sum(run.nbytes for run in self._state.runs) + self._successors.nbytes
 
     def catch_up(self, view: RowView) -> None:
@@ -77,7 +78,7 @@ class KeyIndex:
         Raises
         ------
         InvalidInputError
-            When a key is null, or there are more than 268 million rows.
+            A key is null, or there are more than 268 million rows.
         """
         if self._state.rows >= view.rows:
             return
@@ -94,34 +95,35 @@ class KeyIndex:
         keys : sequence of pyarrow.Array
             One array per key column, in the types of the table.
         view : RowView
-            The rows to find them in.
+            The rows to search.
 
         Returns
         -------
         numpy.ndarray of int64, shape (keys,)
-            Row numbers, -1 where no row has the key.
+            Row numbers, -1 if no row has the key.
 
         Raises
         ------
         InvalidInputError
-            When a key is null or of another type than the column, or a column is missing.
+            A key is null or of another type than the column, or a column is missing.
         """
         self._check(keys, view)
         self.catch_up(view)
         hashes = hash_rows(keys) & _HASH_MASK
-        # Neighbours in a run are found faster one after another.
+        # In this order, searches one after another touch neighbouring entries of a run.
         order = np.argsort(hashes)
 
-        def same_key(asked: Rows, rows: Rows) -> Mask:
-            return _equal([key.take(pa.array(order[asked])) for key in keys], self._at(view, rows))
+        def same_key(positions: Rows, rows: Rows) -> Mask:
+            searched = [key.take(pa.array(order[positions])) for key in keys]
+            return _equal(searched, self._keys_of(view, rows))
 
         bounds = hashes[order] | np.uint64(view.rows)
-        found = np.empty(len(order), np.int64)
-        found[order] = _find(self._state.runs, bounds, same_key)
-        return found
+        newest = np.empty(len(order), np.int64)
+        newest[order] = _find_newest(self._state.runs, bounds, same_key)
+        return newest
 
     def newest(self, view: RowView) -> Mask:
-        """Tell of every row of a view whether it is the newest of its key there.
+        """Return for each row of a view whether it is the newest of its key in the view.
 
         Returns
         -------
@@ -136,31 +138,31 @@ class KeyIndex:
             raise InvalidInputError(
                 f"a MemTable has {view.rows} rows and can index {int(_ROW_MASK)}; flush it earlier"
             )
-        keys = [_one_array(view.column(name, start=state.rows)) for name in self.primary_key]
+        keys = [single_array(view.column(name, start=state.rows)) for name in self.primary_key]
         self._check(keys, view)
         numbers = np.arange(state.rows, view.rows, dtype=np.uint64)
         entries = np.sort((hash_rows(keys) & _HASH_MASK) | numbers)
         rows = (entries & _ROW_MASK).astype(np.int64)
 
-        def same_key(asked: Rows, older: Rows) -> Mask:
-            fresh = pa.array(rows[asked] - state.rows)
-            return _equal([key.take(fresh) for key in keys], self._at(view, older))
+        def same_key(positions: Rows, older: Rows) -> Mask:
+            added = pa.array(rows[positions] - state.rows)
+            return _equal([key.take(added) for key in keys], self._keys_of(view, older))
 
         # Each entry is the bound below which the row that it replaces is searched.
-        replaced = _find((*state.runs, entries), entries, same_key)
-        successors = _grown(self._successors, state.rows, view.rows)
-        hit = replaced >= 0
-        successors[replaced[hit]] = rows[hit]
+        replaced = _find_newest((*state.runs, entries), entries, same_key)
+        successors = _with_room(self._successors, state.rows, view.rows)
+        replaces = replaced >= 0
+        successors[replaced[replaces]] = rows[replaces]
         self._successors = successors
-        return _State(_joined([*state.runs, entries]), view.rows)
+        return _State(_join_runs([*state.runs, entries]), view.rows)
 
-    def _at(self, view: RowView, rows: Rows) -> list[pa.Array]:
+    def _keys_of(self, view: RowView, rows: Rows) -> list[pa.Array]:
         return [view.take_column(name, rows) for name in self.primary_key]
 
     def _check(self, keys: Sequence[pa.Array], view: RowView) -> None:
         if len(keys) != len(self.primary_key):
             raise InvalidInputError(
-                f"{len(keys)} key columns are given; the key has {', '.join(self.primary_key)}"
+                f"{len(keys)} key columns were passed; the key has {', '.join(self.primary_key)}"
             )
         for name, key in zip(self.primary_key, keys, strict=True):
             expected = view.schema.field(name).type
@@ -174,45 +176,44 @@ class KeyIndex:
                 )
 
 
-def _find(runs: Sequence[Hashes], bounds: Hashes, same_key: _SameKey) -> Rows:
+def _find_newest(runs: Sequence[Hashes], bounds: Hashes, same_key: _SameKey) -> Rows:
     """Return for each bound the newest row below it that has the same key, or -1."""
-    found = np.full(len(bounds), -1, np.int64)
-    asked, wanted = np.arange(len(bounds)), bounds
+    newest = np.full(len(bounds), -1, np.int64)
+    pending = np.arange(len(bounds))
     for run in reversed(runs):
-        at = run.searchsorted(wanted) - 1
-        hit = _same_hash(run, at, wanted)
+        at = run.searchsorted(bounds[pending]) - 1
+        hit = _same_hash(run, at, bounds[pending])
         if hit.any():
-            _confirm(run, at[hit], asked[hit], bounds=bounds, same_key=same_key, found=found)
-            left = found[asked] < 0
-            asked, wanted = asked[left], wanted[left]
-            if not len(asked):
+            _confirm(run, at[hit], pending[hit], bounds=bounds, same_key=same_key, newest=newest)
+            pending = pending[newest[pending] < 0]
+            if not len(pending):
                 break
-    return found
+    return newest
 
 
-def _same_hash(run: Hashes, at: Rows, wanted: Hashes) -> Mask:
-    # At -1 stands the last entry, which may have the hash, but not below the bound.
-    same: Mask = ((run[at] ^ wanted) <= _ROW_MASK) & (at >= 0)
+def _same_hash(run: Hashes, at: Rows, bounds: Hashes) -> Mask:
+    # -1 addresses the last entry, which may have the same hash, but is not below the bound.
+    same: Mask = ((run[at] ^ bounds) <= _ROW_MASK) & (at >= 0)
     return same
 
 
 def _confirm(
-    run: Hashes, at: Rows, asked: Rows, *, bounds: Hashes, same_key: _SameKey, found: Rows
+    run: Hashes, at: Rows, positions: Rows, *, bounds: Hashes, same_key: _SameKey, newest: Rows
 ) -> None:
-    """Record the rows whose keys are those asked for, and not just their hashes."""
-    while len(asked):
+    """Record the rows that have the searched keys, and not only their hashes, in ``newest``."""
+    while len(positions):
         rows = (run[at] & _ROW_MASK).astype(np.int64)
-        same = same_key(asked, rows)
-        found[asked[same]] = rows[same]
-        # Another key with the same hash: the one sought may stand before it.
-        asked, at = asked[~same], at[~same] - 1
-        hit = _same_hash(run, at, bounds[asked])
-        asked, at = asked[hit], at[hit]
+        same = same_key(positions, rows)
+        newest[positions[same]] = rows[same]
+        # Another key has the same hash: a row of the searched key may be before it.
+        positions, at = positions[~same], at[~same] - 1
+        hit = _same_hash(run, at, bounds[positions])
+        positions, at = positions[hit], at[hit]
 
 
-def _joined(runs: list[Hashes]) -> tuple[Hashes, ...]:
+def _join_runs(runs: list[Hashes]) -> tuple[Hashes, ...]:
     first, size = len(runs) - 1, len(runs[-1])
-    while first and len(runs[first - 1]) < max(_SHORT, _FACTOR * size):
+    while first and len(runs[first - 1]) < max(_MIN_RUN, _RUN_RATIO * size):
         first -= 1
         size += len(runs[first])
     if first < len(runs) - 1:
@@ -221,22 +222,21 @@ def _joined(runs: list[Hashes]) -> tuple[Hashes, ...]:
     return tuple(runs)
 
 
-def _grown(successors: npt.NDArray[np.int32], rows: int, needed: int) -> npt.NDArray[np.int32]:
-    """Make room; readers go on with the old array, which is right for the rows they know."""
+def _with_room(successors: npt.NDArray[np.int32], rows: int, needed: int) -> npt.NDArray[np.int32]:
+    """Return an array with room for ``needed`` rows.
+
+    Readers continue with the old array, which is right for the rows of their views.
+    """
     if needed <= len(successors):
         return successors
-    grown = np.full(max(needed, len(successors) * 2, _SHORT), _NEVER, np.int32)
-    grown[:rows] = successors[:rows]
-    return grown
+    larger = np.full(max(needed, len(successors) * 2, _MIN_RUN), _NEVER, np.int32)
+    larger[:rows] = successors[:rows]
+    return larger
 
 
 def _equal(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> Mask:
+    """Return for each row whether the columns on both sides are equal."""
     same: Mask = pc.equal(left[0], right[0]).to_numpy(zero_copy_only=False)
-    for one, other in zip(left[1:], right[1:], strict=True):
-        same &= pc.equal(one, other).to_numpy(zero_copy_only=False)
+    for left_column, right_column in zip(left[1:], right[1:], strict=True):
+        same &= pc.equal(left_column, right_column).to_numpy(zero_copy_only=False)
     return same
-
-
-def _one_array(column: pa.ChunkedArray) -> pa.Array:
-    combined = column.combine_chunks()
-    return pa.concat_arrays(combined.chunks) if isinstance(combined, pa.ChunkedArray) else combined

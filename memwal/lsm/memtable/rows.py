@@ -1,4 +1,4 @@
-"""Rows of a MemTable in the order of the log, joined into few batches."""
+"""Rows of a MemTable in log order, joined into few batches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from memwal.errors import InvalidInputError
 Rows = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
-# A batch of so many rows or bytes is kept as it came; smaller ones are joined, 16 at a time.
+# Batches of at least this size are never copied; smaller ones are joined, 16 at a time.
 LARGE_ROWS = 1024
 LARGE_BYTES = 1 << 18
 _FAN_IN = 16
@@ -24,7 +24,7 @@ _LARGE = 3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowView:
-    """The rows that were there at one moment; later appends do not change it.
+    """Immutable view of the rows at one moment; later appends do not change it.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ class RowView:
     batches : tuple of pyarrow.RecordBatch
         Oldest rows first.
     starts : numpy.ndarray of int64, shape (batches + 1,)
-        Row number of the first row of each batch, and the number of all rows.
+        Number of the first row of each batch, and the total number of rows.
     """
 
     schema: pa.Schema
@@ -42,7 +42,7 @@ class RowView:
 
     @classmethod
     def of(cls, schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> RowView:
-        """View batches that somebody else keeps."""
+        """Create a view of batches, without a copy."""
         starts = np.zeros(len(batches) + 1, np.int64)
         np.cumsum([batch.num_rows for batch in batches], out=starts[1:])
         return cls(schema, tuple(batches), starts)
@@ -53,11 +53,11 @@ class RowView:
         return int(self.starts[-1])
 
     def to_table(self) -> pa.Table:
-        """All rows, oldest first, without a copy."""
+        """Return all rows, oldest first, without a copy."""
         return pa.Table.from_batches(self.batches, schema=self.schema)
 
     def column(self, path: str, *, start: int = 0) -> pa.ChunkedArray:
-        """Values of a column from row ``start`` on, one chunk per batch.
+        """Return the values of a column from row ``start`` on, one chunk per batch.
 
         Parameters
         ----------
@@ -67,7 +67,7 @@ class RowView:
         Raises
         ------
         InvalidInputError
-            When there is no such column.
+            There is no such column.
         """
         first = int(self.starts.searchsorted(start, side="right")) - 1
         chunks = [self.chunk(number, path) for number in range(first, len(self.batches))]
@@ -76,11 +76,11 @@ class RowView:
         return pa.chunked_array(chunks, type=self._field(path)[1])
 
     def column_type(self, path: str) -> pa.DataType:
-        """Type of a column; ``path`` as in :meth:`column`."""
+        """Return the type of a column; ``path`` as in :meth:`column`."""
         return self._field(path)[1]
 
     def chunk(self, number: int, path: str) -> pa.Array:
-        """Values of a column in one batch; ``path`` as in :meth:`column`."""
+        """Return the values of a column in one batch; ``path`` as in :meth:`column`."""
         names, _ = self._field(path)
         column = self.batches[number].column(names[0])
         for name in names[1:]:
@@ -88,7 +88,7 @@ class RowView:
         return column
 
     def take_column(self, path: str, rows: Rows) -> pa.Array:
-        """Values of a column in some rows; ``path`` as in :meth:`column`."""
+        """Return the values of a column in some rows; ``path`` as in :meth:`column`."""
         if not len(rows):
             return pa.array([], self._field(path)[1])
         first = int(self.starts.searchsorted(int(rows.min()), side="right")) - 1
@@ -97,10 +97,10 @@ class RowView:
         if first == last:
             return self.chunk(first, path).take(within)
         chunks = [self.chunk(number, path) for number in range(first, last + 1)]
-        return _one_array(pa.chunked_array(chunks).take(within))
+        return single_array(pa.chunked_array(chunks).take(within))
 
     def take(self, rows: Rows, *, columns: Sequence[str] | None = None) -> pa.Table:
-        """Some rows in the order asked for, of all columns or some top-level ones."""
+        """Return rows in the given order, of all columns or some top-level ones."""
         fields = list(self.schema if columns is None else map(self.schema.field, columns))
         return pa.Table.from_arrays(
             [self.take_column(field.name, rows) for field in fields], schema=pa.schema(fields)
@@ -110,21 +110,21 @@ class RowView:
         if path in self.schema.names:
             return [path], self.schema.field(path).type
         names = path.split(".")
-        found = pa.struct(list(self.schema))
+        data_type = pa.struct(list(self.schema))
         for name in names:
-            if not pa.types.is_struct(found) or found.get_field_index(name) < 0:
+            if not pa.types.is_struct(data_type) or data_type.get_field_index(name) < 0:
                 raise InvalidInputError(f"there is no column {path}; name one of the table's")
-            found = found.field(name).type
-        return names, found
+            data_type = data_type.field(name).type
+        return names, data_type
 
 
-class RowRuns:
-    """Batches of rows, joined while they are small.
+class RowBuffer:
+    """Append-only buffer of row batches that joins small ones.
 
-    A batch of one row takes some kilobytes beside its values, and every read pays for each batch,
+    A batch of one row takes some kilobytes beside its values, and every read has a cost per batch,
     so 16 batches of about one size become one until they have 1,024 rows or 256 KiB. A row is
-    copied three times at most; batches that come larger are never copied. Row numbers count in
-    the order of the log and never change.
+    copied at most three times; batches that are larger when appended are never copied. Rows are
+    numbered in log order, and the numbers never change.
 
     Only one thread may append at a time. :meth:`view` needs no lock.
 
@@ -137,18 +137,18 @@ class RowRuns:
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
         self._batches: list[pa.RecordBatch] = []
-        # Rank of each batch: 0 to 2 for less than 16, 256, 1,024 rows, 3 for one that stays.
+        # Rank of each batch: 0 to 2 below 16, 256 and 1,024 rows, 3 for one that is never joined.
         self._ranks: list[int] = []
         self.rows = 0
         self.nbytes = 0
 
     def append(self, batch: pa.RecordBatch, *, nbytes: int | None = None) -> None:
-        """Take further rows.
+        """Append rows.
 
         Parameters
         ----------
         nbytes : int, optional
-            Their memory, if it is known: to ask Arrow takes longer than all the rest.
+            Their memory, if the caller knows it: asking Arrow takes longer than all the rest.
         """
         rows = batch.num_rows
         if not rows:
@@ -172,20 +172,20 @@ class RowRuns:
         self.nbytes += nbytes
 
     def view(self) -> RowView:
-        """The rows appended so far."""
+        """Return the rows appended so far."""
         # One call copies the list, so that a join in another thread is seen whole or not at all.
         return RowView.of(self.schema, tuple(self._batches))
 
-    def _join(self, start: int, further: pa.RecordBatch | None, rank: int) -> None:
-        """Make one batch of those from ``start`` on and a further one."""
+    def _join(self, start: int, new_batch: pa.RecordBatch | None, rank: int) -> None:
+        """Join the batches from ``start`` on, and one more, into one batch."""
         parts = self._batches[start:]
-        if further is not None:
-            parts.append(further)
-        whole = parts[0] if len(parts) == 1 else pa.concat_batches(parts)
+        if new_batch is not None:
+            parts.append(new_batch)
+        joined = parts[0] if len(parts) == 1 else pa.concat_batches(parts)
         if len(parts) > 1:
-            rank = max(rank, _rank(whole.num_rows, whole.nbytes))
-        # One assignment, so that no reader sees the parts gone and the whole not there.
-        self._batches[start:] = [whole]
+            rank = max(rank, _rank(joined.num_rows, joined.nbytes))
+        # One assignment, so that no reader sees the parts gone and the joined batch not there.
+        self._batches[start:] = [joined]
         self._ranks[start:] = [rank]
 
 
@@ -195,6 +195,7 @@ def _rank(rows: int, nbytes: int) -> int:
     return 0 if rows < _FAN_IN else 1 if rows < _FAN_IN**2 else 2
 
 
-def _one_array(column: pa.ChunkedArray) -> pa.Array:
+def single_array(column: pa.ChunkedArray) -> pa.Array:
+    """Return the values of all chunks in one array."""
     combined = column.combine_chunks()
     return pa.concat_arrays(combined.chunks) if isinstance(combined, pa.ChunkedArray) else combined

@@ -1,4 +1,4 @@
-"""Unflushed rows of a writer of this process, in the form that reads take."""
+"""Unflushed rows of a writer in this process, as reads take them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class UnflushedRows:
     Attributes
     ----------
     generation : int
-        What it will be flushed as.
+        Number of the generation that they will be flushed as.
     snapshot : MemTableSnapshot
-        Its rows at one moment, with what answers for them.
+        The rows at one moment, with their indexes.
     """
 
     generation: int
@@ -35,11 +35,11 @@ class UnflushedRows:
         primary_key: Sequence[str],
         batches: Sequence[pa.RecordBatch],
     ) -> UnflushedRows:
-        """Rows that no MemTable has."""
+        """Create them from batches that are in no MemTable."""
         view = RowView.of(schema, batches)
         return cls(generation, MemTableSnapshot(view, KeyIndex(primary_key), {}))
 
     @property
     def rows(self) -> pa.Table:
-        """Stored rows, oldest first, with field ids in their schema."""
+        """Return the stored rows, oldest first, with field ids in their schema."""
         return self.snapshot.view.to_table()

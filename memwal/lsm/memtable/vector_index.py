@@ -17,21 +17,21 @@ from memwal.lsm.memtable.rows import Mask, Rows, RowView
 _Vectors = npt.NDArray[Any]
 _Distance = Callable[[_Vectors, _Vectors], _Vectors]
 
-# So many rows at once, that what is computed from them stays in the processor's cache.
+# Rows per block, so that intermediate results stay in the processor's cache.
 _BLOCK_ROWS = 2048
-# Rows are gathered rather than all computed when at most one of so many is wanted.
+# If at most one row of this many is allowed, the allowed rows of a block are gathered first.
 _SPARSE = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Neighbours:
-    """Nearest rows first; equal distances in the order of the log.
+    """Rows with their distances, nearest first; equal distances in log order.
 
     Parameters
     ----------
-    rows : numpy.ndarray of int64, shape (found,)
+    rows : numpy.ndarray of int64, shape (neighbours,)
         Row numbers.
-    distances : numpy.ndarray of float32, shape (found,)
+    distances : numpy.ndarray of float32, shape (neighbours,)
         What Lance calls ``_distance``.
     """
 
@@ -48,37 +48,37 @@ def nearest_rows(
     metric: str = "l2",
     allowed: Mask | None = None,
 ) -> Neighbours:
-    """Find the rows whose vectors are nearest, with the distances that Lance computes.
+    """Find the rows with the nearest vectors, with the distances that Lance computes.
 
-    Every vector is read where it lies, so that nothing has to be built or kept: 100,000 vectors
-    of 128 floats take 2 to 5 ms. Vectors that are null or have no distance (a NaN in them; a
-    vector of zeros under ``cosine``) are left out, as Lance does.
+    Compares all vectors, without an index: 100,000 vectors of 128 floats take 2 to 5 ms. Leaves out
+    vectors that are null or have no distance (a NaN in them; a vector of zeros with ``cosine``), as
+    Lance does.
 
     Parameters
     ----------
     view : RowView
         The rows to search.
     column : str
-        A fixed-size list of float16, float32, float64, or uint8 for ``hamming``; nested fields
-        with dots between them.
+        A fixed-size list of float16, float32, float64, or uint8 for ``hamming``; names of nested
+        fields with dots between them.
     query : array of numbers, shape (dimension,)
-        Taken in the type of the column.
+        Converted to the type of the column.
     k : int
-        How many rows at most.
+        Maximum number of rows.
     metric : str, default "l2"
         ``l2`` or ``euclidean`` (squared), ``cosine`` (1 - cosine), ``dot`` (1 - dot product), or
         ``hamming`` (number of different bits).
     allowed : numpy.ndarray of bool, shape (rows,), optional
-        Rows that may be returned; all by default. Superseded and deleted rows must be masked out.
+        Rows that may be returned; all by default. The caller excludes superseded and deleted rows.
 
     Raises
     ------
     InvalidInputError
-        When the column cannot be searched so, or the query does not fit it.
+        The column does not contain such vectors, or the query or metric does not fit it.
     """
     dtype, dimension = _vector_type(view, column)
     distance = _distance(metric, dtype, column)
-    wanted = _query(query, dtype, dimension, column)
+    vector = _query_vector(query, dtype, dimension, column)
     if k < 1:
         raise InvalidInputError(f"k is {k}; ask for at least one row")
     if allowed is not None and len(allowed) != view.rows:
@@ -93,8 +93,8 @@ def nearest_rows(
         if vectors.null_count:
             valid = vectors.is_valid().to_numpy(zero_copy_only=False)
             mask = valid if mask is None else mask & valid
-        _measure(_matrix(vectors, dtype), wanted, mask, distance, out=distances[start:stop])
-    return _smallest(distances, k)
+        _measure(_vector_matrix(vectors, dtype), vector, mask, distance, out=distances[start:stop])
+    return _nearest(distances, k)
 
 
 def _measure(
@@ -119,11 +119,11 @@ def _measure(
             part[within] = distance(block[within], query)
 
 
-def _smallest(distances: npt.NDArray[np.float32], k: int) -> Neighbours:
+def _nearest(distances: npt.NDArray[np.float32], k: int) -> Neighbours:
     k = min(k, int(np.count_nonzero(~np.isnan(distances))))
     if not k:
         return Neighbours(np.empty(0, np.int64), np.empty(0, np.float32))
-    # NaN sorts last. All rows as near as the last one are kept, so that the order decides.
+    # NaN sorts last. All rows with the distance of the last one are candidates: log order decides.
     limit = np.partition(distances, k - 1)[k - 1]
     rows = np.flatnonzero(distances <= limit)
     rows = rows[np.argsort(distances[rows], kind="stable")[:k]]
@@ -131,7 +131,7 @@ def _smallest(distances: npt.NDArray[np.float32], k: int) -> Neighbours:
 
 
 def _l2(vectors: _Vectors, query: _Vectors) -> _Vectors:
-    # Differences first: products of norms would lose the digits of vectors that are close.
+    # Subtract first: norms and products would lose the precision of vectors that are close.
     with np.errstate(all="ignore"):
         apart = vectors - query
         squares: _Vectors = np.vecdot(apart, apart)
@@ -140,12 +140,12 @@ def _l2(vectors: _Vectors, query: _Vectors) -> _Vectors:
 
 def _dot(vectors: _Vectors, query: _Vectors) -> _Vectors:
     with np.errstate(all="ignore"):
-        distances: _Vectors = 1 - _wide(vectors, query) @ query
+        distances: _Vectors = 1 - _widened(vectors, query) @ query
     return distances
 
 
 def _cosine(vectors: _Vectors, query: _Vectors) -> _Vectors:
-    vectors = _wide(vectors, query)
+    vectors = _widened(vectors, query)
     with np.errstate(all="ignore"):
         lengths = np.sqrt(np.vecdot(vectors, vectors)) * np.sqrt(np.vecdot(query, query))
         distances: _Vectors = 1 - (vectors @ query) / lengths
@@ -172,14 +172,14 @@ def _distance(metric: str, dtype: np.dtype[Any], column: str) -> _Distance:
         raise InvalidInputError(f"there is no metric {metric}; choose one of {', '.join(_METRICS)}")
     if (name == "hamming") != (dtype == np.uint8):
         raise InvalidInputError(
-            f"the metric {metric} does not go with the {dtype} vectors of column {column}; uint8 "
-            "goes with hamming, floats with the others"
+            f"the metric {metric} does not fit the {dtype} vectors of column {column}; uint8 "
+            "vectors take hamming, floats the others"
         )
     return _FLOAT_METRICS.get(name, _hamming)
 
 
-def _wide(vectors: _Vectors, query: _Vectors) -> _Vectors:
-    """Float16 as float32, which the query is in already."""
+def _widened(vectors: _Vectors, query: _Vectors) -> _Vectors:
+    """Return float16 vectors as float32, the type of the query; others as they are."""
     return vectors.astype(query.dtype, copy=False)
 
 
@@ -195,7 +195,7 @@ def _vector_type(view: RowView, column: str) -> tuple[np.dtype[Any], int]:
     )
 
 
-def _query(
+def _query_vector(
     query: npt.ArrayLike | pa.Array, dtype: np.dtype[Any], dimension: int, column: str
 ) -> _Vectors:
     values = query.to_numpy(zero_copy_only=False) if isinstance(query, pa.Array) else query
@@ -210,8 +210,8 @@ def _query(
     return numbers.astype(np.float32) if dtype == np.float16 else numbers
 
 
-def _matrix(vectors: pa.FixedSizeListArray, dtype: np.dtype[Any]) -> _Vectors:
-    """View the values, shape (rows, dimension); those of null vectors are whatever is there."""
+def _vector_matrix(vectors: pa.FixedSizeListArray, dtype: np.dtype[Any]) -> _Vectors:
+    """View the values, shape (rows, dimension); those of null vectors are undefined."""
     dimension = vectors.type.list_size
     values = vectors.values
     data = np.frombuffer(values.buffers()[1], dtype)

@@ -13,8 +13,9 @@ import numpy as np
 
 from memwal.base_table.snapshot import BaseTable
 from memwal.errors import InvalidInputError
+from memwal.lsm.indexes.kinds import kind_of
 from memwal.lsm.memtable.rows import RowView
-from memwal.lsm.memtable.text_index import TextRows
+from memwal.lsm.memtable.text_index import TextIndex
 from memwal.lsm.memtable.tokenizer import Tokenizer
 from memwal.reader.base_indexes import Bridge, covered_fragments, find_gap
 from memwal.reader.base_rows import ReplacedRows, replaced_rows
@@ -78,7 +79,7 @@ def require_text_index(base: BaseTable, column: str) -> IndexDescription:
     if found is not None:
         return found
     only_elements = any(
-        list(description.field_names) == [column] and is_text_index(description.index_type)
+        list(description.field_names) == [column] and kind_of(description).is_text
         for description in base.dataset.describe_indices()
     )
     raise InvalidInputError(
@@ -92,13 +93,8 @@ def require_text_index(base: BaseTable, column: str) -> IndexDescription:
     )
 
 
-def is_text_index(kind: str) -> bool:
-    """Whether pylance calls a text index so."""
-    return kind == "Inverted"
-
-
 def _is_of_rows(description: IndexDescription) -> bool:
-    if not is_text_index(description.index_type):
+    if not kind_of(description).is_text:
         return False
     granularity = description.details.get("document_granularity") or _ROWS
     return bool(granularity == _ROWS)
@@ -150,7 +146,7 @@ class TextColumn:
 class _Tokenized:
     """Rows that were read and tokenized once."""
 
-    text: TextRows
+    text: TextIndex
     view: RowView
     rows: RowIds
 
@@ -221,7 +217,7 @@ class _Opener:
             view = unflushed.snapshot.view
             alive = np.zeros(view.rows, np.bool_)
             alive[live.astype(np.int64)] = True
-            text = unflushed.snapshot.text.get(self.column) or TextRows(self.column, self.options)
+            text = unflushed.snapshot.text.get(self.column) or TextIndex(self.column, self.options)
             rows = np.arange(view.rows, dtype=np.uint64)
             return [TokenizedBody(position, text, view, rows, alive, self.tokenizer)]
         return self._indexed(source, position, live, None) or [
@@ -333,7 +329,7 @@ class _Opener:
             ).to_table()
             texts = rows.select([0])
             view = RowView.of(texts.schema, texts.to_batches())
-            text = TextRows(texts.schema.names[0], self.options)
+            text = TextIndex(texts.schema.names[0], self.options)
             text.catch_up(view)
             return _Tokenized(text, view, rows.column("_rowid").to_numpy())
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 from memwal.base_table.snapshot import BaseTable
 from memwal.errors import InvalidInputError
 from memwal.lsm.memtable.rows import RowView
-from memwal.lsm.memtable.text_index import TextRows
+from memwal.lsm.memtable.text_index import TextIndex
 from memwal.lsm.memtable.tokenizer import Tokenizer
 from memwal.reader.base_rows import ReplacedRows
 from memwal.reader.cache.lru import Recent
@@ -185,7 +185,7 @@ class TokenizedBody:
     Attributes
     ----------
     source : int
-    text : TextRows
+    text : TextIndex
         Tokens of the rows.
     view : RowView
         The rows.
@@ -197,7 +197,7 @@ class TokenizedBody:
     """
 
     source: int
-    text: TextRows
+    text: TextIndex
     view: RowView
     rows: RowIds
     alive: Mask

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from memwal.base_table.snapshot import BaseTable
+from memwal.lsm.indexes.kinds import kind_of
 from memwal.lsm.memtable.rows import RowView
 from memwal.lsm.memtable.vector_index import Neighbours, nearest_rows
 from memwal.reader.base_indexes import Gap, find_index
@@ -129,11 +130,6 @@ def vectors_in(rows: pa.Table, column: str) -> pa.ChunkedArray:
     return pc.struct_field(rows.column(name), fields)
 
 
-def is_vector_index(kind: str) -> bool:
-    """Whether pylance calls a vector index so."""
-    return kind.upper().startswith("IVF_")
-
-
 def index_metric(index: IndexDescription | None) -> str:
     """The metric of an index, or the one that is taken where there is none."""
     return str(index.details.get("metric_type", _FLAT_METRIC)) if index else _FLAT_METRIC
@@ -142,7 +138,7 @@ def index_metric(index: IndexDescription | None) -> str:
 def _is_exact(index: IndexDescription | None, query: VectorQuery) -> bool:
     """Whether distances are those of the vectors, and not of what an index made of them."""
     # Of a multivector an index finds some vectors, and guesses how near the others are.
-    return index is None or (index.index_type.upper().endswith("FLAT") and not query.is_multi)
+    return index is None or (kind_of(index).exact_distances and not query.is_multi)
 
 
 def memtable_candidates(part: GenerationPart, base: BaseTable, query: VectorQuery) -> Candidates:
@@ -177,7 +173,10 @@ def generation_candidates(
     """
     source = part.source
     index = find_index(
-        source.dataset.describe_indices(), query.column, is_vector_index, preferred=preferred
+        source.dataset.describe_indices(),
+        query.column,
+        lambda kind: kind.is_vector,
+        preferred=preferred,
     )
     if index is None and expects_index:
         _warn(source, query.column)

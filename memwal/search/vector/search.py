@@ -21,7 +21,6 @@ from memwal.search.vector.candidates import (
     base_candidates,
     generation_candidates,
     index_metric,
-    is_vector_index,
     memtable_candidates,
     nearest_of,
     read_rest,
@@ -108,7 +107,7 @@ def nearest(
     index = find_index(
         base.dataset.describe_indices(),
         column,
-        is_vector_index,
+        lambda kind: kind.is_vector,
         preferred=base.details.maintained_indexes,
     )
     asked = query_vector(base, column, vector)

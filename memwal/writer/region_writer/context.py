@@ -14,7 +14,7 @@ from memwal.base_table.snapshot import BaseTable
 from memwal.errors import InvalidInputError
 from memwal.lsm.indexes.maintained import maintained_indexes
 from memwal.lsm.memtable.rows import RowView
-from memwal.lsm.memtable.text_index import TextRows
+from memwal.lsm.memtable.text_index import TextIndex
 from memwal.storage.location import TableLocation
 from memwal.storage.object_store import ObjectStore
 from memwal.util.timers import TimerThread
@@ -116,11 +116,11 @@ def text_columns(base: BaseTable, schema: pa.Schema) -> dict[str, Mapping[str, A
     """
     tokenizers = {}
     for index in maintained_indexes(base):
-        if index.kind != "INVERTED":
+        if not index.kind.memtable_index:
             continue
-        options = index.recipe.options
+        options = index.spec.parameters
         try:
-            TextRows(index.column, options).check(RowView.of(schema, ()))
+            TextIndex(index.column, options).check(RowView.of(schema, ()))
         except InvalidInputError as error:
             logger.info("index %s is not searched before a flush: %s", index.name, error)
         else:

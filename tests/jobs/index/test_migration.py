@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -28,19 +29,16 @@ from support.stores.faulty_store import TABLE_MANIFEST, FaultyStore, FaultyStore
 
 import memwal
 from memwal.errors import ConflictError, InvalidInputError, MemWalError, TableSetupError
-from memwal.jobs.index.migration import (
-    abort_migration,
-    finish_migration,
-    migration_status,
-    next_name,
-    start_migration,
-    switch_migration,
-)
+from memwal.jobs.index.migration import IndexMigration, MigrationStatus, next_name
 from memwal.lsm.indexes.catchup import index_names
 from memwal.reader.base_indexes import find_index
-from memwal.search.vector.candidates import is_vector_index
 
 NEW = "idx_v2"
+
+
+def migration(table: memwal.Table) -> IndexMigration:
+    """Return the migration of the table's vector index."""
+    return IndexMigration(table.location, "idx")
 
 
 @pytest.fixture
@@ -89,7 +87,7 @@ def test_the_whole_of_it(table: memwal.Table) -> None:
     flush(table, 600, 50)
     old = models(table)
 
-    status = start_migration(table.location, "idx", num_partitions=1)
+    status = migration(table).start(num_partitions=1)
 
     assert (status.step, status.old, status.new) == ("started", "idx", NEW)
     assert status.lacking == ((REGION, 1),)
@@ -98,27 +96,27 @@ def test_the_whole_of_it(table: memwal.Table) -> None:
     check_search(table)
 
     flush(table, 650, 50)
-    assert migration_status(table.location, "idx").lacking == ((REGION, 1),)
+    assert migration(table).status().lacking == ((REGION, 1),)
     table.merge()
-    assert migration_status(table.location, "idx").missing is not None
+    assert migration(table).status().missing is not None
     with pytest.raises(ConflictError):
-        switch_migration(table.location, "idx")
+        migration(table).switch()
     check_search(table)
     table.build_indexes()
 
-    status = switch_migration(table.location, "idx")
+    status = migration(table).switch()
 
     assert status.step == "switched"
     assert maintained(table) == ("id_idx", NEW, "idx")
     assert status.missing is not None
     with pytest.raises(ConflictError):
-        finish_migration(table.location, "idx")
+        migration(table).finish()
     check_search(table)
     collect(table)
     flush(table, 0, 30, seed=5)
-    assert migration_status(table.location, "idx").lacking == ()
+    assert migration(table).status().lacking == ()
 
-    status = finish_migration(table.location, "idx")
+    status = migration(table).finish()
 
     assert (status.step, status.missing) == ("finished", None)
     assert maintained(table) == ("id_idx", NEW)
@@ -133,15 +131,15 @@ def test_the_whole_of_it(table: memwal.Table) -> None:
 
 @pytest.mark.parametrize("preferred", ["idx", NEW])
 def test_readers_take_the_first_of_the_maintained(table: memwal.Table, preferred: str) -> None:
-    start_migration(table.location, "idx", num_partitions=1)
+    migration(table).start(num_partitions=1)
     if preferred == NEW:
-        switch_migration(table.location, "idx")
+        migration(table).switch()
     base = table.base()
 
     found = find_index(
         base.dataset.describe_indices(),
         "vector",
-        is_vector_index,
+        lambda kind: kind.is_vector,
         preferred=base.details.maintained_indexes,
     )
 
@@ -152,8 +150,8 @@ def test_readers_take_the_first_of_the_maintained(table: memwal.Table, preferred
 @pytest.mark.parametrize("behind", ["idx", NEW])
 def test_rows_that_only_one_index_covers_are_found(table: memwal.Table, behind: str) -> None:
     """Lance by itself searches through the index that stands first in the manifest."""
-    start_migration(table.location, "idx", num_partitions=1)
-    switch_migration(table.location, "idx")
+    migration(table).start(num_partitions=1)
+    migration(table).switch()
     flush(table, 600, 50)
     flush(table, 0, 50, seed=3)
     table.merge()
@@ -168,91 +166,93 @@ def test_rows_that_only_one_index_covers_are_found(table: memwal.Table, behind: 
 
 def test_every_step_can_be_repeated(table: memwal.Table) -> None:
     for _ in range(2):
-        assert start_migration(table.location, "idx").step == "started"
+        assert migration(table).start().step == "started"
     version = table.base().version
-    start_migration(table.location, "idx")
+    migration(table).start()
     assert table.base().version == version
     for _ in range(2):
-        assert switch_migration(table.location, "idx").step == "switched"
-    assert start_migration(table.location, "idx").step == "switched"
+        assert migration(table).switch().step == "switched"
+    assert migration(table).start().step == "switched"
     for _ in range(2):
-        assert finish_migration(table.location, "idx").step == "finished"
-    assert switch_migration(table.location, "idx").step == "finished"
+        assert migration(table).finish().step == "finished"
+    assert migration(table).switch().step == "finished"
     with pytest.raises(TableSetupError):
-        start_migration(table.location, "idx")
+        migration(table).start()
 
 
 @pytest.mark.parametrize("switched", [False, True])
 def test_abort_takes_everything_back(table: memwal.Table, switched: bool) -> None:
-    start_migration(table.location, "idx")
+    migration(table).start()
     flush(table, 600, 20)
     if switched:
-        switch_migration(table.location, "idx")
+        migration(table).switch()
 
     for _ in range(2):
-        assert abort_migration(table.location, "idx").step == "not started"
+        assert migration(table).abort().step == "not started"
 
     assert maintained(table) == ("id_idx", "idx")
     assert index_names(table.base()) == {"id_idx", "idx"}
     check_search(table)
     table.checkpoint()
     check_search(table)
-    assert start_migration(table.location, "idx").step == "started"
+    assert migration(table).start().step == "started"
 
 
 def test_steps_that_come_too_early_are_refused(table: memwal.Table) -> None:
-    for step in (switch_migration, finish_migration):
+    for step in (migration(table).switch, migration(table).finish):
         with pytest.raises(TableSetupError):
-            step(table.location, "idx")
-    start_migration(table.location, "idx")
+            step()
+    migration(table).start()
     with pytest.raises(ConflictError):
-        finish_migration(table.location, "idx")
-    switch_migration(table.location, "idx")
-    finish_migration(table.location, "idx")
+        migration(table).finish()
+    migration(table).switch()
+    migration(table).finish()
     with pytest.raises(ConflictError):
-        abort_migration(table.location, "idx")
+        migration(table).abort()
     assert index_names(table.base()) == {"id_idx", NEW}
 
 
 def test_what_cannot_be_migrated_is_refused(table: memwal.Table) -> None:
     for name in ("id_idx", "other"):
         with pytest.raises(TableSetupError, match=name):
-            start_migration(table.location, name)
+            IndexMigration(table.location, name).start()
     with pytest.raises(TableSetupError, match="id_idx"):
-        start_migration(table.location, "idx", new="id_idx")
+        IndexMigration(table.location, "idx", new="id_idx").start()
     with pytest.raises(InvalidInputError):
-        start_migration(table.location, "idx", new="idx")
+        IndexMigration(table.location, "idx", new="idx").start()
     with pytest.raises(TableSetupError):
-        migration_status(table.location, "a", new="b")
+        IndexMigration(table.location, "a", new="b").status()
     base = table.base()
     create_index(base.dataset, "IVF_FLAT", name="beside")
     with pytest.raises(TableSetupError, match="beside"):
-        start_migration(table.location, "beside")
+        IndexMigration(table.location, "beside").start()
     for wrong in (7, 16):
         with pytest.raises(InvalidInputError, match=str(wrong)):
-            start_migration(table.location, "idx", num_sub_vectors=wrong)
+            migration(table).start(num_sub_vectors=wrong)
     with table.writer() as writer:
         writer.delete(pa.array(range(600)))
     table.merge()
     with pytest.raises(TableSetupError):
-        start_migration(table.location, "idx")
+        migration(table).start()
     assert maintained(table) == ("id_idx", "idx")
     assert index_names(table.base()) == {"id_idx", "idx", "beside"}
 
 
-def _killed_steps(store: FaultyStore, step: Any, table: memwal.Table, *, commits: int) -> None:
+def _killed_steps(
+    store: FaultyStore, step: Callable[[], MigrationStatus], table: memwal.Table, *, commits: int
+) -> None:
     """Run a step again and again, killed before and after each of its commits in turn."""
     for _ in range(commits):
         for after in (False, True):
             store.clear()
             die_at_commit(store, after=after)
             with pytest.raises((Killed, MemWalError)):
-                step(table.location, "idx")
+                step()
             assert store.count("create", TABLE_MANIFEST) == 1
             store.clear()
             check_search(table)
     store.clear()
-    step(table.location, "idx")
+    step()
     assert store.count("create", TABLE_MANIFEST) == 0
 
 
@@ -263,16 +263,16 @@ def test_a_migration_that_dies_anywhere_goes_on(
     flush(table, 600, 20)
     table.merge()
     store = faults.of(table.location)
-    _killed_steps(store, start_migration, table, commits=2)
+    _killed_steps(store, migration(table).start, table, commits=2)
     table.build_indexes()
     collect(table)
     if end == "finished":
-        _killed_steps(store, switch_migration, table, commits=1)
-        _killed_steps(store, finish_migration, table, commits=2)
+        _killed_steps(store, migration(table).switch, table, commits=1)
+        _killed_steps(store, migration(table).finish, table, commits=2)
     else:
-        _killed_steps(store, abort_migration, table, commits=2)
+        _killed_steps(store, migration(table).abort, table, commits=2)
 
-    status = migration_status(table.location, "idx")
+    status = migration(table).status()
 
     assert status.step == end
     left = NEW if end == "finished" else "idx"
@@ -284,24 +284,24 @@ def test_a_migration_that_dies_anywhere_goes_on(
 def test_an_open_writer_notices(table: memwal.Table) -> None:
     with table.writer() as writer:
         writer.upsert(rows(600, 10))
-        start_migration(table.location, "idx")
+        migration(table).start()
         writer.flush()
-        assert migration_status(table.location, "idx").lacking == ()
+        assert migration(table).status().lacking == ()
         writer.upsert(rows(610, 10))
-        switch_migration(table.location, "idx")
-        finish_migration(table.location, "idx")
+        migration(table).switch()
+        migration(table).finish()
         writer.flush()
-    assert migration_status(table.location, "idx").lacking == ()
+    assert migration(table).status().lacking == ()
     check_search(table)
 
 
 def test_a_merge_while_it_finishes_is_noticed(faults: FaultyStores, table: memwal.Table) -> None:
-    start_migration(table.location, "idx")
-    switch_migration(table.location, "idx")
+    migration(table).start()
+    migration(table).switch()
     flush(table, 600, 20)
     pause = faults.of(table.location).pause("create", TABLE_MANIFEST)
     with ThreadPoolExecutor(1) as pool:
-        finishing = pool.submit(finish_migration, table.location, "idx")
+        finishing = pool.submit(migration(table).finish)
         assert pause.wait_until_reached(finishing)
         table.merge()
         pause.release()
@@ -312,8 +312,8 @@ def test_a_merge_while_it_finishes_is_noticed(faults: FaultyStores, table: memwa
 
 
 def test_the_order_survives_merges_and_builds(table: memwal.Table) -> None:
-    start_migration(table.location, "idx")
-    switch_migration(table.location, "idx")
+    migration(table).start()
+    migration(table).switch()
     for turn in range(2):
         flush(table, 600 + turn, 20)
         table.merge()
@@ -327,16 +327,16 @@ def test_all_kinds_of_a_table_that_maintains_everything(tmp_path: Path, kind: st
     table = indexed_table(tmp_path, kind)
     assert table.base().details.maintain_all_indexes
 
-    assert start_migration(table.location, "idx", num_partitions=3).step == "started"
+    assert migration(table).start(num_partitions=3).step == "started"
 
     details = table.base().details
     assert (details.maintain_all_indexes, details.maintained_indexes) == (False, ("idx", NEW))
     flush(table, 600, 50)
     table.merge()
     table.build_indexes()
-    assert switch_migration(table.location, "idx").step == "switched"
+    assert migration(table).switch().step == "switched"
     collect(table)
-    status = finish_migration(table.location, "idx")
+    status = migration(table).finish()
     assert status.step == "finished"
     assert status.new_balance is not None
     found = table.search(np.zeros(DIMENSION), k=3)
@@ -352,11 +352,11 @@ def test_native_writers_and_readers_go_on_through_it(table: memwal.Table) -> Non
     """A native writer knows the indexes that there were when it was opened."""
     shard = native.writer(table, durable_write=True)
     try:
-        start_migration(table.location, "idx", num_partitions=1)
+        migration(table).start(num_partitions=1)
         native.put(shard, table, rows(600, 20))
     finally:
         shard.close()
-    assert migration_status(table.location, "idx").lacking == ((REGION, 1),)
+    assert migration(table).status().lacking == ((REGION, 1),)
     assert _native_nearest(table, np.zeros(DIMENSION)) == list(range(620))
     check_search(table)
 
@@ -366,13 +366,13 @@ def test_native_writers_and_readers_go_on_through_it(table: memwal.Table) -> Non
     finally:
         shard.close()
 
-    assert migration_status(table.location, "idx").lacking == ((REGION, 1),)
+    assert migration(table).status().lacking == ((REGION, 1),)
     assert _native_nearest(table, np.zeros(DIMENSION)) == list(range(640))
     table.checkpoint()
-    switch_migration(table.location, "idx")
+    migration(table).switch()
     flush(table, 640, 20)
     assert _native_nearest(table, np.zeros(DIMENSION)) == list(range(660))
     collect(table)
-    finish_migration(table.location, "idx")
+    migration(table).finish()
     assert _native_nearest(table, np.zeros(DIMENSION)) == list(range(660))
     check_search(table)

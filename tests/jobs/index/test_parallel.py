@@ -31,8 +31,9 @@ from memwal.base_table.snapshot import open_base
 from memwal.errors import ConflictError, MemWalError, TableSetupError
 from memwal.jobs.index import job
 from memwal.jobs.index.job import build_indexes
-from memwal.jobs.index.parallel import PartTask, commit_parts, maintained_index, run_part_task
+from memwal.jobs.index.parallel import PartTask, commit_parts, run_part_task
 from memwal.lsm.indexes.catchup import caught_up
+from memwal.lsm.indexes.maintained import maintained_index
 
 # Their parts could never be joined with what is there.
 UNDIVIDED = ("IVF_SQ", "IVF_HNSW_SQ")

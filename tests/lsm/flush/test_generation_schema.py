@@ -16,7 +16,9 @@ import memwal
 from memwal.format.paths import generation_dir
 from memwal.lsm.flush.generation import write_generation
 from memwal.lsm.indexes import maintained
+from memwal.lsm.indexes.kinds import BTREE, KINDS
 from memwal.lsm.indexes.maintained import MaintainedIndex, maintained_indexes
+from memwal.lsm.indexes.spec import IndexSpec
 from memwal.writer.region_writer.rows import RowSchema
 
 ID = pa.field("id", pa.int64(), nullable=False)
@@ -142,7 +144,7 @@ class TestIndexes:
             tmp_path, schema, lambda d: d.create_scalar_index("s.x", "BTREE", name="x_idx")
         )
         (index,) = maintained_indexes(table.base())
-        assert (index.column, index.kind) == ("s.x", "BTREE")
+        assert (index.column, index.kind) == ("s.x", BTREE)
         contents = accepted(table, pa.table({"id": [1], "s": [{"x": 5}]}, schema=schema))
         (found,) = written(table, contents).describe_indices()
         assert (found.name, found.field_names) == ("x_idx", ["s.x"])
@@ -151,7 +153,7 @@ class TestIndexes:
         self, table: memwal.Table, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         first = maintained_indexes(table.base())
-        monkeypatch.setattr(maintained, "read_scalar_recipe", None)
+        monkeypatch.setattr(maintained, "read_index_spec", None)
         assert maintained_indexes(table.base()) == first
 
     def test_a_kind_that_cannot_be_built_is_told_once(
@@ -175,13 +177,10 @@ class TestIndexes:
         self, table: memwal.Table, caplog: pytest.LogCaptureFixture
     ) -> None:
         indexes = {index.name: index for index in maintained_indexes(table.base())}
-        wrong = MaintainedIndex("n_idx", "n", 1, _text_recipe())
+        (ngram,) = (kind for kind in KINDS if kind.pylance_name == "NGRAM")
+        wrong = MaintainedIndex("n_idx", "n", 1, IndexSpec(ngram))
         with caplog.at_level(logging.WARNING):
             dataset = written(table, accepted(table, rows({1: 10})), (wrong, indexes["text_idx"]))
         assert [index.name for index in dataset.describe_indices()] == ["text_idx"]
         assert dataset.count_rows() == 1
         assert "n_idx" in caplog.text
-
-
-def _text_recipe() -> maintained.ScalarRecipe:
-    return maintained.ScalarRecipe("NGRAM", "NGRAM")

@@ -60,7 +60,7 @@ def check(snapshot: MemTableSnapshot, writes: list[Write]) -> None:
     holds = [row for row in alive if (writes[row][1] or 0) & 1]
     found = snapshot.search_text("text", ["red"], k=100)
     assert sorted(found.rows.tolist()) == holds
-    statistics = snapshot.text_statistics("text", ["red"])
+    statistics = snapshot.text["text"].statistics(["red"], snapshot.view, alive=snapshot.alive())
     assert statistics.frequencies == {"red": len(holds)}
     assert statistics.documents == sum((writes[row][1] or 0) > 0 for row in alive)
     some = snapshot.search_text("text", ["red"], k=100, allowed=allowed, statistics=statistics)

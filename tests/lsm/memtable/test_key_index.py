@@ -15,7 +15,7 @@ from memwal.errors import InvalidInputError
 from memwal.lsm.memtable import key_index
 from memwal.lsm.memtable.hashing import hash_rows
 from memwal.lsm.memtable.key_index import KeyIndex
-from memwal.lsm.memtable.rows import RowRuns, RowView
+from memwal.lsm.memtable.rows import RowBuffer, RowView
 
 KINDS = {
     "int64": (pa.int64(), lambda number: number - 3),
@@ -72,7 +72,7 @@ def test_answers_like_a_dict(
     bits: int, kinds: list[str], steps: list[tuple[list[int], bool, bool]]
 ) -> None:
     asked = batch_of(kinds, range(16))
-    runs = RowRuns(asked.schema)
+    runs = RowBuffer(asked.schema)
     index = KeyIndex(asked.schema.names)
     views = [runs.view()]
     for numbers, catches_up, keeps in steps:
@@ -96,7 +96,7 @@ def test_many_rows_in_batches_of_any_size(size: int) -> None:
     random = np.random.default_rng(size)
     count = 3_000 if size < 10 else 60_000
     keys = random.integers(0, count // 2, count)
-    index, runs = KeyIndex(["k"]), RowRuns(pa.schema([("k", pa.int64())]))
+    index, runs = KeyIndex(["k"]), RowBuffer(pa.schema([("k", pa.int64())]))
     for start in range(0, count, size):
         runs.append(pa.record_batch([pa.array(keys[start : start + size])], names=["k"]))
         index.catch_up(runs.view())
@@ -111,7 +111,7 @@ def test_many_rows_in_batches_of_any_size(size: int) -> None:
 def test_reads_while_rows_come(bits: int) -> None:
     count, batch_size = 3_000, 20
     keys = np.random.default_rng(1).integers(0, 300, count)
-    index, runs = KeyIndex(["k"]), RowRuns(pa.schema([("k", pa.int64())]))
+    index, runs = KeyIndex(["k"]), RowBuffer(pa.schema([("k", pa.int64())]))
     done = threading.Event()
     failures: list[str] = []
     reads: list[int] = []
@@ -143,7 +143,7 @@ def test_reads_while_rows_come(bits: int) -> None:
 
 
 def test_no_rows() -> None:
-    view = RowRuns(pa.schema([("k", pa.string())])).view()
+    view = RowBuffer(pa.schema([("k", pa.string())])).view()
     index = KeyIndex(["k"])
     assert index.lookup([pa.array(["a"])], view).tolist() == [-1]
     assert index.lookup([pa.array([], pa.string())], view).tolist() == []
@@ -168,7 +168,7 @@ def test_refuses_keys_of_another_shape(keys: list[pa.Array], named: str) -> None
 
 
 def test_refuses_rows_without_a_key() -> None:
-    index, runs = KeyIndex(["k"]), RowRuns(pa.schema([("k", pa.int64())]))
+    index, runs = KeyIndex(["k"]), RowBuffer(pa.schema([("k", pa.int64())]))
     runs.append(pa.record_batch([pa.array([1, None])], names=["k"]))
     with pytest.raises(InvalidInputError, match=r"\bk\b"):
         index.catch_up(runs.view())
@@ -177,7 +177,7 @@ def test_refuses_rows_without_a_key() -> None:
 
 def test_refuses_more_rows_than_an_entry_can_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(key_index, "_ROW_MASK", np.uint64(3))
-    index, runs = KeyIndex(["k"]), RowRuns(pa.schema([("k", pa.int64())]))
+    index, runs = KeyIndex(["k"]), RowBuffer(pa.schema([("k", pa.int64())]))
     runs.append(pa.record_batch([pa.array([1, 2, 3, 4])], names=["k"]))
     with pytest.raises(InvalidInputError, match=r"\b4\b.*\b3\b"):
         index.catch_up(runs.view())

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memwal.errors import InvalidInputError
-from memwal.lsm.memtable.rows import LARGE_BYTES, LARGE_ROWS, RowRuns, RowView
+from memwal.lsm.memtable.rows import LARGE_BYTES, LARGE_ROWS, RowBuffer, RowView
 
 SCHEMA = pa.schema(
     [
@@ -34,8 +34,8 @@ def batch(start: int, count: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
 
 
-def filled(sizes: list[int]) -> tuple[RowRuns, pa.Table]:
-    runs, batches, start = RowRuns(SCHEMA), [], 0
+def filled(sizes: list[int]) -> tuple[RowBuffer, pa.Table]:
+    runs, batches, start = RowBuffer(SCHEMA), [], 0
     for size in sizes:
         batches.append(batch(start, size))
         runs.append(batches[-1])
@@ -78,7 +78,7 @@ def test_few_batches_however_small_they_came() -> None:
 def test_large_batches_are_not_copied() -> None:
     large = batch(3, LARGE_ROWS)
     blob = pa.record_batch([pa.array([b"x" * LARGE_BYTES])], names=["blob"])
-    runs, blobs = RowRuns(SCHEMA), RowRuns(blob.schema)
+    runs, blobs = RowBuffer(SCHEMA), RowBuffer(blob.schema)
     for part in (batch(0, 3), large, batch(3 + LARGE_ROWS, 1)):
         runs.append(part)
     for _ in range(20):
@@ -96,7 +96,7 @@ def test_a_view_does_not_change() -> None:
 
 
 def test_no_rows() -> None:
-    view = RowRuns(SCHEMA).view()
+    view = RowBuffer(SCHEMA).view()
     assert view.rows == 0
     assert view.to_table().num_rows == 0
     assert view.take(np.empty(0, np.int64)).schema == SCHEMA

@@ -14,8 +14,8 @@ from lance.query import FullTextOperator, MatchQuery
 
 from memwal.errors import InvalidInputError
 from memwal.lsm.memtable.bm25 import TextStatistics
-from memwal.lsm.memtable.rows import RowRuns, RowView
-from memwal.lsm.memtable.text_index import TextRows
+from memwal.lsm.memtable.rows import RowBuffer, RowView
+from memwal.lsm.memtable.text_index import TextIndex
 
 WORDS = [
     *("run", "running", "runner", "walk", "walking", "café", "Cafe", "naïve", "river", "bank"),
@@ -46,7 +46,7 @@ def documents(count: int) -> list[str | None]:
 
 def view_of(texts: list[Any], size: int, kind: pa.DataType | None = None) -> RowView:
     column = pa.array(texts, kind or pa.string())
-    runs = RowRuns(pa.schema([("text", column.type)]))
+    runs = RowBuffer(pa.schema([("text", column.type)]))
     for start in range(0, len(texts), size):
         runs.append(pa.record_batch([column.slice(start, size)], names=["text"]))
     return runs.view()
@@ -99,7 +99,7 @@ def test_scores_are_those_of_lance(tmp_path: Path, size: int, options: dict[str,
     dataset = indexed(tmp_path / "table", texts, alive, **options)
     recorded = dataset.stats.index_stats("text_idx")["indices"][0]["params"]
     view = view_of(texts, size)
-    for index in (TextRows("text", options), TextRows("text", recorded)):
+    for index in (TextIndex("text", options), TextIndex("text", recorded)):
         for query in QUERIES:
             terms = index.terms(query)
             found = index.search(terms, view, k=10_000, alive=alive)
@@ -111,7 +111,7 @@ def test_scores_are_those_of_lance(tmp_path: Path, size: int, options: dict[str,
 def test_a_filter_leaves_the_statistics_alone(tmp_path: Path) -> None:
     texts, alive = documents(400), np.ones(400, np.bool_)
     dataset = indexed(tmp_path / "table", texts, alive)
-    index = TextRows("text")
+    index = TextIndex("text")
     found = index.search(
         index.terms("river bank"),
         view_of(texts, 400),
@@ -136,7 +136,7 @@ def test_all_terms_may_be_asked_for(tmp_path: Path, options: dict[str, Any]) -> 
     texts, alive = documents(400), np.ones(400, np.bool_)
     texts[:3] = ["riverBank", "river_run walk", "bankRun"]
     dataset = indexed(tmp_path / "table", texts, alive, **options)
-    index, view = TextRows("text", options), view_of(texts, 50)
+    index, view = TextIndex("text", options), view_of(texts, 50)
     found_any = 0
     for query in ["run walk", "run nowhere", "riverBank", "running walk_river", "the bank", "ban"]:
         wanted = MatchQuery(query, "text", operator=FullTextOperator.AND)
@@ -152,7 +152,7 @@ def test_all_terms_may_be_asked_for(tmp_path: Path, options: dict[str, Any]) -> 
 def test_lists_of_text(tmp_path: Path) -> None:
     texts = [["river bank", "bank"], ["run"], [], None, ["walk", None, "river word1"]]
     dataset = indexed(tmp_path / "table", texts, np.ones(5, np.bool_))
-    index = TextRows("text")
+    index = TextIndex("text")
     view = view_of(texts, 2, pa.list_(pa.string()))
     for query in ["river", "bank walk"]:
         same(index.search(index.terms(query), view, k=9), lance_scores(dataset, query))
@@ -161,7 +161,7 @@ def test_lists_of_text(tmp_path: Path) -> None:
 def test_statistics_of_several_sources_give_global_scores(tmp_path: Path) -> None:
     texts, alive = documents(600), np.arange(600) % 5 != 4
     dataset = indexed(tmp_path / "table", texts, alive)
-    halves = [(TextRows("text"), view_of(part, 100)) for part in (texts[:350], texts[350:])]
+    halves = [(TextIndex("text"), view_of(part, 100)) for part in (texts[:350], texts[350:])]
     masks = [alive[:350], alive[350:]]
     for query in QUERIES:
         terms = halves[0][0].terms(query)
@@ -177,15 +177,15 @@ def test_statistics_of_several_sources_give_global_scores(tmp_path: Path) -> Non
 
 
 def test_equal_scores_come_in_the_order_of_the_log() -> None:
-    index = TextRows("text")
+    index = TextIndex("text")
     view = view_of(["bank"] * 40 + ["bank bank"], 1)
     assert index.search(["bank"], view, k=4).rows.tolist() == [40, 0, 1, 2]
 
 
 def test_an_older_view_is_answered_as_of_then() -> None:
     texts = documents(300)
-    index, old = TextRows("text"), view_of(texts[:100], 100)
-    alone = TextRows("text").search(["run"], old, k=300)
+    index, old = TextIndex("text"), view_of(texts[:100], 100)
+    alone = TextIndex("text").search(["run"], old, k=300)
     index.catch_up(view_of(texts, 100))
     assert index.rows == 300
     found = index.search(["run"], old, k=300)
@@ -195,8 +195,8 @@ def test_an_older_view_is_answered_as_of_then() -> None:
 
 def test_searches_while_rows_come() -> None:
     texts = [f"bank word{number}" if number % 3 else "word1" for number in range(600)]
-    runs = RowRuns(pa.schema([("text", pa.string())]))
-    index, done, failures = TextRows("text"), threading.Event(), []
+    runs = RowBuffer(pa.schema([("text", pa.string())]))
+    index, done, failures = TextIndex("text"), threading.Event(), []
 
     def read() -> None:
         ended = False
@@ -221,7 +221,7 @@ def test_searches_while_rows_come() -> None:
 
 @pytest.mark.parametrize("texts", [[], [None, ""], ["the of"]])
 def test_nothing_to_find(texts: list[str | None]) -> None:
-    index, view = TextRows("text"), view_of(texts, 5)
+    index, view = TextIndex("text"), view_of(texts, 5)
     assert index.search(["bank"], view, k=3).rows.tolist() == []
     assert index.search([], view, k=3).rows.tolist() == []
     assert index.statistics(["bank"], view) == TextStatistics(0, 0, {"bank": 0})
@@ -237,16 +237,16 @@ def test_nothing_to_find(texts: list[str | None]) -> None:
 )
 def test_refuses(options: dict[str, Any], named: str) -> None:
     with pytest.raises(InvalidInputError, match=named):
-        TextRows("text").search(["bank"], view_of(["bank"], 1), **{"k": 1, **options})
+        TextIndex("text").search(["bank"], view_of(["bank"], 1), **{"k": 1, **options})
 
 
 def test_refuses_columns_without_text() -> None:
     with pytest.raises(InvalidInputError, match="int64"):
-        TextRows("text").catch_up(view_of([1], 1, pa.int64()))
+        TextIndex("text").catch_up(view_of([1], 1, pa.int64()))
 
 
 def test_occurrences_and_vocabulary() -> None:
-    text = TextRows("text")
+    text = TextIndex("text")
     view = view_of(["a fox", None, "fox and foxes", "cats"], 2)
     lengths, counts = text.occurrences(["fox", "dog"], view)
     assert lengths.tolist() == [1, 0, 2, 1]

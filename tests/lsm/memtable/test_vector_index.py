@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from memwal.errors import InvalidInputError
-from memwal.lsm.memtable.rows import RowRuns, RowView
+from memwal.lsm.memtable.rows import RowBuffer, RowView
 from memwal.lsm.memtable.vector_index import nearest_rows
 
 DIMENSION = 24
@@ -28,7 +28,7 @@ def vectors(values: np.ndarray, nulls: np.ndarray | None = None) -> pa.FixedSize
 
 
 def view_of(column: pa.Array, size: int) -> RowView:
-    runs = RowRuns(pa.schema([("vec", column.type)]))
+    runs = RowBuffer(pa.schema([("vec", column.type)]))
     for start in range(0, len(column), size):
         runs.append(pa.record_batch([column.slice(start, size)], names=["vec"]))
     return runs.view()
@@ -119,7 +119,7 @@ def test_nested_columns_and_null_parents() -> None:
 def test_nothing_to_find() -> None:
     kind = pa.list_(pa.float32(), 2)
     nulls = RowView.of(pa.schema([("vec", kind)]), [pa.record_batch([pa.nulls(3, kind)], ["vec"])])
-    for view in (RowRuns(pa.schema([("vec", kind)])).view(), nulls):
+    for view in (RowBuffer(pa.schema([("vec", kind)])).view(), nulls):
         found = nearest_rows(view, "vec", [0, 0], k=3)
         assert (len(found.rows), len(found.distances)) == (0, 0)
 

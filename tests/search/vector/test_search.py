@@ -20,7 +20,6 @@ from memwal.errors import InvalidInputError
 from memwal.reader.base_indexes import find_gap, find_index
 from memwal.reader.scan import collect_newest
 from memwal.search import search
-from memwal.search.vector.candidates import is_vector_index
 
 
 @pytest.mark.parametrize("in_memory", [False, True])
@@ -225,6 +224,6 @@ def _collect(reads: Any) -> Any:
 
 def _gap(searched: Searched) -> Any:
     sources, _ = searched.sources(searched.table)
-    index = find_index(sources.base.dataset.describe_indices(), "v", is_vector_index)
+    index = find_index(sources.base.dataset.describe_indices(), "v", lambda kind: kind.is_vector)
     assert index is not None
     return find_gap(sources, index)

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 import memwal
 from memwal.lsm.indexes.segments import describe_index
-from memwal.lsm.indexes.vector import read_vector_recipe
+from memwal.lsm.indexes.spec import read_index_spec
 
 DIMENSION = 8
 SCHEMA = pa.schema(
@@ -113,7 +113,7 @@ def models(table: memwal.Table, name: str = "idx") -> set[bytes]:
     assert description is not None
     found = set()
     for segment in description.segments:
-        options = read_vector_recipe(base.location, description, segment.uuid).options
+        options = read_index_spec(base.location, description, segment.uuid).parameters
         arrays = [options[key] for key in ("ivf_centroids", "pq_codebook") if key in options]
         bits = b"".join(array.values.to_numpy().tobytes() for array in arrays)
         found.add(bits + str(options.get("rabitq_model")).encode())

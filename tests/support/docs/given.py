@@ -23,7 +23,7 @@ from memwal.catalog.leases import job_resource
 from memwal.catalog.models import LeaseRow
 from memwal.fleet import run_job
 from memwal.format.paths import parse_wal_name
-from memwal.jobs.index.migration import start_migration
+from memwal.jobs.index.migration import IndexMigration
 from memwal.quality.rules import QualityRules
 
 FLIGHTS = pa.schema(
@@ -262,6 +262,6 @@ def photos_in_migration(folder: Path) -> None:
     )
     with table.writer() as writer:
         writer.upsert(rows(range(600, 700)))
-    start_migration(table.location, "vector_idx", num_partitions=3)
+    IndexMigration(table.location, "vector_idx").start(num_partitions=3)
     with table.writer() as writer:
         writer.upsert(rows(range(700, 720)))

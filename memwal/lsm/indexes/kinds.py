@@ -1,0 +1,227 @@
+"""Registry of index kinds: their names in Lance and pylance, and how memwal builds and uses them.
+
+Adding a scalar kind takes one entry of ``KINDS`` and one of the test's table. No other module
+compares the names of kinds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from memwal.lsm.indexes.scalar import (
+    no_parameters,
+    read_detail_parameters,
+    read_file_parameters,
+    read_text_parameters,
+)
+from memwal.lsm.indexes.vector import (
+    QuantizerReader,
+    read_product_quantizer,
+    read_rabit_quantizer,
+    read_scalar_quantizer,
+    read_vector_parameters,
+)
+from memwal.storage.location import TableLocation
+
+if TYPE_CHECKING:
+    from lance.lance.indices import IndexDescription
+
+ParameterReader: TypeAlias = Callable[[TableLocation, "IndexDescription", str], dict[str, Any]]
+"""Reads the parameters of an index from one of its segments, which is named by its UUID.
+
+Raises
+------
+InvalidInputError
+    The index has a parameter that is not supported.
+ObjectNotFoundError
+    The segment has no file with parameters: a vector index was never trained.
+CorruptDataError
+    The segment's files or details are not those of such an index.
+"""
+
+
+class Family(Enum):
+    """What an index answers: conditions on values, full-text queries, or nearest vectors."""
+
+    SCALAR = "scalar"
+    TEXT = "text"
+    VECTOR = "vector"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexKind:
+    """Kind of index, and what memwal may do with it.
+
+    Attributes
+    ----------
+    lance_name : str
+        ``IndexDescription.index_type``, such as ``BTree``.
+    pylance_name : str
+        Index type in pylance's ``create_scalar_index`` and ``create_index``, such as ``BTREE``.
+    family : Family
+    plugin : str or None
+        Name of the plugin that takes the parameters as an ``IndexConfig``. None: the parameters are
+        arguments of ``create_index_uncommitted``.
+    read_parameters : callable
+        Reads the parameters of an index of the base table; see :data:`ParameterReader`.
+    refusal : str or None
+        Why generations cannot carry such an index; None if they can.
+    commit_only : bool
+        Whether pylance builds it only together with a commit.
+    parallel : bool
+        Whether it can be built in parts that Lance can join with the existing segments. Not so for
+        a scalar quantizer: it takes its bounds from the vectors at hand.
+    parallel_parameter : str or None
+        Parameter that all parts must share. An index without it is not built in parts: a random
+        rotation that is stored as a matrix cannot be passed to pylance.
+    parts_need_merge : bool
+        Whether a part is not a complete index before ``merge_existing_index_segments``.
+    part_rows_factor : int
+        Rows of a part as a multiple of those of a text or vector index. A BTREE takes millions of
+        rows per second, a text or vector index one or two hundred thousand.
+    memtable_index : bool
+        Whether a MemTable builds an index over its rows with the same parameters. Keys and vectors
+        are found in a MemTable without one.
+    finds_keys : bool
+        Whether lookups by primary key ask it. It must find values exactly, and many at once.
+    exact_distances : bool
+        Whether the distances that it returns are those of the stored vectors.
+    """
+
+    lance_name: str
+    pylance_name: str
+    family: Family = Family.SCALAR
+    plugin: str | None = None
+    read_parameters: ParameterReader = no_parameters
+    refusal: str | None = None
+    commit_only: bool = False
+    parallel: bool = True
+    parallel_parameter: str | None = None
+    parts_need_merge: bool = False
+    part_rows_factor: int = 16
+    memtable_index: bool = False
+    finds_keys: bool = False
+    exact_distances: bool = False
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it answers full-text queries."""
+        return self.family is Family.TEXT
+
+    @property
+    def is_vector(self) -> bool:
+        """Whether it finds nearest vectors."""
+        return self.family is Family.VECTOR
+
+
+def _vector(
+    name: str,
+    read_quantizer: QuantizerReader | None = None,
+    *,
+    parallel: bool = True,
+    parallel_parameter: str | None = None,
+) -> IndexKind:
+    return IndexKind(
+        lance_name=name,
+        pylance_name=name,
+        family=Family.VECTOR,
+        read_parameters=partial(read_vector_parameters, read_quantizer=read_quantizer),
+        parallel=parallel,
+        parallel_parameter=parallel_parameter,
+        part_rows_factor=1,
+        exact_distances=read_quantizer is None,
+    )
+
+
+BTREE: Final = IndexKind(
+    lance_name="BTree",
+    pylance_name="BTREE",
+    plugin="btree",
+    read_parameters=partial(
+        read_file_parameters, file="page_lookup.lance", names={"batch_size": "zone_size"}
+    ),
+    finds_keys=True,
+)
+
+KINDS: Final = (
+    BTREE,
+    IndexKind(lance_name="Bitmap", pylance_name="BITMAP"),
+    IndexKind(lance_name="LabelList", pylance_name="LABEL_LIST"),
+    IndexKind(lance_name="NGram", pylance_name="NGRAM"),
+    IndexKind(
+        lance_name="ZoneMap",
+        pylance_name="ZONEMAP",
+        plugin="zonemap",
+        read_parameters=partial(
+            read_file_parameters, file="zonemap.lance", names={"rows_per_zone": "rows_per_zone"}
+        ),
+    ),
+    IndexKind(
+        lance_name="BloomFilter",
+        pylance_name="BLOOMFILTER",
+        plugin="bloomfilter",
+        read_parameters=partial(
+            read_file_parameters,
+            file="bloomfilter.lance",
+            names={
+                "bloomfilter_item": "number_of_items",
+                "bloomfilter_probability": "probability",
+            },
+        ),
+    ),
+    IndexKind(
+        lance_name="RTree",
+        pylance_name="RTREE",
+        plugin="rtree",
+        read_parameters=partial(
+            read_file_parameters, file="page_data.lance", names={"page_size": "page_size"}
+        ),
+    ),
+    IndexKind(
+        lance_name="MinHashLsh",
+        pylance_name="MINHASHLSH",
+        plugin="minhashlsh",
+        read_parameters=partial(
+            read_detail_parameters, names=("num_hashes", "num_bands", "shingle_size", "tokenizer")
+        ),
+    ),
+    IndexKind(lance_name="Fm", pylance_name="FM", plugin="fm", commit_only=True, parallel=False),
+    IndexKind(
+        lance_name="Json",
+        pylance_name="JSON",
+        # Lance takes the type of the values from the rows at hand, and a query for another type
+        # then fails.
+        refusal="its type would be that of each generation's own values",
+        parallel=False,
+    ),
+    IndexKind(
+        lance_name="Inverted",
+        pylance_name="INVERTED",
+        family=Family.TEXT,
+        read_parameters=read_text_parameters,
+        parts_need_merge=True,
+        part_rows_factor=1,
+        memtable_index=True,
+    ),
+    _vector("IVF_FLAT"),
+    _vector("IVF_PQ", read_product_quantizer),
+    _vector("IVF_SQ", read_scalar_quantizer, parallel=False),
+    _vector("IVF_RQ", read_rabit_quantizer, parallel_parameter="rabitq_model"),
+    _vector("IVF_HNSW_FLAT"),
+    _vector("IVF_HNSW_PQ", read_product_quantizer),
+    _vector("IVF_HNSW_SQ", read_scalar_quantizer, parallel=False),
+)
+
+_BY_LANCE_NAME: Final = {kind.lance_name: kind for kind in KINDS}
+
+
+def kind_of(description: IndexDescription) -> IndexKind:
+    """Return the kind of an index; a kind that is not registered is one that is refused."""
+    name = description.index_type
+    return _BY_LANCE_NAME.get(name) or IndexKind(
+        lance_name=name, pylance_name=name, refusal="its kind is not known", parallel=False
+    )
