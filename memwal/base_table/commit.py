@@ -56,35 +56,6 @@ def is_conflict(error: Exception) -> bool:
 Result = TypeVar("Result")
 
 
-def commit_strictly(
-    base: BaseTable, commit: Callable[[lance.LanceDataset], Result]
-) -> Result | None:
-    """Run something that makes one commit, provided that ``base`` is still the latest version.
-
-    Parameters
-    ----------
-    base : BaseTable
-        The version that the commit was prepared on.
-    commit : callable
-        Commits through the data set that it is given, once, without retries.
-
-    Returns
-    -------
-    object
-        What ``commit`` returned; None when it failed after its commit was stored.
-
-    Raises
-    ------
-    ConflictError
-        Another commit landed since ``base`` was read. Nothing was changed.
-    OutcomeUnknownError, StoreError
-        The store failed, or did not say whether the new version exists.
-    OSError, ValueError, RuntimeError
-        Whatever ``commit`` raises before it commits.
-    """
-    return _commit_through(_pinned(base), base, commit)
-
-
 def commit_durably(
     base: BaseTable,
     commit: Callable[[lance.LanceDataset], Result],
@@ -100,8 +71,10 @@ def commit_durably(
 
     Parameters
     ----------
-    base, commit
-        See :func:`commit_strictly`.
+    base : BaseTable
+        The version that the commit was prepared on.
+    commit : callable
+        Commits through the data set that it gets, once, without retries.
     accept : callable, optional
         Whether the commit may land right behind this version, which came after ``base``; behind
         any by default.

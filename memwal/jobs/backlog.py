@@ -119,7 +119,7 @@ def _region(
         backlog_rows=sum(f.rows or 0 for f in waiting),
         backlog_bytes=sum(f.memory_bytes or 0 for f in waiting),
         oldest_backlog_seconds=(
-            _age(location, manifest.region_id, waiting[0].path, now) if waiting else None
+            generation_age(location, manifest.region_id, waiting[0].path, now) if waiting else None
         ),
         unflushed_wal_entries=tip - 1 - manifest.replay_after,
         retained_generations=len(manifest.flushed) - len(waiting),
@@ -128,8 +128,11 @@ def _region(
     )
 
 
-def _age(location: TableLocation, region_id: UUID, path: str, now: float) -> float | None:
-    """Age of a generation; None when it was merged and collected since the manifest was read."""
+def generation_age(location: TableLocation, region_id: UUID, path: str, now: float) -> float | None:
+    """Return the seconds since a generation was flushed, with one request at most.
+
+    None if it was merged and collected since the manifest was read.
+    """
     try:
         flushed_at = _flushed.get(
             (location.uri, region_id, path), lambda: _flushed_at(location, region_id, path)

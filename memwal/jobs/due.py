@@ -45,7 +45,7 @@ class Due:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
+class Measurements:
     """What is held against the limits, beside the backlog of the regions.
 
     None stands for what is not known, and reaches no limit.
@@ -95,13 +95,15 @@ def due(
     last_runs : mapping of str to datetime
         When each job last succeeded, as of ``History.last_runs``; jobs that never did are absent.
     """
-    figures = figures_of(status, now=now, last_runs=last_runs)
-    return judge(status.regions, figures, policy, now=now)
+    figures = measure(status, now=now, last_runs=last_runs)
+    return evaluate_policy(status.regions, figures, policy, now=now)
 
 
-def figures_of(status: TableStatus, *, now: datetime, last_runs: Mapping[str, datetime]) -> Figures:
+def measure(
+    status: TableStatus, *, now: datetime, last_runs: Mapping[str, datetime]
+) -> Measurements:
     """What a status and the last runs tell; what the status does not tell stays None."""
-    return Figures(
+    return Measurements(
         index_generations=max((lag.generations for lag in status.indexes), default=0),
         index_rows=max((lag.rows for lag in status.indexes if lag.rows is not None), default=None),
         index_seconds=_since("index", now, last_runs),
@@ -114,8 +116,8 @@ def figures_of(status: TableStatus, *, now: datetime, last_runs: Mapping[str, da
     )
 
 
-def judge(
-    regions: Iterable[RegionBacklog], figures: Figures, policy: Policy, *, now: datetime
+def evaluate_policy(
+    regions: Iterable[RegionBacklog], figures: Measurements, policy: Policy, *, now: datetime
 ) -> dict[str, Due]:
     """Hold figures against a policy, as :func:`due` does with those of a status."""
     window = policy.quiet_window(now)
@@ -212,7 +214,7 @@ def _region(region: RegionBacklog, policy: Policy) -> list[_Limit]:
     ]
 
 
-def _index(figures: Figures, policy: Policy, window: str | None) -> Due:
+def _index(figures: Measurements, policy: Policy, window: str | None) -> Due:
     if not figures.index_generations and not figures.index_rows:
         return Due()
     return _decide(
@@ -234,7 +236,7 @@ def _index(figures: Figures, policy: Policy, window: str | None) -> Due:
     )
 
 
-def _snapshot(figures: Figures, policy: Policy, window: str | None) -> Due:
+def _snapshot(figures: Measurements, policy: Policy, window: str | None) -> Due:
     if figures.changed_regions == 0:
         return Due()
     return _decide(
@@ -252,7 +254,7 @@ def _snapshot(figures: Figures, policy: Policy, window: str | None) -> Due:
     )
 
 
-def _gc(figures: Figures, policy: Policy, window: str | None) -> Due:
+def _gc(figures: Measurements, policy: Policy, window: str | None) -> Due:
     # What could go is not gone before its readers had their time: until then a further collection
     # would find the same, and leave it.
     just_done = figures.gc_seconds is not None and figures.gc_seconds < policy.gc_grace_seconds
@@ -272,7 +274,7 @@ def _gc(figures: Figures, policy: Policy, window: str | None) -> Due:
     )
 
 
-def _quality(figures: Figures, policy: Policy, window: str | None) -> Due:
+def _quality(figures: Measurements, policy: Policy, window: str | None) -> Due:
     rules = policy.quality
     if rules is None or not rules.suite or rules.check_schedule_seconds is None:
         return Due()

@@ -34,7 +34,7 @@ def run_in_process(tasks: Sequence[Task], function: Callable[[Task], Result]) ->
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldRegion:
+class SkippedRegion:
     """A region that a job had to leave where it is, while the others went on.
 
     Attributes
@@ -75,7 +75,7 @@ class JobResult:
         What this kind of job counts, by name (``generations``, ``rows_upserted``, ``bytes`` ...).
     problems : tuple of str
         What was left undone and why; a job that skips a region says so here.
-    held : tuple of HeldRegion
+    held : tuple of SkippedRegion
         Regions that a merge could not go on with. They are among the problems as well.
     quality : dict or None
         What a gate or a check found in rows, as of :class:`memwal.quality.report.QualityReport`;
@@ -90,7 +90,7 @@ class JobResult:
     seconds: float = 0.0
     figures: dict[str, int] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
-    held: tuple[HeldRegion, ...] = ()
+    held: tuple[SkippedRegion, ...] = ()
     quality: dict[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -115,7 +115,7 @@ class JobResult:
         found = {key: value for key, value in values.items() if key in known}
         try:
             found["problems"] = tuple(found.get("problems", ()))
-            found["held"] = tuple(HeldRegion(**held) for held in found.get("held", ()))
+            found["held"] = tuple(SkippedRegion(**held) for held in found.get("held", ()))
             return cls(**found)
         except TypeError as error:
             raise InvalidInputError(f"this is not the result of a job: {error}") from error

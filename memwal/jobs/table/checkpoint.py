@@ -11,8 +11,9 @@ from uuid import UUID
 from memwal.base_table.snapshot import open_base
 from memwal.errors import ConflictError
 from memwal.jobs.index.job import build_indexes
-from memwal.jobs.job import HeldRegion, JobResult, TaskRunner, run_in_process
-from memwal.jobs.merge.job import DEFAULT_COMMIT_BYTES, merge
+from memwal.jobs.job import JobResult, SkippedRegion, TaskRunner, run_in_process
+from memwal.jobs.merge.job import merge
+from memwal.jobs.merge.picker import DEFAULT_COMMIT_BYTES
 from memwal.quality.report import together
 from memwal.quality.rules import QualityRules
 from memwal.region.manifest_store import read_manifests
@@ -87,7 +88,7 @@ def checkpoint(
     before = open_base(location).details.merged
     whole = _missing(before, target)
     results: list[JobResult] = []
-    held: dict[UUID, HeldRegion] = {}
+    held: dict[UUID, SkippedRegion] = {}
     idle = 0
     left = whole
     while left:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 import logging
-import random
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -38,6 +37,7 @@ from memwal.errors import InvalidInputError, ObjectNotFoundError, StoreError
 from memwal.format.paths import DATA_DIR
 from memwal.jobs.job import Guard, JobResult, TaskRunner, run_in_process
 from memwal.storage.location import TableLocation
+from memwal.util.retry import conflict_delay
 
 logger = logging.getLogger(__name__)
 
@@ -143,7 +143,7 @@ def compact(
                 problems = (f"{failures} rewrites of {location} met other commits; run it again",)
                 break
             budget = max(budget // _SHRINK, 1)
-            time.sleep(random.uniform(0, _CONFLICT_WAIT_SECONDS * failures))  # noqa: S311
+            time.sleep(conflict_delay(failures, _CONFLICT_WAIT_SECONDS))
         else:
             commits += 1
             for result in done:

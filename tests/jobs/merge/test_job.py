@@ -40,6 +40,7 @@ from memwal.format.paths import generation_dir
 from memwal.jobs.job import Guard
 from memwal.jobs.merge import job as merging
 from memwal.jobs.merge.job import merge, plan_merge, run_merge_task
+from memwal.jobs.merge.picker import MergePicker
 from memwal.jobs.merge.read import read_source
 from memwal.region.router import bucket_region_id
 
@@ -219,7 +220,7 @@ class TestMerge:
         waiting = table.status().backlog_bytes
 
         def sizes(commit_bytes: int) -> list[int]:
-            tasks = plan_merge(table.location, commit_bytes=commit_bytes, max_tasks=4)
+            tasks = plan_merge(table.location, MergePicker(commit_bytes=commit_bytes, max_tasks=4))
             return [len(task.regions) for task in tasks]
 
         assert sizes(waiting) == [5]
@@ -252,9 +253,8 @@ def test_rows_for_lance_are_not_in_the_memory_of_arrow(table: memwal.Table) -> N
     (task,) = plan_merge(table.location)
     before = pa.system_memory_pool().bytes_allocated()
 
-    source = read_source(table.base(), task.regions, {})
+    source = read_source(table.base(), task.regions)
 
-    assert source is not None
     assert source.upserts.num_rows == 20_000
     copied = source.upserts.nbytes // 2
     assert pa.system_memory_pool().bytes_allocated() - before >= copied
@@ -347,7 +347,7 @@ class TestOrder:
                 writer.upsert(rows({0: turn}))
                 writer.flush()
 
-        found = [plan_merge(table.location, run_bytes=1) for _ in range(64)]
+        found = [plan_merge(table.location, MergePicker(run_bytes=1)) for _ in range(64)]
 
         taken = [task.regions for (task,) in found]
         assert all([g.number for g in batch.generations] == [1] for (batch,) in taken)
@@ -711,7 +711,7 @@ def test_a_conflict_that_never_ends_is_reported(
     table: memwal.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flush(table, {1: 1})
-    monkeypatch.setattr(merging, "_ATTEMPTS", 3)
+    monkeypatch.setattr(merging, "_MAX_ATTEMPTS", 3)
     guard, appended = crowd(table)
 
     with pytest.raises(ConflictError):
@@ -723,7 +723,7 @@ def test_a_conflict_that_never_ends_is_reported(
 def test_commits_shrink_where_others_get_in_between(table: memwal.Table) -> None:
     flush(table, *({key: key, 100: key} for key in range(1, 9)))
     # As often as a commit of many generations is tried.
-    guard, appended = crowd(table, merging._TRIES)
+    guard, appended = crowd(table, merging._ATTEMPTS_BEFORE_SHRINKING)
 
     result = merge(table.location, guard=guard)
 
