@@ -69,7 +69,7 @@ def test_indexes_are_due_by_lag_or_by_age_but_never_without_lag() -> None:
     assert decide(status(lag=5), policy, index=0)["index"].reason is not None
     assert decide(status(lag=1), policy, index=900)["index"].reason is not None
     assert decide(status(lag=0), policy, index=1e9)["index"] == Due()
-    figures = Measurements(index_rows=100_000, snapshot_seconds=0, gc_seconds=0)
+    figures = Measurements(index_rows=100_000, snapshot_age_seconds=0, seconds_since_gc=0)
     assert evaluate_policy([], figures, policy, now=NOON)["index"].reason is not None
 
 
@@ -84,22 +84,22 @@ def test_snapshots_and_collections_are_due_by_age_and_when_there_was_none() -> N
 
 def test_figures_that_are_known_count() -> None:
     policy = Policy(snapshot_at_regions=3, gc_at_bytes=100, compact_at_fragments=8)
-    calm = Measurements(snapshot_seconds=0, gc_seconds=0)
+    calm = Measurements(snapshot_age_seconds=0, seconds_since_gc=0)
     assert not any(one.reason for one in evaluate_policy([], calm, policy, now=NOON).values())
     full = replace(
-        calm, changed_regions=3, reclaimable_bytes=100, small_fragments=8, gc_seconds=600
+        calm, changed_regions=3, reclaimable_bytes=100, small_fragments=8, seconds_since_gc=600
     )
     found = evaluate_policy([], full, policy, now=NOON)
     assert {job for job, one in found.items() if one.reason} == {"snapshot", "gc", "compact"}
-    unchanged = replace(calm, snapshot_seconds=1e9, changed_regions=0)
+    unchanged = replace(calm, snapshot_age_seconds=1e9, changed_regions=0)
     assert evaluate_policy([], unchanged, policy, now=NOON)["snapshot"] == Due()
 
 
 def test_bytes_do_not_bring_a_collection_back_before_readers_had_their_time() -> None:
     policy = Policy(gc_at_bytes=100, gc_grace_seconds=600)
-    figures = Measurements(snapshot_seconds=0, gc_seconds=599, reclaimable_bytes=100)
+    figures = Measurements(snapshot_age_seconds=0, seconds_since_gc=599, reclaimable_bytes=100)
     assert evaluate_policy([], figures, policy, now=NOON)["gc"].reason is None
-    figures = replace(figures, gc_seconds=600)
+    figures = replace(figures, seconds_since_gc=600)
     assert evaluate_policy([], figures, policy, now=NOON)["gc"].reason is not None
 
 
@@ -117,9 +117,9 @@ def test_every_figure_comes_from_the_status() -> None:
     assert measure(full, now=NOON, last_runs=ago) == Measurements(
         index_generations=2,
         index_rows=5,
-        index_seconds=9,
-        gc_seconds=9,
-        snapshot_seconds=8,
+        seconds_since_index=9,
+        seconds_since_gc=9,
+        snapshot_age_seconds=8,
         changed_regions=3,
         reclaimable_bytes=7,
         small_fragments=4,
@@ -147,9 +147,9 @@ SECONDS = st.floats(0, 20_000)
 KNOWN = {
     "index_generations": COUNTS,
     "index_rows": st.integers(0, 300_000),
-    "index_seconds": SECONDS,
-    "gc_seconds": SECONDS,
-    "snapshot_seconds": SECONDS,
+    "seconds_since_index": SECONDS,
+    "seconds_since_gc": SECONDS,
+    "snapshot_age_seconds": SECONDS,
     "changed_regions": COUNTS,
     "reclaimable_bytes": st.integers(0, 1 << 32),
     "small_fragments": COUNTS,
