@@ -256,9 +256,10 @@ class Table(Reads):
         run_bytes: int | None = None,
         max_tasks: int = 1,
     ) -> MergePlan:
-        """Explain what :meth:`merge` with these limits would select, and merge nothing.
+        """Explain which generations a merge would select, and why: merges nothing.
 
-        See :func:`memwal.jobs.merge.job.explain_merge`.
+        See :func:`memwal.jobs.merge.job.explain_merge`; the limits are those of
+        :func:`memwal.jobs.merge.job.merge`.
         """
         picker = MergePicker(
             commit_bytes=commit_bytes,

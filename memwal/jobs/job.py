@@ -99,7 +99,12 @@ class JobResult:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Read the values of :meth:`to_dict`, also from JSON; unknown keys are ignored.
+        """Make a result from its plain values; unknown keys are ignored.
+
+        Parameters
+        ----------
+        values : mapping
+            From :meth:`to_dict`, also by way of JSON.
 
         Raises
         ------

@@ -154,7 +154,13 @@ class TableStatus:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Read the values of :meth:`to_dict`; unknown keys are ignored."""
+        """Make a status from its plain values; unknown keys are ignored.
+
+        Parameters
+        ----------
+        values : mapping
+            From :meth:`to_dict`, also by way of JSON.
+        """
         return cls(
             **{
                 **_attributes(cls, values),

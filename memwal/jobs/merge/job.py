@@ -180,7 +180,8 @@ def plan_merge(
     manifests = read_manifests(location.store, picker.regions)
     base = open_base(location)
     base.require_mem_wal()
-    included = [m for m in manifests.values() if picker.exclusion(m.region_id) is None]
+    excluded = picker.excluded(manifests)
+    included = [manifests[region_id] for region_id in manifests if region_id not in excluded]
     plan = picker.pick(read_candidates(base, included), seed=random.random())  # noqa: S311
     return tuple(MergeTask(location, task, picker.commit_bytes, quality) for task in plan.tasks)
 

@@ -212,11 +212,22 @@ class MergePicker:
     regions: Collection[UUID] | None = None
     skip: Collection[UUID] = ()
 
-    def exclusion(self, region_id: UUID) -> PickReason | None:
-        """Return why no generation of a region may be selected, or None."""
-        if self.regions is not None and region_id not in self.regions:
-            return PickReason.REGION_NOT_INCLUDED
-        return PickReason.REGION_SKIPPED if region_id in self.skip else None
+    def excluded(self, region_ids: Iterable[UUID]) -> dict[UUID, PickReason]:
+        """Return the regions of which no generation may be selected, and why.
+
+        Parameters
+        ----------
+        region_ids : iterable of UUID
+        """
+        included = None if self.regions is None else frozenset(self.regions)
+        skipped = frozenset(self.skip)
+        reasons = {}
+        for region_id in region_ids:
+            if included is not None and region_id not in included:
+                reasons[region_id] = PickReason.REGION_NOT_INCLUDED
+            elif region_id in skipped:
+                reasons[region_id] = PickReason.REGION_SKIPPED
+        return reasons
 
     def pick(self, candidates: Sequence[RegionCandidates], *, seed: float) -> MergePlan:
         """Select generations and divide them into tasks. Pure: the same input, the same plan.
@@ -230,18 +241,22 @@ class MergePicker:
             each run: with a fixed order and a budget smaller than one round, the last regions
             would starve.
         """
+        excluded = self.excluded(region.region_id for region in candidates)
         selections = [
             RegionSelection(region.region_id, region.generations)
             for region in candidates
-            if region.generations and self.exclusion(region.region_id) is None
+            if region.generations and region.region_id not in excluded
         ]
         if self.run_bytes is not None:
             selections = _select_within_budget(selections, self.run_bytes, seed)
         tasks = _divide(selections, self.commit_bytes, self.max_tasks)
-        return MergePlan(tasks, tuple(self._decisions(candidates, tasks)))
+        return MergePlan(tasks, tuple(self._decisions(candidates, excluded, tasks)))
 
     def _decisions(
-        self, candidates: Iterable[RegionCandidates], tasks: Iterable[Sequence[RegionSelection]]
+        self,
+        candidates: Iterable[RegionCandidates],
+        excluded: Mapping[UUID, PickReason],
+        tasks: Iterable[Sequence[RegionSelection]],
     ) -> Iterator[PickDecision]:
         run_bytes = self.commit_bytes if self.run_bytes is None else self.run_bytes
         limit = min(self.commit_bytes, run_bytes)
@@ -253,11 +268,10 @@ class MergePicker:
             for generation in selection.generations
         }
         for region in candidates:
-            exclusion = self.exclusion(region.region_id)
             for generation in region.generations:
                 task, commit = places.get((region.region_id, generation.number), (None, None))
                 if task is None:
-                    reason = exclusion or PickReason.RUN_BYTES
+                    reason = excluded.get(region.region_id, PickReason.RUN_BYTES)
                 else:
                     fits = generation.bytes <= limit
                     reason = PickReason.SELECTED if fits else PickReason.OVERSIZED
