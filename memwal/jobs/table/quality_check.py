@@ -78,13 +78,13 @@ def _report(
     base: BaseTable, suite: Sequence[Expectation], sample_rows: int | None
 ) -> QualityReport:
     dataset = base.dataset
-    total = dataset.count_rows()
+    row_count = dataset.count_rows()
     from_metadata = {
-        number: _check_metadata(expectation, base.schema, total)
+        number: _check_metadata(expectation, base.schema, row_count)
         for number, expectation in enumerate(suite)
         if expectation.type in (*_COUNTS, *_SCHEMAS)
     }
-    sampled = sample_rows is not None and sample_rows < total
+    sampled = sample_rows is not None and sample_rows < row_count
     totals = {
         number: _Totals(expectation)
         for number, expectation in enumerate(suite)
@@ -101,7 +101,7 @@ def _report(
     elif totals:
         batches = _batches(dataset, names)
     else:
-        rows = total
+        rows = row_count
     for batch in batches:
         findings = evaluate(in_batches, batch)
         rows += batch.num_rows
