@@ -227,6 +227,24 @@ class TestMerge:
         assert len(sizes(waiting - 1)) == 2
         assert len(sizes(waiting // 8)) == 4
 
+    def test_does_what_it_explained(self, make_table: MakeTable) -> None:
+        table = make_table(buckets=3)
+        with table.writer() as writer:
+            for turn in range(3):
+                writer.upsert(numbered(0, 30, n=turn))
+                writer.flush()
+        version = table.base().version
+
+        plan = table.explain_merge(commit_bytes=500, skip=[bucket_region_id(2)]).to_dict()
+
+        assert table.base().version == version
+        assert all(decision["age_seconds"] >= 0 for decision in plan["decisions"])
+        result = table.merge(commit_bytes=500, skip=[bucket_region_id(2)])
+        assert plan["candidates"] == 9
+        assert plan["selected"] == result.figures["generations"] == 6
+        assert plan["bytes"] == result.figures["bytes"]
+        assert plan["commits"] == result.commits > 1
+
     def test_keeps_columns_that_take_no_null(self, make_table: MakeTable) -> None:
         schema = pa.schema(
             [
