@@ -216,7 +216,7 @@ def _region_limits(region: RegionBacklog, policy: Policy) -> list[_Limit]:
             region.backlog_generations,
             policy.merge_at_generations,
         ),
-        _Limit("{} bytes pending (limit {})", region.backlog_bytes, policy.merge_at_bytes),
+        _Limit("{} bytes pending (limit {} bytes)", region.backlog_bytes, policy.merge_at_bytes),
         _Limit(
             "oldest generation pending for {} s (limit {} s)",
             region.oldest_backlog_seconds,
@@ -280,7 +280,7 @@ def _gc(measured: Measurements, policy: Policy, window: str | None) -> Due:
     reclaimable = None if just_done else measured.reclaimable_bytes
     return _decide(
         [
-            _Limit("{} bytes reclaimable (limit {})", reclaimable, policy.gc_at_bytes),
+            _Limit("{} bytes reclaimable (limit {} bytes)", reclaimable, policy.gc_at_bytes),
             _Limit(
                 "last garbage collection {} s ago (limit {} s)",
                 measured.seconds_since_gc,
