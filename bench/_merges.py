@@ -16,8 +16,9 @@ import pyarrow as pa
 from _measure import Figure, Line, Target, constant, rates
 
 import memwal
-from memwal.jobs.merge.job import DEFAULT_COMMIT_BYTES, pending_generations
-from memwal.jobs.merge.read import RegionBatch, read_source
+from memwal.jobs.merge.job import read_candidates
+from memwal.jobs.merge.picker import DEFAULT_COMMIT_BYTES, RegionSelection
+from memwal.jobs.merge.read import read_source
 from memwal.region.manifest_store import read_manifests
 
 _CHILD = Path(__file__).with_name("_merge_child.py")
@@ -150,23 +151,25 @@ def _way(task: Mapping[str, Any]) -> str:
 def _sources(table: memwal.Table, folder: Path) -> tuple[str, list[str], int]:
     """The newest rows of all generations in one data set, those of each, and how many they are."""
     base = table.base()
-    batches = [
-        RegionBatch(region_id, pending_generations(table.location, base, manifest))
-        for region_id, manifest in read_manifests(table.location.store).items()
+    manifests = read_manifests(table.location.store).values()
+    selections = [
+        RegionSelection(region.region_id, region.generations)
+        for region in read_candidates(base, manifests)
+        if region.generations
     ]
-    source = read_source(base, batches, {})
-    if source is None:
+    source = read_source(base, selections)
+    if not source.selections:
         raise SystemExit("there is no backlog")
     union = str(folder / "union")
     lance.write_dataset(source.upserts, union)
     each: list[str] = []
-    for batch in batches:
-        for generation in batch.generations:
-            one = read_source(base, [RegionBatch(batch.region_id, (generation,))], {})
-            if one is None:
+    for selection in selections:
+        for generation in selection.generations:
+            single = read_source(base, [RegionSelection(selection.region_id, (generation,))])
+            if not single.selections:
                 raise SystemExit("a generation is gone")
             each.append(str(folder / f"each-{len(each)}"))
-            lance.write_dataset(one.upserts, each[-1])
+            lance.write_dataset(single.upserts, each[-1])
     return union, each, int(source.upserts.num_rows)
 
 

@@ -24,7 +24,8 @@ from memwal.jobs.gc import (
 )
 from memwal.jobs.index.job import DEFAULT_PART_ROWS, build_indexes
 from memwal.jobs.job import Guard, JobResult, TaskRunner, run_in_process
-from memwal.jobs.merge.job import DEFAULT_COMMIT_BYTES, merge
+from memwal.jobs.merge.job import explain_merge, merge
+from memwal.jobs.merge.picker import DEFAULT_COMMIT_BYTES, MergePicker, MergePlan
 from memwal.jobs.status import TableStatus
 from memwal.jobs.table.checkpoint import CheckpointProgress, checkpoint
 from memwal.jobs.table.compact import DEFAULT_ATTEMPTS, DEFAULT_MIN_FRAGMENTS, compact
@@ -245,6 +246,29 @@ class Table(Reads):
             guard=guard,
             run=run,
         )
+
+    def explain_merge(
+        self,
+        *,
+        regions: Collection[UUID] | None = None,
+        skip: Collection[UUID] = (),
+        commit_bytes: int = DEFAULT_COMMIT_BYTES,
+        run_bytes: int | None = None,
+        max_tasks: int = 1,
+    ) -> MergePlan:
+        """Explain which generations a merge would select, and why: merges nothing.
+
+        See :func:`memwal.jobs.merge.job.explain_merge`; the limits are those of
+        :func:`memwal.jobs.merge.job.merge`.
+        """
+        picker = MergePicker(
+            commit_bytes=commit_bytes,
+            run_bytes=run_bytes,
+            max_tasks=max_tasks,
+            regions=regions,
+            skip=skip,
+        )
+        return explain_merge(self.location, picker)
 
     def compact(
         self,

@@ -1,16 +1,16 @@
 """Commits to the base table: strict compare-and-swap, or rebased onto accepted versions.
 
-Lance rebases an ordinary commit over whatever landed in between, unless it finds a conflict.
-Details of the MemWAL index that were read before would then silently take back merge progress, and
-a merge would go past progress that it did not know. A namespace client with managed versioning
-decides the version itself. :mod:`memwal.base_table.namespaces` has two kinds of them. A pinned one
-reports the version that was read as the latest, and creates the next version only by put-if-absent:
-any concurrent commit takes that name first, and our commit is refused. The other one lets Lance
-rebase, but only behind versions that the caller accepts.
+Lance rebases an ordinary commit onto every version that landed in between, unless it finds a
+conflict. Details of the MemWAL index that were read before would then silently take back merge
+progress, and a merge would pass over progress that it did not know. A namespace client with managed
+versioning decides the version itself; :mod:`memwal.base_table.namespaces` has two kinds. A pinned
+one reports the version that was read as the latest, and creates the next version only by
+put-if-absent: any concurrent commit takes that name first, and our commit is refused. The other one
+lets Lance rebase, but only onto versions that the caller accepts.
 
-On a local disk a version appears only after everything it consists of is synced, which Lance itself
-does not do: a machine that crashes could be left with a torn version that keeps the table from
-opening. Other stores are durable by themselves.
+On a local disk a version appears only after all its files are synced, which Lance itself does not
+do: a machine that crashes could be left with a torn version that keeps the table from opening.
+Other stores are durable by themselves.
 """
 
 from __future__ import annotations
@@ -38,51 +38,23 @@ from memwal.storage.location import TableLocation
 from memwal.util.redaction import redact_store_response
 
 if TYPE_CHECKING:
-    from memwal.base_table.namespaces import DurableNamespace, PinnedNamespace
+    from memwal.base_table.namespaces import DurableNamespace
 
-# A commit without rows meets no other's; then it is its mark that comes too late.
-_WORDS = ("conflict", "concurrent", "contention", "stale sstable compaction")
+# The last one: a commit without rows touches no rows of another commit, and is refused for its
+# merge progress instead.
+_CONFLICT_WORDS = ("conflict", "concurrent", "contention", "stale sstable compaction")
 
 
 def is_conflict(error: Exception) -> bool:
-    """Whether a commit failed for another one, and may be tried again on top of it.
+    """Return whether a commit failed because of another one, and may be retried on top of it.
 
     Lance raises ``OSError`` and ``ValueError``, with the cause in the text only.
     """
     text = str(error).lower()
-    return any(word in text for word in _WORDS)
+    return any(word in text for word in _CONFLICT_WORDS)
 
 
 Result = TypeVar("Result")
-
-
-def commit_strictly(
-    base: BaseTable, commit: Callable[[lance.LanceDataset], Result]
-) -> Result | None:
-    """Run something that makes one commit, provided that ``base`` is still the latest version.
-
-    Parameters
-    ----------
-    base : BaseTable
-        The version that the commit was prepared on.
-    commit : callable
-        Commits through the data set that it is given, once, without retries.
-
-    Returns
-    -------
-    object
-        What ``commit`` returned; None when it failed after its commit was stored.
-
-    Raises
-    ------
-    ConflictError
-        Another commit landed since ``base`` was read. Nothing was changed.
-    OutcomeUnknownError, StoreError
-        The store failed, or did not say whether the new version exists.
-    OSError, ValueError, RuntimeError
-        Whatever ``commit`` raises before it commits.
-    """
-    return _commit_through(_pinned(base), base, commit)
 
 
 def commit_durably(
@@ -92,21 +64,25 @@ def commit_durably(
     accept: Callable[[int], bool] | None = None,
     once: bool = True,
 ) -> Result | None:
-    """Run something that commits, which Lance may rebase over others.
-
-    On a local disk its version appears when all that it consists of is synced, which Lance itself
-    does not see to: a machine that crashes could be left with a torn version that keeps the table
-    from opening. Other stores are durable by themselves.
+    """Run a commit that Lance may rebase; on a local disk its version appears when it is synced.
 
     Parameters
     ----------
-    base, commit
-        See :func:`commit_strictly`.
+    base : BaseTable
+        The version that the commit was prepared on.
+    commit : callable
+        Commits through the data set that it gets, once, without retries.
     accept : callable, optional
-        Whether the commit may land right behind this version, which came after ``base``; behind
-        any by default.
+        Tells whether the commit may follow this version, which is newer than ``base``; by default
+        it may follow any.
     once : bool, default True
-        Whether it makes one version only, so that a failure after that was stored is none.
+        Whether ``commit`` makes one version only: an error after that version was stored is then
+        ignored.
+
+    Returns
+    -------
+    object
+        What ``commit`` returned; None if it raised after its version was stored.
 
     Raises
     ------
@@ -115,11 +91,11 @@ def commit_durably(
     OutcomeUnknownError, StoreError
         The store failed, or did not say whether the new version exists.
     OSError, ValueError, RuntimeError
-        Whatever ``commit`` raises, conflicts among it.
+        What ``commit`` raises, conflicts included.
     """
     if accept is None and base.location.store.lance_commits:
         return commit(base.dataset)
-    # Here, since its library takes half a second to import, which a producer never needs.
+    # A late import: its library takes half a second to import, and a producer never needs it.
     from memwal.base_table.namespaces import DurableNamespace
 
     namespace = DurableNamespace(base.location, base.version, accept=accept)
@@ -129,8 +105,8 @@ def commit_durably(
 def create_durably(location: TableLocation, rows: pa.Table, **options: Any) -> None:
     """Write a new Lance table.
 
-    On a local disk its first version appears when all that it consists of is synced, so that a
-    machine that crashes meanwhile leaves a table or none.
+    On a local disk its first version appears when all its files are synced, so that a machine that
+    crashes meanwhile leaves a whole table or none.
 
     Parameters
     ----------
@@ -142,7 +118,7 @@ def create_durably(location: TableLocation, rows: pa.Table, **options: Any) -> N
     Raises
     ------
     TableSetupError
-        There is a table already, perhaps since a moment ago.
+        There is a table already, possibly created by another process meanwhile.
     OutcomeUnknownError, StoreError
         The store failed, or did not say whether the table exists.
     """
@@ -155,10 +131,10 @@ def create_durably(location: TableLocation, rows: pa.Table, **options: Any) -> N
 
         namespace = NewTableNamespace(location)
         options |= {"namespace_client": namespace, "table_id": ["table"]}
-        _through(namespace, lambda: lance.write_dataset(rows, mode="create", **options))
+        _run_through(namespace, lambda: lance.write_dataset(rows, mode="create", **options))
     except (ConflictError, OSError, RuntimeError, ValueError) as error:
-        taken = isinstance(error, ConflictError) or "already exists" in str(error).lower()
-        if taken or is_conflict(error):
+        exists = isinstance(error, ConflictError) or "already exists" in str(error).lower()
+        if exists or is_conflict(error):
             raise TableSetupError(
                 f"there is a table at {location} already; "
                 "open it, or enable MemWAL on it with memwal.enable(uri, region_spec=...)"
@@ -183,10 +159,10 @@ def _commit_through(
         table_id=["table"],
         namespace_client_managed_versioning=True,
     )
-    return _through(namespace, lambda: commit(dataset), once=once)
+    return _run_through(namespace, lambda: commit(dataset), once=once)
 
 
-def _through(
+def _run_through(
     namespace: DurableNamespace, commit: Callable[[], Result], *, once: bool = True
 ) -> Result | None:
     try:
@@ -208,11 +184,11 @@ def commit_details(
     Parameters
     ----------
     base : BaseTable
-        What the details were derived from.
+        The version that the details were derived from.
     details : IndexDetails
-        The new details, whole.
+        The new details, complete.
     index_id : UUID, optional
-        Identity of the index from this version up to the next commit; a random one by default.
+        UUID of the index from this version up to the next commit; random by default.
 
     Returns
     -------
@@ -231,7 +207,10 @@ def commit_details(
         raise TableSetupError(f"MemWAL is not enabled on {base.location}")
     new = _index(base.version, str(index_id or uuid.uuid4()), details.encode())
     old = _index(base.version, str(base.index.uuid), None)
-    namespace = _pinned(base)
+    # A late import: its library takes half a second to import, and a producer never needs it.
+    from memwal.base_table.namespaces import PinnedNamespace
+
+    namespace = PinnedNamespace(base.location, base.version)
     cause: BaseException | None = None
     try:
         lance.LanceDataset.commit(
@@ -245,8 +224,8 @@ def commit_details(
             max_retries=0,
         )
     except (OSError, ValueError, RuntimeError) as error:
-        # Lance reports a refusal in several ways, one of them "result unknown"; what the
-        # namespace saw is the truth.
+        # Lance reports a refusal in several ways, one of them "result unknown"; the outcome that
+        # the namespace recorded is what happened.
         redact_store_response(error)
         cause = error
     outcome = namespace.outcome
@@ -264,13 +243,6 @@ def commit_details(
     ) from cause
 
 
-def _pinned(base: BaseTable) -> PinnedNamespace:
-    # Here, since its library takes half a second to import, which a producer never needs.
-    from memwal.base_table.namespaces import PinnedNamespace
-
-    return PinnedNamespace(base.location, base.version)
-
-
 def _index(version: int, index_uuid: str, details: bytes | None) -> Index:
     return Index(
         uuid=index_uuid,
@@ -285,11 +257,11 @@ def _index(version: int, index_uuid: str, details: bytes | None) -> Index:
 
 
 REWRITE = "Rewrite"
-"""A compaction: other fragments with the same rows."""
+"""Operation of a compaction: other fragments with the same rows."""
 
 
 def commit_kind(base: BaseTable, version: int) -> str | None:
-    """Name of the Lance operation that made a version; None when that is not recorded any more.
+    """Return the name of the Lance operation that made a version; None if its record is gone.
 
     Raises
     ------
@@ -299,7 +271,7 @@ def commit_kind(base: BaseTable, version: int) -> str | None:
     try:
         transaction = base.dataset.read_transaction(version)
     except TypeError as error:
-        # pylance cannot show what became of the indexes that a rewrite remapped.
+        # pylance cannot represent the indexes that a rewrite remapped.
         if "RewrittenIndex" in str(error):
             return REWRITE
         raise

@@ -15,6 +15,7 @@ from memwal.errors import ConflictError, RegionSealedError, TableSetupError
 from memwal.format.memwal_index import IndexDetails
 from memwal.region.spec import RegionSpec
 from memwal.storage.location import TableLocation
+from memwal.util.retry import LostRaceError, retry_lost_races
 
 
 def update_details(
@@ -47,7 +48,8 @@ def update_details(
     ConflictError
         Every attempt lost.
     """
-    for _ in range(attempts):
+
+    def attempt() -> BaseTable:
         base = open_base(location)
         base.require_mem_wal()
         details = change(base)
@@ -55,11 +57,16 @@ def update_details(
             return base
         try:
             version = commit_details(base, details, index_id=index_id)
-        except ConflictError:
-            continue
+        except ConflictError as error:
+            raise LostRaceError(str(error)) from error
         return open_base(location, version=version)
-    raise ConflictError(
-        f"the details of {location} changed under each of {attempts} attempts; try again later"
+
+    return retry_lost_races(
+        attempt,
+        attempts=attempts,
+        exhausted=ConflictError(
+            f"the details of {location} changed under each of {attempts} attempts; try again later"
+        ),
     )
 
 

@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 
 from memwal.catalog.database import Database, database_time
 from memwal.catalog.models import HeldRegionRow, ManagedTableRow, TableStateRow, TroubleRow
-from memwal.jobs.job import HeldRegion
+from memwal.jobs.job import SkippedRegion
 
 FIRST_PAUSE = timedelta(minutes=1)
 LONGEST_PAUSE = timedelta(hours=6)
@@ -124,7 +124,7 @@ class Setbacks:
             now = database_time(session)
             return [_held(row, now) for row in session.scalars(query)]
 
-    def hold(self, table: str, regions: Iterable[HeldRegion]) -> None:
+    def hold(self, table: str, regions: Iterable[SkippedRegion]) -> None:
         """Leave regions out until a time that is later the more often they were tried.
 
         A region that is held at another generation than before starts anew.

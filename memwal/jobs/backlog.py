@@ -1,4 +1,4 @@
-"""Read the backlog of a table in one cheap pass."""
+"""Read the status of a table: backlog, log tips and index lag, in one cheap pass."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from memwal.reader.cache.lru import Recent
 from memwal.region.manifest_store import parallel_reads, read_manifests
 from memwal.storage.location import TableLocation
 
-_KNOWN_GENERATIONS = 100_000
+_MAX_CACHED_GENERATIONS = 100_000
 
-_flushed: Recent[float] = Recent(_KNOWN_GENERATIONS)
+_flush_times: Recent[float] = Recent(_MAX_CACHED_GENERATIONS)
 
 
 def read_status(
@@ -32,21 +32,21 @@ def read_status(
 ) -> TableStatus:
     """Read the backlog of a table, or of some of its regions.
 
-    A region costs three requests for its manifest, or two if this process met it in the last two
-    minutes and nothing changed since; one for the tip of the log, if the hint in the manifest is
-    exact; and one for the age of its oldest generation, the first time that this process meets it.
+    A region costs three requests for its manifest, or two if this process read it in the last two
+    minutes and it has not changed since; one for the tip of the log, if the hint in the manifest is
+    exact; and one for the age of its oldest generation, the first time that this process reads it.
 
     Parameters
     ----------
     location : TableLocation
         Where the table is: ``table.location`` of an open one.
     regions : collection of UUID, optional
-        Only these; all by default. One that was never claimed is left out.
+        Only these; all by default. A region that was never claimed is left out.
     clock : callable
         Seconds since the epoch.
     """
     manifests = read_manifests(location.store, regions)
-    # After the manifests: what was merged in between is then no backlog.
+    # After the manifests: a generation that was merged in between is then not in the backlog.
     base = open_base(location)
     base.require_mem_wal()
     snapshot = usable_snapshot(location.store, base.details) or {}
@@ -54,7 +54,7 @@ def read_status(
     now = clock()
     with ThreadPoolExecutor(parallel_reads(location.store)) as pool:
         backlogs = list(
-            pool.map(lambda manifest: _region(location, base, manifest, now), manifests.values())
+            pool.map(lambda manifest: _backlog(location, base, manifest, now), manifests.values())
         )
     names = maintained_index_names(base)
     indexed = _rows_indexed(base) if names else {}
@@ -72,7 +72,7 @@ def read_status(
 
 
 def _data_bytes(base: BaseTable) -> int | None:
-    """Size of the data files; the manifest tells, if those who wrote it did."""
+    """Return the size of the data files; None if a writer did not record it in the manifest."""
     sizes = [
         file.file_size_bytes
         for fragment in base.dataset.get_fragments()
@@ -82,21 +82,21 @@ def _data_bytes(base: BaseTable) -> int | None:
 
 
 def _changed(published: Mapping[UUID, int], manifests: Mapping[UUID, RegionManifest]) -> int:
-    """Regions that are not as the snapshot has them; those that are gone are changed too."""
-    found = {region_id: manifest.version for region_id, manifest in manifests.items()}
-    return len({region for region, _ in published.items() ^ found.items()})
+    """Count the regions whose manifest is not the one of the snapshot, deleted regions included."""
+    latest = {region_id: manifest.version for region_id, manifest in manifests.items()}
+    return len({region for region, _ in published.items() ^ latest.items()})
 
 
 def _rows_indexed(base: BaseTable) -> dict[str, int]:
-    """Rows that each index covers; the manifest and the index section tell, no index is read."""
+    """Return the rows that each index covers, as recorded: no index is opened."""
     return {index.name: index.num_rows_indexed for index in base.dataset.describe_indices()}
 
 
-def _region(
+def _backlog(
     location: TableLocation, base: BaseTable, manifest: RegionManifest, now: float
 ) -> RegionBacklog:
     merged = base.details.merged.get(manifest.region_id, 0)
-    waiting = sorted(
+    pending = sorted(
         (f for f in manifest.flushed if f.generation > merged), key=lambda f: f.generation
     )
     covered = min(
@@ -115,23 +115,26 @@ def _region(
         sealed=manifest.status != RegionStatus.ACTIVE,
         current_generation=manifest.current_generation,
         merged_generation=merged,
-        backlog_generations=len(waiting),
-        backlog_rows=sum(f.rows or 0 for f in waiting),
-        backlog_bytes=sum(f.memory_bytes or 0 for f in waiting),
+        backlog_generations=len(pending),
+        backlog_rows=sum(f.rows or 0 for f in pending),
+        backlog_bytes=sum(f.memory_bytes or 0 for f in pending),
         oldest_backlog_seconds=(
-            _age(location, manifest.region_id, waiting[0].path, now) if waiting else None
+            generation_age(location, manifest.region_id, pending[0].path, now) if pending else None
         ),
         unflushed_wal_entries=tip - 1 - manifest.replay_after,
-        retained_generations=len(manifest.flushed) - len(waiting),
+        retained_generations=len(manifest.flushed) - len(pending),
         reclaimable_generations=len(reclaimable),
         reclaimable_bytes=sum(f.memory_bytes or 0 for f in reclaimable),
     )
 
 
-def _age(location: TableLocation, region_id: UUID, path: str, now: float) -> float | None:
-    """Age of a generation; None when it was merged and collected since the manifest was read."""
+def generation_age(location: TableLocation, region_id: UUID, path: str, now: float) -> float | None:
+    """Return the seconds since a generation was flushed, with one request at most.
+
+    None if it was merged and collected since the manifest was read.
+    """
     try:
-        flushed_at = _flushed.get(
+        flushed_at = _flush_times.get(
             (location.uri, region_id, path), lambda: _flushed_at(location, region_id, path)
         )
     except ObjectNotFoundError:
@@ -140,7 +143,7 @@ def _age(location: TableLocation, region_id: UUID, path: str, now: float) -> flo
 
 
 def _flushed_at(location: TableLocation, region_id: UUID, path: str) -> float:
-    """When the object was stored that every flush writes last, or any object of the generation."""
+    """Return when the last object of a flush was stored: the bloom filter, else the newest."""
     folder = generation_dir(region_id, path)
     info = location.store.head(f"{folder}/{BLOOM_FILTER_NAME}")
     times = (

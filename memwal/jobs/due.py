@@ -16,19 +16,19 @@ JOBS = ("merge", "index", "compact", "snapshot", "gc", "quality")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Due:
-    """Whether one job is to run now.
+    """Decision about one job: run it now or not.
 
     Attributes
     ----------
     reason : str or None
-        Why it is to run; None when it is not.
+        Why the job is due; None when it is not.
     held_back : str or None
-        Why a job that has reached a limit is not to run yet all the same.
+        Why a job that reached a limit is not due all the same: quiet hours.
     pressure : float
-        How often the limit that is exceeded most goes into what it limits: from 1 on, the job has
-        reached it. Tables that share workers are compared by it.
+        Largest ratio of a measurement to its limit; the job has reached a limit from 1 on. Tables
+        that share workers are ordered by it.
     critical : bool
-        It is overdue by so much that quiet hours do not hold it back.
+        The job is overdue by so much that quiet hours do not hold it back.
     regions : tuple of str
         UUIDs of the regions to merge; empty for the other jobs.
     """
@@ -45,10 +45,10 @@ class Due:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
-    """What is held against the limits, beside the backlog of the regions.
+class Measurements:
+    """Measurements that a policy limits, beside the backlog of the regions.
 
-    None stands for what is not known, and reaches no limit.
+    None means unknown, and reaches no limit.
 
     Attributes
     ----------
@@ -56,24 +56,24 @@ class Figures:
         Merged generations that the index which is furthest behind does not cover.
     index_rows : int or None
         Rows of the base table that one of the indexes does not cover.
-    index_seconds, gc_seconds, quality_seconds : float or None
-        Since the last build of the indexes, collection, and check of quality. None: there was none.
-    snapshot_seconds : float or None
-        Age of the region snapshot. None: there is none.
+    seconds_since_index, seconds_since_gc, seconds_since_quality : float or None
+        Since the last index build, garbage collection, and quality check; None if there was none.
+    snapshot_age_seconds : float or None
+        Age of the region snapshot; None if there is none.
     changed_regions : int or None
         Regions that have changed since the snapshot.
     reclaimable_bytes : int or None
-        What a collection would free.
+        What a garbage collection would free.
     small_fragments : int or None
-        Fragments of the base table that are worth joining.
+        Fragments of the base table that a compaction would replace.
     """
 
     index_generations: int = 0
     index_rows: int | None = None
-    index_seconds: float | None = None
-    gc_seconds: float | None = None
-    quality_seconds: float | None = None
-    snapshot_seconds: float | None = None
+    seconds_since_index: float | None = None
+    seconds_since_gc: float | None = None
+    seconds_since_quality: float | None = None
+    snapshot_age_seconds: float | None = None
     changed_regions: int | None = None
     reclaimable_bytes: int | None = None
     small_fragments: int | None = None
@@ -82,64 +82,70 @@ class Figures:
 def due(
     status: TableStatus, policy: Policy, *, now: datetime, last_runs: Mapping[str, datetime]
 ) -> dict[str, Due]:
-    """Tell for every job of :data:`JOBS` whether it is to run now.
+    """Decide for every job of :data:`JOBS` whether it is due.
 
     Parameters
     ----------
     status : TableStatus
-        What the table looks like.
     policy : Policy
-        When its jobs are due.
     now : datetime
         Aware.
     last_runs : mapping of str to datetime
         When each job last succeeded, as of ``History.last_runs``; jobs that never did are absent.
     """
-    figures = figures_of(status, now=now, last_runs=last_runs)
-    return judge(status.regions, figures, policy, now=now)
+    measurements = measure(status, now=now, last_runs=last_runs)
+    return evaluate_policy(status.regions, measurements, policy, now=now)
 
 
-def figures_of(status: TableStatus, *, now: datetime, last_runs: Mapping[str, datetime]) -> Figures:
-    """What a status and the last runs tell; what the status does not tell stays None."""
-    return Figures(
+def measure(
+    status: TableStatus, *, now: datetime, last_runs: Mapping[str, datetime]
+) -> Measurements:
+    """Return what a status and the last runs contain; the rest stays None."""
+    return Measurements(
         index_generations=max((lag.generations for lag in status.indexes), default=0),
         index_rows=max((lag.rows for lag in status.indexes if lag.rows is not None), default=None),
-        index_seconds=_since("index", now, last_runs),
-        gc_seconds=_since("gc", now, last_runs),
-        quality_seconds=_since("quality", now, last_runs),
-        snapshot_seconds=status.snapshot_age_seconds,
+        seconds_since_index=_since("index", now, last_runs),
+        seconds_since_gc=_since("gc", now, last_runs),
+        seconds_since_quality=_since("quality", now, last_runs),
+        snapshot_age_seconds=status.snapshot_age_seconds,
         changed_regions=status.changed_regions,
         reclaimable_bytes=status.reclaimable_bytes,
         small_fragments=status.small_fragments,
     )
 
 
-def judge(
-    regions: Iterable[RegionBacklog], figures: Figures, policy: Policy, *, now: datetime
+def evaluate_policy(
+    regions: Iterable[RegionBacklog], measured: Measurements, policy: Policy, *, now: datetime
 ) -> dict[str, Due]:
-    """Hold figures against a policy, as :func:`due` does with those of a status."""
+    """Compare measurements with the limits of a policy, as :func:`due` does for a status."""
     window = policy.quiet_window(now)
     return {
         "merge": _merge(regions, policy, window),
-        "index": _index(figures, policy, window),
+        "index": _index(measured, policy, window),
         "compact": _decide(
-            [_Limit("small fragments", figures.small_fragments, policy.compact_at_fragments)],
+            [
+                _Limit(
+                    "{} small fragments (limit {})",
+                    measured.small_fragments,
+                    policy.compact_at_fragments,
+                )
+            ],
             window,
         ),
-        "snapshot": _snapshot(figures, policy, window),
-        "gc": _gc(figures, policy, window),
-        "quality": _quality(figures, policy, window),
+        "snapshot": _snapshot(measured, policy, window),
+        "gc": _gc(measured, policy, window),
+        "quality": _quality(measured, policy, window),
     }
 
 
 @dataclass(frozen=True, slots=True)
 class _Limit:
-    """Something measured and the limit that is set for it; either may be unknown."""
+    """A measurement and its limit; either may be unknown. ``text`` takes both."""
 
-    name: str
+    text: str
     value: float | None
     at: float | None
-    # An age that is this far beyond its limit is critical; only ages can be.
+    # An age that exceeds its limit by this much is critical; only ages can be.
     grace: float | None = None
 
     @property
@@ -147,7 +153,7 @@ class _Limit:
         if self.value is None or self.at is None:
             return 0.0
         if self.at == 0:
-            # Reached by whatever there is. How far beyond, a limit of nothing cannot tell.
+            # Always reached, and a ratio to 0 says nothing: the value alone gives the order.
             return 1.0 + self.value
         return self.value / self.at
 
@@ -162,11 +168,11 @@ class _Limit:
         return self.value >= self.at + self.grace
 
     def __str__(self) -> str:
-        return f"{self.value:.0f} {self.name}, {self.at:.0f} are enough"
+        return self.text.format(f"{self.value:.0f}", f"{self.at:.0f}")
 
 
 def _decide(limits: Iterable[_Limit], window: str | None, *, never: str | None = None) -> Due:
-    """Due when one limit is reached, or by ``never``: the job has not been done at all."""
+    """Return due if a limit is reached, or if the job never ran, for the reason ``never``."""
     all_limits = list(limits)
     reason = next((str(limit) for limit in all_limits if limit.reached), never)
     critical = any(limit.critical for limit in all_limits)
@@ -179,32 +185,40 @@ def _decide(limits: Iterable[_Limit], window: str | None, *, never: str | None =
 
 
 def _merge(regions: Iterable[RegionBacklog], policy: Policy, window: str | None) -> Due:
-    found = {
-        region.region_id: _decide(_region(region, policy), window)
+    decisions = {
+        region.region_id: _decide(_region_limits(region, policy), window)
         for region in regions
         if region.backlog_generations
     }
-    pressure = max((one.pressure for one in found.values()), default=0.0)
-    ready = {name: one.reason for name, one in found.items() if one.reason is not None}
+    pressure = max((decision.pressure for decision in decisions.values()), default=0.0)
+    ready = {
+        region_id: decision.reason
+        for region_id, decision in decisions.items()
+        if decision.reason is not None
+    }
     if not ready:
-        held_back = next((one.held_back for one in found.values() if one.held_back), None)
+        held_back = next((d.held_back for d in decisions.values() if d.held_back), None)
         return Due(held_back=held_back, pressure=pressure)
     first, reason = next(iter(ready.items()))
     others = f", and {len(ready) - 1} more regions" if len(ready) > 1 else ""
     return Due(
         reason=f"region {first}: {reason}{others}",
         pressure=pressure,
-        critical=any(one.critical for one in found.values()),
+        critical=any(decision.critical for decision in decisions.values()),
         regions=tuple(ready),
     )
 
 
-def _region(region: RegionBacklog, policy: Policy) -> list[_Limit]:
+def _region_limits(region: RegionBacklog, policy: Policy) -> list[_Limit]:
     return [
-        _Limit("generations wait", region.backlog_generations, policy.merge_at_generations),
-        _Limit("bytes wait", region.backlog_bytes, policy.merge_at_bytes),
         _Limit(
-            "seconds of waiting",
+            "{} pending generations (limit {})",
+            region.backlog_generations,
+            policy.merge_at_generations,
+        ),
+        _Limit("{} bytes pending (limit {} bytes)", region.backlog_bytes, policy.merge_at_bytes),
+        _Limit(
+            "oldest generation pending for {} s (limit {} s)",
             region.oldest_backlog_seconds,
             policy.merge_at_age_seconds,
             policy.quiet_critical_seconds,
@@ -212,20 +226,20 @@ def _region(region: RegionBacklog, policy: Policy) -> list[_Limit]:
     ]
 
 
-def _index(figures: Figures, policy: Policy, window: str | None) -> Due:
-    if not figures.index_generations and not figures.index_rows:
+def _index(measured: Measurements, policy: Policy, window: str | None) -> Due:
+    if not measured.index_generations and not measured.index_rows:
         return Due()
     return _decide(
         [
             _Limit(
-                "merged generations are not indexed",
-                figures.index_generations,
+                "{} merged generations not indexed (limit {})",
+                measured.index_generations,
                 policy.index_at_generations,
             ),
-            _Limit("rows are not indexed", figures.index_rows, policy.index_at_rows),
+            _Limit("{} rows not indexed (limit {})", measured.index_rows, policy.index_at_rows),
             _Limit(
-                "seconds since the last build",
-                figures.index_seconds,
+                "last index build {} s ago (limit {} s)",
+                measured.seconds_since_index,
                 policy.index_at_age_seconds,
                 policy.quiet_critical_seconds,
             ),
@@ -234,53 +248,60 @@ def _index(figures: Figures, policy: Policy, window: str | None) -> Due:
     )
 
 
-def _snapshot(figures: Figures, policy: Policy, window: str | None) -> Due:
-    if figures.changed_regions == 0:
+def _snapshot(measured: Measurements, policy: Policy, window: str | None) -> Due:
+    if measured.changed_regions == 0:
         return Due()
     return _decide(
         [
-            _Limit("regions have changed", figures.changed_regions, policy.snapshot_at_regions),
             _Limit(
-                "seconds since the last snapshot",
-                figures.snapshot_seconds,
+                "{} regions changed since the snapshot (limit {})",
+                measured.changed_regions,
+                policy.snapshot_at_regions,
+            ),
+            _Limit(
+                "last snapshot {} s ago (limit {} s)",
+                measured.snapshot_age_seconds,
                 policy.snapshot_at_age_seconds,
                 policy.quiet_critical_seconds,
             ),
         ],
         window,
-        never="there is no snapshot" if figures.snapshot_seconds is None else None,
+        never="there is no snapshot" if measured.snapshot_age_seconds is None else None,
     )
 
 
-def _gc(figures: Figures, policy: Policy, window: str | None) -> Due:
-    # What could go is not gone before its readers had their time: until then a further collection
-    # would find the same, and leave it.
-    just_done = figures.gc_seconds is not None and figures.gc_seconds < policy.gc_grace_seconds
-    reclaimable = None if just_done else figures.reclaimable_bytes
+def _gc(measured: Measurements, policy: Policy, window: str | None) -> Due:
+    # Garbage is deleted only after the grace period of its readers: until then a further collection
+    # would find the same garbage, and keep it.
+    just_done = (
+        measured.seconds_since_gc is not None
+        and measured.seconds_since_gc < policy.gc_grace_seconds
+    )
+    reclaimable = None if just_done else measured.reclaimable_bytes
     return _decide(
         [
-            _Limit("bytes can go", reclaimable, policy.gc_at_bytes),
+            _Limit("{} bytes reclaimable (limit {} bytes)", reclaimable, policy.gc_at_bytes),
             _Limit(
-                "seconds since the last collection",
-                figures.gc_seconds,
+                "last garbage collection {} s ago (limit {} s)",
+                measured.seconds_since_gc,
                 policy.gc_interval_seconds,
                 policy.quiet_critical_seconds,
             ),
         ],
         window,
-        never="nothing was ever collected" if figures.gc_seconds is None else None,
+        never="garbage was never collected" if measured.seconds_since_gc is None else None,
     )
 
 
-def _quality(figures: Figures, policy: Policy, window: str | None) -> Due:
+def _quality(measured: Measurements, policy: Policy, window: str | None) -> Due:
     rules = policy.quality
     if rules is None or not rules.suite or rules.check_schedule_seconds is None:
         return Due()
-    seconds, every = figures.quality_seconds, rules.check_schedule_seconds
+    since, every = measured.seconds_since_quality, rules.check_schedule_seconds
     return _decide(
-        [_Limit("seconds since the check of quality", seconds, every)],
+        [_Limit("last quality check {} s ago (limit {} s)", since, every)],
         window,
-        never="the quality of its rows was never checked" if seconds is None else None,
+        never="the quality of the rows was never checked" if since is None else None,
     )
 
 

@@ -34,15 +34,15 @@ def run_in_process(tasks: Sequence[Task], function: Callable[[Task], Result]) ->
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldRegion:
-    """A region that a job had to leave where it is, while the others went on.
+class SkippedRegion:
+    """A region that a merge did not merge to the end; "held" in results and documents.
 
     Attributes
     ----------
     region_id : str
         UUID as text.
     generation : int
-        The first generation that cannot be merged; it and all later ones wait.
+        The first generation that cannot be merged; it and all later ones stay pending.
     reason : str
         Why, and what to do.
     """
@@ -72,14 +72,14 @@ class JobResult:
     seconds : float
         Wall time.
     figures : dict
-        What this kind of job counts, by name (``generations``, ``rows_upserted``, ``bytes`` ...).
+        Metrics of this kind of job, by name (``generations``, ``rows_upserted``, ``bytes`` ...).
     problems : tuple of str
         What was left undone and why; a job that skips a region says so here.
-    held : tuple of HeldRegion
-        Regions that a merge could not go on with. They are among the problems as well.
+    held : tuple of SkippedRegion
+        Regions that a merge did not merge to the end. Each is among the problems as well.
     quality : dict or None
-        What a gate or a check found in rows, as of :class:`memwal.quality.report.QualityReport`;
-        None when nothing was looked at. It holds keys of rows, and no other values.
+        :class:`memwal.quality.report.QualityReport` of a gate or a check as plain values; None if
+        no row was checked. It contains keys of rows, and no other values.
     """
 
     job: str
@@ -90,7 +90,7 @@ class JobResult:
     seconds: float = 0.0
     figures: dict[str, int] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
-    held: tuple[HeldRegion, ...] = ()
+    held: tuple[SkippedRegion, ...] = ()
     quality: dict[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -99,44 +99,44 @@ class JobResult:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Make a result of what :meth:`to_dict` gave, or of the JSON of it; more is ignored.
+        """Make a result from its plain values; unknown keys are ignored.
 
         Parameters
         ----------
         values : mapping
-            As ``to_dict`` gave it.
+            From :meth:`to_dict`, also by way of JSON.
 
         Raises
         ------
         InvalidInputError
-            It is not one.
+            They are not a result.
         """
-        known = {field.name for field in fields(cls)}
-        found = {key: value for key, value in values.items() if key in known}
+        names = {field.name for field in fields(cls)}
+        attributes = {key: value for key, value in values.items() if key in names}
         try:
-            found["problems"] = tuple(found.get("problems", ()))
-            found["held"] = tuple(HeldRegion(**held) for held in found.get("held", ()))
-            return cls(**found)
+            attributes["problems"] = tuple(attributes.get("problems", ()))
+            attributes["held"] = tuple(SkippedRegion(**held) for held in attributes.get("held", ()))
+            return cls(**attributes)
         except TypeError as error:
             raise InvalidInputError(f"this is not the result of a job: {error}") from error
 
 
 Guard = Callable[[], None]
-"""Returns when the job may go on, and raises when it may not."""
+"""Lease check: returns if the job may go on, and raises if it may not."""
 
 
 def guarded(function: Callable[..., Any], guard: Guard | None) -> Callable[[Any], Any]:
-    """A function of tasks that takes ``guard=``, with this guard.
+    """Bind a guard to a function of tasks that takes ``guard=``.
 
-    A lease is watched by the process that holds it. When the function is sent to another machine,
-    the guard stays behind, and what is done there is fenced by the compare-and-swap of its commits
-    alone.
+    Only the process that holds a lease can check it. When the function is sent to another machine,
+    the guard does nothing there, and what is done there is fenced by the compare-and-swap of its
+    commits alone.
     """
-    return function if guard is None else partial(function, guard=_Stationary(guard))
+    return function if guard is None else partial(function, guard=_LocalGuard(guard))
 
 
-class _Stationary:
-    """A guard that can be pickled, and does nothing where it is unpickled."""
+class _LocalGuard:
+    """Guard that becomes a no-op when pickled."""
 
     def __init__(self, guard: Guard | None) -> None:
         self._guard = guard
@@ -145,8 +145,8 @@ class _Stationary:
         if self._guard is not None:
             self._guard()
 
-    def __reduce__(self) -> tuple[type[_Stationary], tuple[None]]:
-        return (_Stationary, (None,))
+    def __reduce__(self) -> tuple[type[_LocalGuard], tuple[None]]:
+        return (_LocalGuard, (None,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +162,7 @@ class JobRun:
     job : str
         ``merge``, ``index``, ``snapshot`` or ``gc``.
     state : RunState
-        How it ended, or ``running``.
+        ``running``, or how the run ended.
     started_at : datetime
         In UTC.
     finished_at : datetime or None
@@ -170,19 +170,19 @@ class JobRun:
     result : dict or None
         ``JobResult.to_dict()`` of a run that succeeded.
     error : str or None
-        What went wrong in a run that failed.
+        Error of a run that failed.
     external_id : str or None
         Id of the run where it was started, for example of the Airflow task instance.
     done, total : int or None
-        Tasks that are finished, and all of them; None when it did not tell.
+        Finished tasks, and all tasks; None if the run did not report them.
     rows, bytes : int or None
-        What it worked on.
+        Rows and bytes that it processed.
     version_before, version_after : int or None
         Versions of the base table.
     lease_token : int or None
         Token of the lease that it ran under.
     heartbeat_at : datetime or None
-        When it last said that it is alive, in UTC; None for a run that does not say so.
+        Time of its last heartbeat, in UTC; None for a run without heartbeats.
     """
 
     run_id: int
@@ -214,7 +214,7 @@ class JobRun:
 
 
 class RunState(StrEnum):
-    """State of a job run. ``ABANDONED``: its process died, or a later try found it unfinished."""
+    """State of a job run. ``ABANDONED``: its process died, or a later run found it unfinished."""
 
     RUNNING = "running"
     SUCCEEDED = "succeeded"

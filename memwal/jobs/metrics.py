@@ -1,7 +1,7 @@
 """OpenTelemetry metrics of the jobs that this process runs or records.
 
-Only the API is used: where the numbers go is decided by the process's MeterProvider. Without one,
-they go nowhere and are not kept.
+Only the API of OpenTelemetry is used: the process's MeterProvider decides where measurements go.
+Without one, they are dropped.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RunSum(MetricDefinition):
-    """A counter that every run which ended adds to; None adds nothing."""
+    """A counter to which each ended run adds ``of(run)``; None adds nothing."""
 
     of: Callable[[JobRun], float | None]
 
 
 def seconds(run: JobRun) -> float | None:
-    """How long a run took; None while it goes on."""
+    """Return the duration of a run; None while it is running."""
     if run.finished_at is None:
         return None
     return max(0.0, (run.finished_at - run.started_at).total_seconds())
 
 
 def _commits(run: JobRun) -> float | None:
-    found = (run.result or {}).get("commits")
-    return float(found) if found else None
+    commits = (run.result or {}).get("commits")
+    return float(commits) if commits else None
 
 
 JOB_RUNS = RunSum("memwal.job.runs", "{run}", "Runs of a job that ended.", lambda run: 1)
@@ -64,7 +64,7 @@ DURATION_BUCKETS = (0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14_400
 
 
 class JobMetrics:
-    """The instruments of one meter.
+    """Instruments of one meter.
 
     Parameters
     ----------
@@ -87,24 +87,24 @@ class JobMetrics:
 
     @harmless()
     def ended(self, run: JobRun) -> None:
-        """Count a run of a managed table that ended, one way or another."""
+        """Count a run of a managed table that ended, whether it succeeded or not."""
         attributes = {TABLE: run.table, JOB: run.job}
         self._runs.add(1, {**attributes, OUTCOME: run.state.value})
         for total, counter in self._sums:
             amount = total.of(run)
             if amount:
                 counter.add(amount, attributes)
-        took = seconds(run)
-        if took is not None:
-            self._duration.record(took, attributes)
+        duration = seconds(run)
+        if duration is not None:
+            self._duration.record(duration, attributes)
 
     @harmless()
     def conflict(self, uri: str) -> None:
-        """Count a commit of a merge that has to be tried again."""
+        """Count a merge commit that met another commit."""
         self._conflicts.add(1, {TABLE_URI: uri, JOB: "merge"})
 
 
 @functools.cache
 def job_metrics() -> JobMetrics:
-    """The metrics of this process, given to whatever MeterProvider it has or will have."""
+    """Return the metrics of this process, bound to its current or later MeterProvider."""
     return JobMetrics(metrics.get_meter("memwal"))

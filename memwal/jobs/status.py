@@ -20,12 +20,12 @@ class RegionBacklog:
     sealed : bool
         The region takes no more writes.
     current_generation : int
-        Generation that the MemTable in memory will be flushed as.
+        Number that the next flush gets.
     merged_generation : int
         Newest generation that the base table contains; 0 when none.
     backlog_generations, backlog_rows, backlog_bytes : int
-        Flushed and not merged. Rows and bytes count what the manifest tells; generations of
-        writers that do not record them count as 0.
+        Flushed and not merged. Rows and bytes are those that the manifest records; a generation of
+        a writer that does not record them counts as 0.
     oldest_backlog_seconds : float or None
         Age of the oldest generation of the backlog; None when there is none.
     unflushed_wal_entries : int
@@ -33,8 +33,8 @@ class RegionBacklog:
     retained_generations : int
         Generations that are merged and still stored.
     reclaimable_generations, reclaimable_bytes : int
-        Of the retained ones, those that every maintained index covers: the collector may take them
-        when no version that is kept needs them, and readers had their time. Bytes as above.
+        Retained generations that every maintained index covers: the collector may delete them when
+        no retained version needs them and the grace period is over. Bytes as above.
     """
 
     region_id: str
@@ -79,24 +79,24 @@ class TableStatus:
     Attributes
     ----------
     uri : str
-        Where the table is.
     version : int
         Of the base table.
     regions : tuple of RegionBacklog
     indexes : tuple of IndexLag
-        The maintained ones.
+        One for each maintained index.
     snapshot_age_seconds : float or None
-        Age of the region snapshot; None when there is none, or it is of a clock that was wrong.
+        Age of the region snapshot; None if there is none, or its time is in the future by a minute
+        or more.
     changed_regions : int or None
-        Regions whose manifest is not the one of the snapshot, all of them when there is none. None
-        when only some regions were looked at.
+        Regions whose manifest is not the one of the snapshot, all regions if there is no snapshot.
+        None when only some regions were read.
     small_fragments : int or None
-        Fragments of the base table that a compaction would replace; None when nobody looked.
+        Fragments of the base table that a compaction would replace; None if not read.
     base_rows : int or None
-        Rows of the base table; None when nobody looked.
+        Rows of the base table; None if not read.
     base_bytes : int or None
-        Size on storage of the data files that the version names, without indexes; None when nobody
-        looked, or a writer did not record it.
+        Size on storage of the data files of the version, without indexes; None if not read, or if a
+        writer did not record it.
     """
 
     uri: str
@@ -126,17 +126,17 @@ class TableStatus:
 
     @property
     def reclaimable_bytes(self) -> int:
-        """Bytes (in memory) of generations that nothing but retention holds, over all regions."""
+        """Bytes (in memory) of reclaimable generations, over all regions."""
         return sum(region.reclaimable_bytes for region in self.regions)
 
     @property
     def unflushed_wal_entries(self) -> int:
-        """Entries of the logs that no flushed generation covers, over all regions."""
+        """Log entries that no flushed generation covers, over all regions."""
         return sum(region.unflushed_wal_entries for region in self.regions)
 
     @property
     def oldest_backlog_seconds(self) -> float | None:
-        """Age of the oldest generation of the backlog; None when there is none."""
+        """Age of the oldest generation of the backlog; None without a backlog."""
         ages = [r.oldest_backlog_seconds for r in self.regions if r.oldest_backlog_seconds]
         return max(ages, default=None)
 
@@ -154,23 +154,26 @@ class TableStatus:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Make a status of what :meth:`to_dict` gave; keys that are not known are left out.
+        """Make a status from its plain values; unknown keys are ignored.
 
         Parameters
         ----------
         values : mapping
-            As ``to_dict`` gave it.
+            From :meth:`to_dict`, also by way of JSON.
         """
         return cls(
             **{
-                **_known(cls, values),
+                **_attributes(cls, values),
                 "regions": tuple(
-                    RegionBacklog(**_known(RegionBacklog, one)) for one in values["regions"]
+                    RegionBacklog(**_attributes(RegionBacklog, region))
+                    for region in values["regions"]
                 ),
-                "indexes": tuple(IndexLag(**_known(IndexLag, one)) for one in values["indexes"]),
+                "indexes": tuple(
+                    IndexLag(**_attributes(IndexLag, lag)) for lag in values["indexes"]
+                ),
             }
         )
 
 
-def _known(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
+def _attributes(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
     return {field.name: values[field.name] for field in fields(kind) if field.name in values}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -36,6 +34,7 @@ from memwal.quality.expectations import Expectation, suite_digest
 from memwal.quality.gate import Quarantined
 from memwal.quality.rules import quarantine_beside
 from memwal.storage.location import TableLocation
+from memwal.util.retry import LostRaceError, retry_lost_races
 
 PREFIX = "quarantine_"
 FOLDER = f"{PREFIX}folder"
@@ -56,8 +55,8 @@ _META = pa.schema(
         pa.field(f"{PREFIX}suite", pa.string()),
     ]
 )
-_TRIES = 50
-_WAIT_SECONDS = 0.05
+_MAX_ATTEMPTS = 50
+_CONFLICT_WAIT_SECONDS = 0.05
 
 
 class State(StrEnum):
@@ -350,24 +349,27 @@ class Quarantine:
         self, step: Callable[[BaseTable], None], *, create: pa.Schema | None = None
     ) -> None:
         """Do a step on the latest version, until nobody else commits in between."""
-        for attempt in range(_TRIES):
-            if attempt:
-                time.sleep(random.uniform(0, _WAIT_SECONDS * min(attempt, 20)))  # noqa: S311
+
+        def attempt() -> None:
             base = self._open()
             if base is None:
                 if create is None:
                     return
                 self._create(create)
-                continue
+                raise LostRaceError("the quarantine was just created: read it")
             try:
                 step(base)
-            except _Conflict:
-                continue
             except OSError as error:
                 raise translate_lance_error(error, f"reading {self.location}") from error
-            return
-        raise ConflictError(
-            f"{_TRIES} attempts to write to {self.location} met other commits; try again later"
+
+        retry_lost_races(
+            attempt,
+            attempts=_MAX_ATTEMPTS,
+            seconds=_CONFLICT_WAIT_SECONDS,
+            exhausted=ConflictError(
+                f"{_MAX_ATTEMPTS} attempts to write to {self.location} met other commits; "
+                "try again later"
+            ),
         )
 
     def _create(self, schema: pa.Schema) -> None:
@@ -380,15 +382,11 @@ class Quarantine:
         try:
             commit_durably(base, change, accept=lambda version: False)
         except ConflictError as error:
-            raise _Conflict from error
+            raise LostRaceError(str(error)) from error
         except (OSError, RuntimeError, ValueError) as error:
             if is_conflict(error):
-                raise _Conflict from error
+                raise LostRaceError(str(error)) from error
             raise translate_lance_error(error, f"writing to {self.location}") from error
-
-
-class _Conflict(Exception):
-    """Somebody else committed; nothing of ours was written."""
 
 
 def _of(origins: Collection[Origin]) -> str:

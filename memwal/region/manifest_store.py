@@ -41,6 +41,7 @@ from memwal.format.paths import (
 from memwal.format.region_manifest import RegionManifest
 from memwal.storage.object_store import ObjectInfo, ObjectStore, create_settled
 from memwal.util.clock import boot_seconds
+from memwal.util.retry import LostRaceError, retry_lost_races
 from memwal.util.safe_json import read_json
 
 logger = logging.getLogger(__name__)
@@ -236,7 +237,8 @@ class RegionManifestStore:
         ConflictError
             Every attempt lost its race.
         """
-        for _ in range(attempts):
+
+        def attempt() -> RegionManifest:
             current = self.read_latest()
             if current is None:
                 raise ObjectNotFoundError(f"region {self.region_id} has no manifest")
@@ -246,12 +248,17 @@ class RegionManifestStore:
             changed = replace(changed, version=current.version + 1)
             try:
                 self.commit(changed)
-            except ConflictError:
-                continue
+            except ConflictError as error:
+                raise LostRaceError(str(error)) from error
             return changed
-        raise ConflictError(
-            f"the manifest of region {self.region_id} changed under each of {attempts} attempts; "
-            "try again later"
+
+        return retry_lost_races(
+            attempt,
+            attempts=attempts,
+            exhausted=ConflictError(
+                f"the manifest of region {self.region_id} changed under each of {attempts} "
+                "attempts; try again later"
+            ),
         )
 
     def _is_at_the_end(self, version: int) -> bool:

@@ -48,7 +48,7 @@ from uuid import UUID
 
 from memwal.errors import InvalidInputError, MemWalError
 from memwal.jobs.job import TaskRunner
-from memwal.jobs.merge.job import DEFAULT_COMMIT_BYTES
+from memwal.jobs.merge.picker import DEFAULT_COMMIT_BYTES
 from memwal.quality.rules import read_rules
 from memwal.spark.result_store import check_target, write_result
 from memwal.spark.runner import application_span, carrying, spark_reason, spark_runner

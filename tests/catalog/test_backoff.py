@@ -13,13 +13,13 @@ from sqlalchemy import text
 
 from memwal.catalog import Catalog
 from memwal.catalog.backoff import FIRST_PAUSE, LONGEST_PAUSE, LOOK, pause
-from memwal.jobs.job import HeldRegion
+from memwal.jobs.job import SkippedRegion
 
 ONE, TWO = str(UUID(int=1)), str(UUID(int=2))
 
 
-def held(region: str, generation: int = 3, reason: str = "gone") -> HeldRegion:
-    return HeldRegion(region_id=region, generation=generation, reason=reason)
+def held(region: str, generation: int = 3, reason: str = "gone") -> SkippedRegion:
+    return SkippedRegion(region_id=region, generation=generation, reason=reason)
 
 
 @given(st.integers(1, 10_000))

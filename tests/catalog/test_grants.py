@@ -16,7 +16,7 @@ from memwal.catalog.database import Database
 from memwal.catalog.leases import job_resource
 from memwal.catalog.models import Base
 from memwal.errors import StoreAccessError
-from memwal.jobs.job import HeldRegion, JobResult
+from memwal.jobs.job import JobResult, SkippedRegion
 from memwal.jobs.status import TableStatus
 
 pytestmark = pytest.mark.slow
@@ -66,7 +66,7 @@ def as_user(granted: str) -> Iterator[AsUser]:
     owner = open_as()
     owner.register("flights", uri="/data/flights.lance", policy=Policy(merge_at_generations=2))
     owner.record_backlog("flights", STATUS)
-    owner.setbacks.hold("flights", [HeldRegion(region_id=REGION, generation=1, reason="torn")])
+    owner.setbacks.hold("flights", [SkippedRegion(region_id=REGION, generation=1, reason="torn")])
     yield open_as
     owner.unregister("flights")
     for catalog in opened:
@@ -102,7 +102,7 @@ def write_rows(catalog: Catalog) -> None:
     catalog.record_backlog("flights", STATUS)
     catalog.setbacks.failed("flights", "gc", "no")
     catalog.setbacks.recovered("flights", "gc")
-    catalog.setbacks.hold("flights", [HeldRegion(region_id=REGION, generation=1, reason="x")])
+    catalog.setbacks.hold("flights", [SkippedRegion(region_id=REGION, generation=1, reason="x")])
     catalog.prune()
 
 

@@ -33,7 +33,7 @@ from memwal.exporter.collector import prometheus_name
 from memwal.exporter.metrics import INDEX_GAUGES, TABLE_GAUGES
 from memwal.exporter.server import MetricsEndpoint
 from memwal.fleet import run_job
-from memwal.jobs.job import HeldRegion, JobResult
+from memwal.jobs.job import JobResult, SkippedRegion
 from memwal.jobs.metrics import JOB_RUNS, JOB_SUMS
 from memwal.telemetry.metric import MetricDefinition
 from memwal.writer.metrics import COUNTERS, GAUGES, HISTOGRAMS
@@ -128,7 +128,7 @@ class TestTables:
         assert flights not in str(scrape())
 
     def test_held_regions_and_troubles(self, catalog: Catalog, scrape: Any, flights: str) -> None:
-        held = HeldRegion(region_id="r", generation=2, reason="gone")
+        held = SkippedRegion(region_id="r", generation=2, reason="gone")
         catalog.setbacks.hold(flights, [held])
         catalog.setbacks.failed(flights, "look", "no")
         assert scrape.of("memwal_table_held", table=flights) == 1

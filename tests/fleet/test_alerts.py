@@ -14,7 +14,7 @@ from memwal.catalog.models import JobRunRow
 from memwal.errors import StoreUnavailableError
 from memwal.fleet.alerts import Event, news, tell
 from memwal.fleet.health import Kind
-from memwal.jobs.job import HeldRegion
+from memwal.jobs.job import SkippedRegion
 
 REGION = "00000000-0000-0000-0000-000000000007"
 PAUSE = timedelta(minutes=2)
@@ -52,7 +52,7 @@ def told(flights: Catalog) -> Callable[..., list[tuple[str, bool]]]:
 
 
 def hold(catalog: Catalog, *, generation: int = 2) -> None:
-    held = HeldRegion(region_id=REGION, generation=generation, reason="torn")
+    held = SkippedRegion(region_id=REGION, generation=generation, reason="torn")
     catalog.setbacks.hold("flights", [held])
 
 

@@ -12,7 +12,7 @@ from memwal.catalog.leases import job_resource
 from memwal.catalog.models import HeldRegionRow, JobRunRow
 from memwal.errors import ConflictError
 from memwal.fleet.health import SETTLE, Condition, Kind, conditions
-from memwal.jobs.job import HeldRegion
+from memwal.jobs.job import SkippedRegion
 from memwal.jobs.status import RegionBacklog, TableStatus
 
 REGION = "00000000-0000-0000-0000-000000000007"
@@ -77,7 +77,7 @@ def test_a_backlog_that_nobody_looks_at_for_long_is_not_forgotten(flights: Catal
 
 def test_only_what_is_maintained_is_watched(flights: Catalog) -> None:
     flights.record_backlog("flights", status(5000))
-    flights.setbacks.hold("flights", [HeldRegion(region_id=REGION, generation=2, reason="torn")])
+    flights.setbacks.hold("flights", [SkippedRegion(region_id=REGION, generation=2, reason="torn")])
     flights.setbacks.failed("flights", "look", "no such bucket")
     assert len(conditions(flights)) == 3
     assert conditions(flights, tables=["trains"]) == []
@@ -86,7 +86,7 @@ def test_only_what_is_maintained_is_watched(flights: Catalog) -> None:
 
 
 def test_a_region_that_stays_unreadable_has_a_damaged_generation(flights: Catalog) -> None:
-    held = [HeldRegion(region_id=REGION, generation=2, reason="torn\n file")]
+    held = [SkippedRegion(region_id=REGION, generation=2, reason="torn\n file")]
     kinds: list[Kind] = []
     found: list[Condition] = []
     for _ in range(3):
@@ -153,9 +153,9 @@ def test_the_critical_come_first(flights: Catalog) -> None:
 
 
 def test_a_held_region_keeps_its_first_moment(flights: Catalog) -> None:
-    flights.setbacks.hold("flights", [HeldRegion(region_id=REGION, generation=2, reason="x")])
+    flights.setbacks.hold("flights", [SkippedRegion(region_id=REGION, generation=2, reason="x")])
     (before,) = conditions(flights)
-    flights.setbacks.hold("flights", [HeldRegion(region_id=REGION, generation=2, reason="y")])
+    flights.setbacks.hold("flights", [SkippedRegion(region_id=REGION, generation=2, reason="y")])
     (after,) = conditions(flights)
     assert (before.since, before.mark) == (after.since, after.mark)
     with flights.database.reading() as session:

@@ -14,7 +14,7 @@ from memwal.errors import ObjectNotFoundError
 from memwal.fleet import Fleet, overview
 from memwal.fleet.health import Health
 from memwal.fleet.overview import aged, table_detail, table_history
-from memwal.jobs.job import HeldRegion, JobResult
+from memwal.jobs.job import JobResult, SkippedRegion
 from memwal.jobs.status import RegionBacklog, TableStatus
 
 Managed = Callable[..., memwal.Table]
@@ -139,7 +139,7 @@ def test_what_is_due_by_now(catalog: Catalog) -> None:
     due = table_detail(catalog, "a", now=later(seconds=250)).due
     assert due["merge"].regions == (REGION,)
     assert due["snapshot"].reason is not None
-    catalog.setbacks.hold("a", [HeldRegion(region_id=REGION, generation=2, reason="torn")])
+    catalog.setbacks.hold("a", [SkippedRegion(region_id=REGION, generation=2, reason="torn")])
     detail = table_detail(catalog, "a", now=later(seconds=250))
     assert detail.due["merge"].reason is None
     assert [one.region_id for one in detail.held] == [REGION]

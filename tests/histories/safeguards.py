@@ -12,6 +12,7 @@ from memwal.jobs.gc.wal import LogCollector
 from memwal.jobs.merge import commit
 from memwal.lsm.wal import appender, claim, log
 from memwal.storage.object_store import ObjectStore
+from memwal.util.retry import LostRaceError
 from memwal.writer.region_writer import writer
 
 _NAP = 0.3
@@ -64,7 +65,7 @@ def no_pinned_deletes() -> None:
         for _ in range(100):
             try:
                 return delete(open_base(base.location), keys)
-            except commit._Conflict:
+            except LostRaceError:
                 continue
         return 0
 

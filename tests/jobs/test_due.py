@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwal.jobs.due import JOBS, Due, Figures, due, figures_of, judge
+from memwal.jobs.due import JOBS, Due, Measurements, due, evaluate_policy, measure
 from memwal.jobs.policy import Policy
 from memwal.jobs.status import IndexLag, RegionBacklog, TableStatus
 
@@ -69,8 +69,8 @@ def test_indexes_are_due_by_lag_or_by_age_but_never_without_lag() -> None:
     assert decide(status(lag=5), policy, index=0)["index"].reason is not None
     assert decide(status(lag=1), policy, index=900)["index"].reason is not None
     assert decide(status(lag=0), policy, index=1e9)["index"] == Due()
-    figures = Figures(index_rows=100_000, snapshot_seconds=0, gc_seconds=0)
-    assert judge([], figures, policy, now=NOON)["index"].reason is not None
+    figures = Measurements(index_rows=100_000, snapshot_age_seconds=0, seconds_since_gc=0)
+    assert evaluate_policy([], figures, policy, now=NOON)["index"].reason is not None
 
 
 def test_snapshots_and_collections_are_due_by_age_and_when_there_was_none() -> None:
@@ -84,23 +84,23 @@ def test_snapshots_and_collections_are_due_by_age_and_when_there_was_none() -> N
 
 def test_figures_that_are_known_count() -> None:
     policy = Policy(snapshot_at_regions=3, gc_at_bytes=100, compact_at_fragments=8)
-    calm = Figures(snapshot_seconds=0, gc_seconds=0)
-    assert not any(one.reason for one in judge([], calm, policy, now=NOON).values())
+    calm = Measurements(snapshot_age_seconds=0, seconds_since_gc=0)
+    assert not any(one.reason for one in evaluate_policy([], calm, policy, now=NOON).values())
     full = replace(
-        calm, changed_regions=3, reclaimable_bytes=100, small_fragments=8, gc_seconds=600
+        calm, changed_regions=3, reclaimable_bytes=100, small_fragments=8, seconds_since_gc=600
     )
-    found = judge([], full, policy, now=NOON)
+    found = evaluate_policy([], full, policy, now=NOON)
     assert {job for job, one in found.items() if one.reason} == {"snapshot", "gc", "compact"}
-    unchanged = replace(calm, snapshot_seconds=1e9, changed_regions=0)
-    assert judge([], unchanged, policy, now=NOON)["snapshot"] == Due()
+    unchanged = replace(calm, snapshot_age_seconds=1e9, changed_regions=0)
+    assert evaluate_policy([], unchanged, policy, now=NOON)["snapshot"] == Due()
 
 
 def test_bytes_do_not_bring_a_collection_back_before_readers_had_their_time() -> None:
     policy = Policy(gc_at_bytes=100, gc_grace_seconds=600)
-    figures = Figures(snapshot_seconds=0, gc_seconds=599, reclaimable_bytes=100)
-    assert judge([], figures, policy, now=NOON)["gc"].reason is None
-    figures = replace(figures, gc_seconds=600)
-    assert judge([], figures, policy, now=NOON)["gc"].reason is not None
+    figures = Measurements(snapshot_age_seconds=0, seconds_since_gc=599, reclaimable_bytes=100)
+    assert evaluate_policy([], figures, policy, now=NOON)["gc"].reason is None
+    figures = replace(figures, seconds_since_gc=600)
+    assert evaluate_policy([], figures, policy, now=NOON)["gc"].reason is not None
 
 
 def test_every_figure_comes_from_the_status() -> None:
@@ -114,12 +114,12 @@ def test_every_figure_comes_from_the_status() -> None:
         small_fragments=4,
     )
     ago = {job: NOON - timedelta(seconds=9) for job in ("index", "gc")}
-    assert figures_of(full, now=NOON, last_runs=ago) == Figures(
+    assert measure(full, now=NOON, last_runs=ago) == Measurements(
         index_generations=2,
         index_rows=5,
-        index_seconds=9,
-        gc_seconds=9,
-        snapshot_seconds=8,
+        seconds_since_index=9,
+        seconds_since_gc=9,
+        snapshot_age_seconds=8,
         changed_regions=3,
         reclaimable_bytes=7,
         small_fragments=4,
@@ -147,9 +147,9 @@ SECONDS = st.floats(0, 20_000)
 KNOWN = {
     "index_generations": COUNTS,
     "index_rows": st.integers(0, 300_000),
-    "index_seconds": SECONDS,
-    "gc_seconds": SECONDS,
-    "snapshot_seconds": SECONDS,
+    "seconds_since_index": SECONDS,
+    "seconds_since_gc": SECONDS,
+    "snapshot_age_seconds": SECONDS,
     "changed_regions": COUNTS,
     "reclaimable_bytes": st.integers(0, 1 << 32),
     "small_fragments": COUNTS,
@@ -173,7 +173,9 @@ POLICIES = st.builds(
 
 
 @st.composite
-def growing(draw: st.DrawFn) -> tuple[tuple[RegionBacklog, Figures], tuple[RegionBacklog, Figures]]:
+def growing(
+    draw: st.DrawFn,
+) -> tuple[tuple[RegionBacklog, Measurements], tuple[RegionBacklog, Measurements]]:
     """A backlog, and one that is nowhere smaller."""
 
     def pair(values: st.SearchStrategy[Any]) -> list[Any]:
@@ -184,7 +186,7 @@ def growing(draw: st.DrawFn) -> tuple[tuple[RegionBacklog, Figures], tuple[Regio
     small, large = (
         (
             region(1, waiting[n], ages[n], sizes[n]),
-            Figures(**{name: values[n] for name, values in figures.items()}),
+            Measurements(**{name: values[n] for name, values in figures.items()}),
         )
         for n in (0, 1)
     )
@@ -193,7 +195,9 @@ def growing(draw: st.DrawFn) -> tuple[tuple[RegionBacklog, Figures], tuple[Regio
 
 @given(growing(), POLICIES)
 def test_more_backlog_is_never_less_due(backlogs: Any, policy: Policy) -> None:
-    less, more = (judge([backlog], figures, policy, now=MIDNIGHT) for backlog, figures in backlogs)
+    less, more = (
+        evaluate_policy([backlog], figures, policy, now=MIDNIGHT) for backlog, figures in backlogs
+    )
     for job in JOBS:
         assert more[job].pressure >= less[job].pressure
         assert bool(more[job].reason) >= bool(less[job].reason)
@@ -204,8 +208,8 @@ def test_more_backlog_is_never_less_due(backlogs: Any, policy: Policy) -> None:
 @given(growing(), POLICIES)
 def test_quiet_hours_only_ever_take_away(backlogs: Any, policy: Policy) -> None:
     backlog, figures = backlogs[1]
-    quiet = judge([backlog], figures, policy, now=MIDNIGHT)
-    free = judge([backlog], figures, replace(policy, quiet_hours=()), now=MIDNIGHT)
+    quiet = evaluate_policy([backlog], figures, policy, now=MIDNIGHT)
+    free = evaluate_policy([backlog], figures, replace(policy, quiet_hours=()), now=MIDNIGHT)
     for job in JOBS:
         assert bool(free[job].reason) == bool(quiet[job].reason or quiet[job].held_back)
         assert quiet[job].pressure == free[job].pressure
@@ -216,5 +220,5 @@ def test_quiet_hours_only_ever_take_away(backlogs: Any, policy: Policy) -> None:
 @given(growing(), POLICIES)
 def test_what_reached_its_limit_presses(backlogs: Any, policy: Policy) -> None:
     backlog, figures = backlogs[1]
-    for one in judge([backlog], figures, policy, now=MIDNIGHT).values():
+    for one in evaluate_policy([backlog], figures, policy, now=MIDNIGHT).values():
         assert (one.pressure >= 1) == bool(one.reason or one.held_back)

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from memwal.errors import InvalidInputError
-from memwal.jobs.job import HeldRegion, JobResult
+from memwal.jobs.job import JobResult, SkippedRegion
 
 
 def test_json_and_back() -> None:
@@ -20,7 +20,7 @@ def test_json_and_back() -> None:
         seconds=0.5,
         figures={"generations": 4},
         problems=("left out",),
-        held=(HeldRegion(region_id="r", generation=2, reason="gone"),),
+        held=(SkippedRegion(region_id="r", generation=2, reason="gone"),),
     )
     assert JobResult.from_dict(json.loads(json.dumps(result.to_dict()))) == result
 

@@ -22,7 +22,6 @@ from support.stores.faulty_store import FaultyStore, FaultyStores, Killed, skip_
 import memwal
 from memwal.base_table.commit import create_durably
 from memwal.errors import MemWalError
-from memwal.jobs.merge import commit as committing
 from memwal.jobs.merge.job import merge
 from memwal.quality import quarantine as quarantining
 from memwal.quality.gate import RegionRows
@@ -90,8 +89,6 @@ class Play:
 def play(tmp_path: Path, quick_faults: FaultyStores, monkeypatch: pytest.MonkeyPatch) -> Play:
     """Return what makes tables, and who suffers."""
     skip_waits(monkeypatch)
-    monkeypatch.setattr(committing, "_CONFLICT_WAIT_SECONDS", 0)
-    monkeypatch.setattr(quarantining, "_WAIT_SECONDS", 0)
     return Play(tmp_path, quick_faults)
 
 

@@ -21,7 +21,7 @@ import memwal
 from memwal.catalog import Catalog
 from memwal.cli.commands.app import app
 from memwal.jobs.table import store_check
-from memwal.jobs.table.store_check import Check, Diagnosis, State, diagnose
+from memwal.jobs.table.store_check import Check, CheckState, Diagnosis, diagnose
 from memwal.storage.location import TableLocation
 
 CHECKS = [
@@ -66,7 +66,7 @@ def test_a_fit_store_with_a_table(table: memwal.Table) -> None:
     found = diagnose(table.location)
 
     assert [check.name for check in found.checks] == CHECKS
-    assert {check.state for check in found.checks} == {State.OK}, found.checks
+    assert {check.state for check in found.checks} == {CheckState.OK}, found.checks
     assert found.errors == 0
     assert "1 regions" in checks(found)["table"].text
     assert 0 < found.latencies["put"]["p50"] <= found.latencies["put"]["p99"]
@@ -82,7 +82,7 @@ def test_a_place_where_no_table_is(place: TableLocation) -> None:
     found = diagnose(place)
 
     assert found.errors == 0
-    assert checks(found)["table"].state is State.OK
+    assert checks(found)["table"].state is CheckState.OK
     assert list(place.store.list("")) == []
 
 
@@ -118,10 +118,10 @@ def test_a_store_that_overwrites(place: TableLocation, gateway: Gateway) -> None
 
     found = checks(diagnose(place))
 
-    assert found["put-if-absent"].state is State.ERROR
+    assert found["put-if-absent"].state is CheckState.ERROR
     assert "memwal_commits_in" in found["put-if-absent"].advice
-    assert found["lance"].state is State.ERROR
-    assert found["delete"].state is State.OK
+    assert found["lance"].state is CheckState.ERROR
+    assert found["delete"].state is CheckState.OK
     assert list(place.store.list("")) == []
 
 
@@ -140,7 +140,7 @@ def test_a_permission_that_lacks(
 
     found = checks(diagnose(place))
 
-    refused = [name for name, check in found.items() if check.state is State.ERROR]
+    refused = [name for name, check in found.items() if check.state is CheckState.ERROR]
     assert refused == [name for name in failing if name in refused]
     assert failing[0] in refused
     assert "AccessDenied" in found[failing[0]].text
@@ -155,7 +155,7 @@ def test_what_cannot_be_deleted_is_named(place: TableLocation, gateway: Gateway)
 
     found = checks(diagnose(place))["delete"]
 
-    assert found.state is State.ERROR
+    assert found.state is CheckState.ERROR
     (left,) = {info.key[:38] for info in place.store.list("") if info.key.startswith("_probe-")}
     assert left[:30] in found.advice
 
@@ -172,7 +172,7 @@ def test_a_clock_that_is_wrong(place: TableLocation, gateway: Gateway) -> None:
 
     found = checks(diagnose(place))["clock"]
 
-    assert found.state is State.WARNING
+    assert found.state is CheckState.WARNING
     assert "NTP" in found.advice
     assert 88 <= int(found.text.split("+")[1].split()[0]) <= 92
 
@@ -188,7 +188,7 @@ def test_a_bucket_that_keeps_versions(emulator: S3Emulator, place: TableLocation
 
     found = checks(diagnose(place))["versioning"]
 
-    assert found.state is State.WARNING
+    assert found.state is CheckState.WARNING
     assert found.advice
 
 
@@ -196,7 +196,7 @@ def test_a_local_disk(tmp_path: Path) -> None:
     found = diagnose(TableLocation(str(tmp_path / "t")))
 
     assert found.errors == 0
-    assert checks(found)["credentials"].state is State.OK
+    assert checks(found)["credentials"].state is CheckState.OK
     assert not (tmp_path / "t").exists()
 
 
@@ -207,8 +207,8 @@ def test_a_store_whose_commits_a_database_decides(
 
     found = diagnose(TableLocation(str(tmp_path / "t"), {"memwal_commits_in": "COMMITS"}))
 
-    assert checks(found)["put-if-absent"].state is State.OK
-    assert checks(found)["lance"].state is State.WARNING
+    assert checks(found)["put-if-absent"].state is CheckState.OK
+    assert checks(found)["lance"].state is CheckState.WARNING
     assert found.errors == 0
 
 

@@ -16,7 +16,7 @@ from support.oracles import native
 
 import memwal
 from memwal.errors import RegionFencedError
-from memwal.jobs.table.store_check import State, diagnose
+from memwal.jobs.table.store_check import CheckState, diagnose
 from memwal.jobs.verify import verify
 from memwal.storage.location import TableLocation
 from memwal.storage.object_store import create_settled
@@ -172,7 +172,7 @@ def test_processes_that_fence_each_other_lose_nothing(place: Place) -> None:
 def test_the_doctor_finds_it_fit(place: Place) -> None:
     found = diagnose(TableLocation(place.new_uri(), place.options))
 
-    assert [check for check in found.checks if check.state is State.ERROR] == []
+    assert [check for check in found.checks if check.state is CheckState.ERROR] == []
     assert {"put-if-absent", "lance", "delete"} <= {
-        check.name for check in found.checks if check.state is State.OK
+        check.name for check in found.checks if check.state is CheckState.OK
     }

@@ -35,7 +35,7 @@ from memwal.format.paths import (
 from memwal.jobs.gc import collect_garbage
 from memwal.jobs.table import snapshot
 from memwal.jobs.table.snapshot import build_snapshot
-from memwal.jobs.table.store_check import State, diagnose
+from memwal.jobs.table.store_check import CheckState, diagnose
 from memwal.jobs.verify import repair, verify
 from memwal.permissions import RIGHTS, Act, Role, s3_policy
 from memwal.region.manifest_store import RegionManifestStore
@@ -229,7 +229,7 @@ def live(lake: Lake) -> None:
     assert verify(lake.as_role(Role.READER).location).findings == ()
     assert state(lake.as_role(Role.READER)) == {**expected, 50: 50}
     found = diagnose(administrator.location).checks
-    assert [check for check in found if check.state is State.ERROR] == []
+    assert [check for check in found if check.state is CheckState.ERROR] == []
 
 
 def settle(lake: Lake) -> None:

@@ -26,11 +26,12 @@ from memwal.cli.options import (
     open_table,
     region_ids,
 )
-from memwal.cli.output import print_line, print_result, print_table, size
+from memwal.cli.output import age, print_json, print_line, print_result, print_table, size
 from memwal.util.clock import duration
 
 if TYPE_CHECKING:
     from memwal.jobs.gc import CollectionResult, Decision
+    from memwal.jobs.merge.picker import MergePlan
     from memwal.jobs.policy import Policy
     from memwal.jobs.table.checkpoint import CheckpointProgress
     from memwal.quality.rules import QualityRules
@@ -75,6 +76,13 @@ def merge(
         ),
     ] = None,
     quality: Quality = None,
+    explain: Annotated[
+        bool,
+        typer.Option(
+            "--explain",
+            help="Print which generations would be merged, which not, and why; merge nothing.",
+        ),
+    ] = False,
     storage_options_file: OptionsFile = None,
     storage_option: OptionPairs = None,
     url: CatalogUrl = None,
@@ -90,6 +98,15 @@ def merge(
     from memwal.fleet.tables import check_regions
 
     check_regions(opened, [*(region or ()), *(skip_region or ())])
+    if explain:
+        plan = opened.explain_merge(
+            regions=region,
+            skip=skip_region or (),
+            commit_bytes=commit_bytes or _commit_bytes(policy),
+            run_bytes=run_bytes,
+        )
+        _print_plan(plan, as_json=as_json)
+        return
     with progress("merging") as run:
         result = opened.merge(
             regions=region,
@@ -100,6 +117,31 @@ def merge(
             run=run,
         )
     print_result(result, as_json=as_json)
+
+
+def _print_plan(plan: MergePlan, *, as_json: bool) -> None:
+    """Print the decision of a merge about every candidate."""
+    if as_json:
+        print_json(plan.to_dict())
+        return
+    if not plan.decisions:
+        print_line("no generation is pending")
+        return
+    print_table(
+        ["region", "generation", "size", "age", "commit", "why"],
+        [
+            (
+                str(decision.region_id),
+                decision.generation,
+                size(decision.bytes),
+                age(decision.age_seconds),
+                decision.commit,
+                decision.reason.message,
+            )
+            for decision in plan.decisions
+        ],
+    )
+    print_line("nothing was merged; the same command without --explain merges")
 
 
 def compact(
@@ -195,7 +237,7 @@ def checkpoint(
 
 
 def _commit_bytes(policy: Policy | None) -> int:
-    from memwal.jobs.merge.job import DEFAULT_COMMIT_BYTES
+    from memwal.jobs.merge.picker import DEFAULT_COMMIT_BYTES
 
     return DEFAULT_COMMIT_BYTES if policy is None else policy.merge_commit_bytes
 

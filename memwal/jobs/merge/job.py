@@ -1,34 +1,43 @@
-"""Merge flushed generations into the base table: selection, tasks, and order of commits.
+"""Merge flushed generations into the base table: candidates, tasks, and order of commits.
 
-A single commit is made by :mod:`memwal.jobs.merge.commit`. Lance refuses it when rows were appended
-to the table meanwhile, since the appended rows may have the same keys. Next to a writer that
-appends faster than a large commit takes, commits shrink until they get through.
+:mod:`memwal.jobs.merge.picker` selects the generations, and :mod:`memwal.jobs.merge.commit` makes a
+single commit. Lance refuses it when rows were appended to the table meanwhile, since the appended
+rows may have the same keys. Next to a writer that appends faster than a large commit takes, commits
+shrink until they succeed.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from uuid import UUID
 
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.format.paths import generation_dir
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest
+from memwal.jobs.backlog import generation_age
 from memwal.jobs.job import Guard, JobResult, TaskRunner, guarded, run_in_process
-from memwal.jobs.merge.commit import Contended, MergeOutcome, merge_commit
-from memwal.jobs.merge.read import Generation, RegionBatch
+from memwal.jobs.merge.commit import MergeContentionError, MergeOutcome, merge_commit
+from memwal.jobs.merge.picker import (
+    DEFAULT_COMMIT_BYTES,
+    MergePicker,
+    MergePlan,
+    RegionCandidates,
+    RegionSelection,
+    pending_candidates,
+    split_commit,
+)
 from memwal.quality.report import combine
 from memwal.quality.rules import QualityRules
 from memwal.region.manifest_store import read_manifests
 from memwal.storage.location import TableLocation
 
-DEFAULT_COMMIT_BYTES = 1 << 30
-
-# A commit of many generations is tried so often before it shrinks, one that cannot so often.
-_TRIES = 4
-_ATTEMPTS = 50
+# Attempts of a commit of several generations before it shrinks, and of one generation alone.
+_ATTEMPTS_BEFORE_SHRINKING = 4
+_MAX_ATTEMPTS = 50
 _SHRINK = 4
 _GROW = 2
 
@@ -37,12 +46,12 @@ _GROW = 2
 class MergeTask:
     """Regions that one worker merges, in commits of up to ``commit_bytes``.
 
-    A region stands in one task only, so that tasks do not get in each other's way; that two runs
-    may overlap is what the commits themselves are safe against.
+    A region is in one task only, so that the tasks do not conflict. That two runs may overlap is
+    what the commits themselves are safe against.
     """
 
     location: TableLocation
-    regions: tuple[RegionBatch, ...]
+    regions: tuple[RegionSelection, ...]
     commit_bytes: int
     quality: QualityRules | None = None
 
@@ -73,14 +82,14 @@ def merge(
         Size in memory up to which generations go into one commit. It bounds a worker's memory;
         a single larger generation still goes alone.
     run_bytes : int, optional
-        Size in memory of what is merged at most; the oldest generations of each region go first.
-        At least one generation is merged.
+        Size in memory up to which the run selects generations: the oldest of each region, then the
+        next, in a random order of the regions. At least one generation is merged.
     max_tasks : int, default 1
-        Into how many tasks the regions are divided at most. A task has a whole commit to make:
-        a merge keeps all processors of a machine busy; and of two merges at once that each insert
-        more than some dozens of new keys Lance refuses the second, which is then done again.
+        Most tasks that the regions are divided into. A task has a whole commit to make: a merge
+        keeps all processors of a machine busy; and of two merges at once that each insert more than
+        some dozens of new keys Lance refuses the second, which is then done again.
     quality : QualityRules, optional
-        What the rows must be like that enter, and what is done about those that are not; see
+        Rules for the rows that enter, and what happens to rows that fail; see
         :mod:`memwal.quality`. By default all rows enter.
     guard : callable, optional
         Called right before each commit by the tasks that run in this process; what it raises stops
@@ -92,22 +101,22 @@ def merge(
     -------
     JobResult
         Figures ``generations``, ``rows_upserted``, ``rows_deleted``, and the ``bytes`` in memory
-        of these generations; one problem for each region that had to be left out; what the rules of
-        quality found.
+        of these generations; one problem for each region that was not merged to the end; what the
+        quality rules found.
     """
     started = time.monotonic()
-    tasks = plan_merge(
-        location,
-        regions=regions,
-        skip=skip,
+    picker = MergePicker(
         commit_bytes=commit_bytes,
         run_bytes=run_bytes,
         max_tasks=max_tasks,
-        quality=quality if quality is not None and quality.gates else None,
+        regions=regions,
+        skip=skip,
     )
+    gate = quality if quality is not None and quality.gates else None
+    tasks = plan_merge(location, picker, quality=gate)
     outcomes: list[MergeOutcome] = run(tasks, guarded(run_merge_task, guard)) if tasks else []
-    held = tuple(region for outcome in outcomes for region in outcome.held)
-    found = combine(report for outcome in outcomes for report in outcome.quality)
+    skipped = tuple(region for outcome in outcomes for region in outcome.skipped)
+    report = combine(report for outcome in outcomes for report in outcome.quality)
     return JobResult(
         job="merge",
         table=location.uri,
@@ -121,78 +130,78 @@ def merge(
             "rows_deleted": sum(outcome.rows_deleted for outcome in outcomes),
             "bytes": sum(outcome.bytes for outcome in outcomes),
         },
-        problems=(*map(str, held), *(found.problems() if found is not None else ())),
-        held=held,
-        quality=None if found is None else found.to_dict(),
+        problems=(*map(str, skipped), *(report.problems() if report is not None else ())),
+        held=skipped,
+        quality=None if report is None else report.to_dict(),
     )
+
+
+def explain_merge(
+    location: TableLocation,
+    picker: MergePicker | None = None,
+    *,
+    clock: Callable[[], float] = time.time,
+) -> MergePlan:
+    """Plan a merge without running it, and explain the decision about every pending generation.
+
+    Costs one request more for each pending generation than the plan of :func:`merge`, for its age,
+    and reads regions that are left out as well. With ``run_bytes``, each plan draws another order
+    of the regions, as each merge does.
+
+    Parameters
+    ----------
+    location : TableLocation
+        Where the table is: ``table.location`` of an open one.
+    picker : MergePicker, optional
+        The limits; by default those of :func:`merge`.
+    clock : callable
+        Seconds since the epoch.
+    """
+    now = clock()
+    manifests = read_manifests(location.store)
+    base = open_base(location)
+    base.require_mem_wal()
+
+    def age(region_id: UUID, flushed: FlushedGeneration) -> float | None:
+        return generation_age(location, region_id, flushed.path, now)
+
+    candidates = read_candidates(base, manifests.values(), age=age)
+    return (picker or MergePicker()).pick(candidates, seed=random.random())  # noqa: S311
 
 
 def plan_merge(
     location: TableLocation,
+    picker: MergePicker | None = None,
     *,
-    regions: Collection[UUID] | None = None,
-    skip: Collection[UUID] = (),
-    commit_bytes: int = DEFAULT_COMMIT_BYTES,
-    run_bytes: int | None = None,
-    max_tasks: int = 1,
     quality: QualityRules | None = None,
 ) -> tuple[MergeTask, ...]:
-    """Divide the backlog into tasks of about the same size; see :func:`merge`."""
-    manifests = read_manifests(location.store, regions)
+    """Select what a merge takes, divided into tasks; see :func:`merge`."""
+    picker = picker or MergePicker()
+    manifests = read_manifests(location.store, picker.regions)
     base = open_base(location)
     base.require_mem_wal()
-    batches = [
-        RegionBatch(region_id, pending)
-        for region_id, manifest in manifests.items()
-        if region_id not in set(skip) and (pending := pending_generations(location, base, manifest))
-    ]
-    if run_bytes is not None:
-        batches = _oldest(batches, run_bytes)
-    whole_commits = -(-sum(batch.bytes for batch in batches) // max(commit_bytes, 1))
-    # No task for an empty backlog, and one where the sizes are unknown.
-    count = min(max_tasks, len(batches), max(whole_commits, 1))
-    shares: list[list[RegionBatch]] = [[] for _ in range(count)]
-    for batch in sorted(batches, key=lambda batch: batch.bytes, reverse=True):
-        min(shares, key=lambda share: sum(b.bytes for b in share)).append(batch)
-    return tuple(MergeTask(location, tuple(share), commit_bytes, quality) for share in shares)
+    excluded = picker.excluded(manifests)
+    included = [manifests[region_id] for region_id in manifests if region_id not in excluded]
+    plan = picker.pick(read_candidates(base, included), seed=random.random())  # noqa: S311
+    return tuple(MergeTask(location, task, picker.commit_bytes, quality) for task in plan.tasks)
 
 
-def _oldest(batches: Sequence[RegionBatch], budget: int) -> list[RegionBatch]:
-    """What fits the budget, level by level: the oldest generation of each region, then the next.
-
-    No region waits for another one to be merged whole. Within a level any may come first: were it
-    always the same ones, and the budget too small for a level, others would wait for ever.
-    """
-    order = random.sample(range(len(batches)), len(batches))
-    levels = sorted(
-        (level, turn, number)
-        for turn, number in enumerate(order)
-        for level in range(len(batches[number].generations))
-    )
-    taken = [0] * len(batches)
-    size = 0
-    for level, _, number in levels:
-        size += batches[number].generations[level].bytes
-        if size > budget and any(taken):
-            break
-        taken[number] = level + 1
+def read_candidates(
+    base: BaseTable,
+    manifests: Iterable[RegionManifest],
+    *,
+    age: Callable[[UUID, FlushedGeneration], float | None] | None = None,
+) -> list[RegionCandidates]:
+    """Return what may be merged of some regions. Lists folders whose size was not recorded."""
     return [
-        replace(batch, generations=batch.generations[:count])
-        for batch, count in zip(batches, taken, strict=True)
-        if count
+        pending_candidates(
+            manifest,
+            base.details.merged.get(manifest.region_id, 0),
+            size=partial(_size, base.location, manifest.region_id),
+            age=partial(age, manifest.region_id) if age is not None else None,
+        )
+        for manifest in manifests
     ]
-
-
-def pending_generations(
-    location: TableLocation, base: BaseTable, manifest: RegionManifest
-) -> tuple[Generation, ...]:
-    """Generations of a region that are flushed and not merged, oldest first."""
-    merged = base.details.merged.get(manifest.region_id, 0)
-    return tuple(
-        Generation(flushed.generation, flushed.path, _size(location, manifest.region_id, flushed))
-        for flushed in sorted(manifest.flushed, key=lambda flushed: flushed.generation)
-        if flushed.generation > merged
-    )
 
 
 def run_merge_task(task: MergeTask, *, guard: Guard | None = None) -> MergeOutcome:
@@ -201,65 +210,45 @@ def run_merge_task(task: MergeTask, *, guard: Guard | None = None) -> MergeOutco
     A region whose generations cannot be read stops at that point and is reported; the others go
     on. Safe to run any number of times, also at the same time as any other merger.
     """
-    outcome = MergeOutcome()
-    left = list(task.regions)
-    budget = task.commit_bytes
-    while left:
-        now, later = _next_commit(left, budget)
-        size = sum(batch.bytes for batch in now)
-        single = sum(len(batch.generations) for batch in now) == 1
+    total = MergeOutcome()
+    remaining = list(task.regions)
+    commit_bytes = task.commit_bytes
+    while remaining:
+        commit, later = split_commit(remaining, commit_bytes)
+        single = sum(len(selection.generations) for selection in commit) == 1
         try:
-            attempts = _ATTEMPTS if single else _TRIES
-            done = merge_commit(
-                task.location, now, attempts=attempts, look=guard or _go_on, rules=task.quality
+            outcome = merge_commit(
+                task.location,
+                commit,
+                attempts=_MAX_ATTEMPTS if single else _ATTEMPTS_BEFORE_SHRINKING,
+                guard=guard,
+                rules=task.quality,
             )
-        except Contended:
+        except MergeContentionError:
             if single:
                 raise
-            # A smaller commit takes less time, in which less can get in between.
-            budget = max(size // _SHRINK, 1)
+            # A smaller commit takes less time, in which fewer other commits come in between.
+            commit_bytes = max(sum(selection.bytes for selection in commit) // _SHRINK, 1)
             continue
-        left = later
-        budget = min(budget * _GROW, task.commit_bytes)
-        outcome = replace(
-            outcome,
-            version=max(outcome.version, done.version),
-            commits=outcome.commits + done.commits,
-            generations=outcome.generations + done.generations,
-            rows_upserted=outcome.rows_upserted + done.rows_upserted,
-            rows_deleted=outcome.rows_deleted + done.rows_deleted,
-            bytes=outcome.bytes + done.bytes,
-            held=(*outcome.held, *done.held),
-            quality=(*outcome.quality, *done.quality),
-        )
-        stopped = {held.region_id for held in done.held}
-        left = [batch for batch in left if str(batch.region_id) not in stopped]
-    return outcome
+        commit_bytes = min(commit_bytes * _GROW, task.commit_bytes)
+        total = _add(total, outcome)
+        stopped = {region.region_id for region in outcome.skipped}
+        remaining = [selection for selection in later if str(selection.region_id) not in stopped]
+    return total
 
 
-def _next_commit(
-    batches: Sequence[RegionBatch], budget: int
-) -> tuple[list[RegionBatch], list[RegionBatch]]:
-    """Split off what fits one commit; at least one generation, and never a later one first."""
-    now: list[RegionBatch] = []
-    later: list[RegionBatch] = []
-    size = 0
-    for batch in batches:
-        taken = 0
-        for generation in batch.generations:
-            if size and size + generation.bytes > budget:
-                break
-            size += generation.bytes
-            taken += 1
-        if taken:
-            now.append(replace(batch, generations=batch.generations[:taken]))
-        if taken < len(batch.generations):
-            later.append(replace(batch, generations=batch.generations[taken:]))
-    return now, later
-
-
-def _go_on() -> None:
-    """Stands for the guard of a job that has none."""
+def _add(total: MergeOutcome, outcome: MergeOutcome) -> MergeOutcome:
+    return replace(
+        total,
+        version=max(total.version, outcome.version),
+        commits=total.commits + outcome.commits,
+        generations=total.generations + outcome.generations,
+        rows_upserted=total.rows_upserted + outcome.rows_upserted,
+        rows_deleted=total.rows_deleted + outcome.rows_deleted,
+        bytes=total.bytes + outcome.bytes,
+        skipped=(*total.skipped, *outcome.skipped),
+        quality=(*total.quality, *outcome.quality),
+    )
 
 
 def _size(location: TableLocation, region_id: UUID, flushed: FlushedGeneration) -> int:

@@ -1,4 +1,4 @@
-"""Rows of one merge commit: the newest row of each key of some generations."""
+"""Rows of one merge commit: the newest row of each key of the selected generations."""
 
 from __future__ import annotations
 
@@ -16,198 +16,163 @@ import pyarrow.compute as pc
 from memwal.base_table.snapshot import BaseTable, lance_errors, open_base
 from memwal.errors import CorruptDataError, MemWalError, ObjectNotFoundError
 from memwal.format.paths import TOMBSTONE
-from memwal.jobs.job import HeldRegion
+from memwal.jobs.job import SkippedRegion
+from memwal.jobs.merge.picker import Candidate, RegionSelection, still_pending
+from memwal.quality.checks import Mask
 from memwal.quality.gate import RegionRows
 from memwal.quality.ledger import Ledger
 from memwal.reader.sources.generation import open_generation
 from memwal.region.rows import key_column, newest_rows
 from memwal.util.memory import native_memory_pool
+from memwal.util.retry import LostRaceError
 
 # merge_insert charges its memory pool with the whole buffer that a slice belongs to: the source
-# is therefore made of batches that own their memory.
+# therefore consists of batches that own their memory.
 _SOURCE_BATCH_ROWS = 8_192
 _SLACK = 1.25
-# Lance decodes on several processors itself; this is for what lies between.
+# Lance decodes on several processors itself; these threads overlap what lies between.
 _PARALLEL_READS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Generation:
-    """A flushed generation that waits to be merged."""
-
-    number: int
-    path: str
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class RegionBatch:
-    """Generations of one region, oldest first and without a gap in what the manifest lists."""
-
-    region_id: UUID
-    generations: tuple[Generation, ...]
-
-    @property
-    def bytes(self) -> int:
-        """Size in memory, as the writers recorded it."""
-        return sum(generation.bytes for generation in self.generations)
-
-
-@dataclass(frozen=True, slots=True)
 class MergeSource:
-    """The rows of one commit: what is upserted, and the keys that are deleted."""
+    """Rows of one commit.
 
-    batches: tuple[RegionBatch, ...]
+    Attributes
+    ----------
+    selections : tuple of RegionSelection
+        What was read; empty if nothing could be.
+    upserts, deletes : pyarrow.Table
+        Rows to upsert, and keys to delete.
+    skipped : mapping
+        Regions that were read only up to a generation, or not at all.
+    """
+
+    selections: tuple[RegionSelection, ...]
     upserts: pa.Table
     deletes: pa.Table
-
-
-class Collected(Exception):
-    """A generation is gone: another merger merged it and a collector took it."""
+    skipped: Mapping[UUID, SkippedRegion]
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
-    """What was read of a region, up to the first generation that cannot be."""
+class _RegionSource:
+    """Rows of one region, up to the first generation that cannot be merged."""
 
-    batch: RegionBatch
+    selection: RegionSelection
     upserts: list[pa.RecordBatch]
     deletes: pa.Table
     stopped: MemWalError | None = None
 
 
-def not_merged(
-    base: BaseTable, batches: Sequence[RegionBatch], held: Mapping[UUID, HeldRegion] | None = None
-) -> list[RegionBatch]:
-    """What a version does not have of these batches, up to where a region is held."""
-    left = []
-    for batch in batches:
-        merged = base.details.merged.get(batch.region_id, 0)
-        stop = (held or {}).get(batch.region_id)
-        pending = tuple(
-            g
-            for g in batch.generations
-            if g.number > merged and (stop is None or g.number < stop.generation)
-        )
-        if pending:
-            left.append(replace(batch, generations=pending))
-    return left
-
-
 def read_source(
-    base: BaseTable,
-    batches: Sequence[RegionBatch],
-    held: dict[UUID, HeldRegion],
-    ledger: Ledger | None = None,
-) -> MergeSource | None:
-    """Read the newest row of each key, of those that the ledger lets in.
+    base: BaseTable, selections: Sequence[RegionSelection], ledger: Ledger | None = None
+) -> MergeSource:
+    """Read the newest row of each key, of the rows that the ledger lets in.
 
-    Each region is read on its own, so that one that is damaged does not stop the others. It is read
-    up to the generation that cannot be read, or is to wait, which is noted in ``held``.
+    Each region is read on its own, so that a damaged one does not stop the others. It is read up to
+    the first generation that cannot be read, or that the ledger keeps waiting.
 
     Raises
     ------
-    Collected
-        A generation is gone, since somebody else merged it.
+    LostRaceError
+        A generation is gone: another merger merged it and a collector deleted it.
     """
     with ThreadPoolExecutor(_PARALLEL_READS) as pool:
-        found = list(pool.map(partial(_read_region, base, ledger), batches))
-    for batch, read in zip(batches, found, strict=True):
-        if read.stopped is None:
+        sources = list(pool.map(partial(_read_region, base, ledger), selections))
+    skipped = {}
+    for selection, source in zip(selections, sources, strict=True):
+        if source.stopped is None:
             continue
-        if isinstance(read.stopped, ObjectNotFoundError):
-            latest = open_base(base.location)
-            if not_merged(latest, [batch]) != [batch]:
-                raise Collected from read.stopped
-        held[batch.region_id] = HeldRegion(
-            region_id=str(batch.region_id),
-            generation=batch.generations[len(read.batch.generations)].number,
-            reason=_reason(read.stopped),
+        if isinstance(source.stopped, ObjectNotFoundError):
+            merged = open_base(base.location).details.merged
+            if still_pending([selection], merged) != [selection]:
+                raise LostRaceError(str(source.stopped)) from source.stopped
+        skipped[selection.region_id] = SkippedRegion(
+            region_id=str(selection.region_id),
+            generation=selection.generations[len(source.selection.generations)].number,
+            reason=_reason(source.stopped),
         )
-    found = [read for read in found if read.batch.generations]
-    if not found:
-        return None
+    readable = [source for source in sources if source.selection.generations]
     return MergeSource(
-        batches=tuple(read.batch for read in found),
-        upserts=pa.Table.from_batches([r for read in found for r in read.upserts], base.schema),
-        deletes=pa.concat_tables([read.deletes for read in found]).combine_chunks(),
+        selections=tuple(source.selection for source in readable),
+        upserts=pa.Table.from_batches([r for s in readable for r in s.upserts], base.schema),
+        deletes=pa.concat_tables(
+            [_key_schema(base).empty_table(), *(source.deletes for source in readable)]
+        ).combine_chunks(),
+        skipped=skipped,
     )
 
 
 def _reason(stopped: MemWalError) -> str:
-    """Why a region is held, and what to do."""
+    """Return why a region is skipped, and what to do."""
     if isinstance(stopped, ObjectNotFoundError | CorruptDataError):
         return f"{stopped}; memwal verify --repair may make it again from the log"
     return str(stopped)
 
 
-def _read_region(base: BaseTable, ledger: Ledger | None, batch: RegionBatch) -> _Read:
-    """Newest rows of a region's generations, and the keys whose newest row is a tombstone."""
-    pieces: list[pa.RecordBatch] = []
+def _read_region(
+    base: BaseTable, ledger: Ledger | None, selection: RegionSelection
+) -> _RegionSource:
+    """Read the newest row of each key of a region, and the keys whose newest is a tombstone."""
+    batches: list[pa.RecordBatch] = []
     counts: list[int] = []
     stopped: MemWalError | None = None
-    taken = 0
-    for generation in batch.generations:
+    for generation in selection.generations:
         try:
-            found = _read_generation(base, batch.region_id, generation)
-            pieces += found
-            counts.append(sum(piece.num_rows for piece in found))
+            read = _read_generation(base, selection.region_id, generation)
         except MemWalError as error:
             stopped = error
             break
-        taken += 1
+        batches += read
+        counts.append(sum(batch.num_rows for batch in read))
+    generations = selection.generations[: len(counts)]
     names = list(base.primary_key)
-    key_schema = pa.schema([base.schema.field(name) for name in names])
+    schema = _key_schema(base)
     keys = pa.Table.from_batches(
-        [pa.RecordBatch.from_arrays(p.select(names).columns, schema=key_schema) for p in pieces],
-        key_schema,
+        [pa.RecordBatch.from_arrays(b.select(names).columns, schema=schema) for b in batches],
+        schema,
     )
     newest = np.zeros(keys.num_rows, np.bool_)
     newest[newest_rows(key_column(keys, names))] = True
-    deleted = np.concatenate([np.empty(0, np.bool_), *map(_is_tombstone, pieces)], dtype=np.bool_)
-    if ledger is not None and pieces:
-        rows = pa.Table.from_batches([piece.select(base.schema.names) for piece in pieces])
+    deleted = np.concatenate([np.empty(0, np.bool_), *map(_is_tombstone, batches)], dtype=np.bool_)
+    if ledger is not None and batches:
+        rows = pa.Table.from_batches([batch.select(base.schema.names) for batch in batches])
         screened = ledger.screen(
             RegionRows(
-                region_id=batch.region_id,
-                generations=tuple(g.number for g in batch.generations[:taken]),
-                folders=tuple(g.path for g in batch.generations[:taken]),
+                region_id=selection.region_id,
+                generations=tuple(generation.number for generation in generations),
+                folders=tuple(generation.path for generation in generations),
                 counts=tuple(counts),
                 keys=key_column(keys, names),
                 newest=newest,
                 deleted=deleted,
-                take=partial(_some, rows),
+                take=partial(_take, rows),
                 primary_key=base.primary_key,
             )
         )
-        newest, taken = screened.newest, screened.taken
+        newest, generations = screened.newest, generations[: screened.taken]
         stopped = screened.stopped or stopped
-    upserts = []
-    start = 0
-    for rows in pieces:
-        end = start + rows.num_rows
-        kept = np.flatnonzero(newest[start:end] & ~deleted[start:end])
-        if len(kept):
-            upserts.append(_owning(rows.select(base.schema.names), kept, base.schema))
-        start = end
-    return _Read(
-        replace(batch, generations=batch.generations[:taken]),
-        upserts,
+    return _RegionSource(
+        replace(selection, generations=generations),
+        _masked(batches, newest & ~deleted, base.schema),
         keys.take(pa.array(np.flatnonzero(newest & deleted))),
         stopped,
     )
 
 
-def _some(
-    rows: pa.Table, mask: np.ndarray[Any, np.dtype[np.bool_]], columns: Sequence[str] | None
-) -> pa.Table:
+def _key_schema(base: BaseTable) -> pa.Schema:
+    return pa.schema([base.schema.field(name) for name in base.primary_key])
+
+
+def _take(rows: pa.Table, mask: Mask, columns: Sequence[str] | None) -> pa.Table:
+    """Return the rows of a mask, in those of the named columns that exist."""
     names = [name for name in rows.schema.names if columns is None or name in columns]
-    chosen = rows.select(names)
-    return chosen if mask.all() else chosen.filter(pa.array(mask))
+    selected = rows.select(names)
+    return selected if mask.all() else selected.filter(pa.array(mask))
 
 
 def _read_generation(
-    base: BaseTable, region_id: UUID, generation: Generation
+    base: BaseTable, region_id: UUID, generation: Candidate
 ) -> list[pa.RecordBatch]:
     source = open_generation(base, region_id, generation.number, generation.path)
     with lance_errors(f"reading generation {generation.number}"):
@@ -219,15 +184,30 @@ def _read_generation(
         return list(scanner.to_batches())
 
 
-def _is_tombstone(rows: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.bool_]]:
+def _is_tombstone(rows: pa.RecordBatch) -> Mask:
     column = pc.fill_null(rows.column(TOMBSTONE), False)
     return np.asarray(column.to_numpy(zero_copy_only=False))
 
 
+def _masked(
+    batches: Sequence[pa.RecordBatch], mask: Mask, schema: pa.Schema
+) -> list[pa.RecordBatch]:
+    """Return the rows of a mask over all batches, in the columns of a schema."""
+    masked = []
+    start = 0
+    for batch in batches:
+        end = start + batch.num_rows
+        positions = np.flatnonzero(mask[start:end])
+        if len(positions):
+            masked.append(_owning(batch.select(schema.names), positions, schema))
+        start = end
+    return masked
+
+
 def _owning(
-    rows: pa.RecordBatch, kept: np.ndarray[Any, np.dtype[np.int64]], schema: pa.Schema
+    rows: pa.RecordBatch, positions: np.ndarray[Any, np.dtype[np.int64]], schema: pa.Schema
 ) -> pa.RecordBatch:
-    """Some of the rows, in a batch that holds no larger buffer than it needs."""
-    if len(kept) < rows.num_rows or rows.get_total_buffer_size() > _SLACK * rows.nbytes:
-        rows = pc.take(rows, pa.array(kept), memory_pool=native_memory_pool())
+    """Return some of the rows in a batch that holds no larger buffer than it needs."""
+    if len(positions) < rows.num_rows or rows.get_total_buffer_size() > _SLACK * rows.nbytes:
+        rows = pc.take(rows, pa.array(positions), memory_pool=native_memory_pool())
     return pa.RecordBatch.from_arrays(rows.columns, schema=schema)

@@ -11,27 +11,28 @@ from uuid import UUID
 from memwal.base_table.snapshot import open_base
 from memwal.errors import ConflictError
 from memwal.jobs.index.job import build_indexes
-from memwal.jobs.job import HeldRegion, JobResult, TaskRunner, run_in_process
-from memwal.jobs.merge.job import DEFAULT_COMMIT_BYTES, merge
+from memwal.jobs.job import JobResult, SkippedRegion, TaskRunner, run_in_process
+from memwal.jobs.merge.job import merge
+from memwal.jobs.merge.picker import DEFAULT_COMMIT_BYTES
 from memwal.quality.report import together
 from memwal.quality.rules import QualityRules
 from memwal.region.manifest_store import read_manifests
 from memwal.storage.location import TableLocation
 
-# So often nothing may be merged, since others were faster, before it is told.
-_ROUNDS = 10
+# Merges in a row that merged nothing, because other mergers were faster, before it fails.
+_MAX_IDLE_MERGES = 10
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointProgress:
-    """How far a checkpoint is.
+    """Progress of a checkpoint.
 
     Attributes
     ----------
     merged, generations : int
-        Of the generations that existed at the start and were not merged, how many are by now.
+        Generations that were pending at the start, and how many of them are merged by now.
     indexing : bool
-        All are merged, and the maintained indexes catch up.
+        All are merged, and the maintained indexes are being extended.
     """
 
     merged: int
@@ -49,9 +50,9 @@ def checkpoint(
     progress: Callable[[CheckpointProgress], None] | None = None,
     run: TaskRunner = run_in_process,
 ) -> JobResult:
-    """Bring every generation that is flushed now into the base table and its maintained indexes.
+    """Merge every generation that is flushed now, and extend the maintained indexes over them.
 
-    Rows that writers have not flushed are not touched: flush the writer first for those.
+    Rows that writers have not flushed are not merged: flush the writers first.
 
     Parameters
     ----------
@@ -60,9 +61,9 @@ def checkpoint(
     commit_bytes, max_tasks, quality
         See :func:`memwal.jobs.merge.job.merge`.
     timeout : timedelta, optional
-        How long it may take. It is looked at between the commits of a task each.
+        Checked after each round of one commit per task. By default there is none.
     progress : callable, optional
-        Told about each step.
+        Called at each step.
     run : callable
         Runs the tasks.
 
@@ -74,8 +75,8 @@ def checkpoint(
     Raises
     ------
     ConflictError
-        Some generation could not be merged, or it is not done in time; the message tells which,
-        and why. What was merged stays merged, and another call goes on from there.
+        A generation could not be merged, or the timeout passed; the message names it, and why.
+        What was merged stays merged, and another call continues from there.
     """
     started = time.monotonic()
     deadline = None if timeout is None else started + timeout.total_seconds()
@@ -85,36 +86,36 @@ def checkpoint(
         if manifest.flushed
     }
     before = open_base(location).details.merged
-    whole = _missing(before, target)
+    total = _count_unmerged(before, target)
     results: list[JobResult] = []
-    held: dict[UUID, HeldRegion] = {}
+    skipped: dict[UUID, SkippedRegion] = {}
     idle = 0
-    left = whole
-    while left:
-        _tell(progress, whole - left, whole, indexing=False)
-        _check_time(location, deadline, f"{left} of {whole} generations are not merged")
-        # One that cannot be read is tried once, and takes no part of the budget of the others.
-        behind = [region for region in _behind(location, target) if region not in held]
+    remaining = total
+    while remaining:
+        _report(progress, total - remaining, total, indexing=False)
+        _check_time(location, deadline, f"{remaining} of {total} generations are not merged")
+        # A region that cannot be read is tried once, and uses no budget of the others after that.
+        behind = [region for region in _unmerged_regions(location, target) if region not in skipped]
         results.append(
             merge(
                 location,
                 regions=behind,
                 commit_bytes=commit_bytes,
-                # One commit of each task at a time, to look at the clock in between.
+                # One commit of each task at a time, to check the timeout in between.
                 run_bytes=commit_bytes * max_tasks,
                 max_tasks=max_tasks,
                 quality=quality,
                 run=run,
             )
         )
-        now = _missing(open_base(location).details.merged, target)
-        idle = idle + 1 if now == left and not results[-1].held else 0
-        left = now
-        held |= {UUID(region.region_id): region for region in results[-1].held}
-        if left and (idle == _ROUNDS or (held and held.keys() >= set(behind))):
-            problems = "; ".join(map(str, held.values())) or "other mergers kept getting in between"
+        unmerged = _count_unmerged(open_base(location).details.merged, target)
+        idle = idle + 1 if unmerged == remaining and not results[-1].held else 0
+        remaining = unmerged
+        skipped |= {UUID(region.region_id): region for region in results[-1].held}
+        if remaining and (idle == _MAX_IDLE_MERGES or (skipped and skipped.keys() >= set(behind))):
+            problems = "; ".join(map(str, skipped.values())) or "other mergers were always faster"
             raise ConflictError(f"checkpoint of {location} is not complete: {problems}")
-    _tell(progress, whole, whole, indexing=True)
+    _report(progress, total, total, indexing=True)
     _check_time(location, deadline, "the maintained indexes have not caught up")
     results.append(build_indexes(location, run=run))
     figures: dict[str, int] = {}
@@ -134,7 +135,7 @@ def checkpoint(
     )
 
 
-def _tell(
+def _report(
     progress: Callable[[CheckpointProgress], None] | None,
     merged: int,
     generations: int,
@@ -145,19 +146,20 @@ def _tell(
         progress(CheckpointProgress(merged, generations, indexing))
 
 
-def _check_time(location: TableLocation, deadline: float | None, left: str) -> None:
+def _check_time(location: TableLocation, deadline: float | None, unfinished: str) -> None:
     if deadline is not None and time.monotonic() >= deadline:
         raise ConflictError(
-            f"checkpoint of {location} is not complete in time: {left}; call it again to go on"
+            f"checkpoint of {location} is not complete in time: {unfinished}; call it "
+            "again to continue"
         )
 
 
-def _missing(merged: Mapping[UUID, int], target: Mapping[UUID, int]) -> int:
-    """How many generations the base table does not have, counting numbers without a gap."""
+def _count_unmerged(merged: Mapping[UUID, int], target: Mapping[UUID, int]) -> int:
+    """Count the generations that the base table does not have, by their numbers."""
     return sum(max(number - merged.get(region, 0), 0) for region, number in target.items())
 
 
-def _behind(location: TableLocation, target: Mapping[UUID, int]) -> list[UUID]:
-    """Regions that are not merged up to their target."""
+def _unmerged_regions(location: TableLocation, target: Mapping[UUID, int]) -> list[UUID]:
+    """Return the regions that are not merged up to their target."""
     merged = open_base(location).details.merged
     return [region for region, generation in target.items() if merged.get(region, 0) < generation]

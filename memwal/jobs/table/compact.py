@@ -1,22 +1,21 @@
 """Compact small fragments of the base table, and fragments with many deleted rows.
 
-Every merge leaves new fragments, and old ones with holes. Lance plans and rewrites; this module
-decides when a rewrite is worth it, in pieces of which each fits between other commits. A process
-that dies before a commit leaves files that no version names, which the clean-up of old versions
-deletes after a week; a process that repeats it plans anew. A rewrite and a merge that touch the
-same fragments exclude each other, and the second committer tries again with less: both shrink until
-they get through. Files that were written in vain are deleted at once. Where merges are frequent and
-touch all fragments, however small, shrinking is not enough: see :mod:`memwal.fleet.exclusive`.
+Every merge adds fragments, and deletes rows of older ones. Lance plans and rewrites; this module
+decides when a rewrite is worth it, and in which commits, small enough to fit between commits of
+merges. A process that dies before a commit leaves files that no version names, which the clean-up
+of old versions deletes after a week; a process that repeats it plans anew. A rewrite and a merge
+that touch the same fragments conflict, and the second committer retries with less: both shrink
+until they succeed. Files of a lost rewrite are deleted at once. Where merges are frequent and touch
+all fragments, however small, shrinking is not enough: see :mod:`memwal.fleet.exclusive`.
 
-A commit remaps the indexes over the fragments that it replaces. Lance withdraws the catch-up of the
-indexes then, and the next index build records it again, with nothing to add.
+A commit remaps the indexes over the fragments that it replaces. Lance then resets the catch-up of
+the indexes, and the next index build records it again, with nothing to add.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import random
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -38,6 +37,7 @@ from memwal.errors import InvalidInputError, ObjectNotFoundError, StoreError
 from memwal.format.paths import DATA_DIR
 from memwal.jobs.job import Guard, JobResult, TaskRunner, run_in_process
 from memwal.storage.location import TableLocation
+from memwal.util.retry import conflict_delay
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ _CONFLICT_WAIT_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class RewriteTask:
-    """Fragments of one version that become one, or a few full ones."""
+    """Fragments of one version to rewrite into one, or into a few full ones."""
 
     location: TableLocation
     version: int
@@ -77,16 +77,16 @@ def compact(
     location : TableLocation
         Where the table is: ``table.location`` of an open one.
     min_fragments : int, default 8
-        Nothing is done until so many fragments are worth it.
+        Fewer fragments to rewrite than this are left as they are.
     target_rows : int, default 1,048,576
         A fragment with fewer rows is small.
     commit_bytes : int, default 1 GiB
-        Size on storage of what one commit replaces at most. Smaller ones get in each other's way
-        less; each remaps the indexes.
+        Most bytes on storage that one commit replaces. A smaller commit conflicts less with merges;
+        each commit remaps the indexes.
     max_commits : int, optional
-        It ends after so many, whatever is left.
+        Ends after so many commits, whatever remains.
     attempts : int, default 8
-        It gives up when so many rewrites met other commits.
+        Gives up when so many rewrites met other commits.
     guard : callable, optional
         Called right before each commit; what it raises stops the job.
     run : callable
@@ -95,13 +95,13 @@ def compact(
     Returns
     -------
     JobResult
-        Figures ``fragments_removed`` and ``fragments_added``, and ``rewrites_lost`` where some met
-        other commits; a problem when it gave up for that.
+        Figures ``fragments_removed`` and ``fragments_added``, and ``rewrites_lost`` if some met
+        other commits; a problem if the job gave up because of that.
 
     Raises
     ------
     InvalidInputError
-        A limit is too small; the message names it.
+        A limit is below 1.
     """
     if (
         min(
@@ -122,7 +122,7 @@ def compact(
     budget = commit_bytes
     problems: tuple[str, ...] = ()
     base = open_base(location)
-    # What is there now, and not what merges add meanwhile: with that it might never end.
+    # Of this version only: with the fragments that merges add meanwhile, the job might never end.
     small = small_fragment_ids(base, target_rows)
     while (
         len(small) >= min_fragments
@@ -130,23 +130,23 @@ def compact(
         and (rewrites := _plan(base, target_rows, budget, small))
     ):
         tasks += len(rewrites)
-        done: list[RewriteResult] = run(rewrites, run_rewrite_task)
+        rewritten: list[RewriteResult] = run(rewrites, run_rewrite_task)
         if guard is not None:
             guard()
-        committed = _are_as_planned(rewrites) and _commit(base, done)
+        committed = _are_unchanged(rewrites) and _commit(base, rewritten)
         base = open_base(location)
         if not committed:
             failures += 1
-            _discard(base, done)
+            _discard(base, rewritten)
             figures["rewrites_lost"] = failures
             if failures == attempts:
                 problems = (f"{failures} rewrites of {location} met other commits; run it again",)
                 break
             budget = max(budget // _SHRINK, 1)
-            time.sleep(random.uniform(0, _CONFLICT_WAIT_SECONDS * failures))  # noqa: S311
+            time.sleep(conflict_delay(failures, _CONFLICT_WAIT_SECONDS))
         else:
             commits += 1
-            for result in done:
+            for result in rewritten:
                 figures["fragments_removed"] += result.metrics.fragments_removed
                 figures["fragments_added"] += result.metrics.fragments_added
     return JobResult(
@@ -162,7 +162,7 @@ def compact(
 
 
 def run_rewrite_task(task: RewriteTask) -> RewriteResult:
-    """Write the new fragments; no version names them yet."""
+    """Write the new fragments, which no version names yet."""
     dataset = open_dataset(task.location, version=task.version)
     try:
         return task.plan.execute(dataset)
@@ -171,45 +171,46 @@ def run_rewrite_task(task: RewriteTask) -> RewriteResult:
 
 
 def _plan(
-    base: BaseTable, target_rows: int, budget: int, wanted: Collection[int]
+    base: BaseTable, target_rows: int, budget: int, small: Collection[int]
 ) -> tuple[RewriteTask, ...]:
-    """Rewrites of the fragments that are wanted, and of what Lance puts together with them."""
+    """Plan the rewrites of the small fragments, and of those that Lance joins with them."""
 
     def tasks(options: CompactionOptions) -> list[CompactionTask]:
         return [
             task
             for task in Compaction.plan(base.dataset, options).tasks
-            if any(fragment.id in wanted for fragment in task.fragments)
+            if any(fragment.id in small for fragment in task.fragments)
         ]
 
     options: CompactionOptions = {"target_rows_per_fragment": target_rows}
-    # One task is more than the budget allows: it goes alone.
-    found = tasks({**options, "max_source_bytes": budget}) or tasks(options)[:1]
-    return tuple(RewriteTask(base.location, base.version, task) for task in found)
+    # A task larger than the budget goes alone.
+    planned = tasks({**options, "max_source_bytes": budget}) or tasks(options)[:1]
+    return tuple(RewriteTask(base.location, base.version, task) for task in planned)
 
 
-def _are_as_planned(rewrites: Sequence[RewriteTask]) -> bool:
-    """Whether nobody has touched the fragments since.
+def _are_unchanged(rewrites: Sequence[RewriteTask]) -> bool:
+    """Return whether the fragments are as they were when the rewrite was planned.
 
-    A commit that is bound to fail writes the indexes of the whole table first, and leaves them.
+    Checked before the commit: one that must fail writes index files of the whole table first, and
+    leaves them behind.
     """
     fragments = open_base(rewrites[0].location).dataset.get_fragments()
-    there = {fragment.fragment_id: fragment.metadata for fragment in fragments}
+    latest = {fragment.fragment_id: fragment.metadata for fragment in fragments}
     planned = (fragment for task in rewrites for fragment in task.plan.fragments)
-    return all(there.get(fragment.id) == fragment for fragment in planned)
+    return all(latest.get(fragment.id) == fragment for fragment in planned)
 
 
 def _commit(base: BaseTable, rewrites: Sequence[RewriteResult]) -> bool:
-    """Put the new fragments in the place of the old ones; False when somebody else touched them."""
+    """Replace the old fragments by the new ones; False if another commit changed the old ones."""
 
     def commit(dataset: lance.LanceDataset) -> None:
         Compaction.commit(dataset, list(rewrites))
 
     try:
-        # Lance reserves the numbers of the new fragments in a version of its own.
+        # Lance reserves the ids of the new fragments in a version of its own.
         commit_durably(base, commit, once=False)
     except (OSError, RuntimeError, ValueError) as error:
-        if _landed(base, rewrites):
+        if _was_committed(base, rewrites):
             return True
         if is_conflict(error):
             logger.info(
@@ -221,22 +222,22 @@ def _commit(base: BaseTable, rewrites: Sequence[RewriteResult]) -> bool:
 
 
 def _discard(base: BaseTable, rewrites: Sequence[RewriteResult]) -> None:
-    """Delete the new fragments, which no version has.
+    """Delete the new fragments, which no version names.
 
-    Otherwise a table in which many are lost would grow until Lance takes them, after a week.
+    Otherwise a table with many lost rewrites would grow until Lance deletes the files after a week.
     """
     keys = [f"{DATA_DIR}/{name}" for rewrite in rewrites for name in _new_files(rewrite)]
     try:
         base.location.store.delete_many(keys)
     except StoreError as error:
-        logger.info("files of a rewrite that was lost stay: %s", error)
+        logger.info("files of a lost rewrite were not deleted: %s", error)
 
 
-def _landed(base: BaseTable, rewrites: Sequence[RewriteResult]) -> bool:
-    """Whether new fragments came to be although their commit was said to have failed.
+def _was_committed(base: BaseTable, rewrites: Sequence[RewriteResult]) -> bool:
+    """Return whether new fragments were committed although their commit raised.
 
-    Their files tell: their numbers are given by the commit, and the old ones may be gone for
-    something else that somebody did. Others may have replaced them since.
+    Recognized by their files, in any version since: the commit assigns the fragment ids, the old
+    fragments may be gone for another reason, and a later commit may have replaced the new ones.
     """
     ours = {name for rewrite in rewrites for name in _new_files(rewrite)}
     for version in range(base.version + 1, open_base(base.location).version + 1):

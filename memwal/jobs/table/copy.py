@@ -1,10 +1,10 @@
 """Copy a table while it is in use: for a backup, or to move it to another store.
 
-A copy is one version of the base table and, of every region, what is not merged in that version:
-the manifest, the flushed generations and the log behind them. It has every write that was
+A copy contains one version of the base table and, of every region, what is not merged in that
+version: the manifest, the flushed generations and the log after them. It has every write that was
 acknowledged before the copy began, and of each region those that were acknowledged meanwhile, up to
-some moment. Older versions, tags, branches and merged generations are left out: an index that had
-not caught up with these is extended by the next index build.
+some moment. Older versions, tags, branches and merged generations are left out: the next index
+build extends an index that had not caught up with those generations.
 
 The copy is consistent because of its order, which is that of a protected read (design note 0006):
 the base table's version gets a tag, the copy checks that this version is still the newest, and only
@@ -13,14 +13,14 @@ that the version lacks. In the other order, a manifest could be older than the m
 base table, and the copy would take what it flushes next for merged.
 
 At the target, the manifest of the base table is written last and by put-if-absent. A copy that died
-is therefore no table; a second copy to the same place is refused until what is there was deleted.
+is therefore not a table; a second copy to the same address is refused until the rest is deleted.
 
 | step | dies after it | pauses before it, however long |
 |---|---|---|
-| place the tag | a tag that no process renews: it expires, and the collector deletes it | the version is gone: planned anew |
-| check that the version is the newest | as above | another version is: planned anew |
-| copy objects | objects at the target that no table names | the tag has expired: an error, not a part for the whole |
-| copy the manifest | the copy is whole | as above |
+| place the tag | a tag that no process renews: it expires, and the collector deletes it | the version is gone: starts again |
+| check that the version is the newest | as above | another version is: starts again |
+| copy objects | objects at the target that no table names | the tag has expired: an error, not an incomplete copy |
+| copy the manifest | the copy is complete | as above |
 """  # noqa: E501
 
 from __future__ import annotations
@@ -63,23 +63,23 @@ from memwal.storage.object_store import ObjectStore
 from memwal.storage.open import check_put_if_absent
 
 CHUNK_BYTES: Final = 8 << 20
-"""Of a large object, so much is held in memory at once."""
+"""Bytes of a large object that are in memory at once."""
 
 _PARALLEL: Final = 8
-_PROTECT_SECONDS: Final = 6 * 3600
-_PLANS: Final = 5
+_TAG_SECONDS: Final = 6 * 3600
+_MAX_ATTEMPTS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class _Region:
-    """What of a region is copied.
+    """What to copy of a region.
 
     Attributes
     ----------
     manifest : RegionManifest
-        As it is stored at the target: without the generations that are merged.
+        As stored at the target: without merged generations.
     log : range
-        Positions of its log.
+        Positions of the log entries.
     """
 
     manifest: RegionManifest
@@ -87,73 +87,76 @@ class _Region:
 
 
 def copy_table(source: TableLocation, target: TableLocation) -> JobResult:
-    """Copy a table with all that is acknowledged, while others read, write and maintain it.
+    """Copy a table with all acknowledged writes, while it is read, written and maintained.
 
     Parameters
     ----------
     source, target : TableLocation
-        At the target nothing is stored. They may lie in different stores.
+        Nothing may be stored at the target. They may be in different stores.
 
     Returns
     -------
     JobResult
-        Of the copy; the figures are ``regions``, ``generations``, ``log_entries``, ``objects`` and
+        Of the target, with figures ``regions``, ``generations``, ``log_entries``, ``objects`` and
         ``bytes``.
 
     Raises
     ------
     TableSetupError
-        The source is no table with MemWAL, or something is stored at the target.
+        The source is not a table with MemWAL, or something is stored at the target.
     UnsupportedStoreError
         The target has no put-if-absent.
     StoreAccessError
-        The source may not be written: a copy needs a tag there while it runs.
+        The source is read-only: a copy needs a tag there while it runs.
     InvalidInputError
-        The target lies in the source, or the source is a shallow clone, some of whose files lie
+        The target is inside the source, or the source is a shallow clone, some of whose files are
         elsewhere.
     CorruptDataError
         An entry of a log is missing.
     ConflictError
-        It took so long between two objects that the tag has ended. Delete what is at the target and
-        copy again.
+        The tag expired between two objects. Delete what is at the target and copy again.
     """
     started = time.monotonic()
     open_base(source).require_mem_wal()
     if f"{target.uri}/".startswith(f"{source.uri}/"):
-        raise InvalidInputError(f"{target} lies in the table that is to be copied; choose another")
+        raise InvalidInputError(f"{target} is inside the table to copy; choose another address")
     if next(iter(target.store.list("")), None) is not None:
         raise TableSetupError(
             f"something is stored at {target}; copy to another address, or delete it if it is the "
             "rest of a copy that died"
         )
     check_put_if_absent(target.store)
-    base, tag = _protected(source)
+    base, tag = _pin_latest(source)
     try:
         return _copy(base, tag, target, started)
     finally:
         withdraw(source, tag)
 
 
-def _protected(source: TableLocation) -> tuple[BaseTable, ReadTag]:
-    """The newest version, which keeps its files and what is not merged there."""
-    for plan in range(_PLANS):
+def _pin_latest(source: TableLocation) -> tuple[BaseTable, ReadTag]:
+    """Tag the latest version, which keeps its files and the generations it has not merged."""
+    for attempt in range(_MAX_ATTEMPTS):
         base = open_base(source)
-        tag = ReadTag(_PROTECT_SECONDS, base.version, uuid4().hex[:12])
+        tag = ReadTag(_TAG_SECONDS, base.version, uuid4().hex[:12])
         try:
             place(base, tag)
         except ObjectNotFoundError:
             continue
-        # The last plan holds: who commits all the time does not sleep, and sees the tag.
-        if int(base.dataset.latest_version) == base.version or plan == _PLANS - 1:
+        # The last attempt accepts a version that is not the latest any more: a process that commits
+        # that often is not paused, and sees the tag.
+        if int(base.dataset.latest_version) == base.version or attempt == _MAX_ATTEMPTS - 1:
             return base, tag
         withdraw(source, tag)
-    raise ConflictError(f"versions of {source} go faster than they can be tagged; copy again")
+    raise ConflictError(
+        f"versions of {source} are deleted faster than they can be tagged; copy again"
+    )
 
 
 def _copy(base: BaseTable, tag: ReadTag, target: TableLocation, started: float) -> JobResult:
     source = base.location
-    regions = [_planned(base, manifest) for manifest in read_manifests(source.store).values()]
-    keys = {*_files(base), *(key for region in regions for key in _stored(source.store, region))}
+    regions = [_plan_region(base, manifest) for manifest in read_manifests(source.store).values()]
+    region_keys = (key for region in regions for key in _region_keys(source.store, region))
+    keys = {*_base_keys(base), *region_keys}
     size = _copy_objects(source, target, sorted(keys), tag)
     for region in regions:
         encoded = region.manifest.encode()
@@ -161,12 +164,12 @@ def _copy(base: BaseTable, tag: ReadTag, target: TableLocation, started: float) 
         target.store.create(manifest_key(region_id, version), encoded)
         RegionManifestStore(target.store, region_id).refresh_hint(version)
     if not renew(source, tag):
-        raise _ended(source)
+        raise _tag_expired(source)
     manifest = table_manifest_key(source, base.version)
     try:
         target.store.create(manifest, source.store.get(manifest))
     except ObjectExistsError as error:
-        raise TableSetupError(f"somebody else made a table at {target} meanwhile") from error
+        raise TableSetupError(f"another process created a table at {target} meanwhile") from error
     return JobResult(
         job="copy",
         table=target.uri,
@@ -182,8 +185,8 @@ def _copy(base: BaseTable, tag: ReadTag, target: TableLocation, started: float) 
     )
 
 
-def _planned(base: BaseTable, manifest: RegionManifest) -> _Region:
-    """A region behind the base table's version."""
+def _plan_region(base: BaseTable, manifest: RegionManifest) -> _Region:
+    """Plan what to copy of a region: all that the base table's version does not have."""
     region_id, after = manifest.region_id, manifest.replay_after
     merged = base.details.merged.get(region_id, 0)
     survey = survey_log(base.location.store, region_id, after=after, hint=manifest.wal_last_seen)
@@ -194,10 +197,10 @@ def _planned(base: BaseTable, manifest: RegionManifest) -> _Region:
         )
     first = after + 1
     if survey.tip == first:
-        # Lance finds the end of a log by its newest entry, which therefore always stays.
+        # Lance finds the end of a log by its newest entry, which is therefore always kept.
         first = _newest_entry(base.location.store, region_id) or first
-    kept = tuple(flushed for flushed in manifest.flushed if flushed.generation > merged)
-    return _Region(replace(manifest, flushed=kept), range(first, survey.tip))
+    pending = tuple(flushed for flushed in manifest.flushed if flushed.generation > merged)
+    return _Region(replace(manifest, flushed=pending), range(first, survey.tip))
 
 
 def _newest_entry(store: ObjectStore, region_id: UUID) -> int | None:
@@ -206,24 +209,24 @@ def _newest_entry(store: ObjectStore, region_id: UUID) -> int | None:
     return max(positions, default=None)
 
 
-def _stored(store: ObjectStore, region: _Region) -> Iterator[str]:
+def _region_keys(store: ObjectStore, region: _Region) -> Iterator[str]:
     region_id = region.manifest.region_id
     for flushed in region.manifest.flushed:
-        found = [info.key for info in store.list(generation_dir(region_id, flushed.path))]
-        if not found:
+        files = [info.key for info in store.list(generation_dir(region_id, flushed.path))]
+        if not files:
             raise ObjectNotFoundError(
-                f"generation {flushed.generation} of region {region_id} is not there; run memwal "
+                f"generation {flushed.generation} of region {region_id} is missing; run memwal "
                 "verify before you copy the table"
             )
-        yield from found
+        yield from files
     for position in region.log:
         yield wal_key(region_id, position)
     for info in store.list(abandoned_dir(region_id)):
         yield info.key
 
 
-def _files(base: BaseTable) -> Iterator[str]:
-    """Keys of what a version of the base table names, but for its manifest."""
+def _base_keys(base: BaseTable) -> Iterator[str]:
+    """Yield the keys of what a version of the base table names, without its manifest."""
     store = base.location.store
     for fragment in base.dataset.get_fragments():
         metadata = fragment.metadata
@@ -232,7 +235,7 @@ def _files(base: BaseTable) -> Iterator[str]:
             deletions is not None and deletions.base_id is not None
         ):
             raise InvalidInputError(
-                f"{base.location} is a shallow clone, some of whose files lie elsewhere; write its "
+                f"{base.location} is a shallow clone, some of whose files are elsewhere; write its "
                 "rows into a table of its own before you copy it"
             )
         for file in metadata.files:
@@ -252,7 +255,7 @@ def _files(base: BaseTable) -> Iterator[str]:
 def _copy_objects(
     source: TableLocation, target: TableLocation, keys: list[str], tag: ReadTag
 ) -> int:
-    """Bytes of all objects, after the last one is stored."""
+    """Copy objects, and return their size in bytes after the last one is stored."""
     size = 0
     with ThreadPoolExecutor(_PARALLEL) as pool:
         pending = {pool.submit(_copy_object, source.store, target.store, key) for key in keys}
@@ -261,7 +264,7 @@ def _copy_objects(
                 done, pending = wait(pending, timeout=tag.seconds / 8, return_when=FIRST_EXCEPTION)
                 size += sum(future.result() for future in done)
                 if not renew(source, tag):
-                    raise _ended(source)
+                    raise _tag_expired(source)
         finally:
             for future in pending:
                 future.cancel()
@@ -288,8 +291,8 @@ def _copy_object(source: ObjectStore, target: ObjectStore, key: str) -> int:
     return copied
 
 
-def _ended(source: TableLocation) -> ConflictError:
+def _tag_expired(source: TableLocation) -> ConflictError:
     return ConflictError(
-        f"the tag that kept what is copied of {source} has ended or was taken away; delete what is "
-        "at the target and copy again"
+        f"the tag that protected {source} while it was copied has expired or was deleted; delete "
+        "what is at the target and copy again"
     )

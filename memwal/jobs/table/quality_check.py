@@ -1,4 +1,4 @@
-"""Check rows that are already in the base table, a sample or all, against expectations."""
+"""Check rows of the base table, a sample or all, against expectations."""
 
 from __future__ import annotations
 
@@ -31,30 +31,30 @@ _SCHEMAS = (
 def check_quality(
     location: TableLocation, rules: QualityRules, *, sample_rows: int | None = None
 ) -> JobResult:
-    """Hold the rows of the base table against a suite, whatever the mode of the rules.
+    """Check the rows of the base table against a suite, whatever the mode of the rules.
 
-    Of a whole table, what is decided by a row alone is decided in one pass over batches; other
-    expectations need the columns that they name in memory.
+    Without a sample, expectations about single rows are evaluated in one pass over batches; each
+    other expectation loads the columns that it names into memory.
 
     Parameters
     ----------
     location : TableLocation
         Where the table is: ``table.location`` of an open one.
     rules : QualityRules
-        The suite, and how many rows are looked at.
+        Their suite is checked.
     sample_rows : int, optional
-        Of how many rows, chosen at random; all by default. How many rows the table has is known
-        all the same, but "unique" and "distinct" are then about the sample.
+        Check this many random rows; all by default. Expectations about the number of rows still
+        count all, but "unique" and "distinct" are then about the sample.
 
     Returns
     -------
     JobResult
-        Job ``quality``, with figures ``rows`` and ``failed_rows``, and what was found.
+        Job ``quality``, with figures ``rows`` and ``failed_rows``, and the report.
 
     Raises
     ------
     InvalidInputError
-        There is no suite.
+        The rules have no suite.
     """
     if not rules.suite:
         raise InvalidInputError("the table has no suite; memwal quality propose makes one")
@@ -78,40 +78,42 @@ def _report(
     base: BaseTable, suite: Sequence[Expectation], sample_rows: int | None
 ) -> QualityReport:
     dataset = base.dataset
-    total = dataset.count_rows()
-    known = {
-        number: _known(one, base.schema, total)
-        for number, one in enumerate(suite)
-        if one.type in (*_COUNTS, *_SCHEMAS)
+    row_count = dataset.count_rows()
+    from_metadata = {
+        number: _check_metadata(expectation, base.schema, row_count)
+        for number, expectation in enumerate(suite)
+        if expectation.type in (*_COUNTS, *_SCHEMAS)
     }
-    sampled = sample_rows is not None and sample_rows < total
-    sums = {
-        number: _Sum(one)
-        for number, one in enumerate(suite)
-        if number not in known and (sampled or (one.kind == Kind.ROW and one.rule.own))
+    sampled = sample_rows is not None and sample_rows < row_count
+    totals = {
+        number: _Totals(expectation)
+        for number, expectation in enumerate(suite)
+        if number not in from_metadata
+        and (sampled or (expectation.kind == Kind.ROW and expectation.rule.own))
     }
     rows = failed = 0
-    names = _names(base, [one.expectation for one in sums.values()])
+    in_batches = [total.expectation for total in totals.values()]
+    names = _column_names(base, in_batches)
     keys = list(base.primary_key) or base.schema.names[:1]
     batches: Iterable[pa.Table] = ()
     if sampled and sample_rows is not None:
         batches = [dataset.sample(sample_rows, columns=names)]
-    elif sums:
+    elif totals:
         batches = _batches(dataset, names)
     else:
-        rows = total
+        rows = row_count
     for batch in batches:
-        found = evaluate([one.expectation for one in sums.values()], batch)
+        findings = evaluate(in_batches, batch)
         rows += batch.num_rows
-        failed += _failing_rows(found)
-        for one, finding in zip(sums.values(), found, strict=True):
-            one.add(finding, batch.select(keys))
-    tallies = {number: one.tally() for number, one in sums.items()}
-    for number, finding in known.items():
+        failed += _count_failed_rows(findings)
+        for of_expectation, finding in zip(totals.values(), findings, strict=True):
+            of_expectation.add(finding, batch.select(keys))
+    tallies = {number: of_expectation.tally() for number, of_expectation in totals.items()}
+    for number, finding in from_metadata.items():
         tallies[number] = tally(finding, base.schema.empty_table())
     for number, expectation in enumerate(suite):
         if number not in tallies:
-            whole = dataset.to_table(columns=_names(base, [expectation]))
+            whole = dataset.to_table(columns=_column_names(base, [expectation]))
             finding = evaluate([expectation], whole)[0]
             tallies[number] = tally(finding, whole.select(keys))
             failed += finding.failures
@@ -124,18 +126,18 @@ def _report(
 
 
 @dataclass(slots=True)
-class _Sum:
-    """What came of one expectation in the batches so far."""
+class _Totals:
+    """Totals of one expectation over the batches so far."""
 
     expectation: Expectation
-    looked: int = 0
+    checked: int = 0
     failed: int = 0
     success: bool = True
     examples: tuple[dict[str, object], ...] = ()
     error: str | None = None
 
     def add(self, finding: Finding, keys: pa.Table) -> None:
-        self.looked += finding.looked
+        self.checked += finding.looked
         self.failed += finding.failures
         self.success &= finding.success or finding.failed is not None
         self.error = self.error or finding.error
@@ -144,7 +146,7 @@ class _Sum:
 
     def tally(self) -> Tally:
         mostly = self.expectation.mostly
-        enough = not self.failed or (self.looked - self.failed) / self.looked >= mostly
+        enough = not self.failed or (self.checked - self.failed) / self.checked >= mostly
         return Tally(
             expectation=self.expectation,
             success=self.success and enough,
@@ -154,36 +156,38 @@ class _Sum:
         )
 
 
-def _known(one: Expectation, schema: pa.Schema, total: int) -> Finding:
-    """What the schema and the number of rows tell."""
-    if one.type in _SCHEMAS:
-        return evaluate([one], schema.empty_table())[0]
-    low, high = one.kwargs.get("min_value"), one.kwargs.get("max_value")
-    if one.type == _COUNTS[1]:
-        low = high = one.kwargs["value"]
+def _check_metadata(expectation: Expectation, schema: pa.Schema, total: int) -> Finding:
+    """Evaluate an expectation about the schema or the number of rows, without reading rows."""
+    if expectation.type in _SCHEMAS:
+        return evaluate([expectation], schema.empty_table())[0]
+    low, high = expectation.kwargs.get("min_value"), expectation.kwargs.get("max_value")
+    if expectation.type == _COUNTS[1]:
+        low = high = expectation.kwargs["value"]
     try:
         inside = (low is None or total >= low) and (high is None or total <= high)
-        edge = (one.kwargs.get("strict_min") and total == low) or (
-            one.kwargs.get("strict_max") and total == high
+        edge = (expectation.kwargs.get("strict_min") and total == low) or (
+            expectation.kwargs.get("strict_max") and total == high
         )
     except TypeError:
-        return undecided(one, "its bounds are no numbers")
-    return Finding(one, inside and not edge, total)
+        return undecided(expectation, "its bounds are not numbers")
+    return Finding(expectation, inside and not edge, total)
 
 
-def _failing_rows(findings: Sequence[Finding]) -> int:
+def _count_failed_rows(findings: Sequence[Finding]) -> int:
     masks = [finding.failed for finding in findings if finding.failed is not None]
     if not masks:
         return 0
-    hit = masks[0].copy()
+    failed = masks[0].copy()
     for mask in masks[1:]:
-        hit |= mask
-    return int(hit.sum())
+        failed |= mask
+    return int(failed.sum())
 
 
-def _names(base: BaseTable, suite: Sequence[Expectation]) -> list[str]:
-    wanted = {column for one in suite for column in one.columns} | set(base.primary_key)
-    return [name for name in base.schema.names if name in wanted] or base.schema.names[:1]
+def _column_names(base: BaseTable, suite: Sequence[Expectation]) -> list[str]:
+    """Return the columns that expectations and their examples need, at least one."""
+    needed = {column for expectation in suite for column in expectation.columns}
+    needed |= set(base.primary_key)
+    return [name for name in base.schema.names if name in needed] or base.schema.names[:1]
 
 
 def _batches(dataset: lance.LanceDataset, names: list[str]) -> Iterator[pa.Table]:

@@ -1,7 +1,7 @@
 """Publish the state of all regions in the MemWAL index (spec: Region Snapshot Builder).
 
-Readers that accept a moment's staleness then need no request per region. The snapshot replaces only
-the snapshot fields of the details, by compare-and-swap on top of what is there.
+Readers that accept some staleness then need no request per region. The commit changes only the
+snapshot fields of the details, by compare-and-swap on the latest version.
 
 A process that dies leaves, before the commit, at most a file that no version names, which the
 collector deletes; after the commit, a whole snapshot. Repeating the job is harmless, and a slow run
@@ -46,14 +46,14 @@ logger = logging.getLogger(__name__)
 
 # A task below this size costs more to start than to run.
 _TASK_REGIONS = 250
-# The hint of a manifest is moved when it is so many entries behind: a version of the manifest for
-# every few entries would cost more than the looks that it saves.
+# The log hint of a manifest is updated when it is this many entries behind: a new version of the
+# manifest for every few entries would cost more than the requests that it saves.
 _HINT_LAG = 64
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotTask:
-    """Regions that one worker reads."""
+    """Regions whose manifests one worker reads."""
 
     location: TableLocation
     regions: tuple[UUID, ...]
@@ -61,14 +61,14 @@ class SnapshotTask:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotOutcome:
-    """What a task found.
+    """Manifests that a task read.
 
     Attributes
     ----------
     manifests : tuple of RegionManifest
-        The newest ones, with the tip of the log as it was found.
+        The latest manifest of each region, with the current tip of its log.
     hints : int
-        How many manifests were told where the tip is.
+        How many stored manifests got a new log hint.
     """
 
     manifests: tuple[RegionManifest, ...]
@@ -84,38 +84,38 @@ def build_snapshot(
     run: TaskRunner = run_in_process,
     clock: Callable[[], float] = time.time,
 ) -> JobResult:
-    """Read every region's manifest and publish what they say.
+    """Read every region's manifest and publish their contents.
 
-    Regions that are claimed or flushed while the manifests are read may be in the snapshot or
-    not: it is a hint for readers, never the truth. The tip of each log is looked up on the way, and
-    a manifest whose hint is far behind is told where it is, so that the next claim finds it sooner.
+    A claim or a flush while the manifests are read may be in the snapshot or not: it is a hint for
+    readers, never the truth. The job also finds the tip of each log, and updates the hint of a
+    manifest that is far behind, so that the next claim finds the tip sooner.
 
     Parameters
     ----------
     location : TableLocation
         Where the table is: ``table.location`` of an open one.
     max_tasks : int, default 1
-        Into how many tasks the regions are divided at most.
+        Most tasks that the regions are divided into.
     inline_regions : int, default 100
-        So many regions are kept in the table's manifest at most, more in a file of their own.
+        Up to this many regions, the snapshot is stored in the table's manifest; above, in a file.
     guard : callable, optional
-        Called right before the commit, and by each task of this process before it moves hints;
+        Called right before the commit, and by each task of this process before it updates hints;
         what it raises stops the job.
     run : callable
         Runs the tasks.
     clock : callable
-        Seconds since the epoch. A snapshot that was taken later stays, unless it is from so far
-        ahead that the clock must have been wrong.
+        Seconds since the epoch. A snapshot that was taken later is not replaced, unless it is from
+        so far in the future that its clock must have been wrong.
 
     Returns
     -------
     JobResult
-        Figures ``regions``, ``bytes`` of the snapshot, and ``hints`` that were moved.
+        Figures ``regions``, ``bytes`` of the snapshot, and ``hints`` that were updated.
     """
     started = time.monotonic()
     taken_at = int(clock() * 1000)
     regions = discover_regions(location.store)
-    tasks = _divided(location, regions, max_tasks)
+    tasks = _divide(location, regions, max_tasks)
     outcomes: list[SnapshotOutcome] = run(tasks, guarded(run_snapshot_task, guard)) if tasks else []
     manifests = [manifest for outcome in outcomes for manifest in outcome.manifests]
     rows = snapshot_rows(manifests, open_base(location).details.region_specs)
@@ -123,19 +123,19 @@ def build_snapshot(
     index_id = uuid.uuid4()
     if len(manifests) > inline_regions:
         key = snapshot_key(index_id)
-        # Nobody else has the name, which not every store could refuse to give twice.
+        # The name is unique; put-if-absent is not needed, and not every store has it.
         location.store.put(key, data)
         inline = pointer_to(key, rows.schema)
 
     def change(base: BaseTable) -> IndexDetails:
-        known = base.details
-        if known.snapshot_ts_millis > taken_at and snapshot_age(known, clock()) is not None:
-            # A newer snapshot landed while this one was read.
-            return known
+        details = base.details
+        if details.snapshot_ts_millis > taken_at and snapshot_age(details, clock()) is not None:
+            # A newer snapshot was published while this one was read.
+            return details
         if guard is not None:
             guard()
         return replace(
-            base.details,
+            details,
             snapshot_ts_millis=taken_at,
             num_regions=len(manifests),
             inline_snapshots=inline,
@@ -158,42 +158,42 @@ def build_snapshot(
 
 
 def run_snapshot_task(task: SnapshotTask, *, guard: Guard | None = None) -> SnapshotOutcome:
-    """Read the manifests of some regions, and find the tips of their logs."""
+    """Read the manifests of some regions, and find and record the tips of their logs."""
     manifests = read_manifests(task.location.store, task.regions)
     if guard is not None:
         guard()
     with ThreadPoolExecutor(parallel_reads(task.location.store)) as pool:
-        found = list(pool.map(partial(_at_tip, task.location), manifests.values()))
-    return SnapshotOutcome(tuple(manifest for manifest, _ in found), sum(told for _, told in found))
+        results = list(pool.map(partial(_with_tip, task.location), manifests.values()))
+    return SnapshotOutcome(
+        tuple(manifest for manifest, _ in results), sum(updated for _, updated in results)
+    )
 
 
-def _divided(
-    location: TableLocation, regions: Sequence[UUID], max_tasks: int
-) -> list[SnapshotTask]:
+def _divide(location: TableLocation, regions: Sequence[UUID], max_tasks: int) -> list[SnapshotTask]:
     count = min(max_tasks, -(-len(regions) // _TASK_REGIONS))
     return [SnapshotTask(location, tuple(regions[number::count])) for number in range(count)]
 
 
-def _at_tip(location: TableLocation, manifest: RegionManifest) -> tuple[RegionManifest, bool]:
-    """The manifest with the tip of the log in it, and whether its stored hint was moved."""
+def _with_tip(location: TableLocation, manifest: RegionManifest) -> tuple[RegionManifest, bool]:
+    """Return the manifest with the tip of its log, and whether the stored hint was updated."""
     start = max(manifest.replay_after, manifest.wal_last_seen) + 1
-    # The newest entry may be torn, and a claim would put its own in that place.
+    # The newest entry may be torn, and a claim would then write its own entry in its place.
     newest = find_tip(location.store, manifest.region_id, start=start) - 2
     behind = newest - manifest.wal_last_seen
     if behind < _HINT_LAG:
         return replace(manifest, wal_last_seen=max(newest, manifest.wal_last_seen)), False
     try:
-        # Lance syncs no entry on a local disk. A claim refuses a log that is shorter than the hint,
-        # so that the hint must not outlive them when the machine crashes.
+        # Lance does not sync entries on a local disk. A claim refuses a log that is shorter than
+        # the hint, so the hint must not survive a crash of the machine that loses entries.
         location.store.barrier()
-        return _hinted(location, manifest.region_id, newest), True
+        return _update_hint(location, manifest.region_id, newest), True
     except (ConflictError, StoreError) as error:
-        # It would only have saved the next claim some requests.
-        logger.info("hint of region %s not moved: %s", manifest.region_id, error)
+        # The hint would only have saved the next claim some requests.
+        logger.info("hint of region %s not updated: %s", manifest.region_id, error)
         return replace(manifest, wal_last_seen=newest), False
 
 
-def _hinted(location: TableLocation, region_id: UUID, newest: int) -> RegionManifest:
+def _update_hint(location: TableLocation, region_id: UUID, newest: int) -> RegionManifest:
     def change(latest: RegionManifest) -> RegionManifest | None:
         if latest.wal_last_seen >= newest:
             return None

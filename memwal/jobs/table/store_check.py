@@ -1,4 +1,4 @@
-"""Check whether a store is fit for tables: operations, guarantees, latency and identity."""
+"""Check whether a store is fit for tables: operations, guarantees, latency and credentials."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _SAMPLES: Final = 30
 _SAMPLE_BYTES: Final = 2048
 _RACERS: Final = 8
 _RACES: Final = 8
-# The times of a store are in whole seconds.
+# Stores report times in whole seconds.
 _CLOCK_WARNING: Final = timedelta(seconds=5)
 _SLOW_MS: Final = 1000.0
 
 
-class State(StrEnum):
-    """What a check came to."""
+class CheckState(StrEnum):
+    """Result of a check."""
 
     OK = "ok"
     WARNING = "warning"
@@ -42,36 +42,35 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at.
+    """Result of one check.
 
     Attributes
     ----------
     name : str
-        It never changes its meaning.
-    state : State
+        Stable: programs can rely on it.
+    state : CheckState
     text : str
-        What was found.
     advice : str
         What to do; empty when there is nothing to do.
     """
 
     name: str
-    state: State
+    state: CheckState
     text: str
     advice: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """All that was looked at.
+    """Results of all checks of a store.
 
     Attributes
     ----------
     uri : str
     checks : tuple of Check
     latencies : mapping
-        Milliseconds of ``put``, ``get`` and ``list``: ``p50`` and ``p99`` of thirty requests of
-        each, the latter being the slowest one.
+        Milliseconds of ``put``, ``get`` and ``list``: ``p50`` and ``p99`` of thirty requests each;
+        ``p99`` is the slowest one.
     """
 
     uri: str
@@ -80,8 +79,8 @@ class Diagnosis:
 
     @property
     def errors(self) -> int:
-        """How many checks say that a table must not be here."""
-        return sum(check.state is State.ERROR for check in self.checks)
+        """Number of checks that failed: a table must not be here."""
+        return sum(check.state is CheckState.ERROR for check in self.checks)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -92,35 +91,34 @@ class Diagnosis:
                 {"name": c.name, "state": c.state.value, "text": c.text, "advice": c.advice}
                 for c in self.checks
             ],
-            "latencies_ms": {name: dict(found) for name, found in self.latencies.items()},
+            "latencies_ms": {name: dict(times) for name, times in self.latencies.items()},
         }
 
 
 def diagnose(location: TableLocation) -> Diagnosis:
-    """Look at the store of a table, or of one that is to be.
+    """Check the store of a table, which need not exist yet.
 
-    About four hundred small requests, some of them at once. What they write has names that begin
-    with ``_probe-``, next to the table's own folders, and is deleted in the end.
+    Sends about four hundred small requests, some of them concurrently. Objects that it writes have
+    names that begin with ``_probe-``, next to the table's own folders, and are deleted at the end.
 
     Parameters
     ----------
     location : TableLocation
-        Of the table; there need not be one yet.
 
     Returns
     -------
     Diagnosis
-        What was found, each with what to do.
+        One result for each check, with what to do.
 
     Raises
     ------
     InvalidInputError
         The address or an option is wrong.
     """
-    return _Examination(location).run()
+    return _StoreChecks(location).run()
 
 
-class _Examination:
+class _StoreChecks:
     def __init__(self, location: TableLocation) -> None:
         self._location = location
         self._store = location.store
@@ -130,36 +128,36 @@ class _Examination:
         self._latencies: dict[str, dict[str, float]] = {}
 
     def run(self) -> Diagnosis:
-        self._say("credentials", State.OK, self._credentials())
+        self._record("credentials", CheckState.OK, self._credentials())
         try:
-            if self._look("list", self._list) and self._look("write", self._write):
-                self._look("read", self._read)
-                self._look("put-if-absent", self._put_if_absent)
-                self._look("replace", self._replace)
-                self._look("clock", self._clock)
-                self._look("versioning", self._versioning)
-                self._look("latency", self._measure)
-                self._look("lance", self._lance)
-                self._look("table", self._table)
+            if self._run_check("list", self._list) and self._run_check("write", self._write):
+                self._run_check("read", self._read)
+                self._run_check("put-if-absent", self._put_if_absent)
+                self._run_check("replace", self._replace)
+                self._run_check("clock", self._clock)
+                self._run_check("versioning", self._versioning)
+                self._run_check("latency", self._measure)
+                self._run_check("lance", self._lance)
+                self._run_check("table", self._table)
         finally:
             if self._keys:
                 self._delete()
         return Diagnosis(self._location.uri, tuple(self._checks), self._latencies)
 
-    def _look(self, name: str, check: Callable[[], None]) -> bool:
-        """Run a check; whether it could be carried out. A refusal tells what to do by itself."""
+    def _run_check(self, name: str, check: Callable[[], None]) -> bool:
+        """Run a check; False if it raised. The error's message says what to do."""
         try:
             check()
         except MemWalError as error:
-            self._say(name, State.ERROR, str(error))
+            self._record(name, CheckState.ERROR, str(error))
             return False
         return True
 
-    def _say(self, name: str, state: State, text: str, advice: str = "") -> None:
+    def _record(self, name: str, state: CheckState, text: str, advice: str = "") -> None:
         self._checks.append(Check(name, state, text, advice))
 
     def _key(self, name: str) -> str:
-        # Flat and in hexadecimal, as a store with a database for its commits has them.
+        # Flat and in hexadecimal, as a store whose commits are in a database requires.
         return self._keys.setdefault(name, f"{self._probe}{name.encode().hex()}")
 
     def _credentials(self) -> str:
@@ -168,24 +166,24 @@ class _Examination:
 
     def _list(self) -> None:
         self._store.list_folders("")
-        self._say("list", State.OK, "can be listed")
+        self._record("list", CheckState.OK, "can be listed")
 
     def _write(self) -> None:
         self._store.put(self._key("object"), b"0123456789")
-        self._say("write", State.OK, "can be written")
+        self._record("write", CheckState.OK, "can be written")
 
     def _read(self) -> None:
         whole = self._store.get(self._key("object"))
         part = self._store.get_range(self._key("object"), start=3, length=4)
         if (whole, part) != (b"0123456789", b"3456"):
-            self._say(
+            self._record(
                 "read",
-                State.ERROR,
-                "what was written is not what is read",
-                "use a store that gives back at once what it took",
+                CheckState.ERROR,
+                "an object that was just written reads differently",
+                "use a store with strong read-after-write consistency",
             )
             return
-        self._say("read", State.OK, "can be read, also in part")
+        self._record("read", CheckState.OK, "can be read, also in ranges")
 
     def _put_if_absent(self) -> None:
         names = [self._key(f"race{number}") for number in range(_RACES)]
@@ -196,21 +194,21 @@ class _Examination:
 
         with ThreadPoolExecutor(_RACERS) as pool:
             won = [name for names_won in pool.map(race, range(_RACERS)) for name in names_won]
-        again = self._refuses_again(names[0])
-        if sorted(won) == sorted(names) and again:
-            text = f"exact: {_RACES} names, {_RACERS} creators at once, one winner each"
-            self._say("put-if-absent", State.OK, text)
+        refused = self._refuses_existing(names[0])
+        if sorted(won) == sorted(names) and refused:
+            text = f"exact: {_RACES} names, {_RACERS} concurrent creators, one winner each"
+            self._record("put-if-absent", CheckState.OK, text)
             return
-        self._say(
+        self._record(
             "put-if-absent",
-            State.ERROR,
-            f"{len(won)} creations of {_RACES} names succeeded, and a name that is taken is "
-            f"{'refused' if again else 'given away again'}",
+            CheckState.ERROR,
+            f"{len(won)} creations of {_RACES} names succeeded, and creating an object that exists "
+            f"{'is refused' if refused else 'overwrites it'}",
             "use a store with conditional puts (If-None-Match), switch them on "
             "(aws_conditional_put), or let a database decide: memwal_commits_in",
         )
 
-    def _refuses_again(self, key: str) -> bool:
+    def _refuses_existing(self, key: str) -> bool:
         before = self._store.get(key)
         with suppress(ObjectExistsError):
             self._store.create(key, b"again")
@@ -220,43 +218,49 @@ class _Examination:
     def _replace(self) -> None:
         key = self._key("object")
         self._store.replace(key, b"new", expected=b"0123456789")
-        self._say("replace", State.OK, "a known object can be replaced, and no other")
+        self._record(
+            "replace", CheckState.OK, "an object can be replaced if it is unchanged, and only then"
+        )
 
     def _clock(self) -> None:
         key = self._key("clock")
-        asked = datetime.now(UTC)
+        before = datetime.now(UTC)
         self._store.put(key, b"")
-        told = self._store.head(key)
-        if told is None:
-            self._say("clock", State.UNKNOWN, "an object that was just written is not shown")
+        info = self._store.head(key)
+        if info is None:
+            self._record(
+                "clock", CheckState.UNKNOWN, "an object that was just written is not found"
+            )
             return
-        between = asked + (datetime.now(UTC) - asked) / 2
-        # Whole seconds are cut off on the way: half of one is the best guess.
-        offset = told.modified + timedelta(seconds=0.5) - between
+        middle = before + (datetime.now(UTC) - before) / 2
+        # The store truncates to whole seconds: half a second is the best estimate of the rest.
+        offset = info.modified + timedelta(seconds=0.5) - middle
         text = f"the store's clock is at {offset.total_seconds():+.0f} s of this machine's"
         if abs(offset) > _CLOCK_WARNING:
             advice = (
-                "set this machine's clock (NTP): ages and grace periods are reckoned with it, and "
-                "S3 refuses requests beyond 15 minutes"
+                "set this machine's clock (NTP): ages and grace periods depend on it, and S3 "
+                "refuses requests that are off by more than 15 minutes"
             )
-            self._say("clock", State.WARNING, text, advice)
+            self._record("clock", CheckState.WARNING, text, advice)
             return
-        self._say("clock", State.OK, text)
+        self._record("clock", CheckState.OK, text)
 
     def _versioning(self) -> None:
-        kept = self._store.keeps_versions(self._key("object"))
-        if kept is None:
-            self._say("versioning", State.UNKNOWN, "objects do not tell whether versions are kept")
-        elif kept:
-            self._say(
+        versioned = self._store.keeps_versions(self._key("object"))
+        if versioned is None:
+            self._record(
+                "versioning", CheckState.UNKNOWN, "the store does not say whether it keeps versions"
+            )
+        elif versioned:
+            self._record(
                 "versioning",
-                State.WARNING,
-                "the store keeps what is overwritten and deleted",
+                CheckState.WARNING,
+                "the store keeps versions of overwritten and deleted objects",
                 "let a lifecycle rule remove noncurrent versions after some days, or garbage "
                 "collection frees no space; an object lock (WORM) must not cover the table",
             )
         else:
-            self._say("versioning", State.OK, "off: what is deleted is gone")
+            self._record("versioning", CheckState.OK, "off: deleted objects are gone")
 
     def _measure(self) -> None:
         data = bytes(_SAMPLE_BYTES)
@@ -267,23 +271,23 @@ class _Examination:
             "list": _timed(_SAMPLES * [partial(self._store.list_folders, self._probe)]),
         }
         text = "; ".join(
-            f"{name} p50 {found['p50']:.1f} ms, p99 {found['p99']:.1f} ms"
-            for name, found in self._latencies.items()
+            f"{name} p50 {times['p50']:.1f} ms, p99 {times['p99']:.1f} ms"
+            for name, times in self._latencies.items()
         )
         if self._latencies["put"]["p50"] > _SLOW_MS:
-            advice = "a durable write takes as long as a put: look at the way to the store"
-            self._say("latency", State.WARNING, text, advice)
+            advice = "a durable write takes as long as a put: check the network path to the store"
+            self._record("latency", CheckState.WARNING, text, advice)
             return
-        self._say("latency", State.OK, text)
+        self._record("latency", CheckState.OK, text)
 
     def _lance(self) -> None:
-        """Let several append to one data set with Lance's own commits: none may be lost."""
+        """Append to one dataset with several concurrent commits of Lance: none may be lost."""
         if COMMITS_IN in self._location.storage_options:
-            self._say(
+            self._record(
                 "lance",
-                State.WARNING,
-                "a database decides the commits of memwal, and not those that Lance makes alone",
-                "set the table up by one process, and write it through memwal only",
+                CheckState.WARNING,
+                "a database arbitrates the commits of memwal, but not those that Lance makes alone",
+                "create the table with one process, and write it through memwal only",
             )
             return
         import lance
@@ -304,56 +308,58 @@ class _Examination:
 
         commit(0, "create")
         with ThreadPoolExecutor(_RACERS) as pool:
-            taken = 1 + sum(pool.map(commit, range(1, _RACERS + 1)))
-        left = open_dataset(self._location, self._probe).count_rows()
-        if left == taken:
-            text = f"Lance reaches the store; {_RACERS} commits at once, none was lost"
-            self._say("lance", State.OK, text)
+            committed = 1 + sum(pool.map(commit, range(1, _RACERS + 1)))
+        stored = open_dataset(self._location, self._probe).count_rows()
+        if stored == committed:
+            text = f"Lance reaches the store; {_RACERS} concurrent commits, none was lost"
+            self._record("lance", CheckState.OK, text)
             return
-        self._say(
+        self._record(
             "lance",
-            State.ERROR,
-            f"{taken - left} of {taken} commits of Lance were overwritten by others",
+            CheckState.ERROR,
+            f"{committed - stored} of {committed} commits of Lance were overwritten by others",
             "use a store with conditional puts (If-None-Match)",
         )
 
     def _table(self) -> None:
         if "_versions" not in self._store.list_folders(""):
-            self._say("table", State.OK, "none is here yet")
+            self._record("table", CheckState.OK, "there is none yet")
             return
         try:
             base = open_base(self._location)
             base.require_mem_wal()
         except TableSetupError as error:
-            self._say("table", State.OK, f"a Lance table without MemWAL: {error}")
+            self._record("table", CheckState.OK, f"a Lance table without MemWAL: {error}")
             return
         regions = len(self._store.list_folders("_mem_wal"))
-        text = f"version {base.version} with {regions} regions; memwal verify looks into it"
-        self._say("table", State.OK, text)
+        text = f"version {base.version} with {regions} regions; memwal verify checks it"
+        self._record("table", CheckState.OK, text)
 
     def _delete(self) -> None:
         try:
             self._store.delete_folder(self._probe)
             self._store.delete_many(self._keys.values())
         except MemWalError as error:
-            left = f"objects that begin with {self._probe} are left behind; delete them"
-            self._say("delete", State.ERROR, str(error), left)
+            advice = f"delete the objects whose names begin with {self._probe}"
+            self._record("delete", CheckState.ERROR, str(error), advice)
             return
         folder = self._location.local_path
         if folder is not None:
-            # One that the probe made; any other is not empty.
+            # A folder that the probe created; any other is not empty.
             with suppress(OSError):
                 folder.rmdir()
-        self._say("delete", State.OK, "can be deleted; nothing is left behind")
+        self._record("delete", CheckState.OK, "can be deleted; all probe objects are gone")
 
 
 def _timed(calls: Sequence[Callable[[], object]]) -> dict[str, float]:
-    """Median and 99th percentile, in milliseconds."""
-    taken = []
+    """Return the median and the 99th percentile, in milliseconds."""
+    durations = []
     for call in calls:
-        begun = time.perf_counter()
+        started = time.perf_counter()
         call()
-        taken.append(1000 * (time.perf_counter() - begun))
-    taken.sort()
-    rank = {name: math.ceil(part * len(taken)) - 1 for name, part in (("p50", 0.5), ("p99", 0.99))}
-    return {name: round(taken[position], 3) for name, position in rank.items()}
+        durations.append(1000 * (time.perf_counter() - started))
+    durations.sort()
+    rank = {
+        name: math.ceil(part * len(durations)) - 1 for name, part in (("p50", 0.5), ("p99", 0.99))
+    }
+    return {name: round(durations[position], 3) for name, position in rank.items()}

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from memwal.errors import InvalidInputError
-from memwal.jobs.due import Figures, judge
+from memwal.jobs.due import Measurements, evaluate_policy
 from memwal.jobs.policy import Policy
 from memwal_airflow.skips import SkipReason
 from memwal_airflow.triggers.table_status import Look
@@ -90,7 +90,7 @@ class BacklogDue(Condition):
         wanted = self.regions
         seen = [r for r in look.status.regions if wanted is None or r.region_id in wanted]
         ready = [region for region in seen if region.region_id not in look.waiting]
-        merge = judge(ready, Figures(), policy, now=look.at)["merge"]
+        merge = evaluate_policy(ready, Measurements(), policy, now=look.at)["merge"]
         generations = sum(region.backlog_generations for region in seen)
         value = {
             "regions": list(merge.regions),

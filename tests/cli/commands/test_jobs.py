@@ -9,6 +9,7 @@ from support.data.tables import base_state, numbered
 
 import memwal
 from memwal.jobs.job import JobResult
+from memwal.jobs.merge.picker import PickReason
 
 
 def test_merge(cli, backlog, expected):
@@ -88,6 +89,29 @@ def test_merge_of_a_region_that_there_is_not(cli, backlog):
         assert answer.code == 2
         assert nowhere in answer.stderr
     assert backlog.base().details.merged == {}
+
+
+def test_explain_merge(cli, backlog):
+    first, second = sorted(region.region_id for region in backlog.status().regions)
+    plan = cli("merge", backlog.uri, "--explain", "--skip-region", first, "--json").json
+    assert (plan["candidates"], plan["selected"], plan["tasks"]) == (6, 3, 1)
+    assert {(d["region_id"], d["reason"]) for d in plan["decisions"]} == {
+        (first, "region_skipped"),
+        (second, "selected"),
+    }
+    assert all(d["age_seconds"] is not None for d in plan["decisions"])
+    assert backlog.base().details.merged == {}
+
+    answer = cli("merge", backlog.uri, "--explain", "--run-bytes", 1)
+    assert PickReason.OVERSIZED.message in answer.stdout
+    assert answer.stdout.count(PickReason.RUN_BYTES.message) == 5
+    assert backlog.base().details.merged == {}
+
+
+def test_explain_merge_of_nothing(cli, backlog):
+    backlog.merge()
+    assert cli("merge", backlog.uri, "--explain", "--json").json["decisions"] == []
+    assert len(cli("merge", backlog.uri, "--explain").stdout.splitlines()) == 1
 
 
 def test_merge_of_some(cli, backlog):

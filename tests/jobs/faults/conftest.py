@@ -18,7 +18,6 @@ from support.stores.faulty_store import FaultyStores, skip_waits
 import memwal
 from memwal.format.paths import generation_dir
 from memwal.jobs.index import job as index_build
-from memwal.jobs.merge import commit
 from memwal.jobs.table import compact, snapshot
 from memwal.storage.location import TableLocation
 
@@ -116,7 +115,7 @@ def actors(
     skip_waits(monkeypatch)
     # Hints are moved whenever they could be, which is one more step that can go wrong.
     monkeypatch.setattr(snapshot, "_HINT_LAG", 1)
-    for job in (commit, index_build, compact):
+    for job in (index_build, compact):
         monkeypatch.setattr(job, "_CONFLICT_WAIT_SECONDS", 0)
     return Actors(*prepared, quick_faults, tmp_path)
 

@@ -40,6 +40,7 @@ from memwal.format.paths import generation_dir
 from memwal.jobs.job import Guard
 from memwal.jobs.merge import job as merging
 from memwal.jobs.merge.job import merge, plan_merge, run_merge_task
+from memwal.jobs.merge.picker import MergePicker
 from memwal.jobs.merge.read import read_source
 from memwal.region.router import bucket_region_id
 
@@ -219,12 +220,30 @@ class TestMerge:
         waiting = table.status().backlog_bytes
 
         def sizes(commit_bytes: int) -> list[int]:
-            tasks = plan_merge(table.location, commit_bytes=commit_bytes, max_tasks=4)
+            tasks = plan_merge(table.location, MergePicker(commit_bytes=commit_bytes, max_tasks=4))
             return [len(task.regions) for task in tasks]
 
         assert sizes(waiting) == [5]
         assert len(sizes(waiting - 1)) == 2
         assert len(sizes(waiting // 8)) == 4
+
+    def test_does_what_it_explained(self, make_table: MakeTable) -> None:
+        table = make_table(buckets=3)
+        with table.writer() as writer:
+            for turn in range(3):
+                writer.upsert(numbered(0, 30, n=turn))
+                writer.flush()
+        version = table.base().version
+
+        plan = table.explain_merge(commit_bytes=500, skip=[bucket_region_id(2)]).to_dict()
+
+        assert table.base().version == version
+        assert all(decision["age_seconds"] >= 0 for decision in plan["decisions"])
+        result = table.merge(commit_bytes=500, skip=[bucket_region_id(2)])
+        assert plan["candidates"] == 9
+        assert plan["selected"] == result.figures["generations"] == 6
+        assert plan["bytes"] == result.figures["bytes"]
+        assert plan["commits"] == result.commits > 1
 
     def test_keeps_columns_that_take_no_null(self, make_table: MakeTable) -> None:
         schema = pa.schema(
@@ -252,9 +271,8 @@ def test_rows_for_lance_are_not_in_the_memory_of_arrow(table: memwal.Table) -> N
     (task,) = plan_merge(table.location)
     before = pa.system_memory_pool().bytes_allocated()
 
-    source = read_source(table.base(), task.regions, {})
+    source = read_source(table.base(), task.regions)
 
-    assert source is not None
     assert source.upserts.num_rows == 20_000
     copied = source.upserts.nbytes // 2
     assert pa.system_memory_pool().bytes_allocated() - before >= copied
@@ -347,7 +365,7 @@ class TestOrder:
                 writer.upsert(rows({0: turn}))
                 writer.flush()
 
-        found = [plan_merge(table.location, run_bytes=1) for _ in range(64)]
+        found = [plan_merge(table.location, MergePicker(run_bytes=1)) for _ in range(64)]
 
         taken = [task.regions for (task,) in found]
         assert all([g.number for g in batch.generations] == [1] for (batch,) in taken)
@@ -711,7 +729,7 @@ def test_a_conflict_that_never_ends_is_reported(
     table: memwal.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flush(table, {1: 1})
-    monkeypatch.setattr(merging, "_ATTEMPTS", 3)
+    monkeypatch.setattr(merging, "_MAX_ATTEMPTS", 3)
     guard, appended = crowd(table)
 
     with pytest.raises(ConflictError):
@@ -723,7 +741,7 @@ def test_a_conflict_that_never_ends_is_reported(
 def test_commits_shrink_where_others_get_in_between(table: memwal.Table) -> None:
     flush(table, *({key: key, 100: key} for key in range(1, 9)))
     # As often as a commit of many generations is tried.
-    guard, appended = crowd(table, merging._TRIES)
+    guard, appended = crowd(table, merging._ATTEMPTS_BEFORE_SHRINKING)
 
     result = merge(table.location, guard=guard)
 

@@ -58,7 +58,7 @@ def test_of_a_table_without_a_backlog_does_nothing(table: memwal.Table) -> None:
     assert (result.commits, result.version) == (0, version)
 
 
-@pytest.mark.parametrize("idle", [1, checkpointing._ROUNDS - 1])
+@pytest.mark.parametrize("idle", [1, checkpointing._MAX_IDLE_MERGES - 1])
 def test_goes_on_after_rounds_in_which_others_came_first(table: memwal.Table, idle: int) -> None:
     with table.writer() as writer:
         for key in range(3):

@@ -18,7 +18,7 @@ from support.airflow.skips import skips
 
 from memwal.catalog import Catalog, Policy
 from memwal.errors import InvalidInputError, ObjectNotFoundError
-from memwal.jobs.job import HeldRegion
+from memwal.jobs.job import SkippedRegion
 
 RULE = {"merge_at_generations": 4, "merge_at_age_seconds": 3600.0}
 
@@ -127,7 +127,7 @@ def test_the_catalog_tells_where_a_table_is_and_when_it_is_due(
     assert deferral(waiting).trigger.serialize()[1]["table"] == "flights"
     catalog.update("flights", policy=Policy(merge_at_generations=4, merge_at_age_seconds=3600))
     assert waiting.execute(context())["regions"] == [flights.hot]
-    held = HeldRegion(region_id=flights.hot, generation=1, reason="torn")
+    held = SkippedRegion(region_id=flights.hot, generation=1, reason="torn")
     catalog.setbacks.hold("flights", [held])
     deferral(waiting)
     some = TableBacklogSensor(task_id="wait", table="flights", policy={"merge_at_generations": 1})

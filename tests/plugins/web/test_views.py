@@ -13,7 +13,7 @@ import pytest
 from memwal.catalog import Catalog, Policy
 from memwal.catalog.models import BacklogSampleRow, JobRunRow
 from memwal.jobs.due import JOBS
-from memwal.jobs.job import HeldRegion, JobResult
+from memwal.jobs.job import JobResult, SkippedRegion
 
 AsUser = Callable[..., Any]
 WRITES = {"X-Requested-With": "memwal", "Sec-Fetch-Site": "same-origin"}
@@ -81,7 +81,7 @@ def test_the_fleet(flights: Any, as_user: AsUser, catalog: Catalog) -> None:
 
 def test_one_table(flights: Any, as_user: AsUser, catalog: Catalog) -> None:
     catalog.setbacks.hold(
-        "flights", [HeldRegion(region_id=flights.cold, generation=1, reason="torn")]
+        "flights", [SkippedRegion(region_id=flights.cold, generation=1, reason="torn")]
     )
     result = JobResult(job="merge", table=flights.uri, version=3).to_dict()
     run = catalog.start_run("flights", "merge", external_id="memwal__flights/r1/merge/-1")
@@ -256,7 +256,7 @@ class TestActions:
         catalog.register("a", uri="/data/a.lance")
         regions = [f"00000000-0000-0000-0000-00000000000{number}" for number in range(3)]
         catalog.setbacks.hold(
-            "a", [HeldRegion(region_id=one, generation=1, reason="torn") for one in regions]
+            "a", [SkippedRegion(region_id=one, generation=1, reason="torn") for one in regions]
         )
         client = as_user("user")
         path = "/memwal/api/tables/a/retry"

@@ -259,17 +259,22 @@ class Canned:
         return {
             "merge": {
                 **rest,
-                "reason": "9 generations wait, 4 are enough",
+                "reason": "9 pending generations (limit 4)",
                 "pressure": 2.25,
                 "regions": [region["region_id"] for region in regions[:5]],
             },
-            "index": {**rest, "reason": "7 generations, 1 are enough", "pressure": 7.0},
+            "index": {
+                **rest,
+                "reason": "7 merged generations not indexed (limit 1)",
+                "pressure": 7.0,
+            },
             "compact": {**rest, "reason": None, "pressure": 0.33},
             "snapshot": {**rest, "reason": None, "pressure": 0.25},
             "gc": {
                 **rest,
                 "reason": None,
-                "held_back": "quiet hours (22:00-06:00 Europe/Berlin); 4102 s, 3600 are enough",
+                "held_back": "quiet hours (22:00-06:00 Europe/Berlin); last garbage collection "
+                "4102 s ago (limit 3600 s)",
                 "pressure": 1.14,
             },
         }

@@ -20,7 +20,7 @@ from memwal.catalog import Catalog, JobRun, RunState
 from memwal.catalog.leases import job_resource
 from memwal.exporter.catalog_reader import Watch
 from memwal.exporter.collector import registry
-from memwal.jobs.job import HeldRegion, JobResult
+from memwal.jobs.job import JobResult, SkippedRegion
 from memwal.jobs.metrics import JobMetrics
 from memwal.jobs.status import IndexLag, RegionBacklog, TableStatus
 from memwal.storage.location import TableLocation
@@ -53,7 +53,7 @@ def of_the_endpoint() -> dict[str, frozenset[str]]:
         catalog.finish_run(catalog.start_run("flights", "merge"), result=result.to_dict())
         catalog.setbacks.failed("flights", "index", "no")
         catalog.setbacks.hold(
-            "flights", [HeldRegion(region_id=_REGION, generation=1, reason="gone")]
+            "flights", [SkippedRegion(region_id=_REGION, generation=1, reason="gone")]
         )
         with catalog.leases.acquire(job_resource("flights", "gc")):
             shown = _labels(found.collect())

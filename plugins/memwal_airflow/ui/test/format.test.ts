@@ -65,9 +65,9 @@ describe("times", () => {
   });
 
   it("reads long spans and sizes in sentences, and leaves other numbers alone", () => {
-    expect(plain(human("the oldest waits for 7273 s, 300 s are enough"))).toBe(
-      "the oldest waits for 2 h 1 min, 5 min are enough",
+    expect(plain(human("oldest generation pending for 7273 s (limit 300 s)"))).toBe(
+      "oldest generation pending for 2 h 1 min (limit 5 min)",
     );
-    expect(plain(human("2147483648 bytes wait in 4096 regions"))).toBe("2 GiB wait in 4096 regions");
+    expect(plain(human("2147483648 bytes pending in 4096 regions"))).toBe("2 GiB pending in 4096 regions");
   });
 });

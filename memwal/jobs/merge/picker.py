@@ -1,0 +1,389 @@
+"""Pick the flushed generations of a merge: what may be merged, what is selected, and why.
+
+All decisions are here, without I/O; :mod:`memwal.jobs.merge.job` reads the candidates and
+:mod:`memwal.jobs.merge.commit` makes the commits. Names:
+
+* *candidate*: a flushed generation above the merge progress of its region;
+* *selection*: candidates of one region that are merged together, ascending without gaps;
+* *plan*: the selections of every task, and one decision for each candidate.
+
+Three rules hold whatever the limits are:
+
+1. a generation is selected only with or after all earlier candidates of its region: a newer row
+   must never be merged before an older one of the same key;
+2. one run selects at least one generation, however large, so that every backlog gets merged;
+3. a region is in one task only, so that the tasks of a run do not conflict over its progress.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from typing import Any, Self
+from uuid import UUID
+
+from memwal.format.region_manifest import FlushedGeneration, RegionManifest
+
+DEFAULT_COMMIT_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A flushed generation that the base table does not have.
+
+    Attributes
+    ----------
+    number : int
+    path : str
+        Name of its folder.
+    bytes : int
+        Size in memory as its writer recorded it, or the size of its data files.
+    age_seconds : float or None
+        Time since its flush; None unless it was looked up to explain a plan.
+    """
+
+    number: int
+    path: str
+    bytes: int
+    age_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RegionCandidates:
+    """Candidates of one region, ascending, without gaps in what the manifest lists."""
+
+    region_id: UUID
+    generations: tuple[Candidate, ...]
+
+
+def pending_candidates(
+    manifest: RegionManifest,
+    merged: int,
+    *,
+    size: Callable[[FlushedGeneration], int],
+    age: Callable[[FlushedGeneration], float | None] | None = None,
+) -> RegionCandidates:
+    """Return what may be merged of a region: flushed, above its merge progress, ascending.
+
+    Parameters
+    ----------
+    manifest : RegionManifest
+    merged : int
+        Merge progress of the region: its newest generation that the base table has, or 0.
+    size, age : callable
+        Bytes of a generation, and seconds since its flush.
+    """
+    flushed = sorted(manifest.flushed, key=lambda generation: generation.generation)
+    return RegionCandidates(
+        manifest.region_id,
+        tuple(
+            Candidate(
+                generation.generation,
+                generation.path,
+                size(generation),
+                age(generation) if age is not None else None,
+            )
+            for generation in flushed
+            if generation.generation > merged
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RegionSelection:
+    """Generations of one region that are merged together, ascending and without gaps."""
+
+    region_id: UUID
+    generations: tuple[Candidate, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Size in memory of all generations."""
+        return sum(generation.bytes for generation in self.generations)
+
+
+class PickReason(StrEnum):
+    """Why a candidate is selected, or left out of a plan. ``message`` is for people."""
+
+    message: str
+
+    def __new__(cls, value: str, message: str) -> Self:
+        """Make a member of its value and its message."""
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.message = message
+        return member
+
+    SELECTED = "selected", "fits the limits"
+    OVERSIZED = "oversized", "larger than a limit: goes alone"
+    RUN_BYTES = "run_bytes", "the run is full (run_bytes)"
+    REGION_NOT_INCLUDED = "region_not_included", "its region is not among the regions to merge"
+    REGION_SKIPPED = "region_skipped", "its region is to be skipped"
+
+    @property
+    def selected(self) -> bool:
+        """True for a candidate that the merge takes."""
+        return self in (PickReason.SELECTED, PickReason.OVERSIZED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PickDecision:
+    """Decision about one candidate.
+
+    Attributes
+    ----------
+    region_id : UUID
+    generation, bytes : int
+    age_seconds : float or None
+    reason : PickReason
+    task, commit : int or None
+        Number of its task, and of its commit within the task, both from 1; None when left out.
+        Commits get smaller when they conflict with other commits of the table.
+    """
+
+    region_id: UUID
+    generation: int
+    bytes: int
+    age_seconds: float | None
+    reason: PickReason
+    task: int | None = None
+    commit: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            **asdict(self),
+            "region_id": str(self.region_id),
+            "selected": self.reason.selected,
+            "reason": self.reason.value,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class MergePlan:
+    """What a merge selects, and the decision about every candidate.
+
+    Attributes
+    ----------
+    tasks : tuple of tuple of RegionSelection
+        Of each task its regions, in the order in which they go into commits.
+    decisions : tuple of PickDecision
+        By region in the order of the candidates, ascending within a region.
+    """
+
+    tasks: tuple[tuple[RegionSelection, ...], ...]
+    decisions: tuple[PickDecision, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        selected = [decision for decision in self.decisions if decision.reason.selected]
+        return {
+            "candidates": len(self.decisions),
+            "selected": len(selected),
+            "bytes": sum(decision.bytes for decision in selected),
+            "tasks": len(self.tasks),
+            "commits": len({(decision.task, decision.commit) for decision in selected}),
+            "decisions": [decision.to_dict() for decision in self.decisions],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergePicker:
+    """Limits of a merge, and the selection within them.
+
+    Attributes
+    ----------
+    commit_bytes : int, default 1 GiB
+        Size in memory up to which generations go into one commit.
+    run_bytes : int or None
+        Size in memory up to which a run selects; None for no limit.
+    max_tasks : int, default 1
+    regions : collection of UUID or None
+        Only these regions; None for all.
+    skip : collection of UUID
+        Not these regions.
+    """
+
+    commit_bytes: int = DEFAULT_COMMIT_BYTES
+    run_bytes: int | None = None
+    max_tasks: int = 1
+    regions: Collection[UUID] | None = None
+    skip: Collection[UUID] = ()
+
+    def excluded(self, region_ids: Iterable[UUID]) -> dict[UUID, PickReason]:
+        """Return the regions of which no generation may be selected, and why.
+
+        Parameters
+        ----------
+        region_ids : iterable of UUID
+        """
+        included = None if self.regions is None else frozenset(self.regions)
+        skipped = frozenset(self.skip)
+        reasons = {}
+        for region_id in region_ids:
+            if included is not None and region_id not in included:
+                reasons[region_id] = PickReason.REGION_NOT_INCLUDED
+            elif region_id in skipped:
+                reasons[region_id] = PickReason.REGION_SKIPPED
+        return reasons
+
+    def pick(self, candidates: Sequence[RegionCandidates], *, seed: float) -> MergePlan:
+        """Select generations and divide them into tasks. Pure: the same input, the same plan.
+
+        Parameters
+        ----------
+        candidates : sequence of RegionCandidates
+            One for each region that has any.
+        seed : float
+            Draws the order of the regions when ``run_bytes`` bounds the run. Use a new one for
+            each run: with a fixed order and a budget smaller than one round, the last regions
+            would starve.
+        """
+        excluded = self.excluded(region.region_id for region in candidates)
+        selections = [
+            RegionSelection(region.region_id, region.generations)
+            for region in candidates
+            if region.generations and region.region_id not in excluded
+        ]
+        if self.run_bytes is not None:
+            selections = _select_within_budget(selections, self.run_bytes, seed)
+        tasks = _divide(selections, self.commit_bytes, self.max_tasks)
+        return MergePlan(tasks, tuple(self._decisions(candidates, excluded, tasks)))
+
+    def _decisions(
+        self,
+        candidates: Iterable[RegionCandidates],
+        excluded: Mapping[UUID, PickReason],
+        tasks: Iterable[Sequence[RegionSelection]],
+    ) -> Iterator[PickDecision]:
+        run_bytes = self.commit_bytes if self.run_bytes is None else self.run_bytes
+        limit = min(self.commit_bytes, run_bytes)
+        places = {
+            (selection.region_id, generation.number): (task, commit)
+            for task, selections in enumerate(tasks, start=1)
+            for commit, parts in enumerate(split_all(selections, self.commit_bytes), start=1)
+            for selection in parts
+            for generation in selection.generations
+        }
+        for region in candidates:
+            for generation in region.generations:
+                task, commit = places.get((region.region_id, generation.number), (None, None))
+                if task is None:
+                    reason = excluded.get(region.region_id, PickReason.RUN_BYTES)
+                else:
+                    fits = generation.bytes <= limit
+                    reason = PickReason.SELECTED if fits else PickReason.OVERSIZED
+                yield PickDecision(
+                    region_id=region.region_id,
+                    generation=generation.number,
+                    bytes=generation.bytes,
+                    age_seconds=generation.age_seconds,
+                    reason=reason,
+                    task=task,
+                    commit=commit,
+                )
+
+
+def _select_within_budget(
+    selections: Sequence[RegionSelection], max_bytes: int, seed: float
+) -> list[RegionSelection]:
+    """Select generations round-robin over the regions, oldest first, up to ``max_bytes``.
+
+    The region order is random: with a fixed order and a budget smaller than one round, the last
+    regions would starve. Selects at least one generation, however large.
+    """
+    order = random.Random(seed).sample(range(len(selections)), len(selections))  # noqa: S311
+    rounds = max((len(selection.generations) for selection in selections), default=0)
+    counts = [0] * len(selections)
+    total = 0
+    for number, region in ((number, region) for number in range(rounds) for region in order):
+        if number >= len(selections[region].generations):
+            continue
+        total += selections[region].generations[number].bytes
+        if total > max_bytes and any(counts):
+            break
+        counts[region] = number + 1
+    return [
+        replace(selection, generations=selection.generations[:count])
+        for selection, count in zip(selections, counts, strict=True)
+        if count
+    ]
+
+
+def _divide(
+    selections: Sequence[RegionSelection], commit_bytes: int, max_tasks: int
+) -> tuple[tuple[RegionSelection, ...], ...]:
+    """Divide the regions into tasks of about the same size, each with a whole commit to make."""
+    full_commits = -(-sum(selection.bytes for selection in selections) // max(commit_bytes, 1))
+    # No task for an empty backlog, and one where the sizes are unknown.
+    count = min(max_tasks, len(selections), max(full_commits, 1))
+    tasks: list[list[RegionSelection]] = [[] for _ in range(count)]
+    for selection in sorted(selections, key=lambda selection: selection.bytes, reverse=True):
+        min(tasks, key=lambda task: sum(other.bytes for other in task)).append(selection)
+    return tuple(map(tuple, tasks))
+
+
+def split_commit(
+    selections: Sequence[RegionSelection], commit_bytes: int
+) -> tuple[list[RegionSelection], list[RegionSelection]]:
+    """Split off what goes into the next commit; returns it, and what remains for later ones.
+
+    The commit gets at least one generation, however large, and never a later generation of a
+    region before an earlier one.
+    """
+    commit: list[RegionSelection] = []
+    remaining: list[RegionSelection] = []
+    size = 0
+    for selection in selections:
+        count = 0
+        for generation in selection.generations:
+            if size and size + generation.bytes > commit_bytes:
+                break
+            size += generation.bytes
+            count += 1
+        if count:
+            commit.append(replace(selection, generations=selection.generations[:count]))
+        if count < len(selection.generations):
+            remaining.append(replace(selection, generations=selection.generations[count:]))
+    return commit, remaining
+
+
+def split_all(
+    selections: Sequence[RegionSelection], commit_bytes: int
+) -> Iterator[list[RegionSelection]]:
+    """Yield the commits of a task, provided that none conflicts."""
+    while selections:
+        commit, selections = split_commit(selections, commit_bytes)
+        yield commit
+
+
+def still_pending(
+    selections: Iterable[RegionSelection],
+    merged: Mapping[UUID, int],
+    *,
+    stops: Mapping[UUID, int] | None = None,
+) -> list[RegionSelection]:
+    """Return what is not merged yet of a selection.
+
+    Parameters
+    ----------
+    selections : iterable of RegionSelection
+    merged : mapping
+        Merge progress of a version of the base table: the newest merged generation of a region.
+    stops : mapping, optional
+        First generation of a region that cannot be merged: it and all later ones are left out.
+    """
+    pending = []
+    for selection in selections:
+        progress = merged.get(selection.region_id, 0)
+        stop = (stops or {}).get(selection.region_id)
+        generations = tuple(
+            generation
+            for generation in selection.generations
+            if generation.number > progress and (stop is None or generation.number < stop)
+        )
+        if generations:
+            pending.append(replace(selection, generations=generations))
+    return pending

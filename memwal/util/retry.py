@@ -1,0 +1,58 @@
+"""Retry a step that loses a race against the commits of other processes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import TypeVar
+
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt
+
+Result = TypeVar("Result")
+
+# Longer waits would not separate the processes better.
+_MAX_GROWTH = 20
+
+
+class LostRaceError(Exception):
+    """Another process committed first; nothing of this attempt was stored."""
+
+
+def conflict_delay(conflicts: int, seconds: float) -> float:
+    """Return a random number of seconds to wait after the last of some conflicts in a row.
+
+    Between 0 and ``seconds`` for each conflict: processes that lost to each other must not start
+    again at the same moment.
+    """
+    return random.uniform(0, seconds * min(conflicts, _MAX_GROWTH))  # noqa: S311
+
+
+def retry_lost_races(
+    step: Callable[[], Result], *, attempts: int, exhausted: Exception, seconds: float = 0.0
+) -> Result:
+    """Run a step again for as long as it raises LostRaceError.
+
+    Parameters
+    ----------
+    step : callable
+        Begins each time with the newest state of what it changes.
+    attempts : int
+    exhausted : Exception
+        Raised when every attempt lost.
+    seconds : float, default 0
+        Between attempts, see :func:`conflict_delay`.
+    """
+
+    def wait(state: RetryCallState) -> float:
+        return conflict_delay(state.attempt_number, seconds)
+
+    retrying = Retrying(
+        retry=retry_if_exception_type(LostRaceError),
+        stop=stop_after_attempt(attempts),
+        wait=wait,
+        reraise=True,
+    )
+    try:
+        return retrying(step)
+    except LostRaceError as error:
+        raise exhausted from error.__cause__

@@ -1,0 +1,260 @@
+"""Which generations a merge selects, in which task and commit, and why not the others."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memwal.format.region_manifest import FlushedGeneration, RegionManifest
+from memwal.jobs.merge.picker import (
+    Candidate,
+    MergePicker,
+    MergePlan,
+    PickReason,
+    RegionCandidates,
+    RegionSelection,
+    pending_candidates,
+    split_commit,
+    still_pending,
+)
+
+A, B, C = (UUID(int=number) for number in range(1, 4))
+
+
+def candidates(*sizes: Sequence[int]) -> list[RegionCandidates]:
+    """Regions A, B, ... with generations of these sizes, numbered from 1."""
+    return [
+        RegionCandidates(
+            UUID(int=region),
+            tuple(Candidate(n, f"gen-{n}", size, 60.0 * n) for n, size in enumerate(of_region, 1)),
+        )
+        for region, of_region in enumerate(sizes, start=1)
+    ]
+
+
+def selected(plan: MergePlan) -> dict[UUID, list[int]]:
+    """Numbers of the selected generations by region."""
+    return {
+        selection.region_id: [generation.number for generation in selection.generations]
+        for task in plan.tasks
+        for selection in task
+    }
+
+
+def reasons(plan: MergePlan) -> dict[tuple[UUID, int], PickReason]:
+    return {(d.region_id, d.generation): d.reason for d in plan.decisions}
+
+
+class TestCandidates:
+    def manifest(self, *numbers: int) -> RegionManifest:
+        flushed = tuple(
+            FlushedGeneration(generation=number, path=f"gen-{number}") for number in numbers
+        )
+        return RegionManifest(region_id=A, version=1, writer_epoch=1, flushed=flushed)
+
+    def test_are_ascending_and_above_the_merge_progress(self) -> None:
+        region = pending_candidates(self.manifest(4, 2, 3, 1), 2, size=lambda flushed: 10)
+        assert region.region_id == A
+        assert [generation.number for generation in region.generations] == [3, 4]
+
+    def test_merged_generations_are_not_measured(self) -> None:
+        measured = []
+        pending_candidates(
+            self.manifest(1, 2),
+            1,
+            size=lambda flushed: 0,
+            age=lambda flushed: measured.append(flushed.generation),
+        )
+        assert measured == [2]
+
+
+class TestWithoutABudget:
+    def test_everything_is_selected_for_one_task(self) -> None:
+        plan = MergePicker().pick(candidates([1, 2], [3]), seed=0)
+        assert selected(plan) == {A: [1, 2], B: [1]}
+        assert len(plan.tasks) == 1
+        assert {d.commit for d in plan.decisions} == {1}
+
+    def test_nothing_pending_makes_no_task(self) -> None:
+        plan = MergePicker(max_tasks=4).pick(candidates([], []), seed=0)
+        assert plan == MergePlan((), ())
+
+    def test_the_order_is_that_of_the_candidates_whatever_the_seed(self) -> None:
+        picker = MergePicker(commit_bytes=5)
+        plans = [picker.pick(candidates([3, 3], [3], [3]), seed=seed) for seed in range(8)]
+        assert all(plan == plans[0] for plan in plans)
+
+
+class TestRegions:
+    def test_that_are_not_included_or_skipped_say_so(self) -> None:
+        plan = MergePicker(regions=[A, B], skip=[B]).pick(candidates([1], [1], [1]), seed=0)
+        assert selected(plan) == {A: [1]}
+        assert reasons(plan) == {
+            (A, 1): PickReason.SELECTED,
+            (B, 1): PickReason.REGION_SKIPPED,
+            (C, 1): PickReason.REGION_NOT_INCLUDED,
+        }
+
+    def test_that_are_left_out_use_no_budget(self) -> None:
+        picker = MergePicker(run_bytes=5, skip=[A])
+        plan = picker.pick(candidates([5], [5]), seed=0)
+        assert selected(plan) == {B: [1]}
+
+
+class TestRunBytes:
+    def test_take_the_oldest_of_every_region_first(self) -> None:
+        for seed in range(16):
+            plan = MergePicker(run_bytes=4).pick(candidates([1] * 3, [1] * 3, [1] * 3), seed=seed)
+            assert sorted(map(len, selected(plan).values())) == [1, 1, 2]
+
+    def test_every_region_comes_first_for_some_seed(self) -> None:
+        picker = MergePicker(run_bytes=1)
+        plans = [picker.pick(candidates([1], [1], [1]), seed=seed) for seed in range(64)]
+        assert {region for plan in plans for region in selected(plan)} == {A, B, C}
+
+    def test_the_same_seed_gives_the_same_plan(self) -> None:
+        regions, picker = candidates([1, 2], [2, 1], [3]), MergePicker(run_bytes=4)
+        assert picker.pick(regions, seed=0.7) == picker.pick(regions, seed=0.7)
+
+    @pytest.mark.parametrize("run_bytes", [0, 1, 9])
+    def test_one_generation_is_selected_however_large(self, run_bytes: int) -> None:
+        plan = MergePicker(run_bytes=run_bytes).pick(candidates([10, 10]), seed=0)
+        assert selected(plan) == {A: [1]}
+        assert reasons(plan) == {
+            (A, 1): PickReason.OVERSIZED,
+            (A, 2): PickReason.RUN_BYTES,
+        }
+
+    def test_a_smaller_generation_never_passes_a_larger_one_before_it(self) -> None:
+        plan = MergePicker(run_bytes=5).pick(candidates([3, 9, 1]), seed=0)
+        assert selected(plan) == {A: [1]}
+
+
+class TestTasks:
+    def test_get_about_the_same_size(self) -> None:
+        plan = MergePicker(commit_bytes=5, max_tasks=2).pick(candidates([6], [4], [3]), seed=0)
+        sizes = [sum(selection.bytes for selection in task) for task in plan.tasks]
+        assert sorted(sizes) == [6, 7]
+
+    @pytest.mark.parametrize(("commit_bytes", "tasks"), [(30, 1), (29, 2), (15, 2), (5, 3)])
+    def test_are_no_more_than_commits_to_make(self, commit_bytes: int, tasks: int) -> None:
+        picker = MergePicker(commit_bytes=commit_bytes, max_tasks=4)
+        assert len(picker.pick(candidates([10], [10], [10]), seed=0).tasks) == tasks
+
+    def test_one_is_made_where_sizes_are_unknown(self) -> None:
+        assert len(MergePicker(max_tasks=4).pick(candidates([0], [0]), seed=0).tasks) == 1
+
+
+class TestCommits:
+    def test_are_filled_region_by_region(self) -> None:
+        (a, b) = (RegionSelection(c.region_id, c.generations) for c in candidates([2, 2], [3, 1]))
+        commit, remaining = split_commit([a, b], 5)
+        assert [(s.region_id, [g.number for g in s.generations]) for s in commit] == [(A, [1, 2])]
+        assert remaining == [b]
+
+    def test_another_region_fills_up_what_the_first_leaves(self) -> None:
+        plan = MergePicker(commit_bytes=5).pick(candidates([3, 3], [2]), seed=0)
+        commits = {(d.region_id, d.generation): d.commit for d in plan.decisions}
+        assert commits == {(A, 1): 1, (A, 2): 2, (B, 1): 1}
+
+    def test_a_generation_larger_than_a_commit_goes_alone(self) -> None:
+        plan = MergePicker(commit_bytes=5).pick(candidates([2, 9, 2]), seed=0)
+        assert [d.commit for d in plan.decisions] == [1, 2, 3]
+        assert [d.reason for d in plan.decisions] == [
+            PickReason.SELECTED,
+            PickReason.OVERSIZED,
+            PickReason.SELECTED,
+        ]
+
+
+class TestStillPending:
+    def test_leaves_out_what_is_merged_and_what_is_behind_a_stop(self) -> None:
+        selections = [RegionSelection(c.region_id, c.generations) for c in candidates([1] * 4, [1])]
+        pending = still_pending(selections, {A: 1, B: 1}, stops={A: 4})
+        assert [(s.region_id, [g.number for g in s.generations]) for s in pending] == [(A, [2, 3])]
+
+    def test_is_equal_when_nothing_changed(self) -> None:
+        selections = [RegionSelection(c.region_id, c.generations) for c in candidates([1, 1], [1])]
+        assert still_pending(selections, {}) == selections
+
+
+@given(
+    sizes=st.lists(st.lists(st.integers(0, 20), max_size=5), max_size=5),
+    commit_bytes=st.integers(1, 30),
+    run_bytes=st.none() | st.integers(0, 60),
+    max_tasks=st.integers(1, 4),
+    skip=st.sets(st.sampled_from([A, B, C])),
+    seed=st.floats(0, 1),
+)
+def test_every_plan_keeps_the_rules(
+    sizes: list[list[int]],
+    commit_bytes: int,
+    run_bytes: int | None,
+    max_tasks: int,
+    skip: set[UUID],
+    seed: float,
+) -> None:
+    regions = candidates(*sizes)
+    picker = MergePicker(
+        commit_bytes=commit_bytes, run_bytes=run_bytes, max_tasks=max_tasks, skip=skip
+    )
+    plan = picker.pick(regions, seed=seed)
+
+    # One decision for each candidate, in order, which says the same as the tasks.
+    assert [(d.region_id, d.generation) for d in plan.decisions] == [
+        (region.region_id, generation.number)
+        for region in regions
+        for generation in region.generations
+    ]
+    taken = [d for d in plan.decisions if d.reason.selected]
+    decided = defaultdict(list)
+    for decision in taken:
+        decided[decision.region_id].append(decision.generation)
+    assert decided == selected(plan)
+    assert all((d.task is None) == (not d.reason.selected) for d in plan.decisions)
+
+    # Ascending without gaps, and each region in one task only.
+    assert all(numbers == list(range(1, len(numbers) + 1)) for numbers in selected(plan).values())
+    assert all(task for task in plan.tasks)
+    assert sum(map(len, plan.tasks)) == len(selected(plan))
+    assert len(plan.tasks) <= max_tasks
+
+    # At least one generation, and no more than fit unless it is that one.
+    eligible = [r for r in regions if r.generations and r.region_id not in skip]
+    assert bool(taken) == bool(eligible)
+    if run_bytes is None:
+        assert selected(plan).keys() == {region.region_id for region in eligible}
+    elif sum(d.bytes for d in taken) > run_bytes:
+        assert len(taken) == 1
+
+    # Within a task, a region's commits ascend; a commit fits, or has a generation that does not.
+    commits = defaultdict(list)
+    for decision in taken:
+        commits[decision.task, decision.commit].append(decision.bytes)
+    for in_commit in commits.values():
+        assert sum(in_commit) <= commit_bytes or max(in_commit) == sum(in_commit)
+    for region_id in decided:
+        order = [d.commit or 0 for d in taken if d.region_id == region_id]
+        assert order == sorted(order)
+
+
+def test_json_has_plain_values_and_the_reason_of_each() -> None:
+    plan = MergePicker(run_bytes=1, skip=[B]).pick(candidates([1, 1], [1]), seed=0).to_dict()
+    decisions = plan.pop("decisions")
+    assert plan == {"candidates": 3, "selected": 1, "bytes": 1, "tasks": 1, "commits": 1}
+    assert decisions[0] == {
+        "region_id": str(A),
+        "generation": 1,
+        "bytes": 1,
+        "age_seconds": 60.0,
+        "selected": True,
+        "reason": "selected",
+        "task": 1,
+        "commit": 1,
+    }
+    assert [d["reason"] for d in decisions[1:]] == ["run_bytes", "region_skipped"]

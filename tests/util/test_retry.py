@@ -1,0 +1,62 @@
+"""Retrying after lost races."""
+
+from __future__ import annotations
+
+import pytest
+import tenacity
+from support.stores.faulty_store import skip_waits
+
+from memwal.errors import ConflictError
+from memwal.util.retry import LostRaceError, conflict_delay, retry_lost_races
+
+
+class Race:
+    """A step that loses some times before it wins."""
+
+    def __init__(self, losses: int) -> None:
+        self.losses = losses
+        self.calls = 0
+
+    def __call__(self) -> int:
+        self.calls += 1
+        if self.calls <= self.losses:
+            raise LostRaceError from OSError("another commit")
+        return self.calls
+
+
+def test_a_lost_race_is_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    skip_waits(monkeypatch)
+    step = Race(2)
+    assert retry_lost_races(step, attempts=3, seconds=60, exhausted=ConflictError("x")) == 3
+
+
+def test_the_last_loss_raises_the_error_of_the_caller_with_the_cause() -> None:
+    step = Race(5)
+    exhausted = ConflictError("try again later")
+    with pytest.raises(ConflictError) as raised:
+        retry_lost_races(step, attempts=3, exhausted=exhausted)
+    assert raised.value is exhausted
+    assert isinstance(raised.value.__cause__, OSError)
+    assert step.calls == 3
+
+
+def test_other_errors_are_raised_at_once() -> None:
+    calls = []
+
+    def step() -> None:
+        calls.append(1)
+        raise ConflictError("of something else")
+
+    with pytest.raises(ConflictError, match="of something else"):
+        retry_lost_races(step, attempts=3, exhausted=ConflictError("exhausted"))
+    assert len(calls) == 1
+
+
+def test_waits_are_random_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(tenacity.nap.time, "sleep", waits.append)
+    retry_lost_races(Race(40), attempts=41, seconds=0.5, exhausted=ConflictError("x"))
+    assert len(waits) == 40
+    assert all(0 <= wait <= 0.5 * min(number, 20) for number, wait in enumerate(waits, start=1))
+    assert len(set(waits)) > 1
+    assert max(conflict_delay(1000, 1) for _ in range(1000)) <= 20
