@@ -26,7 +26,12 @@ from memwal.errors import (
     StoreUnavailableError,
     TableSetupError,
 )
-from memwal.format.lance_manifest import IndexEntry, branch_of, check_schema, find_mem_wal_index
+from memwal.format.lance_manifest import (
+    IndexEntry,
+    branch_of,
+    check_lance_schema,
+    find_mem_wal_index,
+)
 from memwal.format.memwal_index import IndexDetails
 from memwal.format.paths import table_manifest_keys
 from memwal.region.rows import with_field_ids
@@ -158,7 +163,7 @@ def open_dataset(
     except OverflowError:
         # Versions are counted in 64 bits.
         raise ObjectNotFoundError(f"opening {uri}: there is no version {version}") from None
-    check_schema(repr(dataset.lance_schema), name=uri)
+    check_lance_schema(repr(dataset.lance_schema), name=uri)
     with lance_errors(f"opening {uri}"):
         # Whoever asked for it first would meet the types that nobody knows.
         _ = dataset.schema
@@ -272,10 +277,10 @@ def open_base(location: TableLocation, *, version: int | None = None) -> BaseTab
         raise TableSetupError(
             f"there is no {what} at {location}; create one with memwal.create(uri, schema, ...)"
         ) from error
-    return describe_base(location, dataset)
+    return base_from_dataset(location, dataset)
 
 
-def describe_base(location: TableLocation, dataset: lance.LanceDataset) -> BaseTable:
+def base_from_dataset(location: TableLocation, dataset: lance.LanceDataset) -> BaseTable:
     """Read what the manifest of a data set's version says about keys and MemWAL."""
     manifest = read_table_manifest(location, int(dataset.version))
     index = find_mem_wal_index(manifest)
@@ -311,7 +316,7 @@ def read_table_manifest(location: TableLocation, version: int) -> bytes:
     raise TableSetupError(f"version {version} of {location} has no manifest; it was cleaned up")
 
 
-def small_fragments(base: BaseTable, *, target_rows: int = DEFAULT_TARGET_ROWS) -> int:
+def count_small_fragments(base: BaseTable, *, target_rows: int = DEFAULT_TARGET_ROWS) -> int:
     """How many fragments a compaction would replace."""
     return len(small_fragment_ids(base, target_rows))
 

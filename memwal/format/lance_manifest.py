@@ -186,14 +186,14 @@ def _entry_from(entry: lance_manifest_pb2.IndexMetadata, name: str) -> IndexEntr
     )
 
 
-def with_id(field: bytes, field_id: int) -> bytes:
+def replace_field_id(field: bytes, field_id: int) -> bytes:
     """The column with another field id."""
     message = parse_message(lance_schema_pb2.Field, field, name="a column of a Lance schema")
     message.id = field_id
     return message.SerializeToString(deterministic=True)
 
 
-def made_nullable(field: bytes) -> bytes:
+def make_nullable(field: bytes) -> bytes:
     """The column, allowed to hold nulls."""
     message = parse_message(lance_schema_pb2.Field, field, name="a column of a Lance schema")
     message.nullable = True
@@ -208,7 +208,7 @@ _PLACE: Final = struct.Struct("<QQ")
 _SHOWN: Final = re.compile(r'(?:name: |LogicalType\()"(?:[^"\\]|\\[^0])*\\0')
 
 
-def check_file(data: bytes, *, name: str) -> None:
+def check_lance_file(data: bytes, *, name: str) -> None:
     """Refuse a file that cannot be handed over.
 
     Parameters
@@ -231,7 +231,7 @@ def check_file(data: bytes, *, name: str) -> None:
             raise _refused(name)
 
 
-def check_schema(shown: str, *, name: str) -> None:
+def check_lance_schema(shown: str, *, name: str) -> None:
     """Refuse a schema that cannot be handed over.
 
     Parameters

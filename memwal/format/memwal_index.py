@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError, Message
 
 from memwal.errors import CorruptDataError, InvalidInputError
 from memwal.format._proto import memwal_pb2
-from memwal.format.paths import LARGEST
+from memwal.format.paths import MAX_COUNTER
 
 if TYPE_CHECKING:
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
@@ -64,11 +64,11 @@ def check_counters(message: Message, fields: Iterable[str], *, name: str) -> Non
     Raises
     ------
     CorruptDataError
-        A field is larger than :data:`~memwal.format.paths.LARGEST`.
+        A field is larger than :data:`~memwal.format.paths.MAX_COUNTER`.
     """
     for counter in fields:
         number = getattr(message, counter)
-        if number > LARGEST:
+        if number > MAX_COUNTER:
             raise CorruptDataError(
                 f"{name} says that {counter} is {number}, which nothing counts up to; keep the "
                 "object and look at its bytes"

@@ -26,7 +26,7 @@ _WAL_SUFFIX = ".arrow"
 _APPLIED_SUFFIX = ".json"
 _VERSION_HINT = "version_hint.json"
 _MAX_U64 = (1 << 64) - 1
-LARGEST = (1 << 63) - 1
+MAX_COUNTER = (1 << 63) - 1
 """No version, position, epoch or generation comes to more, so that a successor always has a name.
 
 What stands in a table with a larger number was not written by any client.
@@ -156,7 +156,7 @@ def parse_generation_name(name: str) -> int | None:
     if match is None:
         return None
     generation = int(match.group(1))
-    return generation if generation <= LARGEST else None
+    return generation if generation <= MAX_COUNTER else None
 
 
 def generation_dir(region_id: UUID, name: str) -> str:
@@ -208,4 +208,4 @@ def _parse_counter(name: str, suffix: str) -> int | None:
     if digits == name or _DIGITS.fullmatch(digits) is None:
         return None
     number = from_bit_reversed(digits)
-    return number if number <= LARGEST else None
+    return number if number <= MAX_COUNTER else None

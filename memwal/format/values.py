@@ -14,7 +14,7 @@ import pyarrow.types as pt
 
 from memwal.errors import InvalidInputError
 
-OLD_VERSIONS: Final = frozenset({"0.1", "legacy", "2.0"})
+VERSIONS_WITHOUT_NULL_STRUCTS: Final = frozenset({"0.1", "legacy", "2.0"})
 """File versions that hold no struct that is null."""
 
 _NOT_IN_NAMES: Final = frozenset("`.\0")
@@ -86,7 +86,7 @@ NO_VALUE = "out of Python's range"
 """Stands for a value that Python has none for, such as a date after the year 9999."""
 
 
-def python_rows(rows: pa.Table) -> list[dict[str, Any]]:
+def to_python_rows(rows: pa.Table) -> list[dict[str, Any]]:
     """Each row by the names of its columns.
 
     Parameters

@@ -9,7 +9,7 @@ import pyarrow as pa
 import xxhash
 
 from memwal.errors import InvalidInputError
-from memwal.format.paths import LARGEST
+from memwal.format.paths import MAX_COUNTER
 from memwal.format.wal_layout import (
     ALIGNED,
     APPLIED,
@@ -233,6 +233,6 @@ def _stream_without_schema(schema: pa.Schema, batches: Sequence[pa.RecordBatch])
 
 
 def _decimal(what: str, number: int) -> bytes:
-    if not 0 <= number <= LARGEST:
-        raise InvalidInputError(f"{what} {number} is not from 0 to {LARGEST}")
+    if not 0 <= number <= MAX_COUNTER:
+        raise InvalidInputError(f"{what} {number} is not from 0 to {MAX_COUNTER}")
     return str(number).encode()

@@ -12,7 +12,7 @@ import pyarrow as pa
 import xxhash
 
 from memwal.errors import CorruptDataError
-from memwal.format.paths import LARGEST
+from memwal.format.paths import MAX_COUNTER
 from memwal.format.wal_encoder import encode_entry, encode_sentinel
 from memwal.format.wal_layout import (
     ALIGNED,
@@ -32,7 +32,7 @@ from memwal.format.wal_layout import (
     decode_applied,
     has_wide_values,
 )
-from memwal.format.wal_limits import check_claims
+from memwal.format.wal_limits import check_claimed_sizes
 
 __all__ = ["TornEntryError", "WalEntry", "decode_entry", "encode_entry", "encode_sentinel"]
 
@@ -114,7 +114,7 @@ def decode_entry(data: bytes | bytearray | memoryview | pa.Buffer, *, name: str)
     elif _is_of_ours(bytes(view[:header])):
         raise _torn(name, "it was written with a checksum and has none")
     with _reading(name, "its batches"):
-        check_claims(view, start=header, name=name)
+        check_claimed_sizes(view, start=header, name=name)
         batches, end = _read_batches(reader, source)
         _validate(batches)
     if view[end:] != END_OF_STREAM:
@@ -269,7 +269,7 @@ def _number(metadata: Mapping[bytes, bytes], key: bytes, name: str) -> int | Non
     value = metadata.get(key)
     if value is None:
         return None
-    if _DECIMAL.fullmatch(value) is None or int(value) > LARGEST:
+    if _DECIMAL.fullmatch(value) is None or int(value) > MAX_COUNTER:
         raise CorruptDataError(
             f"WAL entry {name} says {key.decode()} is {value!r}, which nothing counts up "
             "to; keep the object and look at who wrote it"

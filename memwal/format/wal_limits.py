@@ -27,7 +27,7 @@ _U32: Final = struct.Struct("<I")
 _I64: Final = struct.Struct("<q")
 
 
-def check_claims(view: memoryview, *, start: int, name: str) -> None:
+def check_claimed_sizes(view: memoryview, *, start: int, name: str) -> None:
     """Refuse an entry that claims more than it can be meant to hold.
 
     Parameters

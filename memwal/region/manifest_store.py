@@ -30,7 +30,7 @@ from memwal.errors import (
     UnsupportedStoreError,
 )
 from memwal.format.paths import (
-    LARGEST,
+    MAX_COUNTER,
     MEM_WAL_DIR,
     manifest_dir,
     manifest_key,
@@ -303,10 +303,10 @@ def _version_in(hint: bytes | None) -> int | None:
         version = read_json(hint)["version"]
     except (ValueError, KeyError, TypeError):
         return None
-    return version if isinstance(version, int) and 0 < version <= LARGEST else None
+    return version if isinstance(version, int) and 0 < version <= MAX_COUNTER else None
 
 
-def unbroken(stored: Container[int], newest: int) -> range:
+def contiguous_versions(stored: Container[int], newest: int) -> range:
     """The versions from the newest one backwards, up to the first gap; oldest first."""
     first = newest
     while first - 1 in stored:
@@ -314,7 +314,7 @@ def unbroken(stored: Container[int], newest: int) -> range:
     return range(first, newest + 1)
 
 
-def newest_before(
+def last_version_before_flush(
     read: Callable[[int], RegionManifest], versions: range, generation: int
 ) -> RegionManifest | None:
     """The newest of some versions by which a generation was not flushed yet; None if all have it.
@@ -334,13 +334,13 @@ def newest_before(
 
 _PARALLEL_LOCAL_READS = 16
 _PARALLEL_READS = 64
-_KNOWN_REGIONS = 100_000
+_MAX_REMEMBERED_REGIONS = 100_000
 
 _RECENT_SECONDS = 120.0
 """Shorter than any collector's grace should be."""
 
 
-class _Met(NamedTuple):
+class _SeenVersion(NamedTuple):
     """A version of a region's manifest, and when it was the newest."""
 
     version: int
@@ -349,7 +349,7 @@ class _Met(NamedTuple):
 
 # What this process met last of each region's manifest, by the table's address. Never trusted, only
 # where to look first; when there are too many, all are forgotten.
-_met: dict[tuple[str, UUID], _Met] = {}
+_last_seen: dict[tuple[str, UUID], _SeenVersion] = {}
 
 
 def discover_regions(store: ObjectStore) -> list[UUID]:
@@ -385,7 +385,7 @@ def read_manifests(
     now = boot_seconds()
 
     def read(region: UUID) -> RegionManifest | None:
-        met = _met.get((store.uri, region))
+        met = _last_seen.get((store.uri, region))
         recent = met.version if met is not None and now - met.at < _RECENT_SECONDS else None
         return RegionManifestStore(store, region).read_latest(recent=recent)
 
@@ -396,9 +396,10 @@ def read_manifests(
         for region, manifest in zip(wanted, manifests, strict=True)
         if manifest is not None
     }
-    if len(_met) + len(found) > _KNOWN_REGIONS:
-        _met.clear()
-    _met.update(
-        ((store.uri, region), _Met(manifest.version, now)) for region, manifest in found.items()
+    if len(_last_seen) + len(found) > _MAX_REMEMBERED_REGIONS:
+        _last_seen.clear()
+    _last_seen.update(
+        ((store.uri, region), _SeenVersion(manifest.version, now))
+        for region, manifest in found.items()
     )
     return found

@@ -28,7 +28,7 @@ from memwal.format.paths import TOMBSTONE
 from memwal.region.spec import RegionSpec
 from memwal.region.spec_fields import RegionField
 from memwal.region.transforms import Bucket, Unsharded
-from memwal.region.values import id_names, stored_values
+from memwal.region.values import encode_for_id, encode_values
 
 _NAMESPACE: Final = UUID("4c534d57-5249-5445-5f53-484152443031")
 
@@ -89,7 +89,7 @@ def derived_region_id(spec_id: int, value_names: Iterable[bytes]) -> UUID:
         Id of the region spec, positive.
     value_names : iterable of bytes
         Each region value, in the order of the spec's fields, as
-        :func:`memwal.region.values.id_names` gives it.
+        :func:`memwal.region.values.encode_for_id` gives it.
     """
     return _derive(spec_id.to_bytes(4, "little") + b"".join(value_names), _OWN_NAMESPACE)
 
@@ -307,8 +307,8 @@ class Router:
                 f"region column {self._spec.columns[0]!r} has {values[0].null_count} nulls, and "
                 "null names no region; fill them before writing"
             )
-        stored = [stored_values(value) for value in values]
-        names = None if self._shared else [id_names(value) for value in values]
+        stored = [encode_values(value) for value in values]
+        names = None if self._shared else [encode_for_id(value) for value in values]
         found = []
         for number, combination in enumerate(zip(*stored, strict=True)):
             # Values and not meanings: a column has one type, and None is no bytes.

@@ -47,7 +47,7 @@ def with_field_ids(schema: pa.Schema, lance_schema: LanceSchema) -> pa.Schema:
     )
 
 
-def same_fields(stored: pa.Schema, wanted: pa.Schema) -> bool:
+def has_same_fields(stored: pa.Schema, wanted: pa.Schema) -> bool:
     """Whether every field of ``wanted`` is in ``stored``, under its name and with its children."""
     return all(
         _same(stored.field(index), field)
@@ -56,7 +56,7 @@ def same_fields(stored: pa.Schema, wanted: pa.Schema) -> bool:
     ) and all(name in stored.names for name in wanted.names)
 
 
-def aligned(rows: pa.Table, wanted: pa.Schema) -> pa.Table:
+def align_rows(rows: pa.Table, wanted: pa.Schema) -> pa.Table:
     """Rows in the form of ``wanted``: each column from the field with its id, or null.
 
     Parameters
@@ -175,7 +175,7 @@ def key_column(rows: pa.RecordBatch | pa.Table, primary_key: Sequence[str]) -> p
     return columns[0] if len(columns) == 1 else encode_composite_keys(columns)
 
 
-def newest_rows(keys: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
+def newest_row_positions(keys: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Positions of the last occurrence of each key, ascending.
 
     Parameters

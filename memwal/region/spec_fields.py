@@ -22,7 +22,7 @@ from memwal.region.transforms import (
     Truncate,
     Unsharded,
 )
-from memwal.region.values import type_name, type_named
+from memwal.region.values import parse_type, type_name
 from memwal.util.safe_json import is_unicode
 
 IMMUTABLE: Final = "immutable"
@@ -85,7 +85,7 @@ def _transform(field: RegionFieldSpec, where: str) -> Transform:
         case "truncate":
             return Truncate(_number(field, WIDTH, where))
         case None if field.expression:
-            result_type = type_named(field.result_type)
+            result_type = parse_type(field.result_type)
             return Expression(field.expression, result_type, len(field.source_ids))
         case None:
             raise CorruptDataError(

@@ -28,7 +28,12 @@ from memwal.errors import (
     UnsupportedStoreError,
 )
 from memwal.storage import object_store, uris
-from memwal.storage.cloud_errors import ERRORS, bad_options, translated, was_retried
+from memwal.storage.cloud_errors import (
+    OBSTORE_ERRORS,
+    invalid_options_error,
+    translate_errors,
+    was_retried,
+)
 from memwal.storage.credentials import Credentials
 from memwal.storage.object_store import Data, ObjectInfo, ObjectStore
 from memwal.storage.options import CLOUDS, cloud_settings
@@ -230,7 +235,7 @@ class CloudStore(ObjectStore):
     ) -> AbstractContextManager[None]:
         _refuse_fork()
         what = f"{self.uri}/{key}".rstrip("/")
-        return translated(action, what, secrets=self._secrets, writes=writes)
+        return translate_errors(action, what, secrets=self._secrets, writes=writes)
 
 
 def _version(meta: ObjectMeta, tag: str) -> UpdateVersion:
@@ -300,8 +305,10 @@ def cloud_backend(
                 "retry_timeout": settings.retry_timeout,
             },
         )
-    except ERRORS as error:
-        raise bad_options(error, bucket, secrets=secret_values(options, os.environ)) from None
+    except OBSTORE_ERRORS as error:
+        raise invalid_options_error(
+            error, bucket, secrets=secret_values(options, os.environ)
+        ) from None
     return backend
 
 

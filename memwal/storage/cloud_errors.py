@@ -32,7 +32,7 @@ from memwal.errors import (
 )
 
 # Everything that obstore raises.
-ERRORS = (BaseError, OSError, ValueError, NotImplementedError)
+OBSTORE_ERRORS = (BaseError, OSError, ValueError, NotImplementedError)
 
 _ACCESS = frozenset(
     {
@@ -121,7 +121,7 @@ def was_retried(error: Exception) -> bool:
 
 
 @contextmanager
-def translated(
+def translate_errors(
     action: str, what: str, *, secrets: Iterable[str] = (), writes: bool = False
 ) -> Iterator[None]:
     """Raise errors of memwal for those of obstore.
@@ -140,7 +140,7 @@ def translated(
     """
     try:
         yield
-    except ERRORS as error:
+    except OBSTORE_ERRORS as error:
         meant = from_obstore_error(error, action, what, secrets=secrets)
         if writes and was_retried(error) and isinstance(meant, _REFUSED):
             meant = StoreUnavailableError(f"{meant}; an earlier try may have been carried out")
@@ -166,7 +166,9 @@ def from_obstore_error(
     return kind(f"{_clean(f'cannot {action} {what}: {said}', secrets)}; {advice}")
 
 
-def bad_options(error: Exception, what: str, *, secrets: Iterable[str]) -> InvalidInputError:
+def invalid_options_error(
+    error: Exception, what: str, *, secrets: Iterable[str]
+) -> InvalidInputError:
     """Return the error to raise when obstore does not make a client of the options."""
     said = str(error).partition(_DUMP)[0]
     advice = "correct the storage_options or the environment variables of the store"

@@ -64,7 +64,7 @@ _PAUSE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class CachedCredentials:
     """Credentials and how long they are good.
 
     Attributes
@@ -112,9 +112,9 @@ class Credentials:
         self._scheme = scheme
         self._clock = clock
         self._lock = threading.Lock()
-        self._held: Held | None = None
+        self._held: CachedCredentials | None = None
 
-    def current(self) -> Held:
+    def current(self) -> CachedCredentials:
         """The credentials, fetched anew when they are about to end.
 
         A source that fails is asked again later, as long as what it gave before is good.
@@ -137,7 +137,7 @@ class Credentials:
         held = self._held
         return iter(held.options.values() if held is not None else ())
 
-    def _renewed(self, before: Held | None) -> Held:
+    def _renewed(self, before: CachedCredentials | None) -> CachedCredentials:
         asked = self._clock()
         try:
             return self._taken(self._fetch(), asked)
@@ -148,13 +148,15 @@ class Credentials:
                 logger.warning(
                     "the credentials source %s failed, and is asked again: %s", self.source, reason
                 )
-                return Held(before.options, self._clock() + _PAUSE_SECONDS, before.expires_at)
+                return CachedCredentials(
+                    before.options, self._clock() + _PAUSE_SECONDS, before.expires_at
+                )
             raise StoreAccessError(
                 f"the credentials source {self.source!r} gave none: {reason}; see to it, then try "
                 "again"
             ) from None
 
-    def _taken(self, given: Mapping[str, str], asked: float) -> Held:
+    def _taken(self, given: Mapping[str, str], asked: float) -> CachedCredentials:
         lowered = {key.lower(): value for key, value in given.items()}
         options = {
             name: str(value)
@@ -167,14 +169,16 @@ class Credentials:
             )
         end = lowered.get(EXPIRES)
         if end is None:
-            return Held(options, asked + _UNKNOWN_SECONDS, asked + 2 * _UNKNOWN_SECONDS)
+            return CachedCredentials(
+                options, asked + _UNKNOWN_SECONDS, asked + 2 * _UNKNOWN_SECONDS
+            )
         if not str(end).isdecimal():
             raise InvalidInputError(f"{EXPIRES} must be a whole number of milliseconds since 1970")
         expires_at = int(end) / 1000
         life = expires_at - asked
         if life <= 0:
             raise StoreAccessError("what it gave has ended already; look at both clocks")
-        return Held(options, expires_at - min(_MARGIN_SECONDS, life / 2), expires_at)
+        return CachedCredentials(options, expires_at - min(_MARGIN_SECONDS, life / 2), expires_at)
 
 
 def read_options_file(path: Path) -> dict[str, str]:
@@ -196,10 +200,10 @@ def read_options_file(path: Path) -> dict[str, str]:
     except ValueError:
         # The message of the parser quotes the file; so would the cause.
         raise InvalidInputError(f"the storage options in {path} are not JSON") from None
-    return as_options(options, f"the storage options in {path}")
+    return parse_options(options, f"the storage options in {path}")
 
 
-def as_options(content: Any, what: str) -> dict[str, str]:
+def parse_options(content: Any, what: str) -> dict[str, str]:
     """Storage options from what a JSON document holds; numbers and booleans become text.
 
     Raises

@@ -133,7 +133,7 @@ class LocalStore(ObjectStore):
         with _translated("replace", path):
             try:
                 with lock_folder(os.path.dirname(path), fcntl.LOCK_EX):
-                    if local_files.read(path) != expected:
+                    if local_files.read_file(path) != expected:
                         raise changed
                     self._write_once(path, data, publish=os.replace)
             except (FileNotFoundError, NotADirectoryError):
@@ -142,18 +142,18 @@ class LocalStore(ObjectStore):
     def get(self, key: str) -> bytes:
         path = self._path(key)
         with _translated("read", path), _absent_when_below_a_file():
-            return local_files.read(path)
+            return local_files.read_file(path)
 
     def get_range(self, key: str, *, start: int, length: int) -> bytes:
         object_store.check_range(start, length)
         path = self._path(key)
         with _translated("read", path), _absent_when_below_a_file():
-            return local_files.read(path, start=start, length=length)
+            return local_files.read_file(path, start=start, length=length)
 
     def head(self, key: str) -> ObjectInfo | None:
         path = self._path(key)
         with _translated("look at", path):
-            return local_files.describe(path, key)
+            return local_files.stat_object(path, key)
 
     def exists(self, key: str) -> bool:
         path = self._path(key)
@@ -169,10 +169,12 @@ class LocalStore(ObjectStore):
 
     def _list(self, folder: str) -> Iterator[ObjectInfo]:
         with _translated("list", folder):
-            for file in local_files.walk(folder):
+            for file in local_files.walk_files(folder):
                 if local_files.is_staging(file.name):
                     continue
-                info = local_files.describe(file.path, file.path[len(self._root) :].lstrip(os.sep))
+                info = local_files.stat_object(
+                    file.path, file.path[len(self._root) :].lstrip(os.sep)
+                )
                 if info is not None:
                     yield info
 
@@ -180,7 +182,9 @@ class LocalStore(ObjectStore):
         folder = self._folder_path(prefix)
         with _translated("list", folder):
             return sorted(
-                entry.name for entry in local_files.entries(folder) if local_files.is_folder(entry)
+                entry.name
+                for entry in local_files.list_entries(folder)
+                if local_files.is_folder(entry)
             )
 
     def delete(self, key: str) -> None:
@@ -190,7 +194,7 @@ class LocalStore(ObjectStore):
             suppress(FileNotFoundError, NotADirectoryError),
             lock_folder(os.path.dirname(path), fcntl.LOCK_SH),
         ):
-            local_files.remove(path)
+            local_files.delete_file(path)
 
     def delete_many(self, keys: Iterable[str]) -> None:
         for key in keys:
@@ -200,16 +204,16 @@ class LocalStore(ObjectStore):
         folder = self._path(object_store.check_folder(prefix))
         self._folders.forget(folder)
         with _translated("delete", folder):
-            local_files.remove_tree(folder)
+            local_files.delete_tree(folder)
 
     def delete_stale_temporaries(self, prefix: str, *, older_than: timedelta) -> int:
         folder = self._folder_path(prefix)
         before = time.time() - older_than.total_seconds()
         deleted = 0
         with _translated("clean", folder):
-            for file in local_files.walk(folder):
+            for file in local_files.walk_files(folder):
                 if local_files.is_staging(file.name) and _changed_before(file.path, before):
-                    local_files.remove(file.path)
+                    local_files.delete_file(file.path)
                     deleted += 1
         return deleted
 
@@ -221,7 +225,7 @@ class LocalStore(ObjectStore):
             # Content first, then names, then the names of the folders above: a name that is
             # durable never points to content that is not.
             os.stat(folder)
-            for file in local_files.walk(folder):
+            for file in local_files.walk_files(folder):
                 with suppress(FileNotFoundError):
                     if file.is_file(follow_symlinks=False):
                         fsync_file(file.path)
@@ -310,7 +314,7 @@ class LocalStore(ObjectStore):
         """Settle an object that has its name already, which a failure must not hide."""
         try:
             if temporary is not None:
-                local_files.remove(temporary)
+                local_files.delete_file(temporary)
             self._settle(path)
         except OSError as error:
             raise StoreUnavailableError(

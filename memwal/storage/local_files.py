@@ -50,7 +50,7 @@ def is_staging(name: str) -> bool:
     return is_temporary(name) or _STAGED.fullmatch(name) is not None
 
 
-def read(path: str, *, start: int = 0, length: int | None = None) -> bytes:
+def read_file(path: str, *, start: int = 0, length: int | None = None) -> bytes:
     """Read a file, or ``length`` bytes of it from ``start``; less where it ends earlier."""
     # A pipe in the place of a file would be waited for.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -71,7 +71,7 @@ def read(path: str, *, start: int = 0, length: int | None = None) -> bytes:
         os.close(descriptor)
 
 
-def describe(path: str, key: str) -> ObjectInfo | None:
+def stat_object(path: str, key: str) -> ObjectInfo | None:
     """Tell what a listing tells of a file, or ``None`` when it is not there or is a folder."""
     try:
         status = os.stat(path)
@@ -85,7 +85,7 @@ def describe(path: str, key: str) -> ObjectInfo | None:
     return ObjectInfo(key, status.st_size, datetime.fromtimestamp(status.st_mtime, UTC))
 
 
-def entries(folder: str) -> list[os.DirEntry[str]]:
+def list_entries(folder: str) -> list[os.DirEntry[str]]:
     """Return what a folder holds, nothing when it is absent or not a folder."""
     try:
         with os.scandir(folder) as found:
@@ -99,11 +99,11 @@ def is_folder(entry: os.DirEntry[str]) -> bool:
     return entry.is_dir(follow_symlinks=False)
 
 
-def walk(folder: str) -> Iterator[os.DirEntry[str]]:
+def walk_files(folder: str) -> Iterator[os.DirEntry[str]]:
     """Yield every entry below a folder that is not a folder itself, at any depth."""
     pending = [folder]
     while pending:
-        for entry in entries(pending.pop()):
+        for entry in list_entries(pending.pop()):
             if is_folder(entry):
                 pending.append(entry.path)
             else:
@@ -112,26 +112,26 @@ def walk(folder: str) -> Iterator[os.DirEntry[str]]:
 
 def walk_folders(folder: str) -> Iterator[str]:
     """Yield every folder below one, children first, then the folder itself."""
-    for entry in entries(folder):
+    for entry in list_entries(folder):
         if is_folder(entry):
             yield from walk_folders(entry.path)
     yield folder
 
 
-def remove_tree(folder: str) -> None:
+def delete_tree(folder: str) -> None:
     """Delete a folder with all it holds; of a link, the link.
 
     What somebody else deletes meanwhile is fine; what somebody creates meanwhile stays, as it
     does in an object store.
     """
     if os.path.islink(folder):
-        remove(folder)
+        delete_file(folder)
         return
-    for entry in entries(folder):
+    for entry in list_entries(folder):
         if is_folder(entry):
-            remove_tree(entry.path)
+            delete_tree(entry.path)
         else:
-            remove(entry.path)
+            delete_file(entry.path)
     try:
         os.rmdir(folder)
     except OSError as error:
@@ -139,7 +139,7 @@ def remove_tree(folder: str) -> None:
             raise
 
 
-def remove(path: str) -> None:
+def delete_file(path: str) -> None:
     """Delete a file; one that is absent, or a folder, is left as it is."""
     with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
         os.unlink(path)

@@ -53,7 +53,7 @@ logger = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def harmless() -> Iterator[None]:
+def suppress_telemetry_errors() -> Iterator[None]:
     """Log what goes wrong in the block, or in the function, and go on behind it.
 
     Providers, processors and exporters are chosen by whoever runs the process. Only the kind of
@@ -92,18 +92,18 @@ def span(
     # The one above, so that what lies below stays in its trace when there is none here.
     current = trace.get_current_span()
     started: Span | None = None
-    with harmless():
+    with suppress_telemetry_errors():
         started = current = _tracer.start_span(name, attributes={**known, **(attributes or {})})
     with trace.use_span(current, record_exception=False, set_status_on_exception=False):
         try:
             yield current
         except BaseException as error:
-            with harmless():
+            with suppress_telemetry_errors():
                 _record(current, error, location)
             raise
         finally:
             if started is not None:
-                with harmless():
+                with suppress_telemetry_errors():
                     started.end()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from uuid import UUID
 
-from memwal.base_table.details import check_by_hand, current_spec
+from memwal.base_table.details import check_no_region_spec, current_spec
 from memwal.base_table.snapshot import BaseTable
 from memwal.region.router import Router
 from memwal.writer.region_writer.rows import RowShape, stored_shape
@@ -47,7 +47,7 @@ class Form:
         """
         shape = stored_shape(base)
         if region_id is not None:
-            check_by_hand(base)
+            check_no_region_spec(base)
             return cls(base, shape, 0, Router.to_region(region_id))
         spec_id, spec = current_spec(base)
         # Lance lets rows be routed by a column outside the key; one key could then be in two

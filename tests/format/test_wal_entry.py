@@ -64,8 +64,8 @@ def encode(*batches: pa.RecordBatch, schema: pa.Schema = SCHEMA) -> bytes:
 @settings(deadline=None)
 @given(
     parts=st.lists(st.lists(st.integers(0, 2**40), max_size=6), max_size=4),
-    writer_epoch=st.integers(0, paths.LARGEST),
-    generation=st.integers(0, paths.LARGEST),
+    writer_epoch=st.integers(0, paths.MAX_COUNTER),
+    generation=st.integers(0, paths.MAX_COUNTER),
     writer_id=st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])),
 )
 def test_round_trip(

@@ -196,7 +196,7 @@ def judge_temporaries(location: TableLocation, ages: Ages) -> Iterator[Decision]
     root = location.local_path
     if root is None:
         return
-    for file in local_files.walk(str(root)):
+    for file in local_files.walk_files(str(root)):
         if not local_files.is_staging(file.name):
             continue
         try:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-from memwal.base_table.read_tags import withdraw_torn
+from memwal.base_table.read_tags import delete_torn_tags
 from memwal.base_table.snapshot import open_base
 from memwal.errors import CorruptDataError, MemWalError
 from memwal.jobs.gc import base_table, pins
@@ -111,7 +111,7 @@ def collect_garbage(
         try:
             needs = read_needs(location, ages, base=base)
         except CorruptDataError:
-            if dry_run or not withdraw_torn(location):
+            if dry_run or not delete_torn_tags(location):
                 raise
             needs = read_needs(location, ages, base=base)
         regions = discover_regions(location.store)

@@ -27,10 +27,10 @@ from uuid import UUID
 from memwal.base_table.read_tags import (
     REFS_DIR,
     ReadTag,
+    delete_tag,
+    list_torn_tags,
     parse_read_tag,
     parse_read_tag_key,
-    torn_tags,
-    withdraw,
 )
 from memwal.base_table.snapshot import BaseTable, lance_errors, open_base
 from memwal.errors import CorruptDataError, MemWalError, ObjectNotFoundError, TableSetupError
@@ -76,7 +76,7 @@ def end(location: TableLocation, tag: ReadTag, ages: Ages) -> Decision | None:
         return None
     decision = _decision(tag, found.size, tag.ends(found.modified) + ages.grace, ages)
     if decision.goes:
-        withdraw(location, tag)
+        delete_tag(location, tag)
     return decision
 
 
@@ -293,7 +293,7 @@ def _listed(base: BaseTable) -> tuple[dict[str, Any], dict[str, Any]]:
             with lance_errors(f"listing what {base.location} keeps"):
                 return base.dataset.tags.list(), base.dataset.branches.list()
         except MemWalError as error:
-            if torn := torn_tags(base.location):
+            if torn := list_torn_tags(base.location):
                 raise CorruptDataError(
                     f"the machine crashed while a tag of {base.location} was placed, and nobody "
                     f"can tell what it keeps: {', '.join(torn)}. Nothing was deleted: delete that "

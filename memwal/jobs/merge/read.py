@@ -20,7 +20,7 @@ from memwal.jobs.job import HeldRegion
 from memwal.quality.gate import RegionRows
 from memwal.quality.ledger import Ledger
 from memwal.reader.sources.generation import open_generation
-from memwal.region.rows import key_column, newest_rows
+from memwal.region.rows import key_column, newest_row_positions
 from memwal.util.memory import handed_on
 
 # merge_insert charges its memory pool with the whole buffer that a slice belongs to: the source
@@ -163,7 +163,7 @@ def _read_region(base: BaseTable, ledger: Ledger | None, batch: RegionBatch) -> 
         key_schema,
     )
     newest = np.zeros(keys.num_rows, np.bool_)
-    newest[newest_rows(key_column(keys, names))] = True
+    newest[newest_row_positions(key_column(keys, names))] = True
     deleted = np.concatenate([np.empty(0, np.bool_), *map(_is_tombstone, pieces)], dtype=np.bool_)
     if ledger is not None and pieces:
         rows = pa.Table.from_batches([piece.select(base.schema.names) for piece in pieces])

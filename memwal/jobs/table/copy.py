@@ -32,7 +32,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID, uuid4
 
-from memwal.base_table.read_tags import ReadTag, place, renew, withdraw
+from memwal.base_table.read_tags import ReadTag, delete_tag, place_tag, renew_tag
 from memwal.base_table.region_snapshot import external_key
 from memwal.base_table.snapshot import BaseTable, open_base, table_manifest_key
 from memwal.errors import (
@@ -131,7 +131,7 @@ def copy_table(source: TableLocation, target: TableLocation) -> JobResult:
     try:
         return _copy(base, tag, target, started)
     finally:
-        withdraw(source, tag)
+        delete_tag(source, tag)
 
 
 def _protected(source: TableLocation) -> tuple[BaseTable, ReadTag]:
@@ -140,13 +140,13 @@ def _protected(source: TableLocation) -> tuple[BaseTable, ReadTag]:
         base = open_base(source)
         tag = ReadTag(_PROTECT_SECONDS, base.version, uuid4().hex[:12])
         try:
-            place(base, tag)
+            place_tag(base, tag)
         except ObjectNotFoundError:
             continue
         # The last plan holds: who commits all the time does not sleep, and sees the tag.
         if int(base.dataset.latest_version) == base.version or plan == _PLANS - 1:
             return base, tag
-        withdraw(source, tag)
+        delete_tag(source, tag)
     raise ConflictError(f"versions of {source} go faster than they can be tagged; copy again")
 
 
@@ -160,7 +160,7 @@ def _copy(base: BaseTable, tag: ReadTag, target: TableLocation, started: float) 
         region_id, version = region.manifest.region_id, region.manifest.version
         target.store.create(manifest_key(region_id, version), encoded)
         RegionManifestStore(target.store, region_id).refresh_hint(version)
-    if not renew(source, tag):
+    if not renew_tag(source, tag):
         raise _ended(source)
     manifest = table_manifest_key(source, base.version)
     try:
@@ -260,7 +260,7 @@ def _copy_objects(
             while pending:
                 done, pending = wait(pending, timeout=tag.seconds / 8, return_when=FIRST_EXCEPTION)
                 size += sum(future.result() for future in done)
-                if not renew(source, tag):
+                if not renew_tag(source, tag):
                     raise _ended(source)
         finally:
             for future in pending:

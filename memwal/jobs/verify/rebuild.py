@@ -28,7 +28,11 @@ from memwal.lsm.flush.generation import write_generation
 from memwal.lsm.flush.key_index import NewestKeys
 from memwal.lsm.indexes.maintained import maintained_indexes
 from memwal.lsm.wal.log import survey_log
-from memwal.region.manifest_store import RegionManifestStore, newest_before, unbroken
+from memwal.region.manifest_store import (
+    RegionManifestStore,
+    contiguous_versions,
+    last_version_before_flush,
+)
 from memwal.writer.region_writer.replay import LoggedRows, RowLog
 from memwal.writer.region_writer.rows import stored_shape
 
@@ -122,9 +126,9 @@ def _part(
 ) -> tuple[int, int]:
     """The positions that a flush moved ``replay_after`` over: the one before, and the last."""
     read = cache(manifests.read)
-    versions = unbroken(manifests.objects(), latest.version)
+    versions = contiguous_versions(manifests.objects(), latest.version)
     try:
-        before = newest_before(read, versions, lost.generation)
+        before = last_version_before_flush(read, versions, lost.generation)
         if before is not None and before.version < latest.version:
             flush = read(before.version + 1)
             if _numbers(flush) - _numbers(before) == {lost.generation}:

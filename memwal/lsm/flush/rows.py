@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from memwal.base_table.snapshot import BaseTable
 from memwal.format.bloom import FILTER_BYTES, build_bloom_filter
-from memwal.region.rows import aligned, key_column, stored_schema
+from memwal.region.rows import align_rows, key_column, stored_schema
 from memwal.util.memory import handed_on
 
 # What Lance has in hand at a time: few steps for narrow rows, little memory for wide ones.
@@ -133,7 +133,7 @@ class NewestBatches:
         self._primary_key = base.primary_key
         self._is_aligned = contents.schema.equals(self.schema, check_metadata=True)
         self._filter = np.zeros(FILTER_BYTES, np.uint8)
-        aligned(contents.schema.empty_table(), self.schema)
+        align_rows(contents.schema.empty_table(), self.schema)
 
     def reader(self) -> pa.RecordBatchReader:
         """The rows, to be read once."""
@@ -163,7 +163,7 @@ class NewestBatches:
     def _in_shape(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self._is_aligned:
             return batch
-        table = aligned(pa.Table.from_batches([batch]), self.schema)
+        table = align_rows(pa.Table.from_batches([batch]), self.schema)
         return table.combine_chunks(handed_on()).to_batches()[0]
 
     def _counted(self, batch: pa.RecordBatch) -> pa.RecordBatch:

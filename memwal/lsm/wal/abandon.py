@@ -18,7 +18,7 @@ from typing import Any
 from uuid import UUID
 
 from memwal.errors import CorruptDataError, OutcomeUnknownError, StoreError
-from memwal.format.paths import LARGEST, region_dir, wal_key
+from memwal.format.paths import MAX_COUNTER, region_dir, wal_key
 from memwal.format.region_manifest import RegionManifest
 from memwal.format.wal_entry import WalEntry, decode_entry
 from memwal.lsm.wal.claim import Claim
@@ -124,7 +124,7 @@ def _check_kinds(plain: Mapping[str, Any]) -> None:
         if kind is not None and type(value) is not kind:
             raise ValueError(f"{field.name} is {value!r}")
         numbers += [value] * (kind is int)
-    if any(type(number) is not int or not 0 <= number <= LARGEST for number in numbers):
+    if any(type(number) is not int or not 0 <= number <= MAX_COUNTER for number in numbers):
         raise ValueError("a number in it is none, or out of range")
 
 

@@ -19,7 +19,7 @@ from memwal.format.paths import TOMBSTONE
 from memwal.lsm.memtable.unflushed import UnflushedRows
 from memwal.reader.lookup import look_up
 from memwal.reader.sources.collect import collect_sources, while_collected
-from memwal.region.rows import aligned, key_column, newest_rows
+from memwal.region.rows import align_rows, key_column, newest_row_positions
 from memwal.storage.location import TableLocation
 from memwal.writer.region_writer.rows import RowShape
 
@@ -43,7 +43,7 @@ class PartialRows:
 
     def __init__(self, shape: RowShape, batches: Sequence[pa.RecordBatch]) -> None:
         rows = pa.Table.from_batches(batches)
-        kept = newest_rows(key_column(rows, shape.primary_key))
+        kept = newest_row_positions(key_column(rows, shape.primary_key))
         self.shape = shape
         self._given = rows.take(pa.array(kept)).combine_chunks()
         self.keys = self._given.select(shape.primary_key)
@@ -64,9 +64,12 @@ class PartialRows:
         """
         primary_key = self.shape.primary_key
         before = pa.concat_tables(
-            [self.shape.schema.empty_table(), *(aligned(rows, self.shape.schema) for rows in known)]
+            [
+                self.shape.schema.empty_table(),
+                *(align_rows(rows, self.shape.schema) for rows in known),
+            ]
         )
-        before = before.take(pa.array(newest_rows(key_column(before, primary_key))))
+        before = before.take(pa.array(newest_row_positions(key_column(before, primary_key))))
         alive = before.filter(pc.invert(before.column(TOMBSTONE)))
         at = pc.index_in(
             key_column(self.keys, primary_key), value_set=key_column(alive, primary_key)
@@ -148,7 +151,7 @@ def stored_rows(
 
     base, found = while_collected(look)
     identified = pa.Table.from_arrays(found.columns, schema=base.identified_schema)
-    return aligned(
+    return align_rows(
         identified.append_column(
             shape.schema.field(TOMBSTONE), pa.repeat(pa.scalar(False), found.num_rows)
         ),

@@ -18,8 +18,8 @@ import pyarrow.types as pt
 from memwal.base_table.snapshot import BaseTable
 from memwal.errors import InvalidInputError
 from memwal.format.paths import TOMBSTONE
-from memwal.format.values import OLD_VERSIONS
-from memwal.region.rows import aligned, stored_schema
+from memwal.format.values import VERSIONS_WITHOUT_NULL_STRUCTS
+from memwal.region.rows import align_rows, stored_schema
 
 _CASTS_FAIL_WITH = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError)
 
@@ -325,7 +325,7 @@ class RowShape:
         table = pa.Table.from_batches([batch])
         if TOMBSTONE not in table.column_names:
             table = table.append_column(self.schema.field(TOMBSTONE), _flags(False, table.num_rows))
-        return [part for part in aligned(table, self.schema).to_batches() if part.num_rows]
+        return [part for part in align_rows(table, self.schema).to_batches() if part.num_rows]
 
     def _plan_upserts(self, schema: pa.Schema) -> _Plan:
         self._check_names(schema.names)
@@ -491,5 +491,5 @@ def stored_shape(base: BaseTable) -> RowShape:
     return RowShape(
         base.identified_schema,
         base.primary_key,
-        null_structs=base.dataset.data_storage_version not in OLD_VERSIONS,
+        null_structs=base.dataset.data_storage_version not in VERSIONS_WITHOUT_NULL_STRUCTS,
     )
