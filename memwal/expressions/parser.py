@@ -62,8 +62,26 @@ RESERVED: Final = frozenset(
     }
 )
 """Words that begin or continue what is not read; a column of this name is quoted."""
-
+_INTEGER_BITS: Final = {"tinyint": 8, "smallint": 16, "int": 32, "integer": 32, "bigint": 64}
+_TIME_TYPES: Final = ("date", "timestamp")
+_WILDCARDS: Final = re.compile(r"[%_\\]")
 _MAX_LENGTH: Final = 1 << 20
+_MAX_DEPTH: Final = 100
+
+# No type that is compared has more.
+_MAX_DIGITS: Final = 80
+_SIGNS: Final[dict[str, Operator]] = {
+    "=": "=",
+    "==": "=",
+    "!=": "!=",
+    "<>": "!=",
+    "<": "<",
+    "<=": "<=",
+    ">": ">",
+    ">=": ">=",
+}
+_ARITHMETIC: Final = frozenset({"+", "-", "*", "/", "%", "||"})
+
 _TOKENS: Final = re.compile(
     r"""\s*(?:
         (?P<text>'(?:[^']|'')*')
@@ -78,133 +96,6 @@ _TOKENS: Final = re.compile(
 
 class NotUnderstoodError(Exception):
     """The text is none of what is read here."""
-
-
-def _tokenize(text: str) -> list[tuple[str, str]]:
-    """The kind of each token (``text``, ``quoted``, ``number``, ``name`` or ``sign``), and itself.
-
-    Raises
-    ------
-    NotUnderstoodError
-        There is something else in it, or a comment.
-    """
-    if len(text) > _MAX_LENGTH or "--" in text or "/*" in text:
-        raise NotUnderstoodError
-    found = []
-    at = 0
-    text = text.rstrip()
-    while at < len(text):
-        match = _TOKENS.match(text, at)
-        if match is None or match.lastgroup is None:
-            raise NotUnderstoodError
-        kind, token = match.lastgroup, match[match.lastgroup]
-        if kind == "number" and text[match.end() : match.end() + 1].isidentifier():
-            raise NotUnderstoodError
-        found.append((kind, token))
-        at = match.end()
-    return found
-
-
-def _unquote(token: str, quote: str) -> str:
-    """What stands in quotes."""
-    return token[1:-1].replace(quote * 2, quote)
-
-
-_INTEGER_BITS: Final = {"tinyint": 8, "smallint": 16, "int": 32, "integer": 32, "bigint": 64}
-_TIME_TYPES: Final = ("date", "timestamp")
-_WILDCARDS: Final = re.compile(r"[%_\\]")
-
-
-def _compare(left: Truth | Value, operator: Operator, right: Truth | Value) -> Truth:
-    """A comparison of a column with a constant, whichever of them comes first."""
-    if isinstance(left, Constant) and isinstance(right, Column):
-        left, operator, right = right, FLIPPED[operator], left
-    if isinstance(left, Column) and isinstance(right, Constant) and right.kind != "null":
-        return Comparison(left.name, operator, (right,), left.part)
-    return Opaque()
-
-
-def _starts_with(left: Truth | Value, prefix: Truth | Value) -> Truth:
-    if isinstance(left, Column) and left.part is None and isinstance(prefix, Constant):
-        return Comparison(left.name, "starts with", (prefix,))
-    return Opaque()
-
-
-def _necessary(found: Truth) -> Truth:
-    """What holds if this does, and of whose opposite nothing is known."""
-    return Junction(True, (found, Opaque()))
-
-
-def _truth_test(found: Truth, *, value: bool) -> Truth:
-    """``is true`` or ``is false``, which are never unknown."""
-    wanted = found if value else Not(found)
-    if isinstance(found, Comparison):
-        if found.operator in ("is null", "is not null"):
-            return wanted
-        return Junction(True, (wanted, Comparison(found.column, "is not null")))
-    return _necessary(wanted)
-
-
-def _cast(found: Truth | Value, name: str) -> Value:
-    """A value as another type, named as in SQL."""
-    if isinstance(found, Column) and found.part is None and name == "date":
-        return Column(found.name, "date")
-    if isinstance(found, Constant):
-        if isinstance(found.value, int) and found.kind == "integer" and name in _INTEGER_BITS:
-            end = 1 << (_INTEGER_BITS[name] - 1)
-            return found if -end <= found.value < end else Opaque()
-        if found.kind in ("text", name) and name in _TIME_TYPES:
-            return Constant(name, found.value)
-        if found.kind == "date" and name == "timestamp":
-            return Constant(name, found.value)
-    return Opaque()
-
-
-def _call(name: str, arguments: Sequence[Truth | Value]) -> Truth | Value:
-    """What a function gives."""
-    match name, arguments:
-        case "starts_with", [text, prefix]:
-            return _starts_with(text, prefix)
-        case (("date_part" | "datepart"), [Constant("text", str(part)), Column(column, None)]):
-            wanted = part.casefold()
-            if wanted in get_args(DatePart):
-                return Column(column, as_type("DatePart", wanted))
-    return Opaque()
-
-
-def _negate(found: Truth | Value) -> Value:
-    """A number with the other sign."""
-    if isinstance(found, Constant) and found.kind == "integer" and isinstance(found.value, int):
-        return Constant("integer", -found.value)
-    return Opaque()
-
-
-def _match_like(left: Truth | Value, pattern: Truth | Value) -> Truth:
-    """A column like a pattern, as far as its beginning tells."""
-    if not isinstance(pattern, Constant) or not isinstance(pattern.value, str):
-        return Opaque()
-    prefix = _WILDCARDS.split(pattern.value, maxsplit=1)[0]
-    rest = pattern.value[len(prefix) :]
-    if not rest:
-        return _compare(left, "=", pattern)
-    begins = _starts_with(left, Constant("text", prefix))
-    return _necessary(begins) if rest.strip("%") else begins
-
-
-_MAX_DEPTH: Final = 100
-# No type that is compared has more.
-_MAX_DIGITS: Final = 80
-_SIGNS: Final[dict[str, Operator]] = {
-    "=": "=",
-    "==": "=",
-    "!=": "!=",
-    "<>": "!=",
-    "<": "<",
-    "<=": "<=",
-    ">": ">",
-    ">=": ">=",
-}
-_ARITHMETIC: Final = frozenset({"+", "-", "*", "/", "%", "||"})
 
 
 def parse_predicate(text: str) -> Truth:
@@ -463,3 +354,109 @@ class _Parser:
     def _needs(self, sign: str) -> None:
         if not self._takes(sign):
             raise NotUnderstoodError
+
+
+def _tokenize(text: str) -> list[tuple[str, str]]:
+    """The kind of each token (``text``, ``quoted``, ``number``, ``name`` or ``sign``), and itself.
+
+    Raises
+    ------
+    NotUnderstoodError
+        There is something else in it, or a comment.
+    """
+    if len(text) > _MAX_LENGTH or "--" in text or "/*" in text:
+        raise NotUnderstoodError
+    found = []
+    at = 0
+    text = text.rstrip()
+    while at < len(text):
+        match = _TOKENS.match(text, at)
+        if match is None or match.lastgroup is None:
+            raise NotUnderstoodError
+        kind, token = match.lastgroup, match[match.lastgroup]
+        if kind == "number" and text[match.end() : match.end() + 1].isidentifier():
+            raise NotUnderstoodError
+        found.append((kind, token))
+        at = match.end()
+    return found
+
+
+def _unquote(token: str, quote: str) -> str:
+    """What stands in quotes."""
+    return token[1:-1].replace(quote * 2, quote)
+
+
+def _compare(left: Truth | Value, operator: Operator, right: Truth | Value) -> Truth:
+    """A comparison of a column with a constant, whichever of them comes first."""
+    if isinstance(left, Constant) and isinstance(right, Column):
+        left, operator, right = right, FLIPPED[operator], left
+    if isinstance(left, Column) and isinstance(right, Constant) and right.kind != "null":
+        return Comparison(left.name, operator, (right,), left.part)
+    return Opaque()
+
+
+def _starts_with(left: Truth | Value, prefix: Truth | Value) -> Truth:
+    if isinstance(left, Column) and left.part is None and isinstance(prefix, Constant):
+        return Comparison(left.name, "starts with", (prefix,))
+    return Opaque()
+
+
+def _match_like(left: Truth | Value, pattern: Truth | Value) -> Truth:
+    """A column like a pattern, as far as its beginning tells."""
+    if not isinstance(pattern, Constant) or not isinstance(pattern.value, str):
+        return Opaque()
+    prefix = _WILDCARDS.split(pattern.value, maxsplit=1)[0]
+    rest = pattern.value[len(prefix) :]
+    if not rest:
+        return _compare(left, "=", pattern)
+    begins = _starts_with(left, Constant("text", prefix))
+    return _necessary(begins) if rest.strip("%") else begins
+
+
+def _necessary(found: Truth) -> Truth:
+    """What holds if this does, and of whose opposite nothing is known."""
+    return Junction(True, (found, Opaque()))
+
+
+def _truth_test(found: Truth, *, value: bool) -> Truth:
+    """``is true`` or ``is false``, which are never unknown."""
+    wanted = found if value else Not(found)
+    if isinstance(found, Comparison):
+        if found.operator in ("is null", "is not null"):
+            return wanted
+        return Junction(True, (wanted, Comparison(found.column, "is not null")))
+    return _necessary(wanted)
+
+
+def _cast(found: Truth | Value, name: str) -> Value:
+    """A value as another type, named as in SQL."""
+    if isinstance(found, Column) and found.part is None and name == "date":
+        return Column(found.name, "date")
+    if isinstance(found, Constant):
+        if isinstance(found.value, int) and found.kind == "integer" and name in _INTEGER_BITS:
+            end = 1 << (_INTEGER_BITS[name] - 1)
+            return found if -end <= found.value < end else Opaque()
+        if found.kind in ("text", name) and name in _TIME_TYPES:
+            return Constant(name, found.value)
+        if found.kind == "date" and name == "timestamp":
+            return Constant(name, found.value)
+    return Opaque()
+
+
+def _call(name: str, arguments: Sequence[Truth | Value]) -> Truth | Value:
+    """What a function gives."""
+    match name, arguments:
+        case "starts_with", [text, prefix]:
+            return _starts_with(text, prefix)
+        case (("date_part" | "datepart"), [Constant("text", str(part)), Column(column, None)]):
+            wanted = part.casefold()
+            if wanted in get_args(DatePart):
+                return Column(column, as_type("DatePart", wanted))
+    return Opaque()
+
+
+def _negate(found: Truth | Value) -> Value:
+    """A number with the other sign."""
+    if isinstance(found, Constant) and found.kind == "integer" and isinstance(found.value, int):
+        return Constant("integer", -found.value)
+    return Opaque()

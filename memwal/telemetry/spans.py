@@ -47,26 +47,8 @@ ROWS = "memwal.rows"
 
 VERSION = "memwal.version"
 """Version of the base table that a step starts from."""
-
-
-logger = logging.getLogger(__name__)
-
-
-@contextlib.contextmanager
-def suppress_telemetry_errors() -> Iterator[None]:
-    """Log what goes wrong in the block, or in the function, and go on behind it.
-
-    Providers, processors and exporters are chosen by whoever runs the process. Only the kind of
-    an error is logged: its text may show what it was about.
-    """
-    try:
-        yield
-    except Exception as error:
-        logger.warning("metrics or traces are incomplete: %s", type(error).__name__)
-
-
 ERROR_TYPE = "error.type"
-
+logger = logging.getLogger(__name__)
 _tracer = trace.get_tracer("memwal")
 
 
@@ -105,6 +87,19 @@ def span(
             if started is not None:
                 with suppress_telemetry_errors():
                     started.end()
+
+
+@contextlib.contextmanager
+def suppress_telemetry_errors() -> Iterator[None]:
+    """Log what goes wrong in the block, or in the function, and go on behind it.
+
+    Providers, processors and exporters are chosen by whoever runs the process. Only the kind of
+    an error is logged: its text may show what it was about.
+    """
+    try:
+        yield
+    except Exception as error:
+        logger.warning("metrics or traces are incomplete: %s", type(error).__name__)
 
 
 def _record(current: Span, error: BaseException, location: TableLocation | None) -> None:

@@ -16,13 +16,8 @@ from hypothesis import strategies as st
 from memwal.errors import CorruptDataError, InvalidInputError, MemWalError
 from memwal.format import paths
 from memwal.format.region_manifest import RegionManifest
-from memwal.format.wal_entry import (
-    TornEntryError,
-    WalEntry,
-    decode_entry,
-    encode_entry,
-    encode_sentinel,
-)
+from memwal.format.wal_encoder import encode_entry, encode_sentinel
+from memwal.format.wal_entry import TornEntryError, WalEntry, decode_entry
 
 REGION = UUID("5b8e1f0c-6a34-4c1e-9d52-0f8a7b3c2d11")
 KEY = {"lance-schema:unenforced-primary-key": "true"}

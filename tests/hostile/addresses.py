@@ -22,10 +22,11 @@ from memwal.fleet import alerts
 from memwal.fleet.alerts import Webhook, deliver
 from memwal.storage import credentials, options, uris
 from memwal.storage.credentials import CachedCredentials, Credentials, read_options_file
-from memwal.storage.location import TableLocation, redact
+from memwal.storage.location import TableLocation
 from memwal.storage.open import open_store
 from memwal.storage.options import cloud_settings
 from memwal.storage.uris import LOCAL, MEMORY, parse_uri
+from memwal.util.redaction import redact
 
 _SCHEMES = ("s3", "gs", "az", "abfss", "file", "memory", "S3", "http", "", "s3a", "\0", "1")
 _SLASHES = ("://", ":/", ":///", "//", ":\\\\", ":", "/")
