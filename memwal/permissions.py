@@ -39,7 +39,7 @@ class Role(StrEnum):
     """Makes tables, changes schema, indexes and regions, asks the doctor, restores."""
 
 
-class Act(StrEnum):
+class Action(StrEnum):
     """What is done with objects."""
 
     LIST = "list"
@@ -52,7 +52,7 @@ class Act(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Right:
+class Permission:
     """That something may be done with some objects.
 
     Attributes
@@ -62,12 +62,12 @@ class Right:
         Patterns of keys below the root of the table; ``*`` stands for anything, slashes too.
     """
 
-    act: Act
+    act: Action
     keys: tuple[str, ...]
 
 
 _EVERYTHING: Final = ("*",)
-_LOOK: Final = (Right(Act.LIST, _EVERYTHING), Right(Act.READ, _EVERYTHING))
+_LOOK: Final = (Permission(Action.LIST, _EVERYTHING), Permission(Action.READ, _EVERYTHING))
 _READ_TAGS: Final = ("_refs/tags/memwal-read-*",)
 _MANIFESTS: Final = ("_mem_wal/*/manifest/*.binpb",)
 _HINTS: Final = ("_mem_wal/*/manifest/version_hint.json",)
@@ -80,65 +80,75 @@ _VERSIONS: Final = ("_versions/*.manifest",)
 # Lance puts a manifest there before memwal gives it its name.
 _STAGED: Final = ("_versions/*.manifest-*",)
 _SNAPSHOTS: Final = ("_indices/*/index.lance",)
-_COMMIT: Final = (Right(Act.CREATE, _VERSIONS), Right(Act.DELETE, _STAGED))
+_COMMIT: Final = (Permission(Action.CREATE, _VERSIONS), Permission(Action.DELETE, _STAGED))
 
 _COLLECTION: Final = (
     *_LOOK,
-    Right(Act.CREATE, (*_MANIFESTS, *_BOOKS)),
-    Right(Act.PUT, (*_HINTS, *_ORPHAN_MARKS)),
-    Right(
-        Act.DELETE,
+    Permission(Action.CREATE, (*_MANIFESTS, *_BOOKS)),
+    Permission(Action.PUT, (*_HINTS, *_ORPHAN_MARKS)),
+    Permission(
+        Action.DELETE,
         (*_MANIFESTS, *_LOG, *_BOOKS, *_GENERATIONS, "_indices/*", *_STAGED, *_READ_TAGS),
     ),
 )
 
-RIGHTS: Final[Mapping[Role, tuple[Right, ...]]] = {
+PERMISSIONS: Final[Mapping[Role, tuple[Permission, ...]]] = {
     Role.READER: _LOOK,
-    Role.PINNER: (*_LOOK, Right(Act.PUT, _READ_TAGS), Right(Act.DELETE, _READ_TAGS)),
+    Role.PINNER: (
+        *_LOOK,
+        Permission(Action.PUT, _READ_TAGS),
+        Permission(Action.DELETE, _READ_TAGS),
+    ),
     Role.WRITER: (
         *_LOOK,
-        Right(Act.CREATE, (*_MANIFESTS, *_LOG, *_BOOKS)),
-        Right(Act.PUT, (*_HINTS, *_GENERATIONS, *_ABANDONED)),
+        Permission(Action.CREATE, (*_MANIFESTS, *_LOG, *_BOOKS)),
+        Permission(Action.PUT, (*_HINTS, *_GENERATIONS, *_ABANDONED)),
     ),
     Role.MERGER: (
         *_LOOK,
         *_COMMIT,
-        Right(Act.PUT, ("data/*", "_deletions/*", "_indices/*", "_transactions/*", *_STAGED)),
+        Permission(
+            Action.PUT, ("data/*", "_deletions/*", "_indices/*", "_transactions/*", *_STAGED)
+        ),
     ),
     Role.PUBLISHER: (
         *_LOOK,
         *_COMMIT,
         # It tells a region that has not been flushed for long where its log is.
-        Right(Act.CREATE, _MANIFESTS),
-        Right(Act.PUT, (*_SNAPSHOTS, "_transactions/*", *_STAGED, *_HINTS)),
+        Permission(Action.CREATE, _MANIFESTS),
+        Permission(Action.PUT, (*_SNAPSHOTS, "_transactions/*", *_STAGED, *_HINTS)),
     ),
     Role.COLLECTOR: _COLLECTION,
     Role.CLEANER: (
         *_COLLECTION,
-        Right(Act.DELETE, ("data/*", "_deletions/*", "_transactions/*", "_versions/*")),
+        Permission(Action.DELETE, ("data/*", "_deletions/*", "_transactions/*", "_versions/*")),
     ),
     Role.REPAIRER: (
         *_LOOK,
         *_COMMIT,
-        Right(Act.CREATE, _MANIFESTS),
-        Right(Act.PUT, (*_SNAPSHOTS, "_transactions/*", *_STAGED, *_HINTS, *_GENERATIONS)),
+        Permission(Action.CREATE, _MANIFESTS),
+        Permission(Action.PUT, (*_SNAPSHOTS, "_transactions/*", *_STAGED, *_HINTS, *_GENERATIONS)),
     ),
-    Role.ADMINISTRATOR: (*_LOOK, Right(Act.PUT, _EVERYTHING), Right(Act.DELETE, _EVERYTHING)),
+    Role.ADMINISTRATOR: (
+        *_LOOK,
+        Permission(Action.PUT, _EVERYTHING),
+        Permission(Action.DELETE, _EVERYTHING),
+    ),
 }
 
-_S3_ACTIONS: Final[Mapping[Act, tuple[str, ...]]] = {
-    Act.LIST: ("s3:ListBucket",),
-    Act.READ: ("s3:GetObject",),
-    Act.CREATE: ("s3:PutObject",),
-    Act.PUT: ("s3:PutObject", "s3:AbortMultipartUpload"),
-    Act.DELETE: ("s3:DeleteObject",),
+_S3_ACTIONS: Final[Mapping[Action, tuple[str, ...]]] = {
+    Action.LIST: ("s3:ListBucket",),
+    Action.READ: ("s3:GetObject",),
+    Action.CREATE: ("s3:PutObject",),
+    Action.PUT: ("s3:PutObject", "s3:AbortMultipartUpload"),
+    Action.DELETE: ("s3:DeleteObject",),
 }
 _ONLY_IF_ABSENT: Final = {"Null": {"s3:if-none-match": "false"}}
 # They stand for something in a policy.
 _SPECIAL: Final = re.compile(r"[*?$]")
 
 
-def rights_of(roles: Iterable[Role]) -> tuple[Right, ...]:
+def permissions_of(roles: Iterable[Role]) -> tuple[Permission, ...]:
     """What several roles together need: one right for each act.
 
     Parameters
@@ -150,12 +160,12 @@ def rights_of(roles: Iterable[Role]) -> tuple[Right, ...]:
     tuple of Right
         In the order of the acts.
     """
-    found: dict[Act, dict[str, None]] = {act: {} for act in Act}
+    found: dict[Action, dict[str, None]] = {act: {} for act in Action}
     for role in roles:
-        for right in RIGHTS[role]:
+        for right in PERMISSIONS[role]:
             found[right.act].update(dict.fromkeys(right.keys))
     merged = {act: _EVERYTHING if "*" in keys else tuple(keys) for act, keys in found.items()}
-    return tuple(Right(act, keys) for act, keys in merged.items() if keys)
+    return tuple(Permission(act, keys) for act, keys in merged.items() if keys)
 
 
 def s3_policy(uri: str, roles: Iterable[Role], *, conditions: bool = True) -> dict[str, Any]:
@@ -188,20 +198,20 @@ def s3_policy(uri: str, roles: Iterable[Role], *, conditions: bool = True) -> di
     if address.scheme != uris.S3:
         raise InvalidInputError(
             f"policies can be written for s3:// only, not for {uri}; the rights themselves are in "
-            "memwal.permissions.RIGHTS, and the guide to security says what they are elsewhere"
+            "memwal.permissions.PERMISSIONS, and the guide to security says what they are elsewhere"
         )
     if _SPECIAL.search(address.authority + address.path):
         raise InvalidInputError(f"{uri} has a character in it that means something in a policy")
     bucket = f"arn:aws:s3:::{address.authority}"
     below = f"{address.path}/" if address.path else ""
     statements: list[dict[str, Any]] = []
-    for right in rights_of(roles):
+    for right in permissions_of(roles):
         statement: dict[str, Any] = {
             "Sid": right.act.value.capitalize(),
             "Effect": "Allow",
             "Action": list(_S3_ACTIONS[right.act]),
         }
-        if right.act is Act.LIST:
+        if right.act is Action.LIST:
             statement["Resource"] = [bucket]
             if below:
                 # "If exists": who asks for an absent object names no prefix, and is told that it is
@@ -210,7 +220,7 @@ def s3_policy(uri: str, roles: Iterable[Role], *, conditions: bool = True) -> di
                 statement["Condition"] = {"StringLikeIfExists": prefixes}
         else:
             statement["Resource"] = [f"{bucket}/{below}{key}" for key in right.keys]
-        if right.act is Act.CREATE and conditions:
+        if right.act is Action.CREATE and conditions:
             statement["Condition"] = _ONLY_IF_ABSENT
         statements.append(statement)
     return {"Version": "2012-10-17", "Statement": statements}

@@ -25,7 +25,7 @@ from memwal.format.paths import (
     version_hint_key,
     wal_key,
 )
-from memwal.permissions import RIGHTS, Act, Role, rights_of, s3_policy
+from memwal.permissions import PERMISSIONS, Action, Role, permissions_of, s3_policy
 
 URI = "s3://lake/air/flights.lance"
 REGION = UUID(int=7)
@@ -139,8 +139,8 @@ def test_roles_together_may_what_any_of_them_may() -> None:
     assert allowed(policy, "PutObject") == puts
     assert allowed(policy, "DeleteObject") == COLLECTED
     assert len(policy["Statement"]) == 5
-    everything = rights_of(Role)
-    assert [right.keys for right in everything if right.act in (Act.PUT, Act.DELETE)] == [
+    everything = permissions_of(Role)
+    assert [right.keys for right in everything if right.act in (Action.PUT, Action.DELETE)] == [
         ("*",)
     ] * 2
 
@@ -196,9 +196,9 @@ def test_the_command() -> None:
 
 def test_every_role_is_on_the_page() -> None:
     page = (ROOT / "docs" / "guides" / "security.md").read_text()
-    for role, rights in RIGHTS.items():
+    for role, rights in PERMISSIONS.items():
         (line,) = [line for line in page.splitlines() if line.startswith(f"| `{role}` |")]
         cells = [cell.strip() for cell in line.strip("|").split("|")]
-        for act, cell in zip((Act.CREATE, Act.PUT, Act.DELETE), cells[2:], strict=True):
+        for act, cell in zip((Action.CREATE, Action.PUT, Action.DELETE), cells[2:], strict=True):
             keys = [key for right in rights for key in right.keys if right.act is act]
             assert cell == ", ".join(f"`{key}`" for key in dict.fromkeys(keys)), (role, act)

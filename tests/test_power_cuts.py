@@ -18,7 +18,7 @@ from support.faults.power_loss import BEGINNING, END, Crash, Recorder, since, su
 from support.oracles import native
 
 import memwal
-from memwal.base_table.read_tags import ReadTag, parse_read_tag_key, place, torn_tags
+from memwal.base_table.read_tags import ReadTag, list_torn_tags, parse_read_tag_key, place_tag
 from memwal.errors import CorruptDataError, TableSetupError
 from memwal.jobs.gc import collect_garbage
 from memwal.jobs.table import snapshot
@@ -176,7 +176,7 @@ def create_with_backlog(path: Path) -> None:
 def tag_and_collect(stage: Stage) -> None:
     table = memwal.open(str(stage.path))
     base = table.base()
-    place(base, ReadTag(3600, base.version, "reader"))
+    place_tag(base, ReadTag(3600, base.version, "reader"))
     base.dataset.tags.create("kept", base.version)
     table.merge()
     native.collect_all(table)
@@ -185,7 +185,7 @@ def tag_and_collect(stage: Stage) -> None:
 def has_what_tags_need(path: Path, crash: Crash[int]) -> None:
     table = memwal.open(str(path / "table"))
     assert state(table) == {**ROWS, 3: 3}
-    for key in torn_tags(table.location):
+    for key in list_torn_tags(table.location):
         if parse_read_tag_key(key) is None:
             # What somebody tagged goes by hand.
             with pytest.raises(CorruptDataError, match=r"kept\.json"):

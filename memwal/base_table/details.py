@@ -87,7 +87,7 @@ def current_spec(base: BaseTable) -> tuple[int, RegionSpec]:
     return stored.spec_id, RegionSpec.from_stored(stored, names)
 
 
-def check_by_hand(base: BaseTable) -> None:
+def check_no_region_spec(base: BaseTable) -> None:
     """Make sure that a table's regions are written by hand.
 
     Raises
@@ -102,7 +102,7 @@ def check_by_hand(base: BaseTable) -> None:
         )
 
 
-def check_in_force(location: TableLocation, spec_id: int) -> None:
+def check_spec_in_force(location: TableLocation, spec_id: int) -> None:
     """Make sure that a spec is the one that new rows are routed by.
 
     To be called after a region was claimed and before it is written to: whoever divides the table

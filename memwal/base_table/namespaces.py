@@ -19,7 +19,7 @@ _VERSIONS_FOLDER = "_versions/"
 
 
 @dataclass(slots=True)
-class Outcome:
+class CommitOutcome:
     """What became of the commit: whether its version was created, or why not."""
 
     created: bool = False
@@ -53,7 +53,7 @@ class DurableNamespace(lance_namespace.LanceNamespace):  # type: ignore[misc]
         self._accept = accept
         self._inverted = self._counts_down()
         self._root = _object_path(location)
-        self.outcome = Outcome()
+        self.outcome = CommitOutcome()
 
     def namespace_id(self) -> str:
         return f"memwal-{self._root}-{self._version}"

@@ -69,7 +69,7 @@ def parse_read_tag(name: str) -> ReadTag | None:
     return ReadTag(int(match.group(1)), int(match.group(2)), match.group(3))
 
 
-def shown_tags(tags: Mapping[str, Mapping[str, Any]]) -> str:
+def user_tag_names(tags: Mapping[str, Mapping[str, Any]]) -> str:
     """Names of the tags that people placed on the main branch, for a message.
 
     Parameters
@@ -90,7 +90,7 @@ def parse_read_tag_key(key: str) -> ReadTag | None:
     return parse_read_tag(name.removesuffix(_SUFFIX))
 
 
-def place(base: BaseTable, tag: ReadTag) -> bool:
+def place_tag(base: BaseTable, tag: ReadTag) -> bool:
     """Place a tag on a version.
 
     Returns
@@ -114,7 +114,7 @@ def place(base: BaseTable, tag: ReadTag) -> bool:
     return True
 
 
-def renew(location: TableLocation, tag: ReadTag, *, now: datetime | None = None) -> bool:
+def renew_tag(location: TableLocation, tag: ReadTag, *, now: datetime | None = None) -> bool:
     """Write a tag once more, if a quarter of its time has passed.
 
     Parameters
@@ -144,12 +144,12 @@ def renew(location: TableLocation, tag: ReadTag, *, now: datetime | None = None)
     return True
 
 
-def withdraw(location: TableLocation, tag: ReadTag) -> None:
+def delete_tag(location: TableLocation, tag: ReadTag) -> None:
     """Take a tag away; one that is gone is fine."""
     location.store.delete(tag.key)
 
 
-def read_tags(location: TableLocation) -> dict[ReadTag, datetime]:
+def list_read_tags(location: TableLocation) -> dict[ReadTag, datetime]:
     """The tags of reads that a table has, and when each was last written: one listing."""
     found = {}
     for info in location.store.list(_TAGS_DIR):
@@ -159,7 +159,7 @@ def read_tags(location: TableLocation) -> dict[ReadTag, datetime]:
     return found
 
 
-def torn_tags(location: TableLocation) -> list[str]:
+def list_torn_tags(location: TableLocation) -> list[str]:
     """Keys of the tags, of reads or others, that the machine's crash left torn.
 
     Lance syncs no tag on a local disk, and lists none while one of them cannot be read. Each gets
@@ -170,7 +170,7 @@ def torn_tags(location: TableLocation) -> list[str]:
     return [info.key for info in location.store.list(_TAGS_DIR) if _is_torn(location, info.key)]
 
 
-def withdraw_torn(location: TableLocation) -> bool:
+def delete_torn_tags(location: TableLocation) -> bool:
     """Take away the tags of reads that are torn: whoever placed them went with the machine.
 
     Returns
@@ -178,7 +178,7 @@ def withdraw_torn(location: TableLocation) -> bool:
     bool
         Whether there was one.
     """
-    torn = [key for key in torn_tags(location) if parse_read_tag_key(key) is not None]
+    torn = [key for key in list_torn_tags(location) if parse_read_tag_key(key) is not None]
     location.store.delete_many(torn)
     return bool(torn)
 

@@ -23,19 +23,19 @@ import pyarrow as pa
 
 from memwal.base_table.snapshot import lance_errors
 from memwal.errors import CorruptDataError, InvalidInputError, MemWalError, ObjectNotFoundError
-from memwal.format.lance_manifest import check_file
+from memwal.format.lance_manifest import check_lance_file
 from memwal.format.memwal_index import IndexDetails, StoredRegionSpec
 from memwal.format.paths import index_file_key
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest
-from memwal.region.values import read_values, stored_values, type_named
+from memwal.region.values import decode_values, encode_values, parse_type
 from memwal.storage.object_store import ObjectStore
 
 logger = logging.getLogger(__name__)
 
-INLINE_REGIONS: Final = 100
+MAX_INLINE_REGIONS: Final = 100
 """So many regions are kept in the details at most."""
 
-CLOCKS_DIFFER: Final = 60.0
+MAX_CLOCK_SKEW_SECONDS: Final = 60.0
 """By so many seconds the clocks of machines may differ that share a table, at most."""
 
 _FLUSHED_TYPE: Final = pa.list_(
@@ -110,7 +110,7 @@ def snapshot_key(index_id: UUID) -> str:
     return index_file_key(index_id, _FILE_NAME)
 
 
-def pointer_to(key: str, schema: pa.Schema) -> bytes:
+def encode_pointer(key: str, schema: pa.Schema) -> bytes:
     """What the details hold instead: no row, and where the rows are."""
     return encode_snapshot(schema.with_metadata({_LOCATION: key.encode()}).empty_table())
 
@@ -163,10 +163,12 @@ def snapshot_age(details: IndexDetails, now: float) -> float | None:
     if not details.snapshot_ts_millis:
         return None
     age = now - details.snapshot_ts_millis / 1000
-    return max(age, 0.0) if age >= -CLOCKS_DIFFER else None
+    return max(age, 0.0) if age >= -MAX_CLOCK_SKEW_SECONDS else None
 
 
-def usable_snapshot(store: ObjectStore, details: IndexDetails) -> dict[UUID, RegionManifest] | None:
+def read_usable_snapshot(
+    store: ObjectStore, details: IndexDetails
+) -> dict[UUID, RegionManifest] | None:
     """As :func:`read_snapshot`, for who can do without: None for one that cannot be read."""
     try:
         return read_snapshot(store, details)
@@ -198,7 +200,7 @@ def _decode(data: bytes) -> pa.Table:
         path = Path(folder, "snapshot.lance")
         path.write_bytes(data)
         try:
-            check_file(data, name="the region snapshot")
+            check_lance_file(data, name="the region snapshot")
             with lance_errors("reading the region snapshot"):
                 return LanceFileReader(str(path)).read_all().to_table()
         except MemWalError as error:
@@ -215,7 +217,7 @@ def _unreadable(reason: object) -> CorruptDataError:
 
 def _manifests(rows: pa.Table) -> list[RegionManifest]:
     names = [name for name in rows.column_names if name.startswith(_PREFIX)]
-    values = {name: stored_values(rows.column(name).combine_chunks()) for name in names}
+    values = {name: encode_values(rows.column(name).combine_chunks()) for name in names}
     plain = rows.drop_columns(names).to_pylist()
     return [
         _manifest(row, {name: values[name][number] for name in names})
@@ -254,7 +256,7 @@ def _value_types(specs: Sequence[StoredRegionSpec]) -> dict[str, pa.DataType]:
     for field_id, names in found.items():
         if len(names) == 1:
             try:
-                types[field_id] = type_named(*names)
+                types[field_id] = parse_type(*names)
             except InvalidInputError:
                 continue
     return types
@@ -262,7 +264,7 @@ def _value_types(specs: Sequence[StoredRegionSpec]) -> dict[str, pa.DataType]:
 
 def _typed(stored: list[bytes | None], data_type: pa.DataType) -> pa.Array:
     try:
-        return read_values(stored, data_type)
+        return decode_values(stored, data_type)
     except CorruptDataError:
         # The snapshot tells what is there; what is wrong with it is for others to tell.
         return pa.array(stored, pa.binary())

@@ -26,7 +26,12 @@ from memwal.errors import (
     StoreUnavailableError,
     TableSetupError,
 )
-from memwal.format.lance_manifest import IndexEntry, branch_of, check_schema, find_mem_wal_index
+from memwal.format.lance_manifest import (
+    IndexEntry,
+    branch_of,
+    check_lance_schema,
+    find_mem_wal_index,
+)
 from memwal.format.memwal_index import IndexDetails
 from memwal.format.paths import table_manifest_keys
 from memwal.region.rows import with_field_ids
@@ -36,8 +41,8 @@ from memwal.util.redaction import redact_store_response
 if TYPE_CHECKING:
     import lance
 
-DEFAULT_TARGET_ROWS = 1 << 20
 
+DEFAULT_TARGET_ROWS = 1 << 20
 
 # Whole words and numbers only: paths are full of digits.
 _FULL = re.compile(r"no space left|file too large|quota exceeded|\bos error (27|28|122)\b")
@@ -46,21 +51,22 @@ _NO_ACCESS = re.compile(
     r"|requesttimetooskewed|credentials source"
     r"|(?<![\w-])(401|403)(?![\w-])"
 )
-
-
 _ELSEWHERE = re.compile(
     r"authorizationheadermalformed|permanentredirect|illegallocationconstraint"
     r"|redirect without location"
 )
+
 # What Lance asked for when a store refused, and how that is called.
 _REFUSED_REQUEST = re.compile(r"performing (GET|HEAD|PUT|POST|DELETE|LIST)(?: request)?\b")
 _ACTS = {"PUT": "put", "POST": "put", "DELETE": "delete"}
+
 # What Lance says of files that are not what they must be, in several of its kinds of errors.
 _DAMAGED = re.compile(
     r"corrupt|failed to decode protobuf|for object of size|file size is too small"
     r"|does not appear to be a lance file|invalid magic|cannot read ranges"
     r"|outside (of )?(file|metadata region)"
 )
+
 # Where in Lance's sources an error was made.
 _SOURCE = re.compile(r",?\s*/\S+\.rs:\d+(:\d+)?")
 _LONGEST = 400
@@ -137,6 +143,24 @@ class BaseTable:
         return {field.name(): field.id() for field in self.dataset.lance_schema.fields()}
 
 
+def open_base(location: TableLocation, *, version: int | None = None) -> BaseTable:
+    """Open the base table at its latest version, or at ``version``.
+
+    Raises
+    ------
+    TableSetupError
+        There is no Lance table at the location, or not that version.
+    """
+    try:
+        dataset = open_dataset(location, version=version)
+    except ObjectNotFoundError as error:
+        what = f"version {version} of the table" if version is not None else "Lance table"
+        raise TableSetupError(
+            f"there is no {what} at {location}; create one with memwal.create(uri, schema, ...)"
+        ) from error
+    return base_from_dataset(location, dataset)
+
+
 def open_dataset(
     location: TableLocation, path: str = "", *, version: int | None = None
 ) -> lance.LanceDataset:
@@ -158,7 +182,7 @@ def open_dataset(
     except OverflowError:
         # Versions are counted in 64 bits.
         raise ObjectNotFoundError(f"opening {uri}: there is no version {version}") from None
-    check_schema(repr(dataset.lance_schema), name=uri)
+    check_lance_schema(repr(dataset.lance_schema), name=uri)
     with lance_errors(f"opening {uri}"):
         # Whoever asked for it first would meet the types that nobody knows.
         _ = dataset.schema
@@ -171,111 +195,7 @@ def open_dataset(
     return dataset
 
 
-@contextmanager
-def lance_errors(doing: str, *, gone: str | None = None) -> Iterator[None]:
-    """Tell what pylance raises as errors of memwal; see :func:`translate_lance_error`.
-
-    At some damaged bytes Lance panics, which is no ``Exception`` in Python.
-
-    Parameters
-    ----------
-    doing : str
-        What messages begin with.
-    gone : str, optional
-        The whole message where a file is not found.
-    """
-    try:
-        yield
-    except MemWalError:
-        raise
-    except (OSError, ValueError, RuntimeError) as error:
-        translated = translate_lance_error(error, doing)
-        if gone is not None and isinstance(translated, ObjectNotFoundError):
-            translated = ObjectNotFoundError(gone)
-        raise translated from error
-    except BaseException as error:
-        if not is_panic(error):
-            raise
-        raise CorruptDataError(
-            f"{doing}: Lance cannot make sense of what is stored ({first_line(error)}); nothing "
-            "was changed; run memwal verify, which names the damaged object"
-        ) from error
-
-
-def is_panic(error: BaseException) -> bool:
-    """Whether Lance gave up in the middle, whose type no module of Python has."""
-    return type(error).__name__ == "PanicException"
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of what an error says, else its type."""
-    lines = str(error).splitlines()
-    return lines[0] if lines else type(error).__name__
-
-
-def translate_lance_error(error: Exception, doing: str) -> MemWalError:
-    """Tell what an exception of pylance means for the caller.
-
-    Lance raises ``ValueError`` and ``OSError`` with the cause in the text only. What a store
-    answered is cut out of it, see :func:`~memwal.util.redaction.redact_store_response`.
-    """
-    redact_store_response(error)
-    text = str(error)
-    lowered = text.lower()
-    if _FULL.search(lowered):
-        return StoreFullError(f"{doing}: no space left; free some, then try again")
-    if _DAMAGED.search(lowered):
-        return CorruptDataError(
-            f"{doing}: {_said(text, error)}; nothing was changed; run memwal verify, which names "
-            "what is damaged"
-        )
-    if "invalid user input" in lowered:
-        return InvalidInputError(f"{doing}: {text.splitlines()[0]}")
-    if "nosuchbucket" in lowered or "containernotfound" in lowered:
-        return TableSetupError(f"{doing}: create the bucket or container, or correct the address")
-    if _ELSEWHERE.search(lowered):
-        return TableSetupError(f"{doing}: the bucket is in another region: set aws_region to it")
-    if "not found" in lowered or "no such file" in lowered or "notfound" in lowered:
-        return ObjectNotFoundError(f"{doing}: not found")
-    if _NO_ACCESS.search(lowered):
-        return StoreAccessError(
-            f"{doing}: access denied; check the credentials of the table, {_lacking(text)}; memwal "
-            "rights tells what each role needs"
-        )
-    return StoreUnavailableError(f"{doing}: {_said(text, error)}")
-
-
-def _said(text: str, error: Exception) -> str:
-    return _SOURCE.sub("", text.splitlines()[0])[:_LONGEST] if text else type(error).__name__
-
-
-def _lacking(text: str) -> str:
-    """Which right an error of Lance says is lacking, as far as it does."""
-    request = _REFUSED_REQUEST.search(text)
-    if request is None:
-        return "and what they allow"
-    return f"which lack the right to {_ACTS.get(request[1], 'get or list')} objects there"
-
-
-def open_base(location: TableLocation, *, version: int | None = None) -> BaseTable:
-    """Open the base table at its latest version, or at ``version``.
-
-    Raises
-    ------
-    TableSetupError
-        There is no Lance table at the location, or not that version.
-    """
-    try:
-        dataset = open_dataset(location, version=version)
-    except ObjectNotFoundError as error:
-        what = f"version {version} of the table" if version is not None else "Lance table"
-        raise TableSetupError(
-            f"there is no {what} at {location}; create one with memwal.create(uri, schema, ...)"
-        ) from error
-    return describe_base(location, dataset)
-
-
-def describe_base(location: TableLocation, dataset: lance.LanceDataset) -> BaseTable:
+def base_from_dataset(location: TableLocation, dataset: lance.LanceDataset) -> BaseTable:
     """Read what the manifest of a data set's version says about keys and MemWAL."""
     manifest = read_table_manifest(location, int(dataset.version))
     index = find_mem_wal_index(manifest)
@@ -311,7 +231,7 @@ def read_table_manifest(location: TableLocation, version: int) -> bytes:
     raise TableSetupError(f"version {version} of {location} has no manifest; it was cleaned up")
 
 
-def small_fragments(base: BaseTable, *, target_rows: int = DEFAULT_TARGET_ROWS) -> int:
+def count_small_fragments(base: BaseTable, *, target_rows: int = DEFAULT_TARGET_ROWS) -> int:
     """How many fragments a compaction would replace."""
     return len(small_fragment_ids(base, target_rows))
 
@@ -319,3 +239,89 @@ def small_fragments(base: BaseTable, *, target_rows: int = DEFAULT_TARGET_ROWS) 
 def small_fragment_ids(base: BaseTable, target_rows: int) -> frozenset[int]:
     plan = Compaction.plan(base.dataset, {"target_rows_per_fragment": target_rows})
     return frozenset(fragment.id for task in plan.tasks for fragment in task.fragments)
+
+
+@contextmanager
+def lance_errors(doing: str, *, gone: str | None = None) -> Iterator[None]:
+    """Tell what pylance raises as errors of memwal; see :func:`translate_lance_error`.
+
+    At some damaged bytes Lance panics, which is no ``Exception`` in Python.
+
+    Parameters
+    ----------
+    doing : str
+        What messages begin with.
+    gone : str, optional
+        The whole message where a file is not found.
+    """
+    try:
+        yield
+    except MemWalError:
+        raise
+    except (OSError, ValueError, RuntimeError) as error:
+        translated = translate_lance_error(error, doing)
+        if gone is not None and isinstance(translated, ObjectNotFoundError):
+            translated = ObjectNotFoundError(gone)
+        raise translated from error
+    except BaseException as error:
+        if not is_panic(error):
+            raise
+        raise CorruptDataError(
+            f"{doing}: Lance cannot make sense of what is stored ({first_line(error)}); nothing "
+            "was changed; run memwal verify, which names the damaged object"
+        ) from error
+
+
+def translate_lance_error(error: Exception, doing: str) -> MemWalError:
+    """Tell what an exception of pylance means for the caller.
+
+    Lance raises ``ValueError`` and ``OSError`` with the cause in the text only. What a store
+    answered is cut out of it, see :func:`~memwal.util.redaction.redact_store_response`.
+    """
+    redact_store_response(error)
+    text = str(error)
+    lowered = text.lower()
+    if _FULL.search(lowered):
+        return StoreFullError(f"{doing}: no space left; free some, then try again")
+    if _DAMAGED.search(lowered):
+        return CorruptDataError(
+            f"{doing}: {_said(text, error)}; nothing was changed; run memwal verify, which names "
+            "what is damaged"
+        )
+    if "invalid user input" in lowered:
+        return InvalidInputError(f"{doing}: {text.splitlines()[0]}")
+    if "nosuchbucket" in lowered or "containernotfound" in lowered:
+        return TableSetupError(f"{doing}: create the bucket or container, or correct the address")
+    if _ELSEWHERE.search(lowered):
+        return TableSetupError(f"{doing}: the bucket is in another region: set aws_region to it")
+    if "not found" in lowered or "no such file" in lowered or "notfound" in lowered:
+        return ObjectNotFoundError(f"{doing}: not found")
+    if _NO_ACCESS.search(lowered):
+        return StoreAccessError(
+            f"{doing}: access denied; check the credentials of the table, {_lacking(text)}; memwal "
+            "rights tells what each role needs"
+        )
+    return StoreUnavailableError(f"{doing}: {_said(text, error)}")
+
+
+def is_panic(error: BaseException) -> bool:
+    """Whether Lance gave up in the middle, whose type no module of Python has."""
+    return type(error).__name__ == "PanicException"
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says, else its type."""
+    lines = str(error).splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def _said(text: str, error: Exception) -> str:
+    return _SOURCE.sub("", text.splitlines()[0])[:_LONGEST] if text else type(error).__name__
+
+
+def _lacking(text: str) -> str:
+    """Which right an error of Lance says is lacking, as far as it does."""
+    request = _REFUSED_REQUEST.search(text)
+    if request is None:
+        return "and what they allow"
+    return f"which lack the right to {_ACTS.get(request[1], 'get or list')} objects there"

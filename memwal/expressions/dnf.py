@@ -22,7 +22,7 @@ MAX_ALTERNATIVES: Final = 64
 Alternative = tuple[Comparison, ...]
 
 
-def read_predicate(text: str) -> tuple[Alternative, ...]:
+def parse_alternatives(text: str) -> tuple[Alternative, ...]:
     """Alternatives of which one holds for each row that passes a predicate.
 
     Parameters

@@ -62,8 +62,26 @@ RESERVED: Final = frozenset(
     }
 )
 """Words that begin or continue what is not read; a column of this name is quoted."""
-
+_INTEGER_BITS: Final = {"tinyint": 8, "smallint": 16, "int": 32, "integer": 32, "bigint": 64}
+_TIME_TYPES: Final = ("date", "timestamp")
+_WILDCARDS: Final = re.compile(r"[%_\\]")
 _MAX_LENGTH: Final = 1 << 20
+_MAX_DEPTH: Final = 100
+
+# No type that is compared has more.
+_MAX_DIGITS: Final = 80
+_SIGNS: Final[dict[str, Operator]] = {
+    "=": "=",
+    "==": "=",
+    "!=": "!=",
+    "<>": "!=",
+    "<": "<",
+    "<=": "<=",
+    ">": ">",
+    ">=": ">=",
+}
+_ARITHMETIC: Final = frozenset({"+", "-", "*", "/", "%", "||"})
+
 _TOKENS: Final = re.compile(
     r"""\s*(?:
         (?P<text>'(?:[^']|'')*')
@@ -80,133 +98,6 @@ class NotUnderstoodError(Exception):
     """The text is none of what is read here."""
 
 
-def read_tokens(text: str) -> list[tuple[str, str]]:
-    """The kind of each token (``text``, ``quoted``, ``number``, ``name`` or ``sign``), and itself.
-
-    Raises
-    ------
-    NotUnderstoodError
-        There is something else in it, or a comment.
-    """
-    if len(text) > _MAX_LENGTH or "--" in text or "/*" in text:
-        raise NotUnderstoodError
-    found = []
-    at = 0
-    text = text.rstrip()
-    while at < len(text):
-        match = _TOKENS.match(text, at)
-        if match is None or match.lastgroup is None:
-            raise NotUnderstoodError
-        kind, token = match.lastgroup, match[match.lastgroup]
-        if kind == "number" and text[match.end() : match.end() + 1].isidentifier():
-            raise NotUnderstoodError
-        found.append((kind, token))
-        at = match.end()
-    return found
-
-
-def unquoted(token: str, quote: str) -> str:
-    """What stands in quotes."""
-    return token[1:-1].replace(quote * 2, quote)
-
-
-_INTEGER_BITS: Final = {"tinyint": 8, "smallint": 16, "int": 32, "integer": 32, "bigint": 64}
-_TIME_TYPES: Final = ("date", "timestamp")
-_WILDCARDS: Final = re.compile(r"[%_\\]")
-
-
-def compared(left: Truth | Value, operator: Operator, right: Truth | Value) -> Truth:
-    """A comparison of a column with a constant, whichever of them comes first."""
-    if isinstance(left, Constant) and isinstance(right, Column):
-        left, operator, right = right, FLIPPED[operator], left
-    if isinstance(left, Column) and isinstance(right, Constant) and right.kind != "null":
-        return Comparison(left.name, operator, (right,), left.part)
-    return Opaque()
-
-
-def _begins(left: Truth | Value, prefix: Truth | Value) -> Truth:
-    if isinstance(left, Column) and left.part is None and isinstance(prefix, Constant):
-        return Comparison(left.name, "starts with", (prefix,))
-    return Opaque()
-
-
-def only(found: Truth) -> Truth:
-    """What holds if this does, and of whose opposite nothing is known."""
-    return Junction(True, (found, Opaque()))
-
-
-def known(found: Truth, *, value: bool) -> Truth:
-    """``is true`` or ``is false``, which are never unknown."""
-    wanted = found if value else Not(found)
-    if isinstance(found, Comparison):
-        if found.operator in ("is null", "is not null"):
-            return wanted
-        return Junction(True, (wanted, Comparison(found.column, "is not null")))
-    return only(wanted)
-
-
-def cast(found: Truth | Value, name: str) -> Value:
-    """A value as another type, named as in SQL."""
-    if isinstance(found, Column) and found.part is None and name == "date":
-        return Column(found.name, "date")
-    if isinstance(found, Constant):
-        if isinstance(found.value, int) and found.kind == "integer" and name in _INTEGER_BITS:
-            end = 1 << (_INTEGER_BITS[name] - 1)
-            return found if -end <= found.value < end else Opaque()
-        if found.kind in ("text", name) and name in _TIME_TYPES:
-            return Constant(name, found.value)
-        if found.kind == "date" and name == "timestamp":
-            return Constant(name, found.value)
-    return Opaque()
-
-
-def called(name: str, arguments: Sequence[Truth | Value]) -> Truth | Value:
-    """What a function gives."""
-    match name, arguments:
-        case "starts_with", [text, prefix]:
-            return _begins(text, prefix)
-        case (("date_part" | "datepart"), [Constant("text", str(part)), Column(column, None)]):
-            wanted = part.casefold()
-            if wanted in get_args(DatePart):
-                return Column(column, as_type("DatePart", wanted))
-    return Opaque()
-
-
-def negative(found: Truth | Value) -> Value:
-    """A number with the other sign."""
-    if isinstance(found, Constant) and found.kind == "integer" and isinstance(found.value, int):
-        return Constant("integer", -found.value)
-    return Opaque()
-
-
-def like(left: Truth | Value, pattern: Truth | Value) -> Truth:
-    """A column like a pattern, as far as its beginning tells."""
-    if not isinstance(pattern, Constant) or not isinstance(pattern.value, str):
-        return Opaque()
-    prefix = _WILDCARDS.split(pattern.value, maxsplit=1)[0]
-    rest = pattern.value[len(prefix) :]
-    if not rest:
-        return compared(left, "=", pattern)
-    begins = _begins(left, Constant("text", prefix))
-    return only(begins) if rest.strip("%") else begins
-
-
-_MAX_DEPTH: Final = 100
-# No type that is compared has more.
-_MOST_DIGITS: Final = 80
-_SIGNS: Final[dict[str, Operator]] = {
-    "=": "=",
-    "==": "=",
-    "!=": "!=",
-    "<>": "!=",
-    "<": "<",
-    "<=": "<=",
-    ">": ">",
-    ">=": ">=",
-}
-_ARITHMETIC: Final = frozenset({"+", "-", "*", "/", "%", "||"})
-
-
 def parse_predicate(text: str) -> Truth:
     """Read a predicate.
 
@@ -215,10 +106,10 @@ def parse_predicate(text: str) -> Truth:
     NotUnderstoodError
         It cannot be told what belongs together.
     """
-    return _Reader(read_tokens(text)).whole()
+    return _Parser(_tokenize(text)).whole()
 
 
-class _Reader:
+class _Parser:
     """Recursive descent with the precedences of SQL: or, and, not, comparisons, arithmetic."""
 
     def __init__(self, tokens: Sequence[tuple[str, str]]) -> None:
@@ -275,7 +166,7 @@ class _Reader:
         word = token.casefold() if kind == "name" else ""
         if kind == "sign" and token in _SIGNS:
             self._at += 1
-            found = compared(left, _SIGNS[token], self._sum())
+            found = _compare(left, _SIGNS[token], self._sum())
         elif word == "is":
             self._at += 1
             found = self._is(left)
@@ -287,7 +178,7 @@ class _Reader:
                 low = self._sum()
                 self._needs_word("and")
                 high = self._sum()
-                found = Junction(True, (compared(left, ">=", low), compared(left, "<=", high)))
+                found = Junction(True, (_compare(left, ">=", low), _compare(left, "<=", high)))
             elif self._is_word("like") or self._is_word("ilike"):
                 found = self._like(left)
             else:
@@ -311,13 +202,13 @@ class _Reader:
                 return Opaque()
             return Comparison(left.name, "is not null" if negated else "is null")
         if self._is_word("true") or self._is_word("false"):
-            found = known(self._truth(left), value=self._takes_word("true"))
+            found = _truth_test(self._truth(left), value=self._takes_word("true"))
             # The word that was not the first one is still there.
             self._takes_word("false")
         elif self._takes_word("distinct"):
             self._needs_word("from")
             # Other than with ``=``, all that follows belongs to the right side.
-            found = Not(only(compared(left, "=", self._or())))
+            found = Not(_necessary(_compare(left, "=", self._or())))
         else:
             raise NotUnderstoodError
         return Not(found) if negated else found
@@ -328,7 +219,7 @@ class _Reader:
             self._needs_word("ilike")
         pattern = self._sum()
         # Where case does not matter, no prefix is known.
-        return like(left, pattern) if exact else Opaque()
+        return _match_like(left, pattern) if exact else Opaque()
 
     def _in(self, left: Truth | Value) -> Truth:
         self._needs("(")
@@ -344,7 +235,7 @@ class _Reader:
             return Opaque()
         found = Comparison(left.name, "in", present, left.part)
         # Beside a null, what is not found is unknown rather than false.
-        return found if len(present) == len(constants) else only(found)
+        return found if len(present) == len(constants) else _necessary(found)
 
     def _sum(self) -> Truth | Value:
         found = self._primary()
@@ -357,7 +248,7 @@ class _Reader:
     def _primary(self) -> Truth | Value:
         found = self._unit()
         while self._takes("::"):
-            found = cast(found, self._type())
+            found = _cast(found, self._type())
         return found
 
     def _unit(self) -> Truth | Value:
@@ -370,14 +261,14 @@ class _Reader:
         if (kind, word) == ("sign", "-"):
             # A cast binds more tightly than the sign.
             with self._deeper():
-                return negative(self._primary())
+                return _negate(self._primary())
         if kind == "number":
-            is_known = word.isdigit() and len(word) <= _MOST_DIGITS
+            is_known = word.isdigit() and len(word) <= _MAX_DIGITS
             return Constant("integer", int(word)) if is_known else Opaque()
         if kind == "text":
-            return Constant("text", unquoted(word, "'"))
+            return Constant("text", _unquote(word, "'"))
         if kind == "quoted":
-            return Column(unquoted(word, "`"))
+            return Column(_unquote(word, "`"))
         if kind == "name":
             return self._named(word)
         raise NotUnderstoodError
@@ -387,7 +278,7 @@ class _Reader:
         kind, following = self._next()
         if kind == "text":
             self._at += 1
-            value = unquoted(following, "'")
+            value = _unquote(following, "'")
             if word in ("date", "timestamp"):
                 return Constant(word, value)
             if word == "x":
@@ -403,13 +294,13 @@ class _Reader:
         if word in ("cast", "try_cast") and self._takes("("):
             inner = self._or()
             self._needs_word("as")
-            found = cast(inner, self._type())
+            found = _cast(inner, self._type())
             self._needs(")")
             return found
         if word in RESERVED:
             raise NotUnderstoodError
         if self._takes("("):
-            return called(word, self._arguments())
+            return _call(word, self._arguments())
         return Column(token)
 
     def _arguments(self) -> list[Truth | Value]:
@@ -434,7 +325,7 @@ class _Reader:
 
     def _truth(self, found: Truth | Value) -> Truth:
         if isinstance(found, Column):
-            return compared(found, "=", Constant("boolean", True))
+            return _compare(found, "=", Constant("boolean", True))
         if isinstance(found, Constant) and found.kind != "boolean":
             return Opaque()
         return found
@@ -463,3 +354,109 @@ class _Reader:
     def _needs(self, sign: str) -> None:
         if not self._takes(sign):
             raise NotUnderstoodError
+
+
+def _tokenize(text: str) -> list[tuple[str, str]]:
+    """The kind of each token (``text``, ``quoted``, ``number``, ``name`` or ``sign``), and itself.
+
+    Raises
+    ------
+    NotUnderstoodError
+        There is something else in it, or a comment.
+    """
+    if len(text) > _MAX_LENGTH or "--" in text or "/*" in text:
+        raise NotUnderstoodError
+    found = []
+    at = 0
+    text = text.rstrip()
+    while at < len(text):
+        match = _TOKENS.match(text, at)
+        if match is None or match.lastgroup is None:
+            raise NotUnderstoodError
+        kind, token = match.lastgroup, match[match.lastgroup]
+        if kind == "number" and text[match.end() : match.end() + 1].isidentifier():
+            raise NotUnderstoodError
+        found.append((kind, token))
+        at = match.end()
+    return found
+
+
+def _unquote(token: str, quote: str) -> str:
+    """What stands in quotes."""
+    return token[1:-1].replace(quote * 2, quote)
+
+
+def _compare(left: Truth | Value, operator: Operator, right: Truth | Value) -> Truth:
+    """A comparison of a column with a constant, whichever of them comes first."""
+    if isinstance(left, Constant) and isinstance(right, Column):
+        left, operator, right = right, FLIPPED[operator], left
+    if isinstance(left, Column) and isinstance(right, Constant) and right.kind != "null":
+        return Comparison(left.name, operator, (right,), left.part)
+    return Opaque()
+
+
+def _starts_with(left: Truth | Value, prefix: Truth | Value) -> Truth:
+    if isinstance(left, Column) and left.part is None and isinstance(prefix, Constant):
+        return Comparison(left.name, "starts with", (prefix,))
+    return Opaque()
+
+
+def _match_like(left: Truth | Value, pattern: Truth | Value) -> Truth:
+    """A column like a pattern, as far as its beginning tells."""
+    if not isinstance(pattern, Constant) or not isinstance(pattern.value, str):
+        return Opaque()
+    prefix = _WILDCARDS.split(pattern.value, maxsplit=1)[0]
+    rest = pattern.value[len(prefix) :]
+    if not rest:
+        return _compare(left, "=", pattern)
+    begins = _starts_with(left, Constant("text", prefix))
+    return _necessary(begins) if rest.strip("%") else begins
+
+
+def _necessary(found: Truth) -> Truth:
+    """What holds if this does, and of whose opposite nothing is known."""
+    return Junction(True, (found, Opaque()))
+
+
+def _truth_test(found: Truth, *, value: bool) -> Truth:
+    """``is true`` or ``is false``, which are never unknown."""
+    wanted = found if value else Not(found)
+    if isinstance(found, Comparison):
+        if found.operator in ("is null", "is not null"):
+            return wanted
+        return Junction(True, (wanted, Comparison(found.column, "is not null")))
+    return _necessary(wanted)
+
+
+def _cast(found: Truth | Value, name: str) -> Value:
+    """A value as another type, named as in SQL."""
+    if isinstance(found, Column) and found.part is None and name == "date":
+        return Column(found.name, "date")
+    if isinstance(found, Constant):
+        if isinstance(found.value, int) and found.kind == "integer" and name in _INTEGER_BITS:
+            end = 1 << (_INTEGER_BITS[name] - 1)
+            return found if -end <= found.value < end else Opaque()
+        if found.kind in ("text", name) and name in _TIME_TYPES:
+            return Constant(name, found.value)
+        if found.kind == "date" and name == "timestamp":
+            return Constant(name, found.value)
+    return Opaque()
+
+
+def _call(name: str, arguments: Sequence[Truth | Value]) -> Truth | Value:
+    """What a function gives."""
+    match name, arguments:
+        case "starts_with", [text, prefix]:
+            return _starts_with(text, prefix)
+        case (("date_part" | "datepart"), [Constant("text", str(part)), Column(column, None)]):
+            wanted = part.casefold()
+            if wanted in get_args(DatePart):
+                return Column(column, as_type("DatePart", wanted))
+    return Opaque()
+
+
+def _negate(found: Truth | Value) -> Value:
+    """A number with the other sign."""
+    if isinstance(found, Constant) and found.kind == "integer" and isinstance(found.value, int):
+        return Constant("integer", -found.value)
+    return Opaque()

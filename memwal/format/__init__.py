@@ -1,1 +1,1 @@
-"""Pure encoders and decoders of everything stored in a MemWAL table. No I/O happens here."""
+"""Encoders and decoders of everything stored in a MemWAL table. No I/O happens here."""

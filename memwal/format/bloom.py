@@ -1,8 +1,8 @@
 """The primary-key bloom filter of a flushed generation.
 
-A split-block filter with the salts of Parquet's, over SipHash-1-3 of the key columns in the form
-in which Lance hashes them. It always takes 32,768 bytes: 1,024 blocks of eight 32-bit words. At
-8,192 keys 0.06 % of absent keys pass it; beyond some ten thousand keys it fills up.
+A split-block filter with Parquet's salts, over SipHash-1-3 of the key columns as Lance hashes them.
+It always has 32,768 bytes: 1,024 blocks of eight 32-bit words. With 8,192 keys its false-positive
+rate is 0.06 %; beyond some ten thousand keys it fills up.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from memwal.format.keys import Fixed, Piece
 
 FILTER_BYTES = 32_768
 
-# Pages of a disk, each of which holds what some of the keys set: of 200 keys that all miss one page
-# there is not one case in ten billion.
+# The filter spans this many disk pages. That 200 keys all leave one page empty happens less than
+# once in ten billion cases, so an empty page of a filter with more keys was never written.
 _PAGES = 8
 _MANY_BITS = 200 * 8
 
@@ -43,7 +43,7 @@ Hashes = npt.NDArray[np.uint64]
 
 
 def build_bloom_filter(key_columns: Sequence[pa.Array | pa.ChunkedArray]) -> bytes:
-    """Return the filter of all keys, in the form of ``bloom_filter.bin``.
+    """Build the filter of all keys, in the format of ``bloom_filter.bin``.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ def build_bloom_filter(key_columns: Sequence[pa.Array | pa.ChunkedArray]) -> byt
     Raises
     ------
     InvalidInputError
-        When there is no column, or the lengths differ.
+        There is no column, or the lengths differ.
     """
     bits = np.zeros(FILTER_BYTES * 8, np.bool_)
     for columns in keys.slices(key_columns):
@@ -69,24 +69,23 @@ def build_bloom_filter(key_columns: Sequence[pa.Array | pa.ChunkedArray]) -> byt
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BloomFilter:
-    """A filter that was read.
+    """A decoded bloom filter.
 
     Parameters
     ----------
     bits : numpy.ndarray of bool, shape (262144,)
-        Every bit of the filter.
     """
 
     bits: npt.NDArray[np.bool_]
 
     @classmethod
     def from_bytes(cls, data: bytes) -> BloomFilter:
-        """Read the bytes of a ``bloom_filter.bin``.
+        """Decode the content of a ``bloom_filter.bin``.
 
         Raises
         ------
         CorruptDataError
-            When there are not :data:`FILTER_BYTES` bytes, or some of them were never written.
+            The content does not have :data:`FILTER_BYTES` bytes, or some were never written.
         """
         if len(data) != FILTER_BYTES:
             raise CorruptDataError(
@@ -105,13 +104,13 @@ class BloomFilter:
     def might_contain(
         self, key_columns: Sequence[pa.Array | pa.ChunkedArray]
     ) -> npt.NDArray[np.bool_]:
-        """Tell for every key whether the generation may hold it; False is certain.
+        """Return for each key whether the generation may contain it. False is certain.
 
         Parameters
         ----------
         key_columns : sequence of pyarrow.Array or pyarrow.ChunkedArray
-            The keys' columns in key order, in the very types of the table: an int32 and an int64
-            of the same value hash differently.
+            The keys' columns in key order, with exactly the types of the table: an int32 and an
+            int64 of the same value hash differently.
 
         Returns
         -------
@@ -120,19 +119,19 @@ class BloomFilter:
         Raises
         ------
         InvalidInputError
-            When there is no column, or the lengths differ.
+            There is no column, or the lengths differ.
         """
-        found = []
+        hits = []
         for columns in keys.slices(key_columns):
             hit = np.ones(len(columns[0]), np.bool_)
             for positions in _bit_positions(_hash_keys(columns)):
                 hit &= self.bits[positions]
-            found.append(hit)
-        return np.concatenate(found) if found else np.empty(0, np.bool_)
+            hits.append(hit)
+        return np.concatenate(hits) if hits else np.empty(0, np.bool_)
 
 
 def _bit_positions(hashes: Hashes) -> list[npt.NDArray[np.int64]]:
-    """Return the eight bits of every hash, one array per word of the block."""
+    """Return the eight bit positions of each hash, one array per word of the block."""
     low = hashes.astype(np.uint32)
     first = ((((hashes >> np.uint64(32)) * _BLOCKS) >> np.uint64(32)) * np.uint64(256)).view(
         np.int64
@@ -146,7 +145,7 @@ def _bit_positions(hashes: Hashes) -> list[npt.NDArray[np.int64]]:
 def _hash_keys(columns: Sequence[pa.Array]) -> Hashes:
     pieces = [piece for column in columns for piece in _pieces(column)]
     lengths = keys.row_lengths(pieces)
-    # SipHash reads 8 bytes at a time; the last word holds what is left, and the length on top.
+    # SipHash reads words of 8 bytes; the last word has the rest, and the length as its top byte.
     words = lengths // 8 + 1
     ends = np.cumsum(words)
     starts = ends - words
@@ -171,7 +170,7 @@ def _value_pieces(column: pa.Array, valid: keys.Mask | None) -> list[Piece]:
     if column.type == pa.binary():
         runs = keys.byte_runs(column)
         return [Fixed(_little_endian(runs.counts), valid), runs]
-    # Lance hashes no more than the null flag of any other type.
+    # For every other type Lance hashes only the null flag.
     return []
 
 
@@ -183,15 +182,15 @@ def _little_endian(values: npt.NDArray[np.integer]) -> keys.Bytes:
 def _siphash(data: Hashes, *, starts: keys.Counts, words: keys.Counts) -> Hashes:
     """Return SipHash-1-3 with the key (0, 0) of every row's words.
 
-    The rows that have most words come first, so that those still going are always a prefix.
+    Rows are sorted by falling number of words, so that the unfinished ones are always a prefix.
     """
     order = np.argsort(-words, kind="stable")
     starts, words = starts[order], words[order]
     state = tuple(np.full(len(words), value, np.uint64) for value in _SIP_STATE)
     for step in range(int(words[0])):
-        going = int(np.searchsorted(-words, -step, side="left"))
-        v0, v1, v2, v3 = (part[:going] for part in state)
-        word = data[starts[:going] + step]
+        active = int(np.searchsorted(-words, -step, side="left"))
+        v0, v1, v2, v3 = (part[:active] for part in state)
+        word = data[starts[:active] + step]
         v3 ^= word
         _sip_round(v0, v1, v2, v3)
         v0 ^= word

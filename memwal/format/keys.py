@@ -1,11 +1,11 @@
 """Encode a composite primary key as one byte string that sorts as the key does.
 
-The ``_pk_index`` of a flushed generation holds keys of several columns in this form.
+The ``_pk_index`` of a flushed generation contains keys of several columns in this form.
 
-Rows are encoded column by column: every row joins its pieces, and rows stand one after another. A
-piece is what one part of a key adds to each row: a fixed number of bytes, or a run of bytes of
-another buffer. Work goes through slices of :data:`SLICE_ROWS` rows, which keeps the index arrays
-within the processor's cache.
+Rows are encoded column by column. A *piece* is what one part of a key adds to each row: a fixed
+number of bytes, or a run of bytes of another buffer. The pieces of a row are joined, and the rows
+follow one another. Columns are processed in slices of :data:`SLICE_ROWS` rows, so that the index
+arrays stay in the processor's cache. The bloom filter uses the same pieces.
 """
 
 from __future__ import annotations
@@ -20,28 +20,38 @@ import pyarrow as pa
 from memwal.errors import InvalidInputError
 
 SLICE_ROWS = 16_384
-
 Bytes = npt.NDArray[np.uint8]
 Counts = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
+# Arrow's binary arrays count their bytes in 32 bits.
+_MAX_ARRAY_BYTES = (1 << 31) - 1
+_SIGN = np.uint64(1 << 63)
+
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """The same number of bytes in every row, shape (rows, width); none where not ``present``."""
+    """A piece with the same number of bytes in every row, or none where ``present`` is False.
+
+    Attributes
+    ----------
+    values : numpy.ndarray of uint8, shape (rows, width)
+    present : numpy.ndarray of bool, shape (rows,), or None
+        None if all rows have the bytes.
+    """
 
     values: Bytes
     present: Mask | None = None
 
     def lengths(self) -> Counts:
-        """Return how many bytes each row gets."""
+        """Return the number of bytes of each row."""
         rows, width = self.values.shape
         if self.present is None:
             return np.full(rows, width, np.int64)
         return self.present * np.int64(width)
 
     def write(self, out: Bytes, at: Counts) -> None:
-        """Write every row's bytes at its place."""
+        """Write the bytes of row i to ``out[at[i]]`` and after."""
         values = self.values
         if self.present is not None:
             values, at = values[self.present], at[self.present]
@@ -51,18 +61,18 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """``counts[i]`` bytes of ``data`` from ``starts[i]`` on, in row i."""
+    """A piece with ``counts[i]`` bytes of ``data`` from ``starts[i]`` on in row i."""
 
     data: Bytes
     starts: Counts
     counts: Counts
 
     def lengths(self) -> Counts:
-        """Return how many bytes each row gets."""
+        """Return the number of bytes of each row."""
         return self.counts
 
     def write(self, out: Bytes, at: Counts) -> None:
-        """Write every row's bytes at its place."""
+        """Write the bytes of row i to ``out[at[i]]`` and after."""
         within = np.arange(self.counts.sum()) - np.repeat(
             np.cumsum(self.counts) - self.counts, self.counts
         )
@@ -74,86 +84,15 @@ class Runs:
 Piece = Fixed | Runs
 
 
-def slices(columns: Sequence[pa.Array | pa.ChunkedArray]) -> Iterator[list[pa.Array]]:
-    """Cut columns of equal length into aligned arrays of at most :data:`SLICE_ROWS` rows.
-
-    Raises
-    ------
-    InvalidInputError
-        When there is no column, or the lengths differ.
-    """
-    lengths = {len(column) for column in columns}
-    if len(lengths) != 1:
-        raise InvalidInputError(
-            f"key columns have {sorted(lengths)} rows; give at least one column, and as many rows "
-            "in each"
-        )
-    table = pa.table(list(columns), names=[str(number) for number in range(len(columns))])
-    for batch in table.to_batches(max_chunksize=SLICE_ROWS):
-        if batch.num_rows:
-            yield batch.columns
-
-
-def validity(column: pa.Array) -> Mask | None:
-    """Return which values are not null, or None when all are."""
-    if column.null_count == 0:
-        return None
-    mask: Mask = column.is_valid().to_numpy(zero_copy_only=False)
-    return mask
-
-
-def integers(column: pa.Array) -> npt.NDArray[np.integer]:
-    """Return the values of an integer column, 0 where null."""
-    filled = column.fill_null(0) if column.null_count else column
-    values: npt.NDArray[np.integer] = filled.to_numpy()
-    return values
-
-
-def byte_runs(column: pa.Array) -> Runs:
-    """Return the bytes of a text or binary column, none where null."""
-    wide = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
-    _, offset_buffer, data_buffer = column.buffers()
-    stored = np.frombuffer(offset_buffer, np.int64 if wide else np.int32)
-    offsets = stored[column.offset : column.offset + len(column) + 1].astype(np.int64)
-    first, last = int(offsets[0]), int(offsets[-1])
-    data = (
-        np.frombuffer(data_buffer, np.uint8)[first:last]
-        if data_buffer is not None
-        else np.empty(0, np.uint8)
-    )
-    counts: Counts = np.diff(offsets)
-    valid = validity(column)
-    return Runs(data, offsets[:-1] - first, counts if valid is None else counts * valid)
-
-
-def row_lengths(pieces: Sequence[Piece]) -> Counts:
-    """Return how many bytes the pieces of each row take together."""
-    lengths: Counts = np.sum([piece.lengths() for piece in pieces], axis=0, dtype=np.int64)
-    return lengths
-
-
-def write_rows(pieces: Sequence[Piece], *, out: Bytes, starts: Counts) -> None:
-    """Write the pieces of every row, joined, from ``starts`` on."""
-    at = starts
-    for piece in pieces:
-        piece.write(out, at)
-        at = at + piece.lengths()
-
-
-# Arrow's binary arrays count their bytes in 32 bits.
-_MAX_ARRAY_BYTES = (1 << 31) - 1
-_SIGN = np.uint64(1 << 63)
-
-
 def check_key_type(field: pa.Field) -> None:
     """Refuse a primary-key column whose type Lance refuses for MemWAL.
 
     Raises
     ------
     InvalidInputError
-        When the type is none of signed and unsigned integers, bool, text and binary.
+        The type is not an integer, bool, text or binary.
     """
-    if not (_is_text(field.type) or _is_number(field.type)):
+    if not (_is_bytes(field.type) or _is_number(field.type)):
         raise InvalidInputError(
             f"primary-key column {field.name!r} has type {field.type}; MemWAL takes integers, "
             "bool, text and binary, so cast it or choose another key"
@@ -180,7 +119,7 @@ def encode_composite_keys(columns: Sequence[pa.Array | pa.ChunkedArray]) -> pa.B
     Raises
     ------
     InvalidInputError
-        When a type cannot be a key, the lengths differ, or the keys take more than 2 GiB.
+        A type cannot be a key, the lengths differ, or the keys take more than 2 GiB.
     """
     for number, column in enumerate(columns):
         check_key_type(pa.field(str(number), column.type))
@@ -191,6 +130,72 @@ def encode_composite_keys(columns: Sequence[pa.Array | pa.ChunkedArray]) -> pa.B
         return pa.concat_arrays(parts)
     except pa.ArrowInvalid as error:
         raise InvalidInputError(f"the keys do not fit one array: {error}; take fewer") from error
+
+
+def slices(columns: Sequence[pa.Array | pa.ChunkedArray]) -> Iterator[list[pa.Array]]:
+    """Cut columns of equal length into aligned arrays of at most :data:`SLICE_ROWS` rows.
+
+    Raises
+    ------
+    InvalidInputError
+        There is no column, or the lengths differ.
+    """
+    lengths = {len(column) for column in columns}
+    if len(lengths) != 1:
+        raise InvalidInputError(
+            f"key columns have {sorted(lengths)} rows; give at least one column, and as many rows "
+            "in each"
+        )
+    table = pa.table(list(columns), names=[str(number) for number in range(len(columns))])
+    for batch in table.to_batches(max_chunksize=SLICE_ROWS):
+        if batch.num_rows:
+            yield batch.columns
+
+
+def validity(column: pa.Array) -> Mask | None:
+    """Return which values are not null; None if no value is null."""
+    if column.null_count == 0:
+        return None
+    mask: Mask = column.is_valid().to_numpy(zero_copy_only=False)
+    return mask
+
+
+def integers(column: pa.Array) -> npt.NDArray[np.integer]:
+    """Return the values of an integer column, with 0 for null."""
+    filled = column.fill_null(0) if column.null_count else column
+    values: npt.NDArray[np.integer] = filled.to_numpy()
+    return values
+
+
+def byte_runs(column: pa.Array) -> Runs:
+    """Return the bytes of a text or binary column; a null has none."""
+    wide = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
+    _, offset_buffer, data_buffer = column.buffers()
+    stored = np.frombuffer(offset_buffer, np.int64 if wide else np.int32)
+    offsets = stored[column.offset : column.offset + len(column) + 1].astype(np.int64)
+    first, last = int(offsets[0]), int(offsets[-1])
+    data = (
+        np.frombuffer(data_buffer, np.uint8)[first:last]
+        if data_buffer is not None
+        else np.empty(0, np.uint8)
+    )
+    counts: Counts = np.diff(offsets)
+    valid = validity(column)
+    return Runs(data, offsets[:-1] - first, counts if valid is None else counts * valid)
+
+
+def row_lengths(pieces: Sequence[Piece]) -> Counts:
+    """Return the number of bytes of each row, over all its pieces."""
+    lengths: Counts = np.sum([piece.lengths() for piece in pieces], axis=0, dtype=np.int64)
+    return lengths
+
+
+def write_rows(pieces: Sequence[Piece], *, out: Bytes, starts: Counts) -> None:
+    """Write the joined pieces of row i to ``out[starts[i]]`` and after."""
+    at = starts
+    for piece in pieces:
+        piece.write(out, at)
+        at = at + piece.lengths()
 
 
 def _encode_slice(columns: Sequence[pa.Array]) -> pa.BinaryArray:
@@ -215,9 +220,9 @@ def _pieces(column: pa.Array) -> list[Piece]:
 
 
 def _value_pieces(column: pa.Array, valid: Mask | None) -> list[Piece]:
-    if _is_text(column.type):
+    if _is_bytes(column.type):
         end = np.zeros((len(column), 2), np.uint8)
-        return [_escaped(byte_runs(column)), Fixed(end, valid)]
+        return [_escape_zeros(byte_runs(column)), Fixed(end, valid)]
     if pa.types.is_boolean(column.type):
         numbers = column.cast(pa.uint8())
         return [Fixed(integers(numbers).astype(np.uint8)[:, np.newaxis], valid)]
@@ -232,8 +237,8 @@ def _big_endian(values: npt.NDArray[np.integer]) -> Bytes:
     return wide.astype(">u8").view(np.uint8).reshape(-1, 8)
 
 
-def _escaped(runs: Runs) -> Runs:
-    """Return the runs with every zero byte followed by ``ff``."""
+def _escape_zeros(runs: Runs) -> Runs:
+    """Return the runs with ``ff`` inserted after every zero byte."""
     zeros = np.flatnonzero(runs.data == 0)
     if not len(zeros):
         return runs
@@ -242,7 +247,7 @@ def _escaped(runs: Runs) -> Runs:
     return Runs(np.insert(runs.data, zeros + 1, 0xFF), runs.starts + before, runs.counts + within)
 
 
-def _is_text(data_type: pa.DataType) -> bool:
+def _is_bytes(data_type: pa.DataType) -> bool:
     return data_type in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 
 

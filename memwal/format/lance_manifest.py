@@ -1,11 +1,11 @@
-"""Lance's own stored forms: manifest index section, schemas, file footers, index parameters.
+"""Lance's own stored formats: manifest index section, schemas, file footers, index parameters.
 
-No call of pylance returns the index section of a manifest whole, or the codebook and centroids that
-stand inside the files of a vector index.
+No call of pylance returns the whole index section of a manifest, or the codebook and centroids in
+the files of a vector index.
 
-Files and schemas are checked before Lance hands them over to Arrow. Names and types go through
-Arrow's C interface, where a zero byte ends a text. At a zero byte within a name Lance ends the
-whole process, which nothing in Python can catch.
+Files and schemas are checked before Lance passes them to Arrow. Names and types go through Arrow's
+C interface, where a zero byte ends a text. At a zero byte within a name Lance ends the whole
+process, which Python cannot catch.
 """
 
 from __future__ import annotations
@@ -24,20 +24,36 @@ from memwal.format._proto import lance_index_pb2, lance_manifest_pb2, lance_sche
 from memwal.format.memwal_index import parse_message, parse_uuid
 from memwal.format.paths import MEM_WAL_INDEX_NAME
 
+Numbers = npt.NDArray[Any]
+# The last bytes of manifests and of data files.
 _MAGIC = b"LANC"
+
 # Position of the manifest message, major and minor version of the file, magic.
 _FOOTER = struct.Struct("<QHH4s")
 _LENGTH = struct.Struct("<I")
 
+# Where columns and buffers are, how many there are, major and minor version, magic.
+_FILE_FOOTER: Final = struct.Struct("<QQQIIHH4s")
+_PLACE: Final = struct.Struct("<QQ")
+
+# A name or a type with a zero byte in the repr of a schema.
+_ZERO_BYTE: Final = re.compile(r'(?:name: |LogicalType\()"(?:[^"\\]|\\[^0])*\\0')
+_DTYPES: Final[dict[int, np.dtype[Any]]] = {
+    1: np.dtype("<f2"),
+    2: np.dtype("<f4"),
+    3: np.dtype("<f8"),
+    4: np.dtype("u1"),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
-    """What a table's manifest says of one segment of an index.
+    """Entry of one index segment in a table's manifest.
 
     Parameters
     ----------
     uuid : UUID
-        Names the segment's folder below ``_indices``.
+        Name of the segment's folder below ``_indices``.
     name : str
         Name of the index.
     fields : tuple of int
@@ -45,15 +61,15 @@ class IndexEntry:
     dataset_version : int
         Version of the table that it was built on.
     index_version : int
-        Version of the index format; 0 when absent.
+        Version of the index format; 0 if absent.
     details_type : str
-        Type of ``details``; empty when absent.
+        Type of ``details``; empty if absent.
     details : bytes
-        Details of the index as a protobuf message; empty when absent.
+        Details of the index as a protobuf message; empty if absent.
     fragment_bitmap : bytes or None
         Fragments it covers, as a serialised 32-bit roaring bitmap.
     created_at_millis : int or None
-        When it was made, in milliseconds since the epoch.
+        Creation time, in milliseconds since the epoch.
     """
 
     uuid: UUID
@@ -76,50 +92,38 @@ def read_index_section(manifest: bytes, *, name: str = "the table's manifest") -
     manifest : bytes
         The whole manifest file.
     name : str, default "the table's manifest"
-        What error messages call it; give its key.
+        Name of the file in error messages: its key.
 
     Raises
     ------
     CorruptDataError
-        When the bytes are no Lance manifest, or a length or position in them leads outside.
+        The bytes are not a Lance manifest, or a length or position in them leads outside.
     """
-    message = _message(manifest, name)
+    message = _parse_manifest(manifest, name)
     if not message.HasField("index_section"):
         return []
     section = parse_message(
         lance_manifest_pb2.IndexSection,
-        _prefixed(manifest, message.index_section, name),
+        _message_at(manifest, message.index_section, name),
         name=name,
     )
     return [_entry_from(entry, name) for entry in section.indices]
 
 
-def branch_of(manifest: bytes, *, name: str = "the table's manifest") -> str | None:
-    """Return the branch that a table's manifest file belongs to; None for the main one.
-
-    Raises
-    ------
-    CorruptDataError
-        See :func:`read_index_section`.
-    """
-    message = _message(manifest, name)
-    return message.branch if message.HasField("branch") else None
-
-
 def find_mem_wal_index(manifest: bytes, *, name: str = "the table's manifest") -> IndexEntry | None:
-    """Return the entry of the MemWAL index in a table's manifest file; None when there is none.
+    """Return the entry of the MemWAL index in a table's manifest file; None if it has none.
 
     Parameters
     ----------
     manifest : bytes
         The whole manifest file.
     name : str, default "the table's manifest"
-        What error messages call it; give its key.
+        Name of the file in error messages: its key.
 
     Raises
     ------
     CorruptDataError
-        When the bytes are no Lance manifest, or it has more than one MemWAL index.
+        The bytes are not a Lance manifest, or it has more than one MemWAL index.
     """
     entries = [
         entry
@@ -134,10 +138,130 @@ def find_mem_wal_index(manifest: bytes, *, name: str = "the table's manifest") -
     return entries[0] if entries else None
 
 
-def _message(manifest: bytes, name: str) -> lance_manifest_pb2.Manifest:
+def branch_of(manifest: bytes, *, name: str = "the table's manifest") -> str | None:
+    """Return the branch that a table's manifest file belongs to; None for the main branch.
+
+    Raises
+    ------
+    CorruptDataError
+        See :func:`read_index_section`.
+    """
+    message = _parse_manifest(manifest, name)
+    return message.branch if message.HasField("branch") else None
+
+
+def replace_field_id(field: bytes, field_id: int) -> bytes:
+    """Return a serialized column with another field id."""
+    message = parse_message(lance_schema_pb2.Field, field, name="a column of a Lance schema")
+    message.id = field_id
+    return message.SerializeToString(deterministic=True)
+
+
+def make_nullable(field: bytes) -> bytes:
+    """Return a serialized column as nullable."""
+    message = parse_message(lance_schema_pb2.Field, field, name="a column of a Lance schema")
+    message.nullable = True
+    return message.SerializeToString(deterministic=True)
+
+
+def check_lance_file(data: bytes, *, name: str) -> None:
+    """Refuse a file that would end the process inside Lance.
+
+    Parameters
+    ----------
+    data : bytes
+        The whole file.
+    name : str
+        Name of the file in error messages.
+
+    Raises
+    ------
+    CorruptDataError
+        The bytes are not a Lance file, or a column has a zero byte in its name or type.
+    """
+    descriptor = parse_message(
+        lance_schema_pb2.FileDescriptor, _first_buffer(data, name), name=name
+    )
+    for field in descriptor.schema.fields:
+        if "\0" in field.name or "\0" in field.logical_type:
+            raise _zero_byte_error(name)
+
+
+def check_lance_schema(text: str, *, name: str) -> None:
+    """Refuse a schema that would end the process inside Lance.
+
+    Parameters
+    ----------
+    text : str
+        The ``repr`` of the schema.
+    name : str
+        Name of the data set in error messages.
+
+    Raises
+    ------
+    CorruptDataError
+        A column has a zero byte in its name or type.
+    """
+    if "\\0" in text and _ZERO_BYTE.search(text) is not None:
+        raise _zero_byte_error(name)
+
+
+def read_codebook(data: bytes, *, name: str) -> Numbers:
+    """Decode the codebook of a vector index, one sub-vector after another.
+
+    Parameters
+    ----------
+    data : bytes
+        The codebook's buffer.
+    name : str
+        Name of the codebook in error messages.
+
+    Returns
+    -------
+    numpy.ndarray, one-dimensional
+
+    Raises
+    ------
+    CorruptDataError
+        The bytes are not a tensor, or have a type that Lance's vector indexes do not use.
+    """
+    return _tensor_values(parse_message(lance_index_pb2.Tensor, data, name=name), name)
+
+
+def read_centroids(data: bytes, *, name: str) -> Numbers:
+    """Decode the centroids of a vector index from its inverted file.
+
+    Parameters
+    ----------
+    data : bytes
+        The inverted file's buffer.
+    name : str
+        Name of the file in error messages.
+
+    Returns
+    -------
+    numpy.ndarray, shape (partitions, dimension)
+
+    Raises
+    ------
+    CorruptDataError
+        The bytes are not an inverted file with centroids.
+    """
+    tensor = parse_message(lance_index_pb2.InvertedFile, data, name=name).centroids
+    numbers = _tensor_values(tensor, name)
+    shape = tuple(tensor.shape)
+    if len(shape) != 2 or not numbers.size or shape[0] * shape[1] != numbers.size:
+        raise CorruptDataError(
+            f"{name} has {numbers.size} numbers in the shape {shape}, which are no centroids; "
+            "build the index again"
+        )
+    return numbers.reshape(shape)
+
+
+def _parse_manifest(manifest: bytes, name: str) -> lance_manifest_pb2.Manifest:
     position = _manifest_position(manifest, name)
     return parse_message(
-        lance_manifest_pb2.Manifest, _prefixed(manifest, position, name), name=name
+        lance_manifest_pb2.Manifest, _message_at(manifest, position, name), name=name
     )
 
 
@@ -156,7 +280,7 @@ def _manifest_position(manifest: bytes, name: str) -> int:
     return int(position)
 
 
-def _prefixed(manifest: bytes, position: int, name: str) -> bytes:
+def _message_at(manifest: bytes, position: int, name: str) -> bytes:
     start = position + _LENGTH.size
     if start > len(manifest):
         raise CorruptDataError(
@@ -186,73 +310,9 @@ def _entry_from(entry: lance_manifest_pb2.IndexMetadata, name: str) -> IndexEntr
     )
 
 
-def with_id(field: bytes, field_id: int) -> bytes:
-    """The column with another field id."""
-    message = parse_message(lance_schema_pb2.Field, field, name="a column of a Lance schema")
-    message.id = field_id
-    return message.SerializeToString(deterministic=True)
-
-
-def made_nullable(field: bytes) -> bytes:
-    """The column, allowed to hold nulls."""
-    message = parse_message(lance_schema_pb2.Field, field, name="a column of a Lance schema")
-    message.nullable = True
-    return message.SerializeToString(deterministic=True)
-
-
-_FILE_MAGIC: Final = b"LANC"
-# Where columns and buffers are, how many there are, major and minor version, magic.
-_FILE_FOOTER: Final = struct.Struct("<QQQIIHH4s")
-_PLACE: Final = struct.Struct("<QQ")
-# A name or a type with a zero byte in what Lance shows of a schema.
-_SHOWN: Final = re.compile(r'(?:name: |LogicalType\()"(?:[^"\\]|\\[^0])*\\0')
-
-
-def check_file(data: bytes, *, name: str) -> None:
-    """Refuse a file that cannot be handed over.
-
-    Parameters
-    ----------
-    data : bytes
-        The whole file.
-    name : str
-        What error messages call it.
-
-    Raises
-    ------
-    CorruptDataError
-        The bytes are no Lance file, or a column has a zero byte in its name or type.
-    """
-    descriptor = parse_message(
-        lance_schema_pb2.FileDescriptor, _first_buffer(data, name), name=name
-    )
-    for field in descriptor.schema.fields:
-        if "\0" in field.name or "\0" in field.logical_type:
-            raise _refused(name)
-
-
-def check_schema(shown: str, *, name: str) -> None:
-    """Refuse a schema that cannot be handed over.
-
-    Parameters
-    ----------
-    shown : str
-        What ``repr`` gives of it.
-    name : str
-        What error messages call the data set.
-
-    Raises
-    ------
-    CorruptDataError
-        A column has a zero byte in its name or type.
-    """
-    if "\\0" in shown and _SHOWN.search(shown) is not None:
-        raise _refused(name)
-
-
 def _first_buffer(data: bytes, name: str) -> bytes:
     start = len(data) - _FILE_FOOTER.size
-    if start < 0 or not data.endswith(_FILE_MAGIC):
+    if start < 0 or not data.endswith(_MAGIC):
         raise CorruptDataError(f"{name} ({len(data)} bytes) is no Lance file; it may be cut off")
     _, _, places, *_ = _FILE_FOOTER.unpack_from(data, start)
     if places + _PLACE.size > len(data):
@@ -261,76 +321,14 @@ def _first_buffer(data: bytes, name: str) -> bytes:
     return data[position : position + size]
 
 
-def _refused(name: str) -> CorruptDataError:
+def _zero_byte_error(name: str) -> CorruptDataError:
     return CorruptDataError(
         f"{name} has a column with a zero byte in its name or type, which Lance cannot read; it is "
         "damaged: restore it, or whatever it belongs to, from a backup"
     )
 
 
-_DTYPES: Final[dict[int, np.dtype[Any]]] = {
-    1: np.dtype("<f2"),
-    2: np.dtype("<f4"),
-    3: np.dtype("<f8"),
-    4: np.dtype("u1"),
-}
-
-Numbers = npt.NDArray[Any]
-
-
-def read_codebook(data: bytes, *, name: str) -> Numbers:
-    """Numbers of a codebook as it stands in a vector index, one sub-vector's after another's.
-
-    Parameters
-    ----------
-    data : bytes
-        The codebook's buffer.
-    name : str
-        What error messages call it.
-
-    Returns
-    -------
-    numpy.ndarray, one-dimensional
-
-    Raises
-    ------
-    CorruptDataError
-        The bytes are no tensor, or one of a type that Lance's vector indexes do not use.
-    """
-    return _numbers(parse_message(lance_index_pb2.Tensor, data, name=name), name)
-
-
-def read_centroids(data: bytes, *, name: str) -> Numbers:
-    """Centroids of a vector index as they stand in its inverted file.
-
-    Parameters
-    ----------
-    data : bytes
-        The inverted file's buffer.
-    name : str
-        What error messages call it.
-
-    Returns
-    -------
-    numpy.ndarray, shape (partitions, dimension)
-
-    Raises
-    ------
-    CorruptDataError
-        The bytes are no inverted file with centroids.
-    """
-    tensor = parse_message(lance_index_pb2.InvertedFile, data, name=name).centroids
-    numbers = _numbers(tensor, name)
-    shape = tuple(tensor.shape)
-    if len(shape) != 2 or not numbers.size or shape[0] * shape[1] != numbers.size:
-        raise CorruptDataError(
-            f"{name} has {numbers.size} numbers in the shape {shape}, which are no centroids; "
-            "build the index again"
-        )
-    return numbers.reshape(shape)
-
-
-def _numbers(tensor: lance_index_pb2.Tensor, name: str) -> Numbers:
+def _tensor_values(tensor: lance_index_pb2.Tensor, name: str) -> Numbers:
     dtype = _DTYPES.get(tensor.data_type)
     if dtype is None or len(tensor.data) % dtype.itemsize:
         raise CorruptDataError(

@@ -1,7 +1,7 @@
 """Codec of the MemWAL index details: configuration and progress (spec: MemWAL Index Details).
 
-Includes what the protobuf codecs share: parsing, region ids, bounds of counters, and rewriting of
-repeated entries.
+Also has the helpers that all protobuf codecs share: parsing, UUIDs, bounds of counters, and
+rewriting of repeated entries.
 """
 
 from __future__ import annotations
@@ -15,100 +15,24 @@ from google.protobuf.message import DecodeError, Message
 
 from memwal.errors import CorruptDataError, InvalidInputError
 from memwal.format._proto import memwal_pb2
-from memwal.format.paths import LARGEST
+from memwal.format.paths import MAX_COUNTER
 
 if TYPE_CHECKING:
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
 
+
+DETAILS_TYPE_URL = "/lance.table.MemWalIndexDetails"
+
+# The end of the year 9999, the last that Python's dates can represent.
+_MAX_MILLIS = 253_402_300_799_999
 _M = TypeVar("_M", bound=Message)
 _K = TypeVar("_K", bound=Hashable)
 _V = TypeVar("_V")
 
 
-def parse_message(message_type: type[_M], data: bytes, *, name: str) -> _M:
-    """Parse ``data``; ``name`` says in an error which object has to be looked at.
-
-    Raises
-    ------
-    CorruptDataError
-        When the bytes are no such message.
-    """
-    try:
-        return message_type.FromString(data)
-    except DecodeError as error:
-        raise CorruptDataError(
-            f"{name} ({len(data)} bytes) cannot be parsed as {message_type.DESCRIPTOR.name}: "
-            f"{error}; keep the object and look at its bytes"
-        ) from error
-
-
-def parse_uuid(data: bytes, *, name: str) -> UUID:
-    """Return the UUID whose 16 bytes are given.
-
-    Raises
-    ------
-    CorruptDataError
-        When there are not 16 bytes.
-    """
-    if len(data) != 16:
-        raise CorruptDataError(
-            f"{name} holds a UUID of {len(data)} bytes instead of 16; keep the object and look at "
-            "its bytes"
-        )
-    return UUID(bytes=data)
-
-
-def check_counters(message: Message, fields: Iterable[str], *, name: str) -> None:
-    """Refuse numbers that nothing counts up to: what is computed from them would have no name.
-
-    Raises
-    ------
-    CorruptDataError
-        A field is larger than :data:`~memwal.format.paths.LARGEST`.
-    """
-    for counter in fields:
-        number = getattr(message, counter)
-        if number > LARGEST:
-            raise CorruptDataError(
-                f"{name} says that {counter} is {number}, which nothing counts up to; keep the "
-                "object and look at its bytes"
-            )
-
-
-def rewrite_entries(
-    entries: RepeatedCompositeFieldContainer[_M],
-    wanted: Iterable[tuple[_K, _V]],
-    *,
-    key: Callable[[_M], _K],
-    fill: Callable[[_M, _V], None],
-) -> None:
-    """Make ``entries`` hold exactly ``wanted``, in that order.
-
-    Each one starts from the entry that had its key before, if any, so that its unknown fields
-    survive; ``fill`` then sets every known field.
-    """
-    before = {}
-    for entry in entries:
-        copy = type(entry)()
-        copy.CopyFrom(entry)
-        before[key(entry)] = copy
-    del entries[:]
-    for wanted_key, value in wanted:
-        entry = entries.add()
-        if wanted_key in before:
-            entry.CopyFrom(before[wanted_key])
-        fill(entry, value)
-
-
-DETAILS_TYPE_URL = "/lance.table.MemWalIndexDetails"
-
-# The end of the year 9999, after which there are no dates.
-_LAST_MOMENT = 253_402_300_799_999
-
-
 @dataclass(frozen=True, slots=True)
 class RegionFieldSpec:
-    """How one region value is computed from a row.
+    """A stored rule for computing one region value from a row.
 
     Parameters
     ----------
@@ -117,9 +41,9 @@ class RegionFieldSpec:
     source_ids : tuple of int
         Lance field ids of the source columns.
     transform : str or None
-        A well-known transform such as ``bucket``; None when ``expression`` is given.
+        A well-known transform such as ``bucket``; None if ``expression`` is set.
     expression : str or None
-        A DataFusion SQL expression over ``col0``, ``col1``, ...; None when ``transform`` is given.
+        A DataFusion SQL expression over ``col0``, ``col1``, ...; None if ``transform`` is set.
     result_type : str
         Name of the value's type, such as ``int32``.
     parameters : mapping of str to str
@@ -137,7 +61,7 @@ class RegionFieldSpec:
 
 @dataclass(frozen=True, slots=True)
 class StoredRegionSpec:
-    """A region spec as the table stores it: its id, which is never used twice, and its fields."""
+    """A stored region spec: its fields, and its id, which is never reused."""
 
     spec_id: int
     fields: tuple[RegionFieldSpec, ...]
@@ -150,15 +74,15 @@ class IndexDetails:
     Parameters
     ----------
     snapshot_ts_millis : int, default 0
-        When the region snapshots were taken, in milliseconds since the epoch; 0 when never.
+        Time of the region snapshots, in milliseconds since the epoch; 0 if there are none.
     num_regions : int, default 0
-        Regions in the snapshots. Lance sets it to the number of buckets when it sets a table up.
+        Regions in the snapshots. Lance initializes it with the number of buckets.
     inline_snapshots : bytes or None, default None
         A Lance file with one row per region.
     region_specs : tuple of StoredRegionSpec, default ()
         How rows map to regions.
     maintained_indexes : tuple of str, default ()
-        Indexes of the base table that flushed generations carry too.
+        Indexes of the base table that are also built on flushed generations.
     merged : mapping of UUID to int, default {}
         Newest generation merged into the base table, by region.
     catchup : mapping of str to mapping of UUID to int, default {}
@@ -168,7 +92,7 @@ class IndexDetails:
     maintain_all_indexes : bool, default False
         Whether every index of the base table is maintained.
     raw : bytes, default b""
-        The message this was read from, so that fields unknown here survive a rewrite.
+        The message this was decoded from, so that unknown fields survive a rewrite.
     """
 
     snapshot_ts_millis: int = 0
@@ -188,9 +112,9 @@ class IndexDetails:
         Raises
         ------
         InvalidInputError
-            When a number does not fit its field.
+            A number does not fit its field.
         CorruptDataError
-            When ``raw`` is not such a message.
+            ``raw`` is not such a message.
         """
         message = parse_message(
             memwal_pb2.MemWalIndexDetails, self.raw, name="the MemWAL details that were read before"
@@ -203,22 +127,22 @@ class IndexDetails:
 
     @classmethod
     def decode(cls, data: bytes, *, name: str = "the MemWAL index details") -> IndexDetails:
-        """Read the bytes of the details.
+        """Decode the details.
 
         Parameters
         ----------
         data : bytes
-            The message, without the type that stands beside it.
+            The message, without its type URL.
         name : str, default "the MemWAL index details"
-            What error messages call it.
+            Name of the message in errors.
 
         Raises
         ------
         CorruptDataError
-            When the bytes are no such message.
+            The bytes are not such a message.
         """
         message = parse_message(memwal_pb2.MemWalIndexDetails, data, name=name)
-        if not 0 <= message.snapshot_ts_millis <= _LAST_MOMENT:
+        if not 0 <= message.snapshot_ts_millis <= _MAX_MILLIS:
             raise CorruptDataError(
                 f"{name} says that the region snapshot is of millisecond "
                 f"{message.snapshot_ts_millis}, which is no date; keep the table's manifest and "
@@ -265,9 +189,84 @@ class IndexDetails:
         )
         message.writer_config_defaults.clear()
         message.writer_config_defaults.update(self.writer_config_defaults)
-        # Lance writes a false explicitly; one that an older client left out stays out.
+        # Lance writes False explicitly; a field that an older client left out stays absent.
         if self.maintain_all_indexes or not self.raw or message.HasField("maintain_all_indexes"):
             message.maintain_all_indexes = self.maintain_all_indexes
+
+
+def parse_message(message_type: type[_M], data: bytes, *, name: str) -> _M:
+    """Parse a protobuf message; ``name`` is the object in error messages.
+
+    Raises
+    ------
+    CorruptDataError
+        The bytes are not such a message.
+    """
+    try:
+        return message_type.FromString(data)
+    except DecodeError as error:
+        raise CorruptDataError(
+            f"{name} ({len(data)} bytes) cannot be parsed as {message_type.DESCRIPTOR.name}: "
+            f"{error}; keep the object and look at its bytes"
+        ) from error
+
+
+def parse_uuid(data: bytes, *, name: str) -> UUID:
+    """Return the UUID with these 16 bytes.
+
+    Raises
+    ------
+    CorruptDataError
+        The length is not 16.
+    """
+    if len(data) != 16:
+        raise CorruptDataError(
+            f"{name} holds a UUID of {len(data)} bytes instead of 16; keep the object and look at "
+            "its bytes"
+        )
+    return UUID(bytes=data)
+
+
+def check_counters(message: Message, fields: Iterable[str], *, name: str) -> None:
+    """Refuse counters that no client reaches: their successors would have no name.
+
+    Raises
+    ------
+    CorruptDataError
+        A field is larger than :data:`~memwal.format.paths.MAX_COUNTER`.
+    """
+    for counter in fields:
+        number = getattr(message, counter)
+        if number > MAX_COUNTER:
+            raise CorruptDataError(
+                f"{name} says that {counter} is {number}, which nothing counts up to; keep the "
+                "object and look at its bytes"
+            )
+
+
+def rewrite_entries(
+    entries: RepeatedCompositeFieldContainer[_M],
+    values: Iterable[tuple[_K, _V]],
+    *,
+    key: Callable[[_M], _K],
+    fill: Callable[[_M, _V], None],
+) -> None:
+    """Make ``entries`` contain exactly ``values``, in that order.
+
+    Each new entry starts as a copy of the old entry with its key, if any, so that unknown fields
+    survive; ``fill`` then sets every known field.
+    """
+    before = {}
+    for entry in entries:
+        copy = type(entry)()
+        copy.CopyFrom(entry)
+        before[key(entry)] = copy
+    del entries[:]
+    for entry_key, value in values:
+        entry = entries.add()
+        if entry_key in before:
+            entry.CopyFrom(before[entry_key])
+        fill(entry, value)
 
 
 def _fill_spec(message: memwal_pb2.RegionSpec, spec: StoredRegionSpec) -> None:
@@ -338,8 +337,8 @@ def _spec_from(message: memwal_pb2.RegionSpec) -> StoredRegionSpec:
 def _generations_from(
     entries: Iterable[memwal_pb2.MergedGeneration], *, name: str
 ) -> dict[UUID, int]:
-    found = {}
+    generations = {}
     for entry in entries:
         check_counters(entry, ("generation",), name=name)
-        found[parse_uuid(entry.region_id.uuid, name=name)] = entry.generation
-    return found
+        generations[parse_uuid(entry.region_id.uuid, name=name)] = entry.generation
+    return generations

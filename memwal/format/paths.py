@@ -1,8 +1,8 @@
 """Paths of objects below a table's root. Every path that memwal reads or writes is made here.
 
-Keys are relative to the table root, joined by ``/`` and without a leading slash. Counters stand in
-names as their 64 binary digits in reverse order, so that consecutive objects spread over the key
-space of a store that partitions by prefix (spec: WAL Storage Layout, Region Manifest Versioning).
+Keys are relative to the table root, joined by ``/`` and without a leading slash. Names contain
+counters as 64 binary digits in reverse order, so that consecutive objects spread over the key space
+of a store that partitions by prefix (spec: WAL Storage Layout, Region Manifest Versioning).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _WAL_SUFFIX = ".arrow"
 _APPLIED_SUFFIX = ".json"
 _VERSION_HINT = "version_hint.json"
 _MAX_U64 = (1 << 64) - 1
-LARGEST = (1 << 63) - 1
-"""No version, position, epoch or generation comes to more, so that a successor always has a name.
+MAX_COUNTER = (1 << 63) - 1
+"""Largest valid version, position, epoch or generation. Its successor still has a name.
 
-What stands in a table with a larger number was not written by any client.
+No client writes a larger number.
 """
 
 _DIGITS = re.compile(r"[01]{64}")
@@ -43,7 +43,7 @@ def bit_reversed(n: int) -> str:
     Raises
     ------
     InvalidInputError
-        When ``n`` does not fit an unsigned 64-bit integer.
+        ``n`` does not fit an unsigned 64-bit integer.
     """
     if not 0 <= n <= _MAX_U64:
         raise InvalidInputError(f"{n} is not an unsigned 64-bit integer; it cannot be in a name")
@@ -56,7 +56,7 @@ def from_bit_reversed(s: str) -> int:
     Raises
     ------
     InvalidInputError
-        When ``s`` is anything but 64 binary digits.
+        ``s`` does not consist of 64 binary digits.
     """
     if _DIGITS.fullmatch(s) is None:
         raise InvalidInputError(f"{s!r} is not a name of 64 binary digits")
@@ -69,7 +69,7 @@ def region_dir(region_id: UUID) -> str:
 
 
 def parse_region_name(name: str) -> UUID | None:
-    """Return the region whose folder has this name, or None when it is no region's folder."""
+    """Return the region whose folder has this name; None if it is not the folder of a region."""
     try:
         region_id = UUID(name)
     except ValueError:
@@ -93,7 +93,7 @@ def manifest_key(region_id: UUID, version: int) -> str:
 
 
 def version_hint_key(region_id: UUID) -> str:
-    """Return the key of the object that hints at a region's newest manifest version."""
+    """Return the key of the hint object, which names a recent manifest version of a region."""
     return f"{manifest_dir(region_id)}/{_VERSION_HINT}"
 
 
@@ -103,27 +103,27 @@ def wal_key(region_id: UUID, position: int) -> str:
 
 
 def applied_dir(region_id: UUID) -> str:
-    """Return the key of the folder that holds a region's books of applied steps."""
+    """Return the key of the folder with a region's records of applied steps."""
     return f"{region_dir(region_id)}/{APPLIED_DIR}"
 
 
 def applied_key(region_id: UUID, position: int) -> str:
-    """Return the key of the book that covers a region's log up to a position."""
+    """Return the key of the record of applied steps that covers a region's WAL up to a position."""
     return f"{applied_dir(region_id)}/{bit_reversed(position)}{_APPLIED_SUFFIX}"
 
 
 def parse_applied_name(name: str) -> int | None:
-    """Return the position of the book with this file name, or None for any other name."""
+    """Return the position of the applied-steps record with this file name; None for other names."""
     return _parse_counter(name, _APPLIED_SUFFIX)
 
 
 def parse_manifest_name(name: str) -> int | None:
-    """Return the version of the manifest with this file name, or None for any other name."""
+    """Return the version of the manifest with this file name; None for other names."""
     return _parse_counter(name, _MANIFEST_SUFFIX)
 
 
 def parse_wal_name(name: str) -> int | None:
-    """Return the position of the WAL entry with this file name, or None for any other name."""
+    """Return the position of the WAL entry with this file name; None for other names."""
     return _parse_counter(name, _WAL_SUFFIX)
 
 
@@ -135,13 +135,13 @@ def generation_name(generation: int, token: str) -> str:
     generation : int
         Number of the generation.
     token : str
-        Eight lower-case hexadecimal digits, fresh for every attempt to flush, so that a retry
-        never writes into the folder of a try that failed.
+        Eight lower-case hexadecimal digits, new for every attempt to flush, so that a retry never
+        writes into the folder of a failed attempt.
 
     Raises
     ------
     InvalidInputError
-        When the token has another form or the generation is no unsigned 64-bit integer.
+        The token has another form, or the generation is not an unsigned 64-bit integer.
     """
     if _TOKEN.fullmatch(token) is None:
         raise InvalidInputError(f"{token!r} must be 8 lower-case hexadecimal digits")
@@ -151,12 +151,12 @@ def generation_name(generation: int, token: str) -> str:
 
 
 def parse_generation_name(name: str) -> int | None:
-    """Return the generation whose folder has this name, or None when it is no such folder."""
+    """Return the generation whose folder has this name; None for other names."""
     match = _GENERATION.fullmatch(name)
     if match is None:
         return None
     generation = int(match.group(1))
-    return generation if generation <= LARGEST else None
+    return generation if generation <= MAX_COUNTER else None
 
 
 def generation_dir(region_id: UUID, name: str) -> str:
@@ -167,12 +167,12 @@ def generation_dir(region_id: UUID, name: str) -> str:
     region_id : UUID
         The region it belongs to.
     name : str
-        Folder name as the region manifest gives it.
+        Folder name from the region manifest.
 
     Raises
     ------
     CorruptDataError
-        When the name is not a plain generation name, so that no path can lead out of the region.
+        The name is not that of a generation. No path can thus lead out of the region.
     """
     if parse_generation_name(name) is None:
         raise CorruptDataError(
@@ -183,15 +183,15 @@ def generation_dir(region_id: UUID, name: str) -> str:
 
 
 def table_manifest_keys(version: int) -> tuple[str, str]:
-    """Return the two keys under which a table's manifest of this version may stand.
+    """Return the two possible keys of a table's manifest of this version.
 
-    The first is today's naming (the version subtracted from 2**64 - 1, in 20 digits, so that the
-    newest sorts first), the second the older one.
+    The first follows the current naming scheme (the version subtracted from 2**64 - 1, in 20
+    digits, so that the newest sorts first), the second the older one.
 
     Raises
     ------
     InvalidInputError
-        When the version does not fit an unsigned 64-bit integer.
+        The version does not fit an unsigned 64-bit integer.
     """
     if not 0 <= version <= _MAX_U64:
         raise InvalidInputError(f"table version {version} is not an unsigned 64-bit integer")
@@ -199,7 +199,7 @@ def table_manifest_keys(version: int) -> tuple[str, str]:
 
 
 def index_file_key(index_id: UUID, name: str) -> str:
-    """Key of a file of an index of the base table."""
+    """Return the key of a file of an index of the base table."""
     return f"_indices/{index_id}/{name}"
 
 
@@ -208,4 +208,4 @@ def _parse_counter(name: str, suffix: str) -> int | None:
     if digits == name or _DIGITS.fullmatch(digits) is None:
         return None
     number = from_bit_reversed(digits)
-    return number if number <= LARGEST else None
+    return number if number <= MAX_COUNTER else None

@@ -16,20 +16,20 @@ _SIZES = ("memory_bytes", "rows", "key_bytes")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlushedGeneration:
-    """A MemTable that stands as a Lance table in the region's folder.
+    """A MemTable that was flushed to a Lance table in the region's folder.
 
     Parameters
     ----------
     generation : int
-        Its number; a higher one is newer.
+        Number; a higher one is newer.
     path : str
-        Name of its folder, relative to the region's folder.
+        Name of the folder, relative to the region's folder.
     memory_bytes : int or None, default None
-        Bytes it took in memory.
+        Size of the MemTable in memory.
     rows : int or None, default None
-        Physical rows, tombstones included.
+        Physical rows, including tombstones.
     key_bytes : int or None, default None
-        Bytes of its primary keys.
+        Size of the primary keys.
     """
 
     generation: int
@@ -40,7 +40,7 @@ class FlushedGeneration:
 
 
 class RegionStatus(IntEnum):
-    """Whether a region takes writers."""
+    """Whether writers may claim a region."""
 
     ACTIVE = 0
     SEALED = 1
@@ -53,27 +53,26 @@ class RegionManifest:
     Parameters
     ----------
     region_id : UUID
-        The region.
     version : int
         Version of this manifest, starting at 1.
     writer_epoch : int
         Fencing token of the newest writer.
     current_generation : int, default 1
-        Generation that the next flush will write.
+        Generation that the next flush writes.
     replay_after : int, default 0
-        Last WAL position that is covered by flushed generations; 0 when none is.
+        Last WAL position that flushed generations cover; 0 if none does.
     wal_last_seen : int, default 0
-        Highest WAL position known when this was written; a hint.
+        A hint: the highest WAL position known to the process that wrote this version.
     flushed : tuple of FlushedGeneration, default ()
-        Flushed generations that are still kept, oldest first.
+        Flushed generations that are still listed, oldest first.
     spec_id : int, default 0
-        Region spec the region belongs to; 0 when it was made by hand.
+        Region spec of the region; 0 if the region id was chosen by hand.
     region_fields : tuple of (str, bytes), default ()
         Region values by field id, scalars as little-endian bytes.
     status : RegionStatus or int, default RegionStatus.ACTIVE
-        An int only when a newer client wrote a status that is not known here.
+        An int if a newer client wrote a status that this version of memwal does not know.
     raw : bytes, default b""
-        The message this was read from, so that fields unknown here survive a rewrite.
+        The message this was decoded from, so that unknown fields survive a rewrite.
     """
 
     region_id: UUID
@@ -90,7 +89,7 @@ class RegionManifest:
 
     @property
     def oldest_kept(self) -> int:
-        """Oldest generation that is kept; the next one to be flushed when none is."""
+        """Oldest flushed generation that is listed; the next to be flushed if none is."""
         return min((entry.generation for entry in self.flushed), default=self.current_generation)
 
     def encode(self) -> bytes:
@@ -99,9 +98,9 @@ class RegionManifest:
         Raises
         ------
         InvalidInputError
-            When a number does not fit its field.
+            A number does not fit its field.
         CorruptDataError
-            When ``raw`` is not a manifest.
+            ``raw`` is not a manifest.
         """
         message = parse_message(
             memwal_pb2.RegionManifest, self.raw, name="the manifest that was read before"
@@ -113,7 +112,7 @@ class RegionManifest:
             message.wal_last_seen = self.wal_last_seen
             message.current_generation = self.current_generation
             message.spec_id = self.spec_id
-            # Protobuf enums are open: a status that is unknown here is kept as its number.
+            # Protobuf enums are open: an unknown status is kept as its number.
             message.status = int(self.status)  # type: ignore[assignment]
             message.region_id.uuid = self.region_id.bytes
             rewrite_entries(
@@ -137,19 +136,19 @@ class RegionManifest:
 
     @classmethod
     def decode(cls, data: bytes, *, name: str = "a region manifest") -> RegionManifest:
-        """Read the bytes of a manifest object.
+        """Decode a manifest object.
 
         Parameters
         ----------
         data : bytes
             The whole object.
         name : str, default "a region manifest"
-            What error messages call it; give its key.
+            Name of the object in error messages: its key.
 
         Raises
         ------
         CorruptDataError
-            When the bytes are no region manifest.
+            The bytes are not a region manifest.
         """
         message = parse_message(memwal_pb2.RegionManifest, data, name=name)
         check_counters(message, _COUNTERS, name=name)

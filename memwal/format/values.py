@@ -1,4 +1,4 @@
-"""Arrow types that Lance can store, and conversion of stored rows to Python values for display.
+"""Arrow types and values: which columns Lance can store, raw buffers, and Python values of rows.
 
 Lance creates tables with columns that it then cannot write, read back or find in a query. A writer
 would acknowledge rows that could never be flushed, so such columns are refused.
@@ -9,19 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
 from memwal.errors import InvalidInputError
 
-OLD_VERSIONS: Final = frozenset({"0.1", "legacy", "2.0"})
-"""File versions that hold no struct that is null."""
+VERSIONS_WITHOUT_NULL_STRUCTS: Final = frozenset({"0.1", "legacy", "2.0"})
+"""Lance file versions that cannot store a null struct."""
 
+NO_VALUE = "out of Python's range"
+"""Shown for a value that Python cannot represent, such as a date after the year 9999."""
 _NOT_IN_NAMES: Final = frozenset("`.\0")
 _MAPS_SINCE: Final = "2.2"
 _BLOB: Final = b"lance-encoding:blob"
 _BLOB_TYPES: Final = "lance.blob"
-
 _NEVER: Final[tuple[Callable[[pa.DataType], bool], ...]] = (
     pt.is_interval,
     pt.is_decimal32,
@@ -34,12 +37,12 @@ _NEVER: Final[tuple[Callable[[pa.DataType], bool], ...]] = (
 
 
 def check_storable(schema: pa.Schema, version: str) -> None:
-    """Refuse columns that Lance cannot keep in a file version.
+    """Refuse columns that Lance cannot store in a file version.
 
     Raises
     ------
     InvalidInputError
-        The message names the column.
+        A column cannot be stored; the message names it.
     """
     for field in schema:
         if not field.name or _NOT_IN_NAMES & set(field.name):
@@ -47,7 +50,7 @@ def check_storable(schema: pa.Schema, version: str) -> None:
                 f"column {field.name!r}: Lance finds no column whose name is empty or has a dot, a "
                 "backtick or a NUL; give it another name"
             )
-        reason = _unstorable(field, version)
+        reason = _why_unstorable(field, version)
         if reason is not None:
             raise InvalidInputError(
                 f"column {field.name} is {field.type}, and Lance cannot keep {reason}; "
@@ -55,7 +58,32 @@ def check_storable(schema: pa.Schema, version: str) -> None:
             )
 
 
-def _unstorable(field: pa.Field, version: str) -> str | None:
+def to_python_rows(rows: pa.Table) -> list[dict[str, Any]]:
+    """Return rows as dictionaries by column name, for display.
+
+    Parameters
+    ----------
+    rows : pyarrow.Table
+        Of any types. Values that Python cannot represent become :data:`NO_VALUE`.
+    """
+    columns = [_python_values(column) for column in rows.columns]
+    return [dict(zip(rows.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def is_text(data_type: pa.DataType) -> bool:
+    """Return whether this is ``string`` or ``large_string``."""
+    return bool(pt.is_string(data_type) or pt.is_large_string(data_type))
+
+
+def value_buffer(column: pa.Array, dtype: str) -> npt.NDArray[Any]:
+    """View the values of a fixed-width array as numpy; the slots of nulls hold anything."""
+    item = np.dtype(dtype)
+    return np.frombuffer(
+        column.buffers()[1], item, count=len(column), offset=column.offset * item.itemsize
+    )
+
+
+def _why_unstorable(field: pa.Field, version: str) -> str | None:
     kind = getattr(field.type, "storage_type", field.type)
     if any(is_(kind) for is_ in _NEVER):
         return f"values of type {kind}"
@@ -76,37 +104,21 @@ def _unstorable(field: pa.Field, version: str) -> str | None:
         if pt.is_large_string(inner) or pt.is_large_binary(inner):
             return f"lists of fixed size of {inner}"
     for number in range(kind.num_fields):
-        reason = _unstorable(kind.field(number), version)
+        reason = _why_unstorable(kind.field(number), version)
         if reason is not None:
             return reason
     return None
 
 
-NO_VALUE = "out of Python's range"
-"""Stands for a value that Python has none for, such as a date after the year 9999."""
-
-
-def python_rows(rows: pa.Table) -> list[dict[str, Any]]:
-    """Each row by the names of its columns.
-
-    Parameters
-    ----------
-    rows : pyarrow.Table
-        Anything can stand in them that Arrow can hold.
-    """
-    columns = [_values(column) for column in rows.columns]
-    return [dict(zip(rows.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
-
-
-def _values(column: pa.ChunkedArray) -> list[Any]:
+def _python_values(column: pa.ChunkedArray) -> list[Any]:
     try:
-        found: list[Any] = column.to_pylist()
+        values: list[Any] = column.to_pylist()
     except (ValueError, ArithmeticError):
-        found = [_value(scalar) for scalar in column]
-    return found
+        values = [_python_value(scalar) for scalar in column]
+    return values
 
 
-def _value(scalar: pa.Scalar) -> Any:
+def _python_value(scalar: pa.Scalar) -> Any:
     try:
         return scalar.as_py()
     except (ValueError, ArithmeticError):

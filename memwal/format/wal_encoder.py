@@ -1,4 +1,4 @@
-"""Making the entries of a region's WAL."""
+"""Encoder of a region's WAL entries."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pyarrow as pa
 import xxhash
 
 from memwal.errors import InvalidInputError
-from memwal.format.paths import LARGEST
+from memwal.format.paths import MAX_COUNTER
 from memwal.format.wal_layout import (
     ALIGNED,
     APPLIED,
@@ -31,14 +31,14 @@ from memwal.format.wal_layout import (
 
 @dataclass(frozen=True, slots=True)
 class EncodedEntry:
-    """The bytes of an entry, and its rows as they stand there.
+    """An encoded entry, and its rows as zero-copy views of it.
 
     Attributes
     ----------
     data : bytes
         The whole object.
     batches : tuple of pyarrow.RecordBatch
-        The rows. They share the memory of ``data`` and nothing with the batches they were made of.
+        The rows. They share the memory of ``data``, and none with the batches that were encoded.
     """
 
     data: bytes
@@ -46,10 +46,10 @@ class EncodedEntry:
 
 
 class EntryEncoder:
-    """Makes the entries of one writer.
+    """Encodes the WAL entries of one writer.
 
-    What all entries of a generation begin with is made once: for a row or two, a schema takes
-    several times as long to write, and again to read, as the rows.
+    The schema message is encoded once per generation: for one or two rows, a schema takes several
+    times as long to encode, and again to decode, as the rows.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class EntryEncoder:
     writer_epoch : int
         Epoch that the writer claimed.
     writer_id : str
-        Who writes; unique to this writer, so that it can tell its own entry from another's.
+        Unique to this writer, so that it can tell its own entries from others.
 
     Raises
     ------
@@ -67,16 +67,16 @@ class EntryEncoder:
     """
 
     def __init__(self, schema: pa.Schema, *, writer_epoch: int, writer_id: str) -> None:
-        kept = {k: v for k, v in (schema.metadata or {}).items() if k not in OWN_KEYS}
-        self._schema = schema.with_metadata(kept) if kept else schema.remove_metadata()
-        self._described = {
-            **kept,
+        metadata = {k: v for k, v in (schema.metadata or {}).items() if k not in OWN_KEYS}
+        self._schema = schema.with_metadata(metadata) if metadata else schema.remove_metadata()
+        self._metadata = {
+            **metadata,
             EPOCH: _decimal("writer_epoch", writer_epoch),
             WRITER_ID: writer_id.encode(),
         }
-        # A dictionary is a message of its own, and wide values are aligned when they are read.
-        self._is_plain = not has_dictionaries(schema) and not has_wide_values(schema)
-        self._head = self._head_of(0)
+        # A dictionary is a separate message, and wide values must be aligned when they are read.
+        self._is_simple = not has_dictionaries(schema) and not has_wide_values(schema)
+        self._head = self._make_head(0)
 
     def encode(
         self,
@@ -85,7 +85,7 @@ class EntryEncoder:
         generation: int,
         applied: AppliedSteps | None = None,
     ) -> EncodedEntry:
-        """Make an entry.
+        """Encode an entry.
 
         Parameters
         ----------
@@ -94,7 +94,8 @@ class EntryEncoder:
         generation : int
             Generation of the MemTable that takes these rows.
         applied : mapping of str to int, optional
-            The newest step of each source that the region has with this entry, if it is one.
+            For an entry that is a step of a source: the newest step of each source that the region
+            has applied, including this entry.
 
         Raises
         ------
@@ -103,12 +104,12 @@ class EntryEncoder:
         """
         head = self._head
         if applied:
-            head = self._head_of(generation, {APPLIED: encode_applied(applied)})
+            head = self._make_head(generation, {APPLIED: encode_applied(applied)})
         elif head.generation != generation:
-            self._head = head = self._head_of(generation)
-        messages = self._messages(batches)
-        data = head.joined(messages)
-        if not self._is_plain:
+            self._head = head = self._make_head(generation)
+        messages = self._encode_batches(batches)
+        data = head.join(messages)
+        if not self._is_simple:
             return EncodedEntry(data, self._read_stream(data))
         buffer = pa.py_buffer(data)
         rows = []
@@ -124,15 +125,15 @@ class EntryEncoder:
         with pa.ipc.open_stream(data, options=ALIGNED) as reader:
             return tuple(batch.replace_schema_metadata(metadata) for batch in reader)
 
-    def _head_of(self, generation: int, more: Mapping[bytes, bytes] | None = None) -> _Head:
+    def _make_head(self, generation: int, extra: Mapping[bytes, bytes] | None = None) -> _Head:
         number = _decimal("generation", generation)
-        described = {**self._described, GENERATION: number, **(more or {})}
-        return _Head.of(self._schema, described, generation)
+        metadata = {**self._metadata, GENERATION: number, **(extra or {})}
+        return _Head.of(self._schema, metadata, generation)
 
-    def _messages(self, batches: Sequence[pa.RecordBatch]) -> list[pa.Buffer]:
-        """Everything between the schema and the end of the stream."""
+    def _encode_batches(self, batches: Sequence[pa.RecordBatch]) -> list[pa.Buffer]:
+        """Return the messages between the schema and the end of the stream."""
         try:
-            if not self._is_plain:
+            if not self._is_simple:
                 return [_stream_without_schema(self._schema, batches)]
             for batch in batches:
                 if not batch.schema.equals(self._schema):
@@ -152,31 +153,31 @@ def encode_entry(
     generation: int,
     writer_id: str,
 ) -> bytes:
-    """Return the bytes of a single entry; see :class:`EntryEncoder` for more than one."""
+    """Encode a single entry. For more than one, use :class:`EntryEncoder`."""
     encoder = EntryEncoder(schema, writer_epoch=writer_epoch, writer_id=writer_id)
     return encoder.encode(batches, generation=generation).data
 
 
 def encode_sentinel(*, writer_epoch: int, writer_id: str | None = None) -> bytes:
-    """Return the bytes of a fence sentinel: an entry without rows that stops older writers.
+    """Encode a fence sentinel: an entry without rows that stops older writers.
 
     Parameters
     ----------
     writer_epoch : int
         Epoch that the new writer claimed.
     writer_id : str or None, default None
-        Who writes. Without it the entry says exactly what a sentinel of Lance says.
+        Without it, the metadata is exactly that of Lance's own sentinels.
 
     Raises
     ------
     InvalidInputError
-        When the epoch is out of range.
+        The epoch is out of range.
     """
     empty = pa.schema([])
-    described = {SENTINEL: b"true", EPOCH: _decimal("writer_epoch", writer_epoch)}
+    metadata = {SENTINEL: b"true", EPOCH: _decimal("writer_epoch", writer_epoch)}
     if writer_id is None:
-        return bytes(empty.with_metadata(described).serialize()) + END_OF_STREAM
-    return _Head.of(empty, {**described, WRITER_ID: writer_id.encode()}, 0).joined(())
+        return bytes(empty.with_metadata(metadata).serialize()) + END_OF_STREAM
+    return _Head.of(empty, {**metadata, WRITER_ID: writer_id.encode()}, 0).join(())
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,9 +188,9 @@ class _Head:
     ----------
     generation : int
     before, after : bytes
-        What stands around the checksum.
+        The bytes around the checksum.
     hashed : xxhash.xxh64
-        The checksum as far as it depends on the message.
+        Hash state after the message.
     """
 
     generation: int
@@ -199,8 +200,8 @@ class _Head:
 
     @classmethod
     def of(cls, schema: pa.Schema, metadata: Mapping[bytes, bytes], generation: int) -> _Head:
-        described = schema.with_metadata({**metadata, CHECKSUM: PLACEHOLDER})
-        before, *rest = bytes(described.serialize()).split(PLACEHOLDER)
+        with_checksum = schema.with_metadata({**metadata, CHECKSUM: PLACEHOLDER})
+        before, *rest = bytes(with_checksum.serialize()).split(PLACEHOLDER)
         if len(rest) != 1:
             raise InvalidInputError(
                 f"the schema of the rows contains {PLACEHOLDER!r}, which is reserved; rename it"
@@ -212,8 +213,8 @@ class _Head:
     def size(self) -> int:
         return len(self.before) + len(PLACEHOLDER) + len(self.after)
 
-    def joined(self, messages: Sequence[pa.Buffer]) -> bytes:
-        """The whole entry."""
+    def join(self, messages: Sequence[pa.Buffer]) -> bytes:
+        """Return the whole entry with these messages."""
         checksum = self.hashed.copy()
         for message in messages:
             checksum.update(message)
@@ -233,6 +234,6 @@ def _stream_without_schema(schema: pa.Schema, batches: Sequence[pa.RecordBatch])
 
 
 def _decimal(what: str, number: int) -> bytes:
-    if not 0 <= number <= LARGEST:
-        raise InvalidInputError(f"{what} {number} is not from 0 to {LARGEST}")
+    if not 0 <= number <= MAX_COUNTER:
+        raise InvalidInputError(f"{what} {number} is not from 0 to {MAX_COUNTER}")
     return str(number).encode()

@@ -1,4 +1,4 @@
-"""Reading one entry of a region's WAL (spec: WAL Entry Format)."""
+"""Decoder of a region's WAL entries (spec: WAL Entry Format)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import pyarrow as pa
 import xxhash
 
 from memwal.errors import CorruptDataError
-from memwal.format.paths import LARGEST
-from memwal.format.wal_encoder import encode_entry, encode_sentinel
+from memwal.format.paths import MAX_COUNTER
 from memwal.format.wal_layout import (
     ALIGNED,
     APPLIED,
@@ -32,41 +31,39 @@ from memwal.format.wal_layout import (
     decode_applied,
     has_wide_values,
 )
-from memwal.format.wal_limits import check_claims
-
-__all__ = ["TornEntryError", "WalEntry", "decode_entry", "encode_entry", "encode_sentinel"]
+from memwal.format.wal_limits import check_claimed_sizes
 
 _DECIMAL = re.compile(rb"[0-9]{1,20}")
 
 
 class TornEntryError(CorruptDataError):
-    """A WAL entry was not written to its end, or its bytes changed since.
+    """A WAL entry was not written completely, or its bytes changed since.
 
-    At the tip of a WAL it counts as absent: nobody was told that its rows are durable.
+    At the tip of a WAL it counts as absent: its rows were not acknowledged as durable.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WalEntry:
-    """What one WAL entry holds.
+    """A decoded WAL entry.
 
     Parameters
     ----------
     writer_epoch : int
         Epoch of the writer that appended it.
     generation : int or None
-        Generation its rows belong to; None when the writer did not say.
+        Generation of its rows; None if the writer did not record it.
     is_sentinel : bool
-        Whether it only fences: it then has no rows.
+        Whether it is a fence sentinel, which has no rows.
     batches : tuple of pyarrow.RecordBatch
-        Its rows in the order they were written; they share the memory of the bytes given.
+        Its rows in the order they were written. They share the memory of the decoded bytes.
     schema : pyarrow.Schema
-        Their schema, without the metadata that describes the entry.
+        Schema of the rows, without the metadata that describes the entry.
     writer_id : str or None
-        Who wrote it; None for entries of other clients.
+        Writer of the entry; None for entries of other clients.
     applied : mapping of str to int
-        The newest step of each source that the region has, this entry included; empty for an
-        entry that is part of no step, which says nothing of earlier ones.
+        The newest step of each source that the region has applied, including this entry. Empty for
+        an entry that is not a step, which says nothing about earlier steps.
     """
 
     writer_epoch: int
@@ -79,7 +76,7 @@ class WalEntry:
 
 
 def decode_entry(data: bytes | bytearray | memoryview | pa.Buffer, *, name: str) -> WalEntry:
-    """Read a WAL entry, written here or by another client.
+    """Decode a WAL entry of memwal or of another client.
 
     Parameters
     ----------
@@ -91,17 +88,17 @@ def decode_entry(data: bytes | bytearray | memoryview | pa.Buffer, *, name: str)
     Raises
     ------
     TornEntryError
-        When the object is empty, cut off, unreadable, or does not match its checksum.
+        The object is empty, cut off or unreadable, or does not match its checksum.
     CorruptDataError
-        When a whole entry does not say what it must, or claims what no machine could hold.
+        A complete entry lacks required metadata, or claims an impossible size.
     MemoryError
-        When the machine has no memory left for the rows.
+        The machine has no memory left for the rows.
     """
     buffer = pa.py_buffer(data)
     view = memoryview(buffer).cast("B")
     header = _schema_message_size(view, name)
     source = pa.BufferReader(buffer)
-    with _reading(name, "its schema"):
+    with _torn_if_unreadable(name, "its schema"):
         reader = pa.ipc.open_stream(source)
         _column_names(reader.schema)
         if has_wide_values(reader.schema):
@@ -110,37 +107,37 @@ def decode_entry(data: bytes | bytearray | memoryview | pa.Buffer, *, name: str)
     metadata: dict[bytes, bytes] = reader.schema.metadata or {}
     stored = metadata.get(CHECKSUM)
     if stored is not None:
-        _verify(view, header, stored, name)
-    elif _is_of_ours(bytes(view[:header])):
+        _verify_checksum(view, header, stored, name)
+    elif _has_own_metadata(bytes(view[:header])):
         raise _torn(name, "it was written with a checksum and has none")
-    with _reading(name, "its batches"):
-        check_claims(view, start=header, name=name)
+    with _torn_if_unreadable(name, "its batches"):
+        check_claimed_sizes(view, start=header, name=name)
         batches, end = _read_batches(reader, source)
         _validate(batches)
     if view[end:] != END_OF_STREAM:
         raise _torn(name, f"it does not end after batch {len(batches) - 1} as it must")
     rest = {key: value for key, value in metadata.items() if key not in OWN_KEYS}
     schema = reader.schema.with_metadata(rest) if rest else reader.schema.remove_metadata()
-    writer_epoch = _number(metadata, EPOCH, name)
+    writer_epoch = _metadata_number(metadata, EPOCH, name)
     if writer_epoch is None:
         raise CorruptDataError(
-            f"WAL entry {name} has no writer_epoch, so nobody can tell whether it may be replayed; "
+            f"WAL entry {name} has no writer_epoch, so it is not known whether it may be replayed; "
             "find out who wrote it and keep the object"
         )
     return WalEntry(
         writer_epoch=writer_epoch,
-        generation=_number(metadata, GENERATION, name),
+        generation=_metadata_number(metadata, GENERATION, name),
         is_sentinel=metadata.get(SENTINEL) == b"true",
         batches=tuple(batch.replace_schema_metadata(schema.metadata) for batch in batches),
         schema=schema,
-        writer_id=_text(metadata, WRITER_ID, name),
+        writer_id=_metadata_text(metadata, WRITER_ID, name),
         applied=_applied(metadata, name),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class EntryHead:
-    """What the first message of an entry tells, without its rows.
+    """Metadata from the first message of an entry, without its rows.
 
     Attributes
     ----------
@@ -156,35 +153,37 @@ class EntryHead:
 
 
 def decode_head(data: bytes, *, name: str) -> EntryHead | int:
-    """Read the first message of an entry, of which nothing vouches for the bytes.
+    """Decode the first message of an entry, without verifying its checksum.
 
     Parameters
     ----------
     data : bytes
-        What the object begins with.
+        The beginning of the object.
+    name : str
+        Key of the object, for error messages.
 
     Returns
     -------
     EntryHead or int
-        How many bytes the message has, where these are too few.
+        If ``data`` is too short: the number of bytes that are needed.
 
     Raises
     ------
     TornEntryError
-        It is empty or unreadable.
+        The message is empty or unreadable.
     CorruptDataError
-        It does not tell its steps as it must.
+        Its applied steps are invalid.
     """
     if len(data) < PREFIX or data[:4] != CONTINUATION:
         raise _torn(name, "it does not start as an Arrow stream")
     size = PREFIX + int.from_bytes(data[4:PREFIX], "little")
     if size > len(data):
         return size
-    with _reading(name, "its schema"):
+    with _torn_if_unreadable(name, "its schema"):
         schema = pa.ipc.read_schema(pa.py_buffer(data[:size]))
     metadata: dict[bytes, bytes] = schema.metadata or {}
     return EntryHead(
-        writer_epoch=_number(metadata, EPOCH, name) or 0,
+        writer_epoch=_metadata_number(metadata, EPOCH, name) or 0,
         is_sentinel=metadata.get(SENTINEL) == b"true",
         applied=_applied(metadata, name),
     )
@@ -199,15 +198,15 @@ def _schema_message_size(view: memoryview, name: str) -> int:
     return size
 
 
-def _is_of_ours(header: bytes) -> bool:
-    """Whether a schema message is one of this package.
+def _has_own_metadata(header: bytes) -> bool:
+    """Return whether memwal wrote a schema message.
 
-    Its bytes tell: one damaged byte, the number of its pieces of metadata, can hide them all.
+    Searches the raw bytes: one damaged byte, the count of metadata entries, can hide all of them.
     """
     return WRITER_ID in header or CHECKSUM in header
 
 
-def _verify(view: memoryview, header: int, stored: bytes, name: str) -> None:
+def _verify_checksum(view: memoryview, header: int, stored: bytes, name: str) -> None:
     slot = bytes(view[:header]).find(stored)
     digest = xxhash.xxh64(view[:slot])
     digest.update(PLACEHOLDER)
@@ -217,11 +216,11 @@ def _verify(view: memoryview, header: int, stored: bytes, name: str) -> None:
 
 
 @contextmanager
-def _reading(name: str, what: str) -> Iterator[None]:
-    """Tell that bytes are not what they must be.
+def _torn_if_unreadable(name: str, what: str) -> Iterator[None]:
+    """Raise TornEntryError for any error of the block.
 
-    Arrow raises errors of its own, and whatever the readers of extension types raise, which any
-    library may have registered. That memory ran out says nothing about the bytes.
+    Arrow raises its own errors, and those of the readers of extension types, which any library may
+    have registered. A MemoryError says nothing about the bytes and passes.
     """
     try:
         yield
@@ -234,7 +233,7 @@ def _reading(name: str, what: str) -> Iterator[None]:
 def _read_batches(
     reader: pa.RecordBatchStreamReader, source: pa.BufferReader
 ) -> tuple[list[pa.RecordBatch], int]:
-    """All batches, and where the last one ends."""
+    """Return all batches, and the position after the last one."""
     batches = []
     while True:
         end = source.tell()
@@ -245,8 +244,8 @@ def _read_batches(
 
 
 def _validate(batches: Sequence[pa.RecordBatch]) -> None:
-    # An offset beyond its buffer must be found here, before something follows it. A checksum shows
-    # that bytes changed, not who wrote them.
+    # An offset beyond its buffer must be detected here, before any code follows it. A checksum
+    # detects changed bytes, not a writer with invalid ones.
     for batch in batches:
         batch.validate(full=True)
 
@@ -265,11 +264,11 @@ def _torn(name: str, reason: str) -> TornEntryError:
     )
 
 
-def _number(metadata: Mapping[bytes, bytes], key: bytes, name: str) -> int | None:
+def _metadata_number(metadata: Mapping[bytes, bytes], key: bytes, name: str) -> int | None:
     value = metadata.get(key)
     if value is None:
         return None
-    if _DECIMAL.fullmatch(value) is None or int(value) > LARGEST:
+    if _DECIMAL.fullmatch(value) is None or int(value) > MAX_COUNTER:
         raise CorruptDataError(
             f"WAL entry {name} says {key.decode()} is {value!r}, which nothing counts up "
             "to; keep the object and look at who wrote it"
@@ -282,7 +281,7 @@ def _applied(metadata: Mapping[bytes, bytes], name: str) -> AppliedSteps:
     return {} if value is None else decode_applied(value, name=f"WAL entry {name}")
 
 
-def _text(metadata: Mapping[bytes, bytes], key: bytes, name: str) -> str | None:
+def _metadata_text(metadata: Mapping[bytes, bytes], key: bytes, name: str) -> str | None:
     value = metadata.get(key)
     if value is None:
         return None

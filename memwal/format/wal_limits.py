@@ -1,9 +1,9 @@
-"""Bounds on the size that a WAL entry claims, checked before memory is reserved.
+"""Bounds on the sizes that a WAL entry claims, checked before memory is reserved.
 
-Arrow believes a compressed buffer that states its decompressed size, and a batch that states its
-number of rows. A few bytes could claim terabytes, or unpack to them. The descriptions of the
-messages are therefore read here, field by field (Arrow columnar format: Encapsulated message
-format, and ``Message.fbs`` for the numbers of the fields).
+Arrow trusts the decompressed size that a compressed buffer states, and the number of rows that a
+batch states. A few bytes could claim terabytes, or unpack to them. This module therefore reads the
+metadata of the messages field by field (Arrow columnar format: Encapsulated message format, and
+``Message.fbs`` for the numbers of the fields).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from memwal.errors import CorruptDataError
 from memwal.format.wal_layout import CONTINUATION, PREFIX
 
 MAX_UNPACKED_BYTES: Final = 1 << 30
-"""What the compressed buffers of an entry may become together. No client compresses today."""
+"""Maximum decompressed size of all buffers of an entry. No client compresses today."""
 
 _DICTIONARY: Final = 2
 _BATCH: Final = 3
@@ -27,25 +27,25 @@ _U32: Final = struct.Struct("<I")
 _I64: Final = struct.Struct("<q")
 
 
-def check_claims(view: memoryview, *, start: int, name: str) -> None:
-    """Refuse an entry that claims more than it can be meant to hold.
+def check_claimed_sizes(view: memoryview, *, start: int, name: str) -> None:
+    """Refuse an entry that claims an impossible size.
 
     Parameters
     ----------
     view : memoryview
         The whole entry.
     start : int
-        Where the first message behind the schema begins.
+        Position of the first message after the schema.
     name : str
         Key of the object, for error messages.
 
     Raises
     ------
     CorruptDataError
-        Compressed buffers claim more than :data:`MAX_UNPACKED_BYTES`, others more than there is,
-        or there are more rows than bits: every row has a key.
+        Compressed buffers claim more than :data:`MAX_UNPACKED_BYTES`, or a batch claims more rows
+        than it has bits: every row has a key.
     ValueError
-        The messages cannot be followed.
+        The messages cannot be parsed, or their buffers exceed the entry.
     """
     unpacked = 0
     at = start
@@ -55,7 +55,7 @@ def check_claims(view: memoryview, *, start: int, name: str) -> None:
         if not length:
             return
         try:
-            size, claimed, rows = _claims(view[at + PREFIX : body], view[body:])
+            size, claimed, rows = _claimed_sizes(view[at + PREFIX : body], view[body:])
         except struct.error as error:
             raise ValueError(f"a message at byte {at} cannot be followed: {error}") from error
         unpacked += claimed
@@ -66,8 +66,11 @@ def check_claims(view: memoryview, *, start: int, name: str) -> None:
         at = body + size
 
 
-def _claims(metadata: memoryview, body: memoryview) -> tuple[int, int, int]:
-    """Length of a message's body, what its buffers become if compressed, else 0, and its rows."""
+def _claimed_sizes(metadata: memoryview, body: memoryview) -> tuple[int, int, int]:
+    """Return the length of a message's body, the decompressed size of its buffers, and its rows.
+
+    The decompressed size is 0 if the buffers are not compressed.
+    """
     message = _Table(metadata, _U32.unpack_from(metadata)[0])
     size = message.number(3, _I64)
     if not 0 <= size <= len(body):
@@ -86,19 +89,19 @@ def _claims(metadata: memoryview, body: memoryview) -> tuple[int, int, int]:
     claimed = 0
     for offset, length in zip(offsets.tolist(), lengths.tolist(), strict=True):
         if length:
-            # Each begins with its length when unpacked, or -1: then it is as it is.
-            (becomes,) = _I64.unpack_from(body, offset)
-            claimed += max(becomes, length)
+            # Each buffer begins with its decompressed length, or -1 if it is not compressed.
+            (decompressed,) = _I64.unpack_from(body, offset)
+            claimed += max(decompressed, length)
     return size, claimed, batch.number(0, _I64)
 
 
 class _Table:
-    """A table of a flatbuffer; what is absent is 0.
+    """Reader of a flatbuffer table. An absent number is 0.
 
     Raises
     ------
     struct.error
-        Something leads outside of the buffer.
+        An offset leads outside of the buffer.
     """
 
     __slots__ = ("_at", "_buffer", "_fields", "_size")
@@ -112,24 +115,24 @@ class _Table:
         (self._size,) = _U16.unpack_from(buffer, self._fields)
 
     def has(self, field: int) -> bool:
-        """Whether a field is there."""
-        return self._place(field) != 0
+        """Return whether a field is present."""
+        return self._position(field) != 0
 
     def number(self, field: int, kind: struct.Struct) -> int:
-        """A number."""
-        at = self._place(field)
+        """Return the number in a field."""
+        at = self._position(field)
         return int(kind.unpack_from(self._buffer, at)[0]) if at else 0
 
     def table(self, field: int) -> _Table:
-        """A table."""
-        return _Table(self._buffer, self._pointed(field))
+        """Return the table in a field."""
+        return _Table(self._buffer, self._target(field))
 
     def buffers(self, field: int) -> tuple[np.ndarray, np.ndarray]:
-        """Offsets and lengths of a list of buffers."""
+        """Return the offsets and lengths of a list of buffers."""
         if not self.has(field):
             none = np.empty(0, np.int64)
             return none, none
-        at = self._pointed(field)
+        at = self._target(field)
         (count,) = _U32.unpack_from(self._buffer, at)
         if at + 4 + 16 * count > len(self._buffer):
             raise struct.error("a list of buffers is not there")
@@ -138,15 +141,15 @@ class _Table:
             raise struct.error("a buffer has a negative place or length")
         return pairs[:, 0], pairs[:, 1]
 
-    def _place(self, field: int) -> int:
+    def _position(self, field: int) -> int:
         slot = 4 + 2 * field
         if slot + 2 > self._size:
             return 0
         (offset,) = _U16.unpack_from(self._buffer, self._fields + slot)
         return self._at + int(offset) if offset else 0
 
-    def _pointed(self, field: int) -> int:
-        at = self._place(field)
+    def _target(self, field: int) -> int:
+        at = self._position(field)
         if not at:
             raise struct.error("a table lacks what it must have")
         return at + int(_U32.unpack_from(self._buffer, at)[0])

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from uuid import UUID
 
-from memwal.base_table.region_snapshot import snapshot_age, usable_snapshot
-from memwal.base_table.snapshot import BaseTable, open_base, small_fragments
+from memwal.base_table.region_snapshot import read_usable_snapshot, snapshot_age
+from memwal.base_table.snapshot import BaseTable, count_small_fragments, open_base
 from memwal.errors import ObjectNotFoundError
 from memwal.format.paths import BLOOM_FILTER_NAME, generation_dir
 from memwal.format.region_manifest import RegionManifest, RegionStatus
@@ -49,7 +49,7 @@ def read_status(
     # After the manifests: a generation that was merged in between is then not in the backlog.
     base = open_base(location)
     base.require_mem_wal()
-    snapshot = usable_snapshot(location.store, base.details) or {}
+    snapshot = read_usable_snapshot(location.store, base.details) or {}
     published = {region_id: manifest.version for region_id, manifest in snapshot.items()}
     now = clock()
     with ThreadPoolExecutor(parallel_reads(location.store)) as pool:
@@ -65,7 +65,7 @@ def read_status(
         indexes=tuple(_lag(base, name, indexed) for name in names),
         snapshot_age_seconds=snapshot_age(base.details, now),
         changed_regions=None if regions is not None else _changed(published, manifests),
-        small_fragments=small_fragments(base),
+        small_fragments=count_small_fragments(base),
         base_rows=base.dataset.count_rows(),
         base_bytes=_data_bytes(base),
     )

@@ -15,7 +15,7 @@ from opentelemetry import metrics
 from opentelemetry.metrics import Meter
 
 from memwal.telemetry.metric import MetricDefinition
-from memwal.telemetry.spans import JOB, OUTCOME, TABLE, TABLE_URI, harmless
+from memwal.telemetry.spans import JOB, OUTCOME, TABLE, TABLE_URI, suppress_telemetry_errors
 
 if TYPE_CHECKING:
     from memwal.jobs.job import JobRun
@@ -85,7 +85,7 @@ class JobMetrics:
             explicit_bucket_boundaries_advisory=DURATION_BUCKETS,
         )
 
-    @harmless()
+    @suppress_telemetry_errors()
     def ended(self, run: JobRun) -> None:
         """Count a run of a managed table that ended, whether it succeeded or not."""
         attributes = {TABLE: run.table, JOB: run.job}
@@ -98,7 +98,7 @@ class JobMetrics:
         if duration is not None:
             self._duration.record(duration, attributes)
 
-    @harmless()
+    @suppress_telemetry_errors()
     def conflict(self, uri: str) -> None:
         """Count a merge commit that met another commit."""
         self._conflicts.add(1, {TABLE_URI: uri, JOB: "merge"})

@@ -23,7 +23,7 @@ from memwal.quality.expectations import Expectation, Severity
 from memwal.quality.registry import Kind
 from memwal.quality.report import QualityReport, tally
 from memwal.quality.rules import Mode, QualityRules
-from memwal.region.rows import newest_rows
+from memwal.region.rows import newest_row_positions
 
 Positions = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -229,7 +229,7 @@ def _first(region: RegionRows, generations: int) -> RegionRows:
         folders=region.folders[:generations],
         counts=region.counts[:generations],
         keys=keys,
-        newest=_at(newest_rows(keys), end),
+        newest=_at(newest_row_positions(keys), end),
         deleted=region.deleted[:end],
         take=take,
     )

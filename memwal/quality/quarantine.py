@@ -17,7 +17,7 @@ import pyarrow as pa
 from memwal.base_table.commit import commit_durably, create_durably, is_conflict
 from memwal.base_table.snapshot import (
     BaseTable,
-    describe_base,
+    base_from_dataset,
     open_base,
     open_dataset,
     translate_lance_error,
@@ -343,7 +343,7 @@ class Quarantine:
             dataset = open_dataset(self.location)
         except ObjectNotFoundError:
             return None
-        return describe_base(self.location, dataset)
+        return base_from_dataset(self.location, dataset)
 
     def _repeat(
         self, step: Callable[[BaseTable], None], *, create: pa.Schema | None = None

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from memwal.format.values import python_rows
+from memwal.format.values import to_python_rows
 from memwal.quality.evaluate import Finding
 from memwal.quality.expectations import Expectation
 
@@ -185,7 +185,9 @@ def together(found: Iterable[Mapping[str, Any] | None]) -> dict[str, Any] | None
 
 def shown_keys(keys: pa.Table, *, most: int | None = None) -> list[dict[str, Any]]:
     """Keys in values that JSON has, with texts of up to so many characters."""
-    return [{name: _plain(value, most) for name, value in row.items()} for row in python_rows(keys)]
+    return [
+        {name: _plain(value, most) for name, value in row.items()} for row in to_python_rows(keys)
+    ]
 
 
 def _plain(value: Any, most: int | None) -> Any:

@@ -16,7 +16,7 @@ from memwal.format.paths import TOMBSTONE
 from memwal.lsm.memtable.indexes import MemTableSnapshot
 from memwal.reader.cache.lru import Recent
 from memwal.reader.sources.generation import GenerationSource
-from memwal.region.rows import key_column, newest_rows
+from memwal.region.rows import key_column, newest_row_positions
 
 ROW_ADDRESS = "_rowaddr"
 
@@ -135,7 +135,7 @@ def _find_newest(
         parts = list(pool.map(lambda source: read_keys(source, primary_key), generations))
     keys = pa.concat_arrays([part.keys for part in parts])
     source = np.repeat(np.arange(len(parts)), [len(part.keys) for part in parts])
-    newest = newest_rows(keys)
+    newest = newest_row_positions(keys)
     return NewestRows(
         keys=keys.take(pa.array(newest)),
         source=source[newest],

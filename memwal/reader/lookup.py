@@ -31,7 +31,7 @@ from memwal.reader.sources.collect import ReadSources
 from memwal.reader.sources.generation import GenerationSource
 from memwal.reader.sources.key_routing import is_told_by_key, spec_of
 from memwal.region.router import Router
-from memwal.region.rows import key_column, newest_rows
+from memwal.region.rows import key_column, newest_row_positions
 from memwal.region.spec import RegionSpec
 from memwal.util.concurrency import run_all
 
@@ -121,7 +121,7 @@ def look_up(
     schema = output_schema(base, columns)
     keys = keys.select(list(base.primary_key))
     wanted = key_column(keys, base.primary_key)
-    distinct = pa.array(newest_rows(wanted))
+    distinct = pa.array(newest_row_positions(wanted))
     asked = _Asked(keys.take(distinct).combine_chunks(), wanted.take(distinct))
     names = _with_keys(schema, base.primary_key)
     with lance_errors(f"looking up rows of {base.location}"):

@@ -17,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from memwal.errors import InvalidInputError
-from memwal.region.hashing import Words, canonical_bits, hash_32, hash_64, hash_bytes, hash_one
+from memwal.region.hashing import Words, canonical_bits, hash_32, hash_64, hash_bytes, hash_value
 
 _Hasher: TypeAlias = Callable[[pa.Array], Words]
 
@@ -99,12 +99,12 @@ def _hash_of_one(column: pa.Array) -> int | None:
         # The bytes of a long text are better hashed all at once.
         if text is None or len(text) > _SHORT_TEXT:
             return None
-        return hash_one(text.encode(), spark=True)
+        return hash_value(text.encode(), spark=True)
     if data_type not in _WORDS or column.null_count:
         return None
     width = data_type.byte_width
     start = column.offset * width
-    return hash_one(column.buffers()[1][start : start + width].to_pybytes())
+    return hash_value(column.buffers()[1][start : start + width].to_pybytes())
 
 
 def _hasher_of(data_type: pa.DataType) -> _Hasher | None:

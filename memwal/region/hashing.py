@@ -28,54 +28,88 @@ from memwal.errors import InvalidInputError
 
 Words: TypeAlias = NDArray[np.uint32]
 
+HASHABLE_TYPES: Final = (
+    "bool, integers, float, double, date32, date64, time32, time64, timestamp, string, binary and "
+    "their large and fixed-size forms"
+)
+"""The types that :func:`murmur3_multi` takes, for messages."""
 _C1: Final = np.uint32(0xCC9E2D51)
 _C2: Final = np.uint32(0x1B873593)
 _MASK: Final = 0xFFFFFFFF
+_SPECIAL: Final = {
+    4: (0x7F800000, 0x7FC00000),
+    8: (0x7FF0000000000000, 0x7FF8000000000000),
+}
+
+# Bounds the temporaries of a call.
+_ROWS_PER_BLOCK: Final = 65_536
+
+# Of one row, shorter than this, the bytes are quicker hashed one after the other.
+_SHORT: Final = 128
 
 
-def mix(hashes: Words, words: Words) -> Words:
-    """Take one word of 4 bytes per row into the hashes."""
-    words = scramble(words)
-    words ^= hashes
-    words = (words << np.uint32(13)) | (words >> np.uint32(19))
-    words *= np.uint32(5)
-    words += np.uint32(0xE6546B64)
-    return words
+def murmur3(column: pa.Array) -> pa.Int32Array:
+    """Hash one column; null where it is null. See :func:`murmur3_multi`."""
+    return murmur3_multi([column])
 
 
-def scramble(words: Words) -> Words:
-    """Spread the bits of words; what :func:`mix` does first, and all that is done to a tail."""
-    words = words * _C1
-    words = (words << np.uint32(15)) | (words >> np.uint32(17))
-    words *= _C2
-    return words
+def murmur3_multi(columns: Sequence[pa.Array]) -> pa.Int32Array:
+    """Hash rows of several columns.
+
+    Parameters
+    ----------
+    columns : sequence of pyarrow.Array
+        At least one, all of the same length.
+
+    Returns
+    -------
+    pyarrow.Int32Array
+        One hash per row; null where all columns are null.
+
+    Raises
+    ------
+    InvalidInputError
+        A column is of a type that cannot be hashed.
+    """
+    for column in columns:
+        if not is_hashable(column.type):
+            raise InvalidInputError(
+                f"cannot hash a column of type {column.type}; cast it to one of: {HASHABLE_TYPES}"
+            )
+    used = [column for column in columns if not pt.is_null(column.type)]
+    rows = len(columns[0])
+    if not used:
+        return pa.nulls(rows, pa.int32())
+    hashes = np.empty(rows, dtype=np.int32)
+    for start in range(0, rows, _ROWS_PER_BLOCK):
+        block = [column.slice(start, _ROWS_PER_BLOCK) for column in used]
+        hashes[start : start + len(block[0])] = _hash_block(block).view(np.int32)
+    return pa.array(hashes, mask=_all_null(used))
 
 
-def finish(hashes: Words, lengths: Words | np.uint32) -> Words:
-    """Take in the lengths in bytes, and let every bit depend on every other."""
-    hashes = hashes ^ lengths
-    hashes ^= hashes >> np.uint32(16)
-    hashes *= np.uint32(0x85EBCA6B)
-    hashes ^= hashes >> np.uint32(13)
-    hashes *= np.uint32(0xC2B2AE35)
-    hashes ^= hashes >> np.uint32(16)
-    return hashes
-
-
-def mix_64(hashes: Words, bits: NDArray[np.uint64]) -> Words:
-    """Take 8 bytes per row into the hashes, the low word first."""
-    low, high = bits.view("<u4").reshape(-1, 2).T
-    return mix(mix(hashes, low), high)
+def is_hashable(data_type: pa.DataType) -> bool:
+    """Tell whether :func:`murmur3_multi` takes columns of this type."""
+    return bool(
+        pt.is_boolean(data_type)
+        or pt.is_integer(data_type)
+        or pt.is_float32(data_type)
+        or pt.is_float64(data_type)
+        or pt.is_date(data_type)
+        or pt.is_time(data_type)
+        or pt.is_timestamp(data_type)
+        or pt.is_null(data_type)
+        or _is_bytes(data_type)
+    )
 
 
 def hash_64(bits: NDArray[np.uint64]) -> Words:
     """Hash values of 8 bytes."""
-    return finish(mix_64(np.zeros(len(bits), dtype=np.uint32), bits), np.uint32(8))
+    return finalize(mix_64(np.zeros(len(bits), dtype=np.uint32), bits), np.uint32(8))
 
 
 def hash_32(words: Words) -> Words:
     """Hash values of 4 bytes."""
-    return finish(mix(np.zeros(len(words), dtype=np.uint32), words), np.uint32(4))
+    return finalize(mix(np.zeros(len(words), dtype=np.uint32), words), np.uint32(4))
 
 
 def hash_bytes(
@@ -120,31 +154,11 @@ def hash_bytes(
     take_tails = _take_tails_as_spark if spark else _take_tails
     take_tails(hashes, data, tails, ordered_lengths & 3)
     result = np.empty_like(hashes)
-    result[order] = finish(hashes, ordered_lengths.astype(np.uint32))
+    result[order] = finalize(hashes, ordered_lengths.astype(np.uint32))
     return result
 
 
-def _take_tails(
-    hashes: Words, data: NDArray[np.uint8], tails: NDArray[np.int64], left: NDArray[np.int64]
-) -> None:
-    words = np.zeros(len(hashes), dtype=np.uint32)
-    for position in range(3):
-        (active,) = np.nonzero(left > position)
-        words[active] |= data[tails[active] + position].astype(np.uint32) << np.uint32(8 * position)
-    # Without a tail the word is 0, and so is what is left of it.
-    hashes ^= scramble(words)
-
-
-def _take_tails_as_spark(
-    hashes: Words, data: NDArray[np.uint8], tails: NDArray[np.int64], left: NDArray[np.int64]
-) -> None:
-    for position in range(3):
-        (active,) = np.nonzero(left > position)
-        signed = data[tails[active] + position].view(np.int8).astype(np.int32)
-        hashes[active] = mix(hashes[active], signed.view(np.uint32))
-
-
-def hash_one(value: bytes, *, spark: bool = False) -> int:
+def hash_value(value: bytes, *, spark: bool = False) -> int:
     """Hash one value: for a few bytes this takes a tenth of what numpy's calls take.
 
     Returns
@@ -169,16 +183,39 @@ def hash_one(value: bytes, *, spark: bool = False) -> int:
     return hashed ^ hashed >> 16
 
 
-def _scramble_one(word: int) -> int:
-    word = (word * 0xCC9E2D51) & _MASK
-    word = (word << 15 | word >> 17) & _MASK
-    return (word * 0x1B873593) & _MASK
+def mix_64(hashes: Words, bits: NDArray[np.uint64]) -> Words:
+    """Take 8 bytes per row into the hashes, the low word first."""
+    low, high = bits.view("<u4").reshape(-1, 2).T
+    return mix(mix(hashes, low), high)
 
 
-def _mix_one(hashed: int, word: int) -> int:
-    word = _scramble_one(word) ^ hashed
-    word = (word << 13 | word >> 19) & _MASK
-    return (word * 5 + 0xE6546B64) & _MASK
+def mix(hashes: Words, words: Words) -> Words:
+    """Take one word of 4 bytes per row into the hashes."""
+    words = scramble(words)
+    words ^= hashes
+    words = (words << np.uint32(13)) | (words >> np.uint32(19))
+    words *= np.uint32(5)
+    words += np.uint32(0xE6546B64)
+    return words
+
+
+def scramble(words: Words) -> Words:
+    """Spread the bits of words; what :func:`mix` does first, and all that is done to a tail."""
+    words = words * _C1
+    words = (words << np.uint32(15)) | (words >> np.uint32(17))
+    words *= _C2
+    return words
+
+
+def finalize(hashes: Words, lengths: Words | np.uint32) -> Words:
+    """Take in the lengths in bytes, and let every bit depend on every other."""
+    hashes = hashes ^ lengths
+    hashes ^= hashes >> np.uint32(16)
+    hashes *= np.uint32(0x85EBCA6B)
+    hashes ^= hashes >> np.uint32(13)
+    hashes *= np.uint32(0xC2B2AE35)
+    hashes ^= hashes >> np.uint32(16)
+    return hashes
 
 
 def canonical_bits(bits: NDArray[Any]) -> NDArray[Any]:
@@ -196,78 +233,6 @@ def canonical_bits(bits: NDArray[Any]) -> NDArray[Any]:
     )
 
 
-_SPECIAL: Final = {
-    4: (0x7F800000, 0x7FC00000),
-    8: (0x7FF0000000000000, 0x7FF8000000000000),
-}
-
-
-# Bounds the temporaries of a call.
-_ROWS_PER_BLOCK: Final = 65_536
-# Of one row, shorter than this, the bytes are quicker hashed one after the other.
-_SHORT: Final = 128
-
-HASHABLE_TYPES: Final = (
-    "bool, integers, float, double, date32, date64, time32, time64, timestamp, string, binary and "
-    "their large and fixed-size forms"
-)
-"""The types that :func:`murmur3_multi` takes, for messages."""
-
-
-def is_hashable(data_type: pa.DataType) -> bool:
-    """Tell whether :func:`murmur3_multi` takes columns of this type."""
-    return bool(
-        pt.is_boolean(data_type)
-        or pt.is_integer(data_type)
-        or pt.is_float32(data_type)
-        or pt.is_float64(data_type)
-        or pt.is_date(data_type)
-        or pt.is_time(data_type)
-        or pt.is_timestamp(data_type)
-        or pt.is_null(data_type)
-        or _is_bytes(data_type)
-    )
-
-
-def murmur3(column: pa.Array) -> pa.Int32Array:
-    """Hash one column; null where it is null. See :func:`murmur3_multi`."""
-    return murmur3_multi([column])
-
-
-def murmur3_multi(columns: Sequence[pa.Array]) -> pa.Int32Array:
-    """Hash rows of several columns.
-
-    Parameters
-    ----------
-    columns : sequence of pyarrow.Array
-        At least one, all of the same length.
-
-    Returns
-    -------
-    pyarrow.Int32Array
-        One hash per row; null where all columns are null.
-
-    Raises
-    ------
-    InvalidInputError
-        A column is of a type that cannot be hashed.
-    """
-    for column in columns:
-        if not is_hashable(column.type):
-            raise InvalidInputError(
-                f"cannot hash a column of type {column.type}; cast it to one of: {HASHABLE_TYPES}"
-            )
-    used = [column for column in columns if not pt.is_null(column.type)]
-    rows = len(columns[0])
-    if not used:
-        return pa.nulls(rows, pa.int32())
-    hashes = np.empty(rows, dtype=np.int32)
-    for start in range(0, rows, _ROWS_PER_BLOCK):
-        block = [column.slice(start, _ROWS_PER_BLOCK) for column in used]
-        hashes[start : start + len(block[0])] = _hash_block(block).view(np.int32)
-    return pa.array(hashes, mask=_all_null(used))
-
-
 def _hash_block(columns: Sequence[pa.Array]) -> Words:
     rows = len(columns[0])
     if not any(column.null_count or _is_bytes(column.type) for column in columns):
@@ -277,7 +242,7 @@ def _hash_block(columns: Sequence[pa.Array]) -> Words:
     if rows == 1:
         value = joined[0].as_py() or b""
         if len(value) <= _SHORT:
-            return np.array([hash_one(value)], dtype=np.uint32)
+            return np.array([hash_value(value)], dtype=np.uint32)
     _, offset_buffer, data = joined.buffers()
     offsets = np.frombuffer(offset_buffer, np.int64, rows + 1, joined.offset * 8)
     return hash_bytes(
@@ -291,7 +256,7 @@ def _hash_fixed(columns: Sequence[NDArray[np.uint32] | NDArray[np.uint64]]) -> W
     """Hash columns of whole words, without putting their bytes side by side."""
     if len(columns[0]) == 1:
         value = b"".join(column.tobytes() for column in columns)
-        return np.array([hash_one(value)], dtype=np.uint32)
+        return np.array([hash_value(value)], dtype=np.uint32)
     hashes = np.zeros(len(columns[0]), dtype=np.uint32)
     for column in columns:
         hashes = (
@@ -299,7 +264,7 @@ def _hash_fixed(columns: Sequence[NDArray[np.uint32] | NDArray[np.uint64]]) -> W
             if column.dtype.itemsize == 8
             else mix(hashes, column.view(np.uint32))
         )
-    return finish(hashes, np.uint32(sum(column.dtype.itemsize for column in columns)))
+    return finalize(hashes, np.uint32(sum(column.dtype.itemsize for column in columns)))
 
 
 def _widened(column: pa.Array) -> NDArray[np.uint32] | NDArray[np.uint64]:
@@ -366,3 +331,35 @@ def _all_null(columns: Sequence[pa.Array]) -> NDArray[np.bool_] | None:
     nulls = [column.is_null().to_numpy(zero_copy_only=False) for column in columns]
     result: NDArray[np.bool_] = np.logical_and.reduce(nulls)
     return result
+
+
+def _take_tails(
+    hashes: Words, data: NDArray[np.uint8], tails: NDArray[np.int64], left: NDArray[np.int64]
+) -> None:
+    words = np.zeros(len(hashes), dtype=np.uint32)
+    for position in range(3):
+        (active,) = np.nonzero(left > position)
+        words[active] |= data[tails[active] + position].astype(np.uint32) << np.uint32(8 * position)
+    # Without a tail the word is 0, and so is what is left of it.
+    hashes ^= scramble(words)
+
+
+def _take_tails_as_spark(
+    hashes: Words, data: NDArray[np.uint8], tails: NDArray[np.int64], left: NDArray[np.int64]
+) -> None:
+    for position in range(3):
+        (active,) = np.nonzero(left > position)
+        signed = data[tails[active] + position].view(np.int8).astype(np.int32)
+        hashes[active] = mix(hashes[active], signed.view(np.uint32))
+
+
+def _mix_one(hashed: int, word: int) -> int:
+    word = _scramble_one(word) ^ hashed
+    word = (word << 13 | word >> 19) & _MASK
+    return (word * 5 + 0xE6546B64) & _MASK
+
+
+def _scramble_one(word: int) -> int:
+    word = (word * 0xCC9E2D51) & _MASK
+    word = (word << 15 | word >> 17) & _MASK
+    return (word * 0x1B873593) & _MASK

@@ -30,7 +30,7 @@ from memwal.errors import (
     UnsupportedStoreError,
 )
 from memwal.format.paths import (
-    LARGEST,
+    MAX_COUNTER,
     MEM_WAL_DIR,
     manifest_dir,
     manifest_key,
@@ -45,8 +45,13 @@ from memwal.util.retry import LostRaceError, retry_lost_races
 from memwal.util.safe_json import read_json
 
 logger = logging.getLogger(__name__)
-
 _ATTEMPTS = 5
+_PARALLEL_LOCAL_READS = 16
+_PARALLEL_READS = 64
+_MAX_REMEMBERED_REGIONS = 100_000
+
+_RECENT_SECONDS = 120.0
+"""Shorter than any collector's grace should be."""
 
 
 class RegionManifestStore:
@@ -302,72 +307,10 @@ class RegionManifestStore:
             return None
 
 
-def _version_in(hint: bytes | None) -> int | None:
-    """The version that a hint names; None if there is none, or it names nothing."""
-    if hint is None:
-        return None
-    try:
-        version = read_json(hint)["version"]
-    except (ValueError, KeyError, TypeError):
-        return None
-    return version if isinstance(version, int) and 0 < version <= LARGEST else None
-
-
-def unbroken(stored: Container[int], newest: int) -> range:
-    """The versions from the newest one backwards, up to the first gap; oldest first."""
-    first = newest
-    while first - 1 in stored:
-        first -= 1
-    return range(first, newest + 1)
-
-
-def newest_before(
-    read: Callable[[int], RegionManifest], versions: range, generation: int
-) -> RegionManifest | None:
-    """The newest of some versions by which a generation was not flushed yet; None if all have it.
-
-    Parameters
-    ----------
-    read : callable
-        Gives a version.
-    versions : range
-        Without a gap; at least one.
-    """
-    if read(versions[-1]).current_generation <= generation:
-        return read(versions[-1])
-    found = bisect_right(versions[:-1], generation, key=lambda v: read(v).current_generation)
-    return read(versions[found - 1]) if found else None
-
-
-_PARALLEL_LOCAL_READS = 16
-_PARALLEL_READS = 64
-_KNOWN_REGIONS = 100_000
-
-_RECENT_SECONDS = 120.0
-"""Shorter than any collector's grace should be."""
-
-
-class _Met(NamedTuple):
-    """A version of a region's manifest, and when it was the newest."""
-
-    version: int
-    at: float
-
-
-# What this process met last of each region's manifest, by the table's address. Never trusted, only
-# where to look first; when there are too many, all are forgotten.
-_met: dict[tuple[str, UUID], _Met] = {}
-
-
 def discover_regions(store: ObjectStore) -> list[UUID]:
     """Ids of the regions that have a folder, in the order of their ids: one listing."""
     found = (parse_region_name(name) for name in store.list_folders(MEM_WAL_DIR))
     return sorted(region_id for region_id in found if region_id is not None)
-
-
-def parallel_reads(store: ObjectStore) -> int:
-    """How many regions are read at once: objects are waited for, files of this machine are not."""
-    return _PARALLEL_LOCAL_READS if store.is_local else _PARALLEL_READS
 
 
 def read_manifests(
@@ -392,7 +335,7 @@ def read_manifests(
     now = boot_seconds()
 
     def read(region: UUID) -> RegionManifest | None:
-        met = _met.get((store.uri, region))
+        met = _last_seen.get((store.uri, region))
         recent = met.version if met is not None and now - met.at < _RECENT_SECONDS else None
         return RegionManifestStore(store, region).read_latest(recent=recent)
 
@@ -403,9 +346,64 @@ def read_manifests(
         for region, manifest in zip(wanted, manifests, strict=True)
         if manifest is not None
     }
-    if len(_met) + len(found) > _KNOWN_REGIONS:
-        _met.clear()
-    _met.update(
-        ((store.uri, region), _Met(manifest.version, now)) for region, manifest in found.items()
+    if len(_last_seen) + len(found) > _MAX_REMEMBERED_REGIONS:
+        _last_seen.clear()
+    _last_seen.update(
+        ((store.uri, region), _SeenVersion(manifest.version, now))
+        for region, manifest in found.items()
     )
     return found
+
+
+def parallel_reads(store: ObjectStore) -> int:
+    """How many regions are read at once: objects are waited for, files of this machine are not."""
+    return _PARALLEL_LOCAL_READS if store.is_local else _PARALLEL_READS
+
+
+def contiguous_versions(stored: Container[int], newest: int) -> range:
+    """The versions from the newest one backwards, up to the first gap; oldest first."""
+    first = newest
+    while first - 1 in stored:
+        first -= 1
+    return range(first, newest + 1)
+
+
+def last_version_before_flush(
+    read: Callable[[int], RegionManifest], versions: range, generation: int
+) -> RegionManifest | None:
+    """The newest of some versions by which a generation was not flushed yet; None if all have it.
+
+    Parameters
+    ----------
+    read : callable
+        Gives a version.
+    versions : range
+        Without a gap; at least one.
+    """
+    if read(versions[-1]).current_generation <= generation:
+        return read(versions[-1])
+    found = bisect_right(versions[:-1], generation, key=lambda v: read(v).current_generation)
+    return read(versions[found - 1]) if found else None
+
+
+class _SeenVersion(NamedTuple):
+    """A version of a region's manifest, and when it was the newest."""
+
+    version: int
+    at: float
+
+
+# What this process met last of each region's manifest, by the table's address. Never trusted, only
+# where to look first; when there are too many, all are forgotten.
+_last_seen: dict[tuple[str, UUID], _SeenVersion] = {}
+
+
+def _version_in(hint: bytes | None) -> int | None:
+    """The version that a hint names; None if there is none, or it names nothing."""
+    if hint is None:
+        return None
+    try:
+        version = read_json(hint)["version"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return version if isinstance(version, int) and 0 < version <= MAX_COUNTER else None

@@ -28,76 +28,10 @@ from memwal.format.paths import TOMBSTONE
 from memwal.region.spec import RegionSpec
 from memwal.region.spec_fields import RegionField
 from memwal.region.transforms import Bucket, Unsharded
-from memwal.region.values import id_names, stored_values
+from memwal.region.values import encode_for_id, encode_values
 
 _NAMESPACE: Final = UUID("4c534d57-5249-5445-5f53-484152443031")
-
 _OWN_NAMESPACE: Final = UUID("6d656d77-616c-5b72-a567-696f6e732031")
-
-
-def _derive(name: bytes, namespace: UUID = _NAMESPACE) -> UUID:
-    """Return the version-5 UUID of a name that need not be text (RFC 9562, section 5.5).
-
-    ``uuid.uuid5`` takes bytes only since Python 3.12.
-    """
-    digest = sha1(namespace.bytes + name, usedforsecurity=False).digest()
-    return UUID(bytes=digest[:16], version=5)
-
-
-UNSHARDED_ID: Final = _derive(b"unsharded")
-"""Id of the only region of a table whose rows are not divided."""
-
-
-def bucket_region_id(bucket: int) -> UUID:
-    """Return the id of the region that holds one bucket.
-
-    Parameters
-    ----------
-    bucket : int
-        Bucket number, counted from 0. The id does not depend on how many buckets there are.
-
-    Raises
-    ------
-    InvalidInputError
-        If the number is negative.
-    """
-    if bucket < 0:
-        raise InvalidInputError(
-            f"bucket numbers start at 0, got {bucket}; pass the bucket of a row"
-        )
-    return _derive(b"bucket-%d" % bucket)
-
-
-def identity_region_id(value: bytes) -> UUID:
-    """Return the id of the region that holds one value of an identity column.
-
-    Parameters
-    ----------
-    value : bytes
-        The value: integers little-endian in the width of the column, booleans one byte, text in
-        UTF-8. Text that is empty has a region of its own.
-    """
-    return _derive(b"identity-" + value)
-
-
-def derived_region_id(spec_id: int, value_names: Iterable[bytes]) -> UUID:
-    """Return the id of the region of a spec that LanceDB does not know.
-
-    Parameters
-    ----------
-    spec_id : int
-        Id of the region spec, positive.
-    value_names : iterable of bytes
-        Each region value, in the order of the spec's fields, as
-        :func:`memwal.region.values.id_names` gives it.
-    """
-    return _derive(spec_id.to_bytes(4, "little") + b"".join(value_names), _OWN_NAMESPACE)
-
-
-def unsharded_region_id() -> UUID:
-    """Return :data:`UNSHARDED_ID`."""
-    return UNSHARDED_ID
-
 
 # Regions are few; a column with more values than this does not stay in memory because of them.
 _CACHED_REGIONS: Final = 65_536
@@ -307,8 +241,8 @@ class Router:
                 f"region column {self._spec.columns[0]!r} has {values[0].null_count} nulls, and "
                 "null names no region; fill them before writing"
             )
-        stored = [stored_values(value) for value in values]
-        names = None if self._shared else [id_names(value) for value in values]
+        stored = [encode_values(value) for value in values]
+        names = None if self._shared else [encode_for_id(value) for value in values]
         found = []
         for number, combination in enumerate(zip(*stored, strict=True)):
             # Values and not meanings: a column has one type, and None is no bytes.
@@ -337,6 +271,70 @@ class Router:
             for field, value in zip(self._spec.fields, stored, strict=True)
             if value is not None
         )
+
+
+def bucket_region_id(bucket: int) -> UUID:
+    """Return the id of the region that holds one bucket.
+
+    Parameters
+    ----------
+    bucket : int
+        Bucket number, counted from 0. The id does not depend on how many buckets there are.
+
+    Raises
+    ------
+    InvalidInputError
+        If the number is negative.
+    """
+    if bucket < 0:
+        raise InvalidInputError(
+            f"bucket numbers start at 0, got {bucket}; pass the bucket of a row"
+        )
+    return _derive(b"bucket-%d" % bucket)
+
+
+def identity_region_id(value: bytes) -> UUID:
+    """Return the id of the region that holds one value of an identity column.
+
+    Parameters
+    ----------
+    value : bytes
+        The value: integers little-endian in the width of the column, booleans one byte, text in
+        UTF-8. Text that is empty has a region of its own.
+    """
+    return _derive(b"identity-" + value)
+
+
+def derived_region_id(spec_id: int, value_names: Iterable[bytes]) -> UUID:
+    """Return the id of the region of a spec that LanceDB does not know.
+
+    Parameters
+    ----------
+    spec_id : int
+        Id of the region spec, positive.
+    value_names : iterable of bytes
+        Each region value, in the order of the spec's fields, as
+        :func:`memwal.region.values.encode_for_id` gives it.
+    """
+    return _derive(spec_id.to_bytes(4, "little") + b"".join(value_names), _OWN_NAMESPACE)
+
+
+def unsharded_region_id() -> UUID:
+    """Return :data:`UNSHARDED_ID`."""
+    return UNSHARDED_ID
+
+
+def _derive(name: bytes, namespace: UUID = _NAMESPACE) -> UUID:
+    """Return the version-5 UUID of a name that need not be text (RFC 9562, section 5.5).
+
+    ``uuid.uuid5`` takes bytes only since Python 3.12.
+    """
+    digest = sha1(namespace.bytes + name, usedforsecurity=False).digest()
+    return UUID(bytes=digest[:16], version=5)
+
+
+UNSHARDED_ID: Final = _derive(b"unsharded")
+"""Id of the only region of a table whose rows are not divided."""
 
 
 def _values(field: RegionField, rows: pa.RecordBatch) -> pa.Array:

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from lance.lance.schema import LanceField
     from lance.schema import LanceSchema
 
+
 _OURS = {b"memwal": b"1"}
+_FIELD_ID: Final = b"lance:field_id"
 
 
 def stored_schema(schema: pa.Schema, primary_key: Sequence[str]) -> pa.Schema:
@@ -36,9 +38,6 @@ def stored_schema(schema: pa.Schema, primary_key: Sequence[str]) -> pa.Schema:
     return pa.schema([*fields, tombstone])
 
 
-_FIELD_ID: Final = b"lance:field_id"
-
-
 def with_field_ids(schema: pa.Schema, lance_schema: LanceSchema) -> pa.Schema:
     """The schema with the id of each field in its metadata, at every level."""
     return pa.schema(
@@ -47,7 +46,7 @@ def with_field_ids(schema: pa.Schema, lance_schema: LanceSchema) -> pa.Schema:
     )
 
 
-def same_fields(stored: pa.Schema, wanted: pa.Schema) -> bool:
+def has_same_fields(stored: pa.Schema, wanted: pa.Schema) -> bool:
     """Whether every field of ``wanted`` is in ``stored``, under its name and with its children."""
     return all(
         _same(stored.field(index), field)
@@ -56,7 +55,7 @@ def same_fields(stored: pa.Schema, wanted: pa.Schema) -> bool:
     ) and all(name in stored.names for name in wanted.names)
 
 
-def aligned(rows: pa.Table, wanted: pa.Schema) -> pa.Table:
+def align_rows(rows: pa.Table, wanted: pa.Schema) -> pa.Table:
     """Rows in the form of ``wanted``: each column from the field with its id, or null.
 
     Parameters
@@ -85,6 +84,39 @@ def aligned(rows: pa.Table, wanted: pa.Schema) -> pa.Table:
             raise InvalidInputError(f"column {field.name}: {error}") from error
         columns.append(pa.chunked_array(chunks, field.type))
     return pa.Table.from_arrays(columns, schema=wanted)
+
+
+def key_column(rows: pa.RecordBatch | pa.Table, primary_key: Sequence[str]) -> pa.Array:
+    """One comparable value per row for its primary key, however many columns that has.
+
+    A single key column is returned as it is; several become their order-preserving encoding.
+    """
+    columns = [_one_chunk(rows.column(name)) for name in primary_key]
+    return columns[0] if len(columns) == 1 else encode_composite_keys(columns)
+
+
+def newest_row_positions(keys: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Positions of the last occurrence of each key, ascending.
+
+    Parameters
+    ----------
+    keys : pyarrow.Array
+        One key per row, oldest row first.
+
+    Returns
+    -------
+    numpy.ndarray of int64
+        One position per distinct key.
+    """
+    encoded = keys.dictionary_encode()
+    distinct = len(encoded.dictionary)
+    if distinct == len(keys):
+        return np.arange(len(keys), dtype=np.int64)
+    newest = np.empty(distinct, dtype=np.int64)
+    # Assignment in index order leaves the last position of each key in place.
+    newest[encoded.indices.to_numpy(zero_copy_only=False)] = np.arange(len(keys), dtype=np.int64)
+    newest.sort()
+    return newest
 
 
 def _aligned(array: pa.Array, stored: pa.Field, wanted: pa.Field) -> pa.Array:
@@ -164,39 +196,6 @@ def _zip(
 
 def _id_of(field: pa.Field) -> bytes | None:
     return (field.metadata or {}).get(_FIELD_ID)
-
-
-def key_column(rows: pa.RecordBatch | pa.Table, primary_key: Sequence[str]) -> pa.Array:
-    """One comparable value per row for its primary key, however many columns that has.
-
-    A single key column is returned as it is; several become their order-preserving encoding.
-    """
-    columns = [_one_chunk(rows.column(name)) for name in primary_key]
-    return columns[0] if len(columns) == 1 else encode_composite_keys(columns)
-
-
-def newest_rows(keys: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Positions of the last occurrence of each key, ascending.
-
-    Parameters
-    ----------
-    keys : pyarrow.Array
-        One key per row, oldest row first.
-
-    Returns
-    -------
-    numpy.ndarray of int64
-        One position per distinct key.
-    """
-    encoded = keys.dictionary_encode()
-    distinct = len(encoded.dictionary)
-    if distinct == len(keys):
-        return np.arange(len(keys), dtype=np.int64)
-    newest = np.empty(distinct, dtype=np.int64)
-    # Assignment in index order leaves the last position of each key in place.
-    newest[encoded.indices.to_numpy(zero_copy_only=False)] = np.arange(len(keys), dtype=np.int64)
-    newest.sort()
-    return newest
 
 
 def _one_chunk(column: pa.Array | pa.ChunkedArray) -> pa.Array:

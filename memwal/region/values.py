@@ -73,7 +73,7 @@ def type_name(data_type: pa.DataType) -> str | None:
     return None
 
 
-def type_named(name: str) -> pa.DataType:
+def parse_type(name: str) -> pa.DataType:
     """Type with a name that :func:`type_name` gives.
 
     Raises
@@ -98,7 +98,7 @@ def type_named(name: str) -> pa.DataType:
     raise InvalidInputError(f"no region value has a type {name!r}; it can be one of: {VALUE_TYPES}")
 
 
-def stored_values(values: pa.Array) -> list[bytes | None]:
+def encode_values(values: pa.Array) -> list[bytes | None]:
     """Bytes of each value in a region manifest; None for null, which is not stored."""
     data_type = values.type
     found: list[bytes | None]
@@ -119,7 +119,7 @@ def stored_values(values: pa.Array) -> list[bytes | None]:
     return found
 
 
-def read_values(stored: Sequence[bytes | None], data_type: pa.DataType) -> pa.Array:
+def decode_values(stored: Sequence[bytes | None], data_type: pa.DataType) -> pa.Array:
     """Values from their bytes in manifests; null for one that is not stored.
 
     Raises
@@ -148,7 +148,7 @@ def read_values(stored: Sequence[bytes | None], data_type: pa.DataType) -> pa.Ar
     return pa.Array.from_buffers(data_type, len(fixed), fixed.buffers(), fixed.null_count)
 
 
-def id_names(values: pa.Array) -> list[bytes]:
+def encode_for_id(values: pa.Array) -> list[bytes]:
     """Bytes of each value in the id of a region: kind, length and meaning; null has its own."""
     data_type = values.type
     if pt.is_null(data_type):
@@ -162,16 +162,16 @@ def id_names(values: pa.Array) -> list[bytes]:
 
 def _meanings(values: pa.Array, data_type: pa.DataType) -> tuple[bytes, list[bytes | None]]:
     if pt.is_boolean(data_type):
-        return b"?", stored_values(values)
+        return b"?", encode_values(values)
     if pt.is_integer(data_type):
         # 16 bytes hold every integer, signed or not.
         return b"i", _each(
             values.to_pylist(), lambda value: value.to_bytes(16, "little", signed=True)
         )
     if pt.is_string(data_type) or pt.is_large_string(data_type):
-        return b"s", stored_values(values)
+        return b"s", encode_values(values)
     if _is_bytes(data_type) or pt.is_fixed_size_binary(data_type):
-        return b"b", stored_values(values)
+        return b"b", encode_values(values)
     if pt.is_decimal(data_type):
         return b"n", _each(values.to_pylist(), _decimal_name)
     if pt.is_date32(data_type):

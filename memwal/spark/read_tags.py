@@ -31,7 +31,7 @@ from collections.abc import Callable
 from typing import Final
 from uuid import uuid4
 
-from memwal.base_table.read_tags import ReadTag, place, read_tags, renew, withdraw
+from memwal.base_table.read_tags import ReadTag, delete_tag, list_read_tags, place_tag, renew_tag
 from memwal.base_table.snapshot import BaseTable
 from memwal.errors import MemWalError, ObjectNotFoundError
 from memwal.storage.location import TableLocation
@@ -76,13 +76,13 @@ def protect(base: BaseTable, *, seconds: int, session: str) -> tuple[ReadTag | N
         return None, False
     tag = ReadTag(seconds, base.version, session)
     try:
-        if place(base, tag):
+        if place_tag(base, tag):
             return tag, True
-        if renew(base.location, tag):
+        if renew_tag(base.location, tag):
             return tag, False
         # It has ended, and may go at any moment.
         tag = ReadTag(seconds, base.version, session + uuid4().hex[: _READER_DIGITS - len(session)])
-        place(base, tag)
+        place_tag(base, tag)
     except ObjectNotFoundError:
         raise
     except MemWalError as error:
@@ -105,7 +105,7 @@ def holds(base: BaseTable) -> bool:
 def unprotect(location: TableLocation, tag: ReadTag) -> None:
     """Take a tag away that turned out to be useless; it ends by itself where that fails."""
     try:
-        withdraw(location, tag)
+        delete_tag(location, tag)
     except MemWalError as error:
         logger.info("the tag %s of %s stays until it ends: %s", tag.name, location, error)
 
@@ -131,7 +131,7 @@ def keep_protected(
             _due.clear()
         _due[location, tag] = now + tag.seconds / 8
     try:
-        held = renew(location, tag)
+        held = renew_tag(location, tag)
     except MemWalError as error:
         logger.warning("the tag %s of %s was not renewed: %s", tag.name, location, error)
         return
@@ -154,7 +154,7 @@ def release(location: TableLocation, *, session: str = SESSION) -> int:
     StoreAccessError, StoreUnavailableError
         As for any write.
     """
-    mine = [tag for tag in read_tags(location) if tag.reader.startswith(session)]
+    mine = [tag for tag in list_read_tags(location) if tag.reader.startswith(session)]
     for tag in mine:
-        withdraw(location, tag)
+        delete_tag(location, tag)
     return len(mine)

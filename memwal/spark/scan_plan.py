@@ -13,7 +13,7 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from memwal.base_table.read_tags import ReadTag, shown_tags
+from memwal.base_table.read_tags import ReadTag, user_tag_names
 from memwal.base_table.snapshot import BaseTable, open_base, open_dataset, translate_lance_error
 from memwal.errors import InvalidInputError, ObjectNotFoundError, TableSetupError
 from memwal.format.memwal_index import StoredRegionSpec
@@ -426,7 +426,7 @@ def _past_version(location: TableLocation, options: ReadOptions) -> int | None:
     tag = tags.get(options.tag)
     if tag is None or tag["branch"]:
         raise InvalidInputError(
-            f"{location} has no tag {options.tag!r}; it has {shown_tags(tags) or 'none'}"
+            f"{location} has no tag {options.tag!r}; it has {user_tag_names(tags) or 'none'}"
         )
     return int(tag["version"])
 

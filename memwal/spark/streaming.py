@@ -36,7 +36,7 @@ from memwal.errors import (
 )
 from memwal.lsm.wal.applied_steps import Step, is_step_visible
 from memwal.region.router import Router
-from memwal.region.rows import key_column, newest_rows
+from memwal.region.rows import key_column, newest_row_positions
 from memwal.region.spec import RegionSpec
 from memwal.storage.open import check_options
 from memwal.table import Table, open
@@ -97,7 +97,7 @@ class BatchForm:
         if order is not None:
             rows, flags = rows.take(order), flags.take(order)
         table = as_table_types(rows, schema, primary_key)
-        keep = newest_rows(key_column(table, primary_key))
+        keep = newest_row_positions(key_column(table, primary_key))
         if order is None and len(keep) != table.num_rows:
             raise InvalidInputError(
                 f"{table.num_rows - len(keep)} rows of the batch have a key that another one has, "

@@ -1,7 +1,6 @@
 """Object store over S3, GCS, Azure and memory, through obstore.
 
-A memory store lives as long as its process. obstore does not survive a fork: a child of a process
-that used it is refused.
+obstore does not survive a fork: a child of a process that used it is refused.
 """
 
 from __future__ import annotations
@@ -28,7 +27,12 @@ from memwal.errors import (
     UnsupportedStoreError,
 )
 from memwal.storage import object_store, uris
-from memwal.storage.cloud_errors import ERRORS, bad_options, translated, was_retried
+from memwal.storage.cloud_errors import (
+    OBSTORE_ERRORS,
+    invalid_options_error,
+    translate_errors,
+    was_retried,
+)
 from memwal.storage.credentials import Credentials
 from memwal.storage.object_store import Data, ObjectInfo, ObjectStore
 from memwal.storage.options import CLOUDS, cloud_settings
@@ -38,16 +42,32 @@ from memwal.util.redaction import secret_values
 if TYPE_CHECKING:
     from obstore import ObjectMeta, UpdateVersion
 
-# As many as S3 deletes with one request.
+
+# S3 deletes at most this many objects with one request.
 _BATCH = 1000
+_EXPRESS_BUCKET = "--x-s3"
+
+# obstore's names of the credentials, by Lance's names.
+_OBSTORE_NAMES: Final = {
+    "aws_access_key_id": "access_key_id",
+    "aws_secret_access_key": "secret_access_key",
+    "aws_session_token": "token",
+    "google_storage_token": "token",
+    "azure_storage_account_key": "access_key",
+    "azure_storage_sas_token": "sas_token",
+    "azure_storage_token": "token",
+}
+_memories: dict[str, MemoryStore] = {}
+_memories_lock = threading.Lock()
 
 
 class CloudStore(ObjectStore):
-    """The objects of a table below a prefix of a bucket.
+    """Store of a table below a prefix of a bucket.
 
     A process that is forked from one that has used such a store cannot use any: the threads that
-    serve it stay behind. Calls in it raise :class:`~memwal.errors.TableSetupError` instead of
-    hanging. Start workers with the ``spawn`` or ``forkserver`` method.
+    obstore needs do not exist in the child. Calls there raise
+    :class:`~memwal.errors.TableSetupError` instead of hanging. Start workers with the ``spawn`` or
+    ``forkserver`` method.
 
     Parameters
     ----------
@@ -58,7 +78,7 @@ class CloudStore(ObjectStore):
     prefix : str
         Key of the table's root in the bucket; ``""`` for the bucket itself.
     secrets : iterable of str, default ()
-        Never repeated in an error message; gone through anew for each.
+        Never shown in an error message. Iterated again for each message, so it may change.
     """
 
     is_local = False
@@ -98,21 +118,21 @@ class CloudStore(ObjectStore):
         )
         try:
             with self._calling("replace", key):
-                found = self._backend.get(path)
-                content = found.bytes().to_bytes()
+                result = self._backend.get(path)
+                content = result.bytes().to_bytes()
         except ObjectNotFoundError:
             raise changed from None
         if content != expected:
             raise changed
-        tag = found.meta["e_tag"]
+        tag = result.meta["e_tag"]
         if tag is None:
             raise UnsupportedStoreError(
                 f"cannot replace {self.uri}/{key}: the store gives objects no ETag; use one that "
                 "does"
             )
-        # Some S3 servers (Ceph) know their own ETags only without the quotes they hand out.
+        # Some S3 servers (Ceph) accept their own ETags only without the quotes they return.
         spellings = (tag, tag.strip('"'))
-        if not any(self._replace_version(key, data, _version(found.meta, s)) for s in spellings):
+        if not any(self._replace_version(key, data, _version(result.meta, s)) for s in spellings):
             raise changed
 
     def _replace_version(self, key: str, data: Data, version: UpdateVersion) -> bool:
@@ -140,17 +160,16 @@ class CloudStore(ObjectStore):
             with self._calling("read", key):
                 return self._backend.get_range(path, start=start, length=length).to_bytes()
         except StoreUnavailableError:
-            # A start at or past the end is an error of its own in every store.
+            # For a start at or past the end, each store has its own error.
             info = self.head(key)
             if info is not None and start >= info.size:
                 return b""
             raise
 
     def head(self, key: str) -> ObjectInfo | None:
-        """Tell size and time of an object, or ``None`` when there is none.
+        """Return size and time of an object; None if the key or the bucket does not exist.
 
-        A bucket that does not exist cannot be told from an object that does not: the answer of
-        the store has no body.
+        The answer to a HEAD request has no body, so the two cannot be told apart.
         """
         path = self._path(key)
         with suppress(ObjectNotFoundError), self._calling("look at", key):
@@ -159,16 +178,16 @@ class CloudStore(ObjectStore):
 
     def keeps_versions(self, key: str) -> bool | None:
         if self.uri.startswith("gs:"):
-            # Every object of GCS has a generation, whether older ones are kept or not.
+            # Every object of GCS has a generation, whether or not older ones are kept.
             return None
         with self._calling("look at", key):
             version = self._backend.head(self._path(key))["version"]
         return version not in (None, "null")
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        return self._list(object_store.check_prefix(prefix))
+        return self._list_folder(object_store.check_prefix(prefix))
 
-    def _list(self, prefix: str) -> Iterator[ObjectInfo]:
+    def _list_folder(self, prefix: str) -> Iterator[ObjectInfo]:
         for meta in self._walk(prefix):
             if not object_store.is_temporary(meta["path"].rpartition("/")[2]):
                 yield self._info(meta)
@@ -176,8 +195,8 @@ class CloudStore(ObjectStore):
     def list_folders(self, prefix: str) -> builtins.list[str]:
         folder = self._root + object_store.check_prefix(prefix)
         with self._calling("list", prefix):
-            found = self._backend.list_with_delimiter(folder.rstrip("/") or None)
-        return sorted(path.rpartition("/")[2] for path in found["common_prefixes"])
+            listing = self._backend.list_with_delimiter(folder.rstrip("/") or None)
+        return sorted(path.rpartition("/")[2] for path in listing["common_prefixes"])
 
     def delete(self, key: str) -> None:
         self._delete_path(self._path(key))
@@ -195,7 +214,7 @@ class CloudStore(ObjectStore):
                 with self._calling("delete objects below", ""):
                     self._backend.delete(batch)
             except ObjectNotFoundError:
-                # The store stopped at one that is absent.
+                # The store stopped at a key that does not exist.
                 for path in batch:
                     self._delete_path(path)
 
@@ -230,7 +249,47 @@ class CloudStore(ObjectStore):
     ) -> AbstractContextManager[None]:
         _refuse_fork()
         what = f"{self.uri}/{key}".rstrip("/")
-        return translated(action, what, secrets=self._secrets, writes=writes)
+        return translate_errors(action, what, secrets=self._secrets, writes=writes)
+
+
+def memory_backend(name: str) -> MemoryStore:
+    """Return the memory store with this name. It lives as long as the process."""
+    with _memories_lock:
+        return _memories.setdefault(name, MemoryStore())
+
+
+def cloud_backend(
+    address: TableUri, options: Mapping[str, str], credentials: Credentials | None = None
+) -> ObstoreBackend:
+    """Return a client of the bucket of an address, with renewed credentials if given.
+
+    Raises
+    ------
+    InvalidInputError
+        An option has an invalid value, or lacks one that it needs, such as the secret of an access
+        key.
+    """
+    settings = cloud_settings(address.scheme, options)
+    config = dict(settings.config)
+    if address.scheme == uris.S3 and address.authority.endswith(_EXPRESS_BUCKET):
+        config["aws_s3_express"] = "true"
+    bucket = f"{address.scheme}://{address.authority}"
+    try:
+        backend: ObstoreBackend = CLOUDS[address.scheme].from_url(
+            bucket,
+            config=config,
+            client_options=settings.client,
+            credential_provider=None if credentials is None else _provider(credentials),
+            retry_config={
+                "max_retries": settings.max_retries,
+                "retry_timeout": settings.retry_timeout,
+            },
+        )
+    except OBSTORE_ERRORS as error:
+        raise invalid_options_error(
+            error, bucket, secrets=secret_values(options, os.environ)
+        ) from None
+    return backend
 
 
 def _version(meta: ObjectMeta, tag: str) -> UpdateVersion:
@@ -238,8 +297,17 @@ def _version(meta: ObjectMeta, tag: str) -> UpdateVersion:
     return {"e_tag": tag} if version is None else {"e_tag": tag, "version": version}
 
 
+def _provider(credentials: Credentials) -> Callable[[], dict[str, Any]]:
+    def provide() -> dict[str, Any]:
+        cached = credentials.current()
+        named = {_OBSTORE_NAMES[name]: value for name, value in cached.options.items()}
+        return {**named, "expires_at": datetime.fromtimestamp(cached.expires_at, UTC)}
+
+    return provide
+
+
 class _Process:
-    """Whether this process used obstore, or was forked from one that did."""
+    """Whether this process used obstore, and whether it was forked from one that did."""
 
     used = False
     forked = False
@@ -259,68 +327,3 @@ def _refuse_fork() -> None:
             "start workers with the 'spawn' or 'forkserver' method of multiprocessing"
         )
     _Process.used = True
-
-
-_EXPRESS_BUCKET = "--x-s3"
-
-_memories: dict[str, MemoryStore] = {}
-_memories_lock = threading.Lock()
-
-
-def memory_backend(name: str) -> MemoryStore:
-    """Return the memory store of this name; it lives as long as the process."""
-    with _memories_lock:
-        return _memories.setdefault(name, MemoryStore())
-
-
-def cloud_backend(
-    address: TableUri, options: Mapping[str, str], credentials: Credentials | None = None
-) -> ObstoreBackend:
-    """Return a client of the bucket of an address, with credentials that may change.
-
-    Raises
-    ------
-    InvalidInputError
-        An option has a value that it cannot have, or one is missing that another one needs, such
-        as the secret of an access key.
-    """
-    settings = cloud_settings(address.scheme, options)
-    config = dict(settings.config)
-    if address.scheme == uris.S3 and address.authority.endswith(_EXPRESS_BUCKET):
-        config["aws_s3_express"] = "true"
-    bucket = f"{address.scheme}://{address.authority}"
-    try:
-        backend: ObstoreBackend = CLOUDS[address.scheme].from_url(
-            bucket,
-            config=config,
-            client_options=settings.client,
-            credential_provider=None if credentials is None else _provider(credentials),
-            retry_config={
-                "max_retries": settings.max_retries,
-                "retry_timeout": settings.retry_timeout,
-            },
-        )
-    except ERRORS as error:
-        raise bad_options(error, bucket, secrets=secret_values(options, os.environ)) from None
-    return backend
-
-
-# What obstore calls the credentials that Lance has these names for.
-_OBSTORE_NAMES: Final = {
-    "aws_access_key_id": "access_key_id",
-    "aws_secret_access_key": "secret_access_key",
-    "aws_session_token": "token",
-    "google_storage_token": "token",
-    "azure_storage_account_key": "access_key",
-    "azure_storage_sas_token": "sas_token",
-    "azure_storage_token": "token",
-}
-
-
-def _provider(credentials: Credentials) -> Callable[[], dict[str, Any]]:
-    def provide() -> dict[str, Any]:
-        held = credentials.current()
-        named = {_OBSTORE_NAMES[name]: value for name, value in held.options.items()}
-        return {**named, "expires_at": datetime.fromtimestamp(held.expires_at, UTC)}
-
-    return provide

@@ -1,7 +1,7 @@
-"""What an error of obstore means to the caller.
+"""Translation of obstore's errors into memwal's.
 
-Only the status, the code and the message of the server, or the first line of the client, are
-taken over: the rest of obstore's text is a dump of its inner state.
+Messages take over the status, code and message of the server, or the first line of the client. The
+rest of obstore's text is a dump of its internal state.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from memwal.errors import (
     UnsupportedStoreError,
 )
 
-# Everything that obstore raises.
-ERRORS = (BaseError, OSError, ValueError, NotImplementedError)
+# Every type of error that obstore raises.
+OBSTORE_ERRORS = (BaseError, OSError, ValueError, NotImplementedError)
 
 _ACCESS = frozenset(
     {
@@ -65,11 +65,11 @@ _CODE = re.compile(r"<Code>([^<]*)</Code>|\"reason\"\s*:\s*\"([^\"]*)\"|\(code: 
 _MESSAGE = re.compile(r"<Message>([^<]*)</Message>|\"message\"\s*:\s*\"([^\"]*)\"", re.DOTALL)
 _CAUSE = re.compile(r"message: \"([^\"]+)\"")
 _RETRIED = re.compile(r"after [1-9]\d* retries")
-# Asking a cloud who this machine is failed: obstore's last resort for credentials.
+# The request to the cloud's metadata service failed: obstore's last source of credentials.
 _NO_CREDENTIALS = re.compile(
     r"performing \w+ https?://(169\.254\.|metadata\.google|sts\.)|token request:|credential error:"
 )
-# Why a request got no answer, as the client's dump has it, and what to do.
+# Patterns in the client's dump for why a request got no answer, and the advice for each.
 _NO_ANSWER = (
     (
         re.compile(r"dns error|failed to lookup address"),
@@ -96,14 +96,14 @@ _NO_ANSWER = (
     ),
 )
 _THROTTLED = frozenset({"429", "503"})
-# Answers that the client does not send a request again for.
+# After these answers the client does not retry a request.
 _REFUSED = (StoreAccessError, TableSetupError, ObjectNotFoundError, InvalidInputError)
 _DUMP = "\n\nDebug source"
-_LONGEST = 300
+_MAX_LENGTH = 300
 
 
-# What has to be allowed for what is tried; see memwal.permissions.
-_ACTS = {
+# The permission that each action needs; see memwal.permissions.
+_NEEDED_PERMISSIONS = {
     "create": "put objects",
     "store": "put objects",
     "replace": "get and put objects",
@@ -116,64 +116,68 @@ _ACTS = {
 
 
 def was_retried(error: Exception) -> bool:
-    """Tell whether the request was sent more than once, so that its first try may have worked."""
+    """Return whether the client sent the request more than once: the first may have succeeded."""
     return _RETRIED.search(str(error)) is not None
 
 
 @contextmanager
-def translated(
+def translate_errors(
     action: str, what: str, *, secrets: Iterable[str] = (), writes: bool = False
 ) -> Iterator[None]:
-    """Raise errors of memwal for those of obstore.
+    """Raise memwal errors for obstore's errors in the block.
 
     Parameters
     ----------
     action : str
-        What is tried; it completes "cannot ... the object".
+        What the block attempts; it completes "cannot ... the object".
     what : str
         The object or the table.
     secrets : iterable of str
-        Never repeated in a message, whatever the store says.
+        Never shown in a message, whatever the store answers.
     writes : bool, default False
-        Whether the request changes something. When a repeated one is refused outright, the first
-        may have done its work all the same: that is an unknown outcome.
+        Whether the request changes something. If a retried request is then refused, the first one
+        may have succeeded all the same, so the outcome is unknown.
     """
     try:
         yield
-    except ERRORS as error:
-        meant = from_obstore_error(error, action, what, secrets=secrets)
-        if writes and was_retried(error) and isinstance(meant, _REFUSED):
-            meant = StoreUnavailableError(f"{meant}; an earlier try may have been carried out")
-        # The original holds the dump; a traceback must not show it.
-        raise meant from None
+    except OBSTORE_ERRORS as error:
+        translated = from_obstore_error(error, action, what, secrets=secrets)
+        if writes and was_retried(error) and isinstance(translated, _REFUSED):
+            translated = StoreUnavailableError(
+                f"{translated}; an earlier request may have been carried out"
+            )
+        # "from None": the original has the dump, which a traceback must not show.
+        raise translated from None
 
 
 def from_obstore_error(
     error: Exception, action: str, what: str, *, secrets: Iterable[str] = ()
 ) -> MemWalError:
-    """Return the error to raise for a failed call of obstore; see :func:`translated`."""
+    """Return the memwal error for a failed call of obstore; see :func:`translate_errors`."""
     text, _, dump = str(error).partition(_DUMP)
     status = _first(_STATUS, text)
     code = _first(_CODE, text)
     message = _first(_MESSAGE, text)
     if status:
-        said = " ".join(filter(None, (f"HTTP {status}", code, message)))
+        reason = " ".join(filter(None, (f"HTTP {status}", code, message)))
     else:
         cause = _first(_CAUSE, dump)
-        said = text.rpartition(" - ")[2] + (f" ({cause})" if cause else "")
-    kind, advice = _meaning(error, text + dump, status, code, message, action)
-    # What to do is never cut off; what a store said may be a page of a proxy.
-    return kind(f"{_clean(f'cannot {action} {what}: {said}', secrets)}; {advice}")
+        reason = text.rpartition(" - ")[2] + (f" ({cause})" if cause else "")
+    error_type, advice = _classify(error, text + dump, status, code, message, action)
+    # The advice is never cut off; the answer of a store may be the long error page of a proxy.
+    return error_type(f"{_clean(f'cannot {action} {what}: {reason}', secrets)}; {advice}")
 
 
-def bad_options(error: Exception, what: str, *, secrets: Iterable[str]) -> InvalidInputError:
-    """Return the error to raise when obstore does not make a client of the options."""
-    said = str(error).partition(_DUMP)[0]
+def invalid_options_error(
+    error: Exception, what: str, *, secrets: Iterable[str]
+) -> InvalidInputError:
+    """Return the error for storage options from which obstore cannot make a client."""
+    reason = str(error).partition(_DUMP)[0]
     advice = "correct the storage_options or the environment variables of the store"
-    return InvalidInputError(_clean(f"cannot open {what}: {said}; {advice}", secrets))
+    return InvalidInputError(_clean(f"cannot open {what}: {reason}; {advice}", secrets))
 
 
-def _meaning(
+def _classify(
     error: Exception, text: str, status: str, code: str, message: str, action: str
 ) -> tuple[type[MemWalError], str]:
     if code in _FULL or status == "507":
@@ -182,7 +186,7 @@ def _meaning(
         isinstance(error, (PermissionDeniedError, UnauthenticatedError))
         or code in _ACCESS
         or status in ("401", "403")
-        # The answer to a HEAD has no code; an expired token is what S3 says 400 to.
+        # The answer to a HEAD request has no code; S3 answers 400 to an expired token.
         or (status == "400" and not code)
         or _NO_CREDENTIALS.search(text)
     ):
@@ -209,12 +213,14 @@ def _meaning(
             "the store wants fewer requests: try again later, or raise client_max_retries; after a "
             "write, look first"
         )
-    again = "a read may be tried again; after a write, look first"
-    return StoreUnavailableError, next((a for cause, a in _NO_ANSWER if cause.search(text)), again)
+    default = "a read may be tried again; after a write, look first"
+    return StoreUnavailableError, next(
+        (advice for cause, advice in _NO_ANSWER if cause.search(text)), default
+    )
 
 
 def _access_advice(code: str, action: str) -> str:
-    act = _ACTS.get(action, "do that")
+    needed = _NEEDED_PERMISSIONS.get(action, "do that")
     if code == _SKEWED:
         return "set the clock of this machine, which differs too much from that of the store"
     if code in _ENDED:
@@ -224,25 +230,25 @@ def _access_advice(code: str, action: str) -> str:
         )
     if code in _DENIED:
         return (
-            f"check the credentials: they lack the right to {act} there; memwal rights tells what "
-            "each role needs"
+            f"check the credentials: they lack the right to {needed} there; memwal rights tells "
+            "what each role needs"
         )
     return (
         "check the credentials in storage_options or the environment, and that they may "
-        f"{act} there; memwal rights tells what each role needs"
+        f"{needed} there; memwal rights tells what each role needs"
     )
 
 
 def _first(pattern: re.Pattern[str], text: str) -> str:
-    found = pattern.search(text)
-    return next(filter(None, found.groups()), "") if found else ""
+    match = pattern.search(text)
+    return next(filter(None, match.groups()), "") if match else ""
 
 
 def _clean(message: str, secrets: Iterable[str]) -> str:
     for secret in secrets:
         message = message.replace(secret, "***")
-    # A query can hold a signature, and what stands before an '@' a password.
+    # A query can contain a signature, and the text before an '@' a password.
     message = re.sub(r"(\w+://[^\s?]*)\?\S*", r"\1", message)
     message = re.sub(r"(https?://)[^/@\s]*@", r"\1", message)
     message = " ".join(message.split())
-    return message if len(message) <= _LONGEST else message[: _LONGEST - 3] + "..."
+    return message if len(message) <= _MAX_LENGTH else message[: _MAX_LENGTH - 3] + "..."

@@ -1,7 +1,7 @@
 """Storage credentials: their sources, and renewal before they expire.
 
-A source is named by a storage option (a profile of AWS, a file, a registered name) or found in the
-environment. Options can be read from a JSON file, which keeps secrets off command lines.
+A storage option names the source (an AWS profile, a file, a registered name); without it, the
+environment is searched. Options can be read from a JSON file, to keep secrets off command lines.
 """
 
 from __future__ import annotations
@@ -27,11 +27,14 @@ from memwal.util.safe_json import read_json
 logger = logging.getLogger(__name__)
 
 Fetch = Callable[[], Mapping[str, str]]
-"""Returns storage options with credentials, and when they end: ``expires_at_millis``."""
+"""Returns storage options with credentials and, optionally, their expiry: ``expires_at_millis``."""
 
+CREDENTIALS_FROM: Final = "memwal_credentials_from"
+"""Storage option that names the source of credentials: ``file:/path``, ``boto3``,
+``boto3:profile``, or a name that is registered or an entry point."""
 EXPIRES: Final = "expires_at_millis"
-_REFRESH_OFFSET: Final = "refresh_offset_millis"
-# What the credentials of each cloud are called, the name that Lance knows first.
+
+# Storage options with credentials, by cloud: Lance's preferred name, and the other names it knows.
 _S3 = {
     "aws_access_key_id": ("access_key_id",),
     "aws_secret_access_key": ("secret_access_key",),
@@ -54,23 +57,61 @@ NAMES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     uris.GCS: _GCS,
     **dict.fromkeys(uris.AZURE, _AZURE),
 }
+_REFRESH_OFFSET: Final = "refresh_offset_millis"
 
-# Renewed so long before they end, or at half of a shorter life.
+# Time before the expiry at which credentials are renewed; at half of a shorter lifetime.
 _MARGIN_SECONDS = 300.0
-# How long credentials of which nobody knows the end are taken as good.
+
+# Credentials without an expiry are renewed after this time; they count as valid twice as long.
 _UNKNOWN_SECONDS = 60.0
-# Pause after a source that failed while what it gave before is still good.
+
+# Time before the next call of a source that failed while its last credentials are still valid.
 _PAUSE_SECONDS = 5.0
+_ENTRY_POINTS: Final = "memwal.credentials"
+_FILE: Final = "file:"
+_BOTO3: Final = "boto3"
+_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+
+# Storage options with long-lived secrets, which the client exchanges for new tokens as needed.
+_LONG_LIVED = frozenset(
+    {
+        "google_application_credentials",
+        "google_service_account",
+        "google_service_account_key",
+        "google_service_account_path",
+        "azure_storage_client_secret",
+        "azure_client_secret",
+        "client_secret",
+    }
+)
+
+# Prefixes of environment variables with credentials, in the order in which they are searched.
+_VARIABLES: Mapping[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
+    uris.S3: (
+        ("from the environment, never renewed", ("AWS_ACCESS_KEY_ID",)),
+        ("by web identity, renewed", ("AWS_WEB_IDENTITY_TOKEN_FILE",)),
+        ("of the container, renewed", ("AWS_CONTAINER_CREDENTIALS_",)),
+    ),
+    uris.GCS: (("from a file of the environment, renewed", ("GOOGLE_",)),),
+    **dict.fromkeys(
+        uris.AZURE,
+        (
+            ("by workload identity, renewed", ("AZURE_FEDERATED_TOKEN_FILE",)),
+            ("from the environment", ("AZURE_",)),
+        ),
+    ),
+}
+_registered: dict[str, Fetch] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """Credentials and how long they are good.
+class CachedCredentials:
+    """Credentials with the times of their renewal and expiry.
 
     Attributes
     ----------
     options : mapping of str to str
-        Under the names that Lance has for them.
+        Storage options, under Lance's names.
     renew_at, expires_at : float
         Seconds since 1970.
     """
@@ -80,7 +121,7 @@ class Held:
     expires_at: float
 
     def for_lance(self) -> dict[str, str]:
-        """As storage options that tell Lance when to ask again."""
+        """Return storage options that also tell Lance when to renew them."""
         return {
             **self.options,
             EXPIRES: str(int(self.expires_at * 1000)),
@@ -89,18 +130,18 @@ class Held:
 
 
 class Credentials:
-    """The credentials of one source for one kind of store.
+    """Credentials of one source for one kind of store, renewed before they expire.
 
-    May be asked from many threads; one of them fetches. Iterating gives the secrets of now.
+    Thread-safe: one thread fetches while the others wait. Iterating yields the current secrets.
 
     Parameters
     ----------
     source : str
-        Its name, for messages.
+        Name of the source, for messages.
     fetch : callable
-        Gives them.
+        Returns the credentials.
     scheme : str
-        Of the addresses that they are for.
+        Scheme of the addresses that the credentials are for.
     clock : callable, default time.time
     """
 
@@ -112,50 +153,55 @@ class Credentials:
         self._scheme = scheme
         self._clock = clock
         self._lock = threading.Lock()
-        self._held: Held | None = None
+        self._cached: CachedCredentials | None = None
 
-    def current(self) -> Held:
-        """The credentials, fetched anew when they are about to end.
+    def current(self) -> CachedCredentials:
+        """Return the credentials, after renewing them if they expire soon.
 
-        A source that fails is asked again later, as long as what it gave before is good.
+        If the source fails while its last credentials are still valid, these are returned, and the
+        source is called again later.
 
         Raises
         ------
         StoreAccessError
-            The source failed, or gave none that are good.
+            The source failed, or returned no valid credentials.
         """
-        held = self._held
-        if held is not None and self._clock() < held.renew_at:
-            return held
+        cached = self._cached
+        if cached is not None and self._clock() < cached.renew_at:
+            return cached
         with self._lock:
-            held = self._held
-            if held is None or self._clock() >= held.renew_at:
-                held = self._held = self._renewed(held)
-            return held
+            cached = self._cached
+            if cached is None or self._clock() >= cached.renew_at:
+                cached = self._cached = self._renew(cached)
+            return cached
 
     def __iter__(self) -> Iterator[str]:
-        held = self._held
-        return iter(held.options.values() if held is not None else ())
+        cached = self._cached
+        return iter(cached.options.values() if cached is not None else ())
 
-    def _renewed(self, before: Held | None) -> Held:
-        asked = self._clock()
+    def _renew(self, before: CachedCredentials | None) -> CachedCredentials:
+        fetched_at = self._clock()
         try:
-            return self._taken(self._fetch(), asked)
+            return self._parse(self._fetch(), fetched_at)
         except Exception as error:
-            # Anything can come out of a callable of the user; its text may hold a secret.
+            # A callable of the user can raise anything, and the text may contain a secret.
             reason = str(error) if isinstance(error, MemWalError) else type(error).__name__
             if before is not None and self._clock() < before.expires_at:
                 logger.warning(
-                    "the credentials source %s failed, and is asked again: %s", self.source, reason
+                    "the credentials source %s failed, and is called again: %s",
+                    self.source,
+                    reason,
                 )
-                return Held(before.options, self._clock() + _PAUSE_SECONDS, before.expires_at)
+                return CachedCredentials(
+                    before.options, self._clock() + _PAUSE_SECONDS, before.expires_at
+                )
             raise StoreAccessError(
                 f"the credentials source {self.source!r} gave none: {reason}; see to it, then try "
                 "again"
             ) from None
 
-    def _taken(self, given: Mapping[str, str], asked: float) -> Held:
-        lowered = {key.lower(): value for key, value in given.items()}
+    def _parse(self, fetched: Mapping[str, str], fetched_at: float) -> CachedCredentials:
+        lowered = {key.lower(): value for key, value in fetched.items()}
         options = {
             name: str(value)
             for name, others in NAMES[self._scheme].items()
@@ -167,25 +213,122 @@ class Credentials:
             )
         end = lowered.get(EXPIRES)
         if end is None:
-            return Held(options, asked + _UNKNOWN_SECONDS, asked + 2 * _UNKNOWN_SECONDS)
+            return CachedCredentials(
+                options, fetched_at + _UNKNOWN_SECONDS, fetched_at + 2 * _UNKNOWN_SECONDS
+            )
         if not str(end).isdecimal():
             raise InvalidInputError(f"{EXPIRES} must be a whole number of milliseconds since 1970")
         expires_at = int(end) / 1000
-        life = expires_at - asked
-        if life <= 0:
-            raise StoreAccessError("what it gave has ended already; look at both clocks")
-        return Held(options, expires_at - min(_MARGIN_SECONDS, life / 2), expires_at)
+        lifetime = expires_at - fetched_at
+        if lifetime <= 0:
+            raise StoreAccessError("its credentials have expired already; check both clocks")
+        return CachedCredentials(
+            options, expires_at - min(_MARGIN_SECONDS, lifetime / 2), expires_at
+        )
+
+
+def register_credentials(name: str, fetch: Fetch) -> None:
+    """Register a source of credentials by name, for the option ``memwal_credentials_from``.
+
+    The name is valid in this process only. For other processes, such as Spark's executors, install
+    a package there that has an entry point of this name in the group ``memwal.credentials``.
+
+    Parameters
+    ----------
+    name : str
+        Letters, digits, ``_``, ``.`` and ``-``. Registering a name again replaces its source; open
+        tables use the new one from their next renewal on.
+    fetch : callable
+        Takes no arguments and returns storage options: ``aws_access_key_id``,
+        ``aws_secret_access_key``, ``aws_session_token``; ``google_storage_token``;
+        ``azure_storage_sas_token``, ``azure_storage_token`` or ``azure_storage_account_key``. If it
+        returns ``expires_at_millis`` (text, milliseconds since 1970), it is called again five
+        minutes before that, or at half of a shorter lifetime; otherwise every minute. Called from
+        any thread, one at a time.
+
+    Raises
+    ------
+    InvalidInputError
+        The name is invalid or reserved by memwal.
+    """
+    if not _NAME.fullmatch(name) or name == _BOTO3:
+        raise InvalidInputError(
+            f"{name!r} cannot name a source of credentials: use letters, digits, '_', '.' and '-'; "
+            f"{_BOTO3!r} is taken"
+        )
+    _registered[name] = fetch
+    cached_credentials.cache_clear()
+
+
+def credentials_for(
+    scheme: str, options: Mapping[str, str], environment: Mapping[str, str] = os.environ
+) -> Credentials | None:
+    """Return the credentials of the source that storage options name.
+
+    boto3 reads AWS profiles, which obstore does not: the one in the option ``aws_profile`` or in
+    ``$AWS_PROFILE``, or the default one if the credentials file exists.
+
+    Returns
+    -------
+    Credentials or None
+        None if the options hold the credentials themselves, or obstore finds them.
+
+    Raises
+    ------
+    InvalidInputError
+        The source is unknown in this process.
+    MissingExtraError
+        It is an AWS profile, and boto3 is not installed.
+    """
+    source = options.get(CREDENTIALS_FROM)
+    if source is None and scheme == uris.S3:
+        source = _aws_profile_source(options, environment)
+    return None if source is None else cached_credentials(source, scheme)
+
+
+def describe_credentials(
+    scheme: str, options: Mapping[str, str], environment: Mapping[str, str] = os.environ
+) -> str:
+    """Describe where the credentials of storage options come from, without showing a value."""
+    if scheme not in NAMES:
+        return "none are needed"
+    credentials = credentials_for(scheme, options, environment)
+    if credentials is not None:
+        return f"from the source {credentials.source!r}, renewed before they expire"
+    keys = {key.lower() for key in options}
+    fixed, long_lived = keys & _option_names(scheme), keys & _LONG_LIVED
+    if fixed:
+        return f"from the storage options ({', '.join(sorted(fixed))}), never renewed"
+    if long_lived:
+        return f"from the storage options ({', '.join(sorted(long_lived))}), which do not expire"
+    if any("skip_signature" in key for key in keys):
+        return "none: requests are not signed (skip_signature)"
+    for what, prefixes in _VARIABLES[scheme]:
+        variables = sorted(name for name in environment if name.startswith(prefixes))
+        if variables:
+            return f"{what} ({', '.join(variables)})"
+    return "of the machine, from its instance metadata"
+
+
+@functools.lru_cache(maxsize=512)
+def cached_credentials(source: str, scheme: str) -> Credentials:
+    """Return the credentials of a source, shared by all stores of this process."""
+    if scheme not in NAMES:
+        raise InvalidInputError(
+            f"{CREDENTIALS_FROM} is for object stores, and {scheme} is none: leave it out"
+        )
+    return Credentials(source, _resolve_source(source), scheme=scheme)
 
 
 def read_options_file(path: Path) -> dict[str, str]:
     """Read storage options from a JSON file with one flat object.
 
-    No message repeats what the file holds.
+    No message shows the content of the file.
 
     Raises
     ------
     InvalidInputError
-        The file cannot be read or holds something else.
+        The file cannot be read, or has other content.
     """
     try:
         options = read_json(path.read_text(encoding="utf-8"))
@@ -194,18 +337,24 @@ def read_options_file(path: Path) -> dict[str, str]:
             f"cannot read the storage options in {path}: {error.strerror}"
         ) from error
     except ValueError:
-        # The message of the parser quotes the file; so would the cause.
+        # "from None": the message of the parser quotes the file.
         raise InvalidInputError(f"the storage options in {path} are not JSON") from None
-    return as_options(options, f"the storage options in {path}")
+    return parse_options(options, f"the storage options in {path}")
 
 
-def as_options(content: Any, what: str) -> dict[str, str]:
-    """Storage options from what a JSON document holds; numbers and booleans become text.
+def parse_options(content: Any, what: str) -> dict[str, str]:
+    """Return storage options from a parsed JSON document; numbers and booleans become text.
+
+    Parameters
+    ----------
+    content : Any
+    what : str
+        Name of the document in messages, which show none of its content.
 
     Raises
     ------
     InvalidInputError
-        It is not one flat object. The message calls it ``what`` and shows nothing of it.
+        The document is not one flat object.
     """
     if not isinstance(content, dict) or any(
         isinstance(value, dict | list) or value is None for value in content.values()
@@ -220,149 +369,23 @@ def as_options(content: Any, what: str) -> dict[str, str]:
     }
 
 
-CREDENTIALS_FROM: Final = "memwal_credentials_from"
-"""Storage option that names where credentials come from: ``file:/path``, ``boto3``,
-``boto3:profile``, or a name that is registered or an entry point."""
-
-_ENTRY_POINTS: Final = "memwal.credentials"
-_FILE: Final = "file:"
-_BOTO3: Final = "boto3"
-_NAME = re.compile(r"[A-Za-z0-9_.-]+")
-
-# Storage options with what tokens are had for, again and again.
-_LASTING = frozenset(
-    {
-        "google_application_credentials",
-        "google_service_account",
-        "google_service_account_key",
-        "google_service_account_path",
-        "azure_storage_client_secret",
-        "azure_client_secret",
-        "client_secret",
-    }
-)
-# How the environment gives them, in the order in which they are looked for.
-_VARIABLES: Mapping[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
-    uris.S3: (
-        ("from the environment, never asked again", ("AWS_ACCESS_KEY_ID",)),
-        ("by web identity, renewed", ("AWS_WEB_IDENTITY_TOKEN_FILE",)),
-        ("of the container, renewed", ("AWS_CONTAINER_CREDENTIALS_",)),
-    ),
-    uris.GCS: (("from a file of the environment, renewed", ("GOOGLE_",)),),
-    **dict.fromkeys(
-        uris.AZURE,
-        (
-            ("by workload identity, renewed", ("AZURE_FEDERATED_TOKEN_FILE",)),
-            ("from the environment", ("AZURE_",)),
-        ),
-    ),
-}
-
-_registered: dict[str, Fetch] = {}
+def _option_names(scheme: str) -> set[str]:
+    """Return all names of the storage options with credentials of a scheme."""
+    return {name for key, others in NAMES[scheme].items() for name in (key, *others)}
 
 
-def register_credentials(name: str, fetch: Fetch) -> None:
-    """Give a name to a source of credentials, for the storage option ``memwal_credentials_from``.
-
-    The name counts in this process. One that has to be known in others too, such as Spark's
-    executors, is an entry point of the group ``memwal.credentials`` in a package that is installed
-    there.
-
-    Parameters
-    ----------
-    name : str
-        Letters, digits, ``_``, ``.`` and ``-``. A name that was registered before gets the new
-        source, which tables that are open ask from their next renewal on.
-    fetch : callable
-        Takes nothing and returns storage options: ``aws_access_key_id``, ``aws_secret_access_key``,
-        ``aws_session_token``; ``google_storage_token``; ``azure_storage_sas_token``,
-        ``azure_storage_token`` or ``azure_storage_account_key``. With ``expires_at_millis`` (text,
-        milliseconds since 1970) it is called again five minutes before that, or at half of a
-        shorter life; without, every minute. It is called from any thread, one at a time.
-
-    Raises
-    ------
-    InvalidInputError
-        The name is not one, or is taken by memwal.
-    """
-    if not _NAME.fullmatch(name) or name == _BOTO3:
-        raise InvalidInputError(
-            f"{name!r} cannot name a source of credentials: use letters, digits, '_', '.' and '-'; "
-            f"{_BOTO3!r} is taken"
-        )
-    _registered[name] = fetch
-    cached_credentials.cache_clear()
-
-
-def credentials_for(
-    scheme: str, options: Mapping[str, str], environment: Mapping[str, str] = os.environ
-) -> Credentials | None:
-    """The credentials that storage options name, or None when they are given or found otherwise.
-
-    Profiles of AWS, which obstore does not read, are had through boto3: one that is named by the
-    option ``aws_profile`` or by ``$AWS_PROFILE``, or the default one where there are such files.
-
-    Raises
-    ------
-    InvalidInputError
-        No such source is known here.
-    MissingExtraError
-        It is a profile of AWS, and boto3 is not installed.
-    """
-    source = options.get(CREDENTIALS_FROM)
-    if source is None and scheme == uris.S3:
-        source = _profile(options, environment)
-    return None if source is None else cached_credentials(source, scheme)
-
-
-def describe_credentials(
-    scheme: str, options: Mapping[str, str], environment: Mapping[str, str] = os.environ
-) -> str:
-    """Say where the credentials of storage options come from; no value of theirs is shown."""
-    if scheme not in NAMES:
-        return "none are needed"
-    found = credentials_for(scheme, options, environment)
-    if found is not None:
-        return f"from the source {found.source!r}, asked again before they end"
-    given = {key.lower() for key in options}
-    names = {name for key, others in NAMES[scheme].items() for name in (key, *others)}
-    fixed, lasting = given & names, given & _LASTING
-    if fixed:
-        return f"from the storage options ({', '.join(sorted(fixed))}), never asked again"
-    if lasting:
-        return f"from the storage options ({', '.join(sorted(lasting))}), which do not end"
-    if any("skip_signature" in key for key in given):
-        return "none: requests are not signed (skip_signature)"
-    for what, beginnings in _VARIABLES[scheme]:
-        named = sorted(name for name in environment if name.startswith(beginnings))
-        if named:
-            return f"{what} ({', '.join(named)})"
-    return "of the machine: its instance metadata is asked"
-
-
-@functools.lru_cache(maxsize=512)
-def cached_credentials(source: str, scheme: str) -> Credentials:
-    """The credentials of a source, which all stores of this process share."""
-    if scheme not in NAMES:
-        raise InvalidInputError(
-            f"{CREDENTIALS_FROM} is for object stores, and {scheme} is none: leave it out"
-        )
-    return Credentials(source, _source(source), scheme=scheme)
-
-
-def _source(source: str) -> Fetch:
+def _resolve_source(source: str) -> Fetch:
     if source.startswith(_FILE):
-        return functools.partial(_from_file, Path(source.removeprefix(_FILE)))
+        return functools.partial(read_options_file, Path(source.removeprefix(_FILE)))
     name, _, profile = source.partition(":")
     if name == _BOTO3:
         with requires_extra("aws"):
             import boto3  # noqa: F401
-        return functools.partial(_from_boto3, profile or None)
+        return functools.partial(_fetch_from_boto3, profile or None)
     if source in _registered:
-        # Looked up each time: whoever has the credentials of a name has those of its new source.
+        # Looked up for each call, so that a name that is registered again uses its new source.
         return lambda: _registered[source]()
-    found = entry_points(group=_ENTRY_POINTS, name=source)
-    for entry in found:
+    for entry in entry_points(group=_ENTRY_POINTS, name=source):
         fetch: Fetch = entry.load()
         return fetch
     raise InvalidInputError(
@@ -372,16 +395,14 @@ def _source(source: str) -> Fetch:
     )
 
 
-def _profile(options: Mapping[str, str], environment: Mapping[str, str]) -> str | None:
-    """The source of a profile of AWS; None when there is none, or something goes before it."""
-    given = {key.lower() for key in options}
-    if given & {name for key, others in NAMES[uris.S3].items() for name in (key, *others)}:
+def _aws_profile_source(options: Mapping[str, str], environment: Mapping[str, str]) -> str | None:
+    """Return the source of an AWS profile; None if there is none, or another source precedes it."""
+    keys = {key.lower() for key in options}
+    if keys & (_option_names(uris.S3) | {"skip_signature", "aws_skip_signature"}):
         return None
-    if given & {"skip_signature", "aws_skip_signature"}:
-        return None
-    asked = options.get("aws_profile")
-    if asked is not None:
-        return f"{_BOTO3}:{asked}"
+    profile = options.get("aws_profile")
+    if profile is not None:
+        return f"{_BOTO3}:{profile}"
     if "AWS_ACCESS_KEY_ID" in environment or "AWS_SKIP_SIGNATURE" in environment:
         return None
     if environment.get("AWS_PROFILE"):
@@ -389,28 +410,24 @@ def _profile(options: Mapping[str, str], environment: Mapping[str, str]) -> str 
     if any(name.startswith(("AWS_WEB_IDENTITY", "AWS_CONTAINER_CRED")) for name in environment):
         return None
     file = environment.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials"
-    found = os.path.exists(os.path.expanduser(file)) and find_spec(_BOTO3) is not None
-    return _BOTO3 if found else None
+    has_profiles = os.path.exists(os.path.expanduser(file)) and find_spec(_BOTO3) is not None
+    return _BOTO3 if has_profiles else None
 
 
-def _from_file(path: Path) -> Mapping[str, str]:
-    return read_options_file(path)
-
-
-def _from_boto3(profile: str | None) -> Mapping[str, str]:
+def _fetch_from_boto3(profile: str | None) -> Mapping[str, str]:
     import boto3
 
-    # A session reads its files once, so that each time takes a new one.
-    found = boto3.Session(profile_name=profile).get_credentials()
-    if found is None:
+    # A session reads the files only once, so each fetch makes a new session.
+    credentials = boto3.Session(profile_name=profile).get_credentials()
+    if credentials is None:
         raise StoreAccessError("no profile of AWS has credentials; look at ~/.aws")
-    keys = found.get_frozen_credentials()
-    given = {
+    keys = credentials.get_frozen_credentials()
+    options = {
         "aws_access_key_id": keys.access_key or "",
         "aws_secret_access_key": keys.secret_key or "",
         "aws_session_token": keys.token or "",
     }
-    end = getattr(found, "_expiry_time", None)
-    if end is not None:
-        given[EXPIRES] = str(int(end.timestamp() * 1000))
-    return given
+    expiry = getattr(credentials, "_expiry_time", None)
+    if expiry is not None:
+        options[EXPIRES] = str(int(expiry.timestamp() * 1000))
+    return options

@@ -33,52 +33,33 @@ from memwal.storage.local_files import (
 from memwal.storage.object_store import Data, ObjectInfo, ObjectStore
 
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EMLINK})
-# A folder that vanishes under a write is made again this often: nobody deletes one that many
-# times within the milliseconds that this takes.
-_ATTEMPTS = 64
 
+# How often a folder that is deleted during a write is created again. No process deletes it that
+# often within the milliseconds that this takes.
+_MAX_ATTEMPTS = 64
 
-# The time of a file is behind the clock by some milliseconds.
+# The time stamp of a file is some milliseconds behind the clock.
 _COARSE_SECONDS = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Moment:
-    """A time by the clock, and by one that nobody sets."""
-
-    clock: float
-    steady: float
-
-    @classmethod
-    def now(cls) -> _Moment:
-        return cls(time.time(), time.monotonic())
-
-    def is_after(self, changed: float) -> bool:
-        """Whether a file was changed before; no, where the clock was set since and nobody knows."""
-        now = _Moment.now()
-        passed, set_by = now.steady - self.steady, now.clock - self.clock
-        return changed + _COARSE_SECONDS < self.clock and abs(passed - set_by) < _COARSE_SECONDS / 2
-
-
 class LocalStore(ObjectStore):
-    """The objects of a table that is a folder of this machine.
+    """Store of a table in a local folder.
 
-    A new object is written to a file without a name where the file system is known to keep it, else
-    to a temporary one; fsynced; linked to its name without overwriting; and the folder is fsynced:
-    a crash in between leaves nothing under the name. Processes that
-    use :meth:`replace`, :meth:`put` and :meth:`delete` in one folder exclude one another by a
-    lock on that folder. Deletes are not fsynced: after a crash of the machine a deleted object
-    may be back.
+    :meth:`create` writes the object to an unnamed file where the file system is known to keep it,
+    else to a temporary file; fsyncs it; links it to its name without overwriting; and fsyncs the
+    folder. A crash in between leaves nothing under the name. :meth:`replace`, :meth:`put` and
+    :meth:`delete` of all processes exclude one another by a lock on the folder of the object.
+    Deletes are not fsynced: after a crash of the machine a deleted object may be back.
 
     Parameters
     ----------
     root : str or Path
-        The folder of the table. It is made with the first object.
+        The folder of the table. The first write creates it.
     durable : bool, default True
         ``False`` skips every fsync, which saves nearly all of the 0.3 to 0.5 ms that a small
-        :meth:`create` takes on ext4. What is stored survives the end of the process then, and not
-        that of the machine: after a power cut, objects of the last seconds (30 by default on ext4)
-        can be gone that were acknowledged, or stand there empty or torn.
+        :meth:`create` takes on ext4. Objects then survive a crash of the process, but not of the
+        machine: after a power cut, acknowledged objects of the last seconds (30 by default on ext4)
+        can be missing, empty or torn.
     """
 
     is_local = True
@@ -88,9 +69,9 @@ class LocalStore(ObjectStore):
         self._root_prefix = os.path.join(self._root, "")
         self._durable = durable
         self._folders = FolderCache(self._root, durable=durable)
-        # When everything was made durable last.
-        self._barrier: _Moment | None = None
-        # By folder whether its file system keeps files that have no name yet.
+        # Start of the last sync of the whole file system.
+        self._barrier: _ClockReading | None = None
+        # By folder: whether its file system keeps unnamed files.
         self._unnamed: dict[str, bool] = {}
         self.uri = self._root
 
@@ -100,9 +81,10 @@ class LocalStore(ObjectStore):
             try:
                 self._write(path, data, self._create_once)
             except FileExistsError:
-                # It may be our own, of a call whose last step failed, or be a moment old, or of
-                # somebody who syncs nothing: who reads it back relies on it.
-                self._settle(path, content=True)
+                # The existing object may be from an earlier call of this process whose last step
+                # failed, may be a moment old, or from a process that does not fsync. The caller
+                # reads it back and relies on it, so it is made durable first.
+                self._sync_object(path, content=True)
                 raise
         except OSError as error:
             raise from_os_error(error, "create", path) from error
@@ -125,7 +107,7 @@ class LocalStore(ObjectStore):
                 with suppress(OSError):
                     os.unlink(temporary)
                 raise
-            self._settle_or_tell(path)
+            self._make_name_durable(path)
 
     def replace(self, key: str, data: Data, *, expected: bytes) -> None:
         path = self._path(key)
@@ -133,7 +115,7 @@ class LocalStore(ObjectStore):
         with _translated("replace", path):
             try:
                 with lock_folder(os.path.dirname(path), fcntl.LOCK_EX):
-                    if local_files.read(path) != expected:
+                    if local_files.read_file(path) != expected:
                         raise changed
                     self._write_once(path, data, publish=os.replace)
             except (FileNotFoundError, NotADirectoryError):
@@ -141,19 +123,19 @@ class LocalStore(ObjectStore):
 
     def get(self, key: str) -> bytes:
         path = self._path(key)
-        with _translated("read", path), _absent_when_below_a_file():
-            return local_files.read(path)
+        with _translated("read", path), _not_found_below_a_file():
+            return local_files.read_file(path)
 
     def get_range(self, key: str, *, start: int, length: int) -> bytes:
         object_store.check_range(start, length)
         path = self._path(key)
-        with _translated("read", path), _absent_when_below_a_file():
-            return local_files.read(path, start=start, length=length)
+        with _translated("read", path), _not_found_below_a_file():
+            return local_files.read_file(path, start=start, length=length)
 
     def head(self, key: str) -> ObjectInfo | None:
         path = self._path(key)
         with _translated("look at", path):
-            return local_files.describe(path, key)
+            return local_files.stat_object(path, key)
 
     def exists(self, key: str) -> bool:
         path = self._path(key)
@@ -165,14 +147,16 @@ class LocalStore(ObjectStore):
             raise from_os_error(error, "look at", path) from error
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        return self._list(self._folder_path(prefix))
+        return self._list_folder(self._folder_path(prefix))
 
-    def _list(self, folder: str) -> Iterator[ObjectInfo]:
+    def _list_folder(self, folder: str) -> Iterator[ObjectInfo]:
         with _translated("list", folder):
-            for file in local_files.walk(folder):
+            for file in local_files.walk_files(folder):
                 if local_files.is_staging(file.name):
                     continue
-                info = local_files.describe(file.path, file.path[len(self._root) :].lstrip(os.sep))
+                info = local_files.stat_object(
+                    file.path, file.path[len(self._root) :].lstrip(os.sep)
+                )
                 if info is not None:
                     yield info
 
@@ -180,7 +164,9 @@ class LocalStore(ObjectStore):
         folder = self._folder_path(prefix)
         with _translated("list", folder):
             return sorted(
-                entry.name for entry in local_files.entries(folder) if local_files.is_folder(entry)
+                entry.name
+                for entry in local_files.list_entries(folder)
+                if local_files.is_folder(entry)
             )
 
     def delete(self, key: str) -> None:
@@ -190,7 +176,7 @@ class LocalStore(ObjectStore):
             suppress(FileNotFoundError, NotADirectoryError),
             lock_folder(os.path.dirname(path), fcntl.LOCK_SH),
         ):
-            local_files.remove(path)
+            local_files.delete_file(path)
 
     def delete_many(self, keys: Iterable[str]) -> None:
         for key in keys:
@@ -200,16 +186,16 @@ class LocalStore(ObjectStore):
         folder = self._path(object_store.check_folder(prefix))
         self._folders.forget(folder)
         with _translated("delete", folder):
-            local_files.remove_tree(folder)
+            local_files.delete_tree(folder)
 
     def delete_stale_temporaries(self, prefix: str, *, older_than: timedelta) -> int:
         folder = self._folder_path(prefix)
         before = time.time() - older_than.total_seconds()
         deleted = 0
         with _translated("clean", folder):
-            for file in local_files.walk(folder):
+            for file in local_files.walk_files(folder):
                 if local_files.is_staging(file.name) and _changed_before(file.path, before):
-                    local_files.remove(file.path)
+                    local_files.delete_file(file.path)
                     deleted += 1
         return deleted
 
@@ -218,32 +204,32 @@ class LocalStore(ObjectStore):
         if not self._durable:
             return
         with _translated("sync", folder):
-            # Content first, then names, then the names of the folders above: a name that is
-            # durable never points to content that is not.
+            # Content first, then names, then the names of the folders above: a durable name never
+            # points to content that is not durable.
             os.stat(folder)
-            for file in local_files.walk(folder):
+            for file in local_files.walk_files(folder):
                 with suppress(FileNotFoundError):
                     if file.is_file(follow_symlinks=False):
                         fsync_file(file.path)
             for inner in local_files.walk_folders(folder):
                 with suppress(FileNotFoundError):
                     fsync_folder(inner)
-            self._folders.forget_way_to(folder)
+            self._folders.forget_ancestors(folder)
             self._folders.ensure(folder)
 
     def keeps_versions(self, key: str) -> bool | None:
         return False
 
     def barrier(self, *, up_to: str | None = None) -> None:
-        if not self._durable or (up_to is not None and self._is_behind(self._path(up_to))):
+        if not self._durable or (up_to is not None and self._is_synced(self._path(up_to))):
             return
-        began = _Moment.now()
+        started = _ClockReading.now()
         with _translated("sync the file system of", self._root):
             sync_file_system(self._root)
-        self._barrier = began
+        self._barrier = started
 
-    def _is_behind(self, path: str) -> bool:
-        """Whether an object was written, and got its name, before the last barrier; or is gone."""
+    def _is_synced(self, path: str) -> bool:
+        """Return whether an object and its name are older than the last barrier, or are gone."""
         try:
             changed = os.stat(path).st_ctime
         except (FileNotFoundError, NotADirectoryError):
@@ -262,16 +248,16 @@ class LocalStore(ObjectStore):
 
     def _write(self, path: str, data: Data, write_once: Callable[[str, Data], None]) -> None:
         folder = _folder_of(path)
-        for _ in range(_ATTEMPTS):
+        for _ in range(_MAX_ATTEMPTS):
             try:
                 self._folders.ensure(folder)
                 write_once(path, data)
                 return
             except FileNotFoundError:
-                self._folders.forget_way_to(folder)
+                self._folders.forget_ancestors(folder)
                 self._unnamed.pop(folder, None)
         raise StoreUnavailableError(
-            f"cannot write {path}: its folder was deleted {_ATTEMPTS} times while this tried; "
+            f"cannot write {path}: its folder was deleted {_MAX_ATTEMPTS} times during the write; "
             "nothing was stored, find out what deletes it"
         )
 
@@ -288,11 +274,12 @@ class LocalStore(ObjectStore):
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
-            # Some sandboxes forbid this way and not the other; the other knows what to say.
+            # Some sandboxes forbid this link but not the one of a named file. If they forbid that
+            # one too, it raises the error that names the next step.
             self._unnamed[folder] = False
             self._write_once(path, data, publish=_link)
             return
-        self._settle_or_tell(path)
+        self._make_name_durable(path)
 
     def _write_once(self, path: str, data: Data, *, publish: Callable[[str, str], None]) -> None:
         temporary = os.path.join(os.path.dirname(path), f".{secrets.token_hex(8)}.tmp")
@@ -300,26 +287,26 @@ class LocalStore(ObjectStore):
             write_new_file(temporary, data, durable=self._durable)
             publish(temporary, path)
         except BaseException:
-            # What went wrong first is what the caller must hear of.
+            # The caller must see the first error, not one of the clean-up.
             with suppress(OSError):
                 os.unlink(temporary)
             raise
-        self._settle_or_tell(path, temporary)
+        self._make_name_durable(path, temporary)
 
-    def _settle_or_tell(self, path: str, temporary: str | None = None) -> None:
-        """Settle an object that has its name already, which a failure must not hide."""
+    def _make_name_durable(self, path: str, temporary: str | None = None) -> None:
+        """Make the name of a stored object durable; an error says that the object is there."""
         try:
             if temporary is not None:
-                local_files.remove(temporary)
-            self._settle(path)
+                local_files.delete_file(temporary)
+            self._sync_object(path)
         except OSError as error:
             raise StoreUnavailableError(
                 f"{path} was stored, but it is not known whether it would survive a crash: "
                 f"{error.strerror}; read it back before relying on it"
             ) from error
 
-    def _settle(self, path: str, *, content: bool = False) -> None:
-        """Make the name of an object durable, unless it was deleted with its folder meanwhile."""
+    def _sync_object(self, path: str, *, content: bool = False) -> None:
+        """Fsync the folder of an object, unless another process deleted it meanwhile."""
         if self._durable:
             try:
                 if content:
@@ -329,8 +316,29 @@ class LocalStore(ObjectStore):
                 return
 
 
+@dataclass(frozen=True, slots=True)
+class _ClockReading:
+    """One instant by the wall clock and by the monotonic clock."""
+
+    wall: float
+    monotonic: float
+
+    @classmethod
+    def now(cls) -> _ClockReading:
+        return cls(time.time(), time.monotonic())
+
+    def is_after(self, changed: float) -> bool:
+        """Return whether a file was changed before; False if the wall clock was set since then.
+
+        Once the wall clock was set, file times cannot be compared with this reading.
+        """
+        now = _ClockReading.now()
+        drift = (now.monotonic - self.monotonic) - (now.wall - self.wall)
+        return changed + _COARSE_SECONDS < self.wall and abs(drift) < _COARSE_SECONDS / 2
+
+
 def _folder_of(path: str) -> str:
-    """The folder of an absolute path without ``.`` or double ``/``: ``dirname``, at a tenth."""
+    """Return the folder of a normalized absolute path, in a tenth of the time of ``dirname``."""
     return path.rpartition(os.sep)[0] or os.sep
 
 
@@ -351,15 +359,15 @@ def _link(temporary: str, path: str) -> None:
         raise
 
 
-def _changed_before(path: str, moment: float) -> bool:
+def _changed_before(path: str, seconds: float) -> bool:
     try:
-        return os.lstat(path).st_mtime < moment
+        return os.lstat(path).st_mtime < seconds
     except FileNotFoundError:
         return False
 
 
 @contextmanager
-def _absent_when_below_a_file() -> Iterator[None]:
+def _not_found_below_a_file() -> Iterator[None]:
     try:
         yield
     except NotADirectoryError as error:

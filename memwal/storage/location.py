@@ -1,4 +1,4 @@
-"""Where a table is and how to reach it."""
+"""Address of a table with its storage options, and the shared store behind it."""
 
 from __future__ import annotations
 
@@ -13,47 +13,44 @@ from memwal.storage import object_store, uris
 from memwal.storage.credentials import CREDENTIALS_FROM, credentials_for
 from memwal.storage.object_store import ObjectStore
 from memwal.storage.open import check_options, open_store
-from memwal.util.redaction import redact
 
 if TYPE_CHECKING:
     from memwal.storage.vended_credentials import VendingNamespace
 
-__all__ = ["TableLocation", "redact"]
-
 COMMITS_IN: Final = "memwal_commits_in"
 """Storage option for a store without put-if-absent.
 
-It names the environment variable that has the URL of the database which decides the commits.
+It names the environment variable with the URL of the database that decides the commits.
 """
 
 _WRAPPERS: Final = "memwal.stores"
 
-# A client of a bucket holds a few connections; processes that serve more tables than this reopen.
-_OPEN_STORES = 512
+# Each bucket client keeps a few connections; a process with more tables than this reopens stores.
+_MAX_OPEN_STORES = 512
 
 
 @dataclass(frozen=True, slots=True)
 class TableLocation:
-    """Address of a table and the options that reach it.
+    """Address and storage options of a table.
 
-    It can be pickled and sent to a worker, which opens a store of its own there. Options are
-    never shown by ``repr`` or ``str``; two locations are equal when address and options are.
+    Can be pickled and sent to a worker, which opens its own store there. ``repr`` and ``str`` never
+    show the options. Two locations are equal if address and options are.
 
     Attributes
     ----------
     uri : str
         Absolute path of a local table, else ``scheme://bucket/path``, in one spelling: no
-        ``file://``, no trailing slash. Given as any spelling that
+        ``file://``, no trailing slash. The constructor takes any spelling that
         :func:`~memwal.storage.open.open_store` takes.
     storage_options : mapping
-        As Lance takes them; a copy of what was given. ``memwal_commits_in`` and
-        ``memwal_credentials_from`` are ours, see :data:`COMMITS_IN` and
+        Copy of Lance's storage options. Two of them belong to memwal: ``memwal_commits_in``, see
+        :data:`COMMITS_IN`, and ``memwal_credentials_from``, see
         :data:`~memwal.storage.credentials.CREDENTIALS_FROM`.
 
     Raises
     ------
     InvalidInputError
-        The address is not one, or an option is not text.
+        The address is invalid, or an option is not text.
     """
 
     uri: str
@@ -65,51 +62,51 @@ class TableLocation:
 
     @property
     def store(self) -> ObjectStore:
-        """The store of the table; one per process for every equal location."""
+        """Store of the table, shared by all equal locations of this process."""
         return _shared_store(self)
 
     @property
     def store_without_fsync(self) -> ObjectStore:
-        """The store of the table, without fsync where that is a folder of this machine.
+        """Store of the table, without fsync if the table is a local folder.
 
-        A write then costs about a fifth. It survives the end of the process, and not that of the
-        machine: after a power cut, objects that were acknowledged in the last seconds (30 by
-        default on ext4) can be gone, or stand there empty or torn, as the tip of a log that counts
-        as absent. A log torn in its middle is refused as damaged. Object stores are as durable as
-        ever.
+        A local write then takes about a fifth of the time. It survives a crash of the process, but
+        not of the machine: after a power cut, objects that were acknowledged in the last seconds
+        (30 by default on ext4) can be missing, empty or torn. A torn entry at the tip of a log
+        counts as absent; a log torn in its middle is refused as damaged. Object stores are always
+        durable.
         """
         return _shared_store_without_fsync(self) if self.local_path is not None else self.store
 
     @property
     def local_path(self) -> Path | None:
-        """Folder of a local table, or ``None`` for any other."""
+        """Folder of a local table; None for any other table."""
         address = uris.parse_uri(self.uri)
         return Path(address.path) if address.scheme == uris.LOCAL else None
 
     def lance_options(self) -> dict[str, str] | None:
-        """Return the storage options for one call of pylance, with the credentials of now.
+        """Return the storage options for one short call of pylance, with the current credentials.
 
-        For what is over in a moment; :meth:`lance_arguments` is for what stays open.
+        Use :meth:`lance_arguments` for data sets that stay open.
 
         Raises
         ------
         StoreAccessError
-            The source of the credentials gave none.
+            The source of the credentials returned none.
         """
-        vending = _vending(self)
+        vending = _vending_namespace(self)
         return _static_options(self) or None if vending is None else vending.storage_options()
 
     def lance_arguments(self) -> dict[str, Any]:
-        """Return the arguments of pylance that reach this table and keep reaching it.
+        """Return the arguments with which pylance opens this table and keeps access to it.
 
-        Where credentials have a source of their own, Lance asks that for new ones.
+        If the credentials have a source, Lance gets renewed ones from it.
 
         Raises
         ------
         StoreAccessError
-            The source of the credentials gave none.
+            The source of the credentials returned none.
         """
-        vending = _vending(self)
+        vending = _vending_namespace(self)
         if vending is None:
             return {"storage_options": _static_options(self) or None}
         return {
@@ -135,35 +132,35 @@ class TableLocation:
         return hash((self.uri, frozenset(self.storage_options.items())))
 
 
-@functools.lru_cache(maxsize=_OPEN_STORES)
+@functools.lru_cache(maxsize=_MAX_OPEN_STORES)
 def _shared_store(location: TableLocation) -> ObjectStore:
-    return _opened(location, durable=True)
+    return _open_location(location, durable=True)
 
 
-@functools.lru_cache(maxsize=_OPEN_STORES)
+@functools.lru_cache(maxsize=_MAX_OPEN_STORES)
 def _shared_store_without_fsync(location: TableLocation) -> ObjectStore:
-    return _opened(location, durable=False)
+    return _open_location(location, durable=False)
 
 
 def _static_options(location: TableLocation) -> dict[str, str]:
-    ours = (COMMITS_IN, CREDENTIALS_FROM)
-    return {key: value for key, value in location.storage_options.items() if key not in ours}
+    own = (COMMITS_IN, CREDENTIALS_FROM)
+    return {key: value for key, value in location.storage_options.items() if key not in own}
 
 
-def _vending(location: TableLocation) -> VendingNamespace | None:
+def _vending_namespace(location: TableLocation) -> VendingNamespace | None:
     address = uris.parse_uri(location.uri)
     if address.scheme in (uris.LOCAL, uris.MEMORY):
         return None
     credentials = credentials_for(address.scheme, location.storage_options)
     if credentials is None:
         return None
-    # Here, since its library takes half a second to import.
+    # Imported here: its library takes half a second to import.
     from memwal.storage.vended_credentials import VendingNamespace
 
     return VendingNamespace(location.uri, _static_options(location), credentials)
 
 
-def _opened(location: TableLocation, *, durable: bool) -> ObjectStore:
+def _open_location(location: TableLocation, *, durable: bool) -> ObjectStore:
     options = dict(location.storage_options)
     variable = options.pop(COMMITS_IN, None)
     store = open_store(location.uri, options, durable=durable)

@@ -1,9 +1,4 @@
-"""Object store interface, and a put-if-absent that resolves ambiguous answers by reading back.
-
-"Already exists" after a retry, a timeout, or a 500 after the write does not tell whose object is
-there. The stored bytes do, provided that no other process can have written the same ones. A retry
-with the same bytes is safe, even if an earlier request is still on its way.
-"""
+"""Object store interface, and a put-if-absent that resolves ambiguous answers by reading back."""
 
 from __future__ import annotations
 
@@ -25,21 +20,22 @@ from memwal.errors import (
 )
 
 Data = bytes | bytearray | memoryview
-"""What may be stored: any of the buffer types, taken as it is at the time of the call."""
+"""Content to store: any buffer, as it is at the time of the call."""
+_MAX_ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """What a listing tells of one object.
+    """Key, size and time of an object, as a listing returns them.
 
     Attributes
     ----------
     key : str
-        Name relative to the root of the table.
+        Relative to the root of the table.
     size : int
-        Length in bytes.
+        Bytes.
     modified : datetime
-        Time of the last change by the clock of the store, in UTC.
+        Last change by the clock of the store, in UTC.
     """
 
     key: str
@@ -48,28 +44,28 @@ class ObjectInfo:
 
 
 class ObjectStore(ABC):
-    """The objects of one table.
+    """Store of one table's objects.
 
     Keys are ``/``-separated and relative to the root of the table. They never start or end with
     ``/``, have no empty, ``.`` or ``..`` part, and their last part is not the name of a temporary
-    file (``.*.tmp``); any other key raises :class:`~memwal.errors.InvalidInputError` before the
-    store is asked. A prefix is the key of a folder, or ``""`` for the root; one trailing ``/`` is
-    allowed. ``list("a")`` never shows ``ab/x``.
+    file (``.*.tmp``); any other key raises :class:`~memwal.errors.InvalidInputError` before a
+    request is sent. A prefix is the key of a folder, or ``""`` for the root; one trailing ``/`` is
+    allowed. ``list("a")`` never returns ``ab/x``.
 
-    All methods may be called from many threads at once. All of them may raise
-    :class:`~memwal.errors.StoreAccessError`, :class:`~memwal.errors.StoreUnavailableError` and
-    :class:`~memwal.errors.TableSetupError` (the bucket does not exist, or lies elsewhere).
+    Thread-safe. Every method may raise :class:`~memwal.errors.StoreAccessError`,
+    :class:`~memwal.errors.StoreUnavailableError` and :class:`~memwal.errors.TableSetupError` (the
+    bucket does not exist, or is in another cloud region).
 
     Attributes
     ----------
     uri : str
-        Where the root is, without secrets.
+        Address of the root, without secrets.
     is_local : bool
         Whether the objects are files of this machine. Only then do :meth:`sync` and
-        :meth:`barrier` have something to do.
+        :meth:`barrier` do anything.
     lance_commits : bool
-        Whether a version of a table that Lance itself stores here is durable, and never in the
-        place of another one. If not, versions are stored by us.
+        Whether a table version that Lance itself commits here is durable and never overwrites
+        another one. If False, memwal stores the versions.
     """
 
     uri: str
@@ -81,38 +77,38 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def create(self, key: str, data: Data) -> None:
-        """Store an object under a name that is free; durable when it returns.
+        """Store an object unless the key exists (put-if-absent); durable on return.
 
         Raises
         ------
         ObjectExistsError
-            The name is taken. After a request that was retried inside the client, it can be
-            taken by this very call: whoever must know reads the object back.
+            The key exists. If the client retried the request, the object may be the one of this
+            call: read it back to find out, see :func:`create_settled`.
         StoreFullError
-            No space; nothing is visible under the name.
+            No space; nothing is visible under the key.
         StoreUnavailableError
             It is not known whether the object was stored.
         """
 
     @abstractmethod
     def put(self, key: str, data: Data) -> None:
-        """Store an object, over the one that has the name; durable when it returns."""
+        """Store an object, replacing an existing one; durable on return."""
 
     def put_chunks(self, key: str, chunks: Iterable[bytes]) -> None:
-        """Store an object as :meth:`put` does, of chunks, for one that memory need not hold.
+        """Store an object as :meth:`put` does, from chunks.
 
-        Here they are joined; stores that can do better do.
+        This default joins the chunks in memory. The local and the cloud store do not.
         """
         self.put(key, b"".join(chunks))
 
     @abstractmethod
     def replace(self, key: str, data: Data, *, expected: bytes) -> None:
-        """Replace an object only while its content equals ``expected``.
+        """Replace an object if its content equals ``expected`` (compare-and-swap).
 
         Raises
         ------
         ConflictError
-            The content differs, or the object is gone. Nothing was written.
+            The content differs, or the object does not exist. Nothing was written.
         StoreUnavailableError
             It is not known whether the object was replaced.
         UnsupportedStoreError
@@ -126,60 +122,60 @@ class ObjectStore(ABC):
         Raises
         ------
         ObjectNotFoundError
-            No object has the name.
+            The key does not exist.
         """
 
     @abstractmethod
     def get_range(self, key: str, *, start: int, length: int) -> bytes:
         """Read up to ``length`` bytes from offset ``start``.
 
-        Fewer bytes, or none, come back where the object ends earlier.
+        Returns fewer bytes, or none, if the object ends earlier.
 
         Raises
         ------
         ObjectNotFoundError
-            No object has the name.
+            The key does not exist.
         InvalidInputError
             ``start`` is negative or ``length`` is not positive.
         """
 
     @abstractmethod
     def head(self, key: str) -> ObjectInfo | None:
-        """Tell size and time of an object, or ``None`` when there is none."""
+        """Return size and time of an object; None if the key does not exist."""
 
     def exists(self, key: str) -> bool:
-        """Tell whether an object has the name."""
+        """Return whether the key exists."""
         return self.head(key) is not None
 
     @abstractmethod
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Yield every object below a folder, at any depth and in no promised order.
+        """Yield every object below a folder, at any depth, in any order.
 
-        A folder that does not exist is empty. What is created or deleted while the listing runs
-        may or may not be shown. Temporary files never are.
+        A folder that does not exist is empty. Objects that are created or deleted while the listing
+        runs may or may not appear. Temporary files never appear.
         """
 
     @abstractmethod
     def list_folders(self, prefix: str) -> builtins.list[str]:
         """Return the names of the immediate sub-folders, sorted.
 
-        The local store also names folders that are empty; object stores do not have those.
+        The local store includes empty folders; object stores have none.
         """
 
     @abstractmethod
     def delete(self, key: str) -> None:
-        """Delete an object; one that does not exist is fine."""
+        """Delete an object. Does nothing if the key does not exist."""
 
     @abstractmethod
     def delete_many(self, keys: Iterable[str]) -> None:
-        """Delete many objects, in batches where the store can; absent ones are fine.
+        """Delete objects, in batches if the store supports it. Keys that do not exist are skipped.
 
-        When it raises, some of them may be deleted already.
+        If it raises, some of them may be deleted already.
         """
 
     @abstractmethod
     def delete_folder(self, prefix: str) -> None:
-        """Delete everything below a folder, and the folder; one that does not exist is fine.
+        """Delete a folder and everything below it. Does nothing if the folder does not exist.
 
         Raises
         ------
@@ -189,58 +185,63 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def delete_stale_temporaries(self, prefix: str, *, older_than: timedelta) -> int:
-        """Delete what processes that died in the middle of a write left below a folder.
+        """Delete temporary files below a folder, left by processes that died during a write.
 
-        Such files are harmless and never listed; they only take space. Object stores have none.
+        Such files are never listed and only take space. Object stores have none.
 
         Parameters
         ----------
         prefix : str
-            The folder to look in, at any depth.
+            The folder to search, at any depth.
         older_than : timedelta
-            Younger files may belong to a write that is still running, and stay.
+            Younger files stay: their writes may still be running.
 
         Returns
         -------
         int
-            How many were deleted.
+            Number of deleted files.
         """
 
     @abstractmethod
     def sync(self, prefix: str) -> None:
         """Make everything below a folder durable, and the folders from it up to the root.
 
-        For what was written past this class, such as files that Lance wrote. Object stores are
-        durable as they are.
+        For files that were not written through this class, such as those of Lance. Does nothing on
+        object stores, which are always durable.
 
         Raises
         ------
         ObjectNotFoundError
-            A local folder is not there.
+            A local folder does not exist.
         """
 
     @abstractmethod
     def barrier(self, *, up_to: str | None = None) -> None:
-        """Make everything durable that was written to the file system the table is on.
+        """Make everything durable that was written to the file system of the table.
 
-        Needed once before something is deleted that an unsynced commit of Lance replaced. It
-        costs as much as there is unwritten data of anybody on that file system. Object stores
-        are durable as they are.
+        Needed once before deleting files that an unsynced commit of Lance replaced. The cost grows
+        with the unwritten data of all processes on that file system. Does nothing on object stores,
+        which are always durable.
 
         Parameters
         ----------
         up_to : str, optional
-            Key of an object. What was written until it was is enough: nothing is done where this
-            store has made all of that durable already.
+            Key of an object. Only data older than this object has to be durable: the call returns
+            at once if an earlier barrier of this store covers it.
         """
 
     def keeps_versions(self, key: str) -> bool | None:
-        """Tell whether what is overwritten and deleted is kept, as far as an object shows it.
+        """Return whether the store keeps overwritten and deleted objects (bucket versioning).
+
+        Parameters
+        ----------
+        key : str
+            An existing object, whose metadata shows it.
 
         Returns
         -------
         bool or None
-            None when objects of this store do not show it.
+            None if the metadata of this store's objects does not show it.
         """
         return None
 
@@ -248,19 +249,48 @@ class ObjectStore(ABC):
         return f"{type(self).__name__}({self.uri!r})"
 
 
+def create_settled(store: ObjectStore, key: str, data: Data) -> bytes | None:
+    """Create an object; if the answer is ambiguous, read the key back to find out whose it is.
+
+    "Already exists" after a retry, a timeout, or a 500 after the write does not tell whose object
+    is there. The stored bytes do, provided that no other process can have written the same ones. A
+    retry with the same bytes is safe, even if an earlier request is still on its way.
+
+    Returns
+    -------
+    bytes or None
+        None if the object exists with ``data`` as its content; otherwise the content that another
+        process stored.
+
+    Raises
+    ------
+    OutcomeUnknownError
+        The store kept failing; the object may appear, now or later.
+    StoreAccessError, StoreFullError
+        The store refused the first attempt; nothing was written.
+    """
+    try:
+        # This is on the hot path of every write, and setting up the retries costs more than the
+        # rest of this function. Any error but StoreUnavailableError is a refusal before anything
+        # was written, and is not retried.
+        return _create_or_read(store, key, data)
+    except StoreUnavailableError as error:
+        return _retry(store, key, data, first=error)
+
+
 def is_temporary(name: str) -> bool:
-    """Tell whether a file name is one that a write uses before the object gets its own."""
+    """Return whether this is the name of a temporary file of a write."""
     return name.startswith(".") and name.endswith(".tmp")
 
 
 def check_key(key: str) -> str:
-    """Return ``key`` when it may name an object.
+    """Return ``key`` if it is valid.
 
     Raises
     ------
     InvalidInputError
-        It is empty, absolute, has an empty, ``.`` or ``..`` part, a NUL, or the name of a
-        temporary file.
+        The key is empty or absolute, has an empty, ``.`` or ``..`` part or a NUL, or is the name of
+        a temporary file.
     """
     parts = key.split("/")
     if "" in parts or "." in parts or ".." in parts or "\0" in key or is_temporary(parts[-1]):
@@ -272,7 +302,7 @@ def check_key(key: str) -> str:
 
 
 def check_prefix(prefix: str) -> str:
-    """Return ``prefix`` without its trailing ``/`` when it may name a folder, or ``""``.
+    """Return ``prefix`` without its trailing ``/`` if it is valid.
 
     Raises
     ------
@@ -288,7 +318,7 @@ def check_folder(prefix: str) -> str:
     Raises
     ------
     InvalidInputError
-        It is empty, or as for :func:`check_key`.
+        The prefix is empty, or as for :func:`check_key`.
     """
     if not prefix:
         raise InvalidInputError("refusing to delete the root of a table: name a folder inside it")
@@ -296,7 +326,7 @@ def check_folder(prefix: str) -> str:
 
 
 def check_range(start: int, length: int) -> None:
-    """Refuse a range that is not one.
+    """Refuse an invalid byte range.
 
     Raises
     ------
@@ -310,36 +340,6 @@ def check_range(start: int, length: int) -> None:
         )
 
 
-_ATTEMPTS = 5
-
-
-def create_settled(store: ObjectStore, key: str, data: Data) -> bytes | None:
-    """Create an object, and find out what stands under the key when the store does not say.
-
-    "Already exists" after a retry, a timeout, a 500 after the write: none of them tells whose
-    object it is. The bytes do, when they are ones that nobody else can have written. Trying again
-    with the same bytes is safe, also when an earlier request is still on its way.
-
-    Returns
-    -------
-    bytes or None
-        None when the object is there with ``data`` in it; otherwise the bytes of somebody else.
-
-    Raises
-    ------
-    OutcomeUnknownError
-        The store kept failing; the object may appear, now or later.
-    StoreAccessError, StoreFullError
-        The store refused the first try; nothing was written.
-    """
-    try:
-        # On the hot path of every write: the machinery of retries costs more than the rest here.
-        # Anything but a store that is unavailable is a refusal, before anything could happen.
-        return _create_or_read(store, key, data)
-    except StoreUnavailableError as error:
-        return _retry(store, key, data, first=error)
-
-
 def _retry(store: ObjectStore, key: str, data: Data, *, first: StoreError) -> bytes | None:
     failures = [first]
 
@@ -350,7 +350,7 @@ def _retry(store: ObjectStore, key: str, data: Data, *, first: StoreError) -> by
 
     retrying = Retrying(
         retry=retry_if_exception_type(StoreUnavailableError),
-        stop=stop_after_attempt(_ATTEMPTS),
+        stop=stop_after_attempt(_MAX_ATTEMPTS),
         wait=wait_random_exponential(multiplier=0.05, max=2),
         reraise=True,
     )
@@ -369,8 +369,9 @@ def _create_or_read(store: ObjectStore, key: str, data: Data) -> bytes | None:
         try:
             stored = store.get(key)
         except ObjectNotFoundError as error:
-            # Taken a moment ago and gone now: a collector was here, which ends our claim to it.
+            # The key existed a moment ago and is gone now: a collector deleted it, so the caller
+            # has no claim to the key any more.
             raise StoreUnavailableError(f"{key} was there and then it was not") from error
-        # Compared as bytes: buffers of Arrow call their bytes signed.
+        # Cast to unsigned bytes for the comparison: Arrow's buffers have signed ones.
         return None if memoryview(data).cast("B") == stored else stored
     return None

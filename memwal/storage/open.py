@@ -1,4 +1,4 @@
-"""Opening the store that a table lies in."""
+"""Open the store of a table, and check that it supports what the protocol needs."""
 
 from __future__ import annotations
 
@@ -31,20 +31,18 @@ def open_store(
         ``memory://name``, which names one store for the whole process and is for tests.
     storage_options : mapping, optional
         Lance's options, such as ``aws_endpoint``, ``allow_http``, ``aws_access_key_id``,
-        ``timeout`` or ``client_max_retries`` (default 3). What is not given is taken from the
-        environment variables that Lance reads; credentials that are nowhere are looked for the
-        way obstore does: web identity, container, machine. Profiles of AWS are read by boto3, and
-        ``memwal_credentials_from`` names other sources, see
-        :mod:`memwal.storage.credentials`. On a server without S3's bulk delete set
-        ``aws_disable_bulk_delete``.
+        ``timeout`` or ``client_max_retries`` (default 3). Missing options are taken from the
+        environment variables that Lance reads; credentials that are in neither are searched as
+        obstore does: web identity, container, machine. boto3 reads AWS profiles, and
+        ``memwal_credentials_from`` names other sources, see :mod:`memwal.storage.credentials`. On a
+        server without S3's bulk delete set ``aws_disable_bulk_delete``.
     durable : bool, default True
-        Only for local paths: ``False`` skips fsync; see
-        :class:`~memwal.storage.local.LocalStore`.
+        ``False`` skips fsync on local paths; see :class:`~memwal.storage.local.LocalStore`.
 
     Raises
     ------
     InvalidInputError
-        The address or an option is wrong; the message names the known schemes.
+        The address or an option is invalid; the message names the known schemes.
     """
     address = uris.parse_uri(uri)
     options = check_options(storage_options or {})
@@ -67,7 +65,7 @@ def check_options(options: Mapping[str, str]) -> dict[str, str]:
     Raises
     ------
     InvalidInputError
-        One is not text.
+        An option is not text.
     """
     for key, value in options.items():
         if not isinstance(key, str) or not isinstance(value, str):
@@ -79,9 +77,9 @@ def check_options(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_reachable(store: ObjectStore) -> None:
-    """Ask an object store for something small, so that a wrong setting shows itself at once.
+    """Send one small request to an object store, so that a wrong setting fails at once.
 
-    Lance, which is asked next, repeats what fails twenty times or more before it tells.
+    Lance, which sends the next requests, retries twenty times or more before it raises.
 
     Raises
     ------
@@ -93,9 +91,9 @@ def check_reachable(store: ObjectStore) -> None:
 
 
 def check_put_if_absent(store: ObjectStore) -> None:
-    """Make sure that a name can be taken only once, which every part of the protocol rests on.
+    """Check that the store refuses a second create of a key, on which the whole protocol relies.
 
-    Four small requests, under a random name in the root of the table. Worth it once, when a table
+    Costs four small requests, under a random key in the root of the table. Done once, when a table
     is set up.
 
     Raises
@@ -105,9 +103,9 @@ def check_put_if_absent(store: ObjectStore) -> None:
     """
     key = f"_probe-{uuid4().hex}"
     try:
-        refused = _refuses_a_second(store, key)
+        refused = _refuses_second_create(store, key)
     except BaseException:
-        # What went wrong first is what the caller must hear of.
+        # The caller must see the first error, not one of the clean-up.
         with suppress(MemWalError):
             store.delete(key)
         raise
@@ -120,8 +118,8 @@ def check_put_if_absent(store: ObjectStore) -> None:
         )
 
 
-def _refuses_a_second(store: ObjectStore, key: str) -> bool:
-    # A first try that is retried inside the client can find its own object there.
+def _refuses_second_create(store: ObjectStore, key: str) -> bool:
+    # If the client retries the first create, it can find its own object.
     with suppress(ObjectExistsError):
         store.create(key, b"first")
     try:

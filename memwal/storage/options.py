@@ -1,4 +1,4 @@
-"""Lance's storage options, as obstore wants them."""
+"""Translation of Lance's storage options into obstore's settings."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from memwal.errors import InvalidInputError
 
 logger = logging.getLogger(__name__)
 
-# The types of obstore's classes want every option known when this is written.
+# Any: obstore's types accept only options that are known to the type checker.
 CLOUDS: Mapping[str, Any] = {"s3": S3Store, "gs": GCSStore, "az": AzureStore, "abfss": AzureStore}
 
-# Settings of the HTTP client; obstore takes them apart from those of the store.
+# Settings of the HTTP client, which obstore takes separately from those of the store.
 _CLIENT = frozenset(
     {
         "allow_invalid_certificates",
@@ -39,21 +39,21 @@ _CLIENT = frozenset(
         "user_agent",
     }
 )
-# The address of the table says these.
+# Taken from the address of the table instead.
 _FROM_ADDRESS = ("bucket", "bucket_name", "container_name")
-# Lance has its own name for this one.
+# Options for which obstore has another name than Lance.
 _RENAMED = {("gs", "google_storage_token"): "bearer_token"}
 _HEADER = "headers."
 _HTTP_VARIABLES = ("AZURE_STORAGE_ALLOW_HTTP", "AZURE_STORAGE_USE_HTTP", "AWS_ALLOW_HTTP")
-# Lance's defaults. More retries would hold up a writer for minutes.
 _NUMBER = re.compile(r"[0-9]{1,9}")
+# Lance's defaults. More retries would block a writer for minutes.
 _MAX_RETRIES = 3
 _RETRY_SECONDS = 180
 
 
 @dataclass(frozen=True, slots=True)
 class CloudSettings:
-    """What a client of one bucket is opened with.
+    """Settings for the client of one bucket.
 
     Attributes
     ----------
@@ -62,9 +62,9 @@ class CloudSettings:
     client : dict
         Settings of the HTTP client.
     max_retries : int
-        How often a request is repeated after a 5xx or a broken connection.
+        How often a request is retried after a 5xx or a broken connection.
     retry_timeout : timedelta
-        After this time nothing is repeated any more.
+        No request is retried after this time.
     """
 
     config: dict[str, str] = field(repr=False)
@@ -78,57 +78,57 @@ def cloud_settings(
     options: Mapping[str, str],
     environment: Mapping[str, str] = os.environ,
 ) -> CloudSettings:
-    """Sort storage options as Lance reads them.
+    """Divide storage options into settings of the store and of the HTTP client, as Lance does.
 
-    Options that are meant for Lance alone are left out, as Lance leaves out what it does not
-    know. Credentials, region and endpoint that are not given are taken from the environment by
-    obstore itself. ``OBJECT_STORE_CLIENT_MAX_RETRIES``, ``OBJECT_STORE_CLIENT_RETRY_TIMEOUT`` and
-    the ``..._ALLOW_HTTP`` variables win over options, as in Lance.
+    Options that only Lance knows are ignored, as Lance ignores unknown ones. obstore itself takes
+    missing credentials, region and endpoint from the environment.
+    ``OBJECT_STORE_CLIENT_MAX_RETRIES``, ``OBJECT_STORE_CLIENT_RETRY_TIMEOUT`` and the
+    ``..._ALLOW_HTTP`` variables override options, as in Lance.
 
     Raises
     ------
     InvalidInputError
-        A number is not one.
+        The value of a numeric option is not a number.
     """
-    given = {key.lower(): value for key, value in options.items()}
-    given |= {
+    merged = {key.lower(): value for key, value in options.items()}
+    merged |= {
         "client_" + name: environment[variable]
         for name in ("max_retries", "retry_timeout")
         if (variable := f"OBJECT_STORE_CLIENT_{name.upper()}") in environment
     }
     for name in _HTTP_VARIABLES:
         if name in environment:
-            given["allow_http"] = environment[name]
+            merged["allow_http"] = environment[name]
     config: dict[str, str] = {}
     client: dict[str, str | dict[str, str]] = {}
     headers: dict[str, str] = {}
-    for key, value in given.items():
+    for key, value in merged.items():
         if key.startswith(_HEADER):
             headers[key.removeprefix(_HEADER)] = value
         elif key in _CLIENT:
             client[key] = value
         elif "allow_http" in key or key.endswith(_FROM_ADDRESS):
             continue
-        elif _knows(scheme, name := _RENAMED.get((scheme, key), key)):
+        elif _is_store_option(scheme, name := _RENAMED.get((scheme, key), key)):
             config[name] = value
         else:
             logger.debug("a store of %s:// does not use the storage option %r", scheme, key)
-    if any("allow_http" in key and _is_true(value) for key, value in given.items()):
+    if any("allow_http" in key and _is_true(value) for key, value in merged.items()):
         client["allow_http"] = "true"
     if headers:
         client["default_headers"] = headers
     return CloudSettings(
         config,
         client,
-        _number(given, "client_max_retries", _MAX_RETRIES),
-        timedelta(seconds=_number(given, "client_retry_timeout", _RETRY_SECONDS)),
+        _parse_number(merged, "client_max_retries", _MAX_RETRIES),
+        timedelta(seconds=_parse_number(merged, "client_retry_timeout", _RETRY_SECONDS)),
     )
 
 
 @functools.cache
-def _knows(scheme: str, key: str) -> bool:
-    # obstore has no list of the keys it knows, but says so when it does not know one. Any other
-    # complaint is about the value.
+def _is_store_option(scheme: str, key: str) -> bool:
+    # obstore has no list of its keys, but raises UnknownConfigurationKeyError for an unknown one.
+    # Any other error is about the value.
     try:
         CLOUDS[scheme]("probe", config={key: "x"})
     except UnknownConfigurationKeyError:
@@ -142,7 +142,7 @@ def _is_true(value: str) -> bool:
     return value.strip().lower() in {"1", "true", "on", "yes", "y"}
 
 
-def _number(options: Mapping[str, str], key: str, default: int) -> int:
+def _parse_number(options: Mapping[str, str], key: str, default: int) -> int:
     text = options.get(key, str(default))
     if not _NUMBER.fullmatch(text):
         raise InvalidInputError(

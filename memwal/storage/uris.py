@@ -1,4 +1,4 @@
-"""What the address of a table may look like."""
+"""Addresses of tables: parsing and normalization."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/(/?)(.*)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class TableUri:
-    """An address, taken apart.
+    """Parts of a table's address.
 
     Attributes
     ----------
     scheme : str
-        One of the known ones; ``file`` for every local path.
+        A known scheme; ``file`` for every local path.
     authority : str
-        Bucket or container, with the account where Azure wants it; the name of a memory store;
-        empty for a local path.
+        Bucket or container, with the account if Azure needs it; the name of a memory store; empty
+        for a local path.
     path : str
-        Absolute path of a local table; else the key of its root, without a slash at its ends.
+        Absolute path of a local table; else the key of its root, without slashes at its ends.
     """
 
     scheme: str
@@ -49,15 +49,15 @@ class TableUri:
 
 
 def parse_uri(uri: str | os.PathLike[str]) -> TableUri:
-    """Take an address apart and make it the one spelling of the table.
+    """Parse an address into the one spelling of the table.
 
-    A relative path is taken from the current folder; ``~`` is not expanded. ``%20`` and the like
-    stand for the characters they encode, except in a plain path, as Lance has it.
+    A relative path starts at the current folder; ``~`` is not expanded. ``%20`` and the like are
+    decoded, except in a plain path, as Lance does.
 
     Raises
     ------
     InvalidInputError
-        The address is empty, of an unknown scheme, holds ``..``, or carries a password.
+        The address is empty, has an unknown scheme, or contains ``..`` or a password.
     """
     text = os.fspath(uri)
     if not is_unicode(text):
@@ -65,32 +65,32 @@ def parse_uri(uri: str | os.PathLike[str]) -> TableUri:
             "the address of a table must be text, and this one holds bytes that are no UTF-8; "
             f"known are {KNOWN}"
         )
-    found = _SCHEME.fullmatch(text)
-    if found is None:
+    match = _SCHEME.fullmatch(text)
+    if match is None:
         if "://" in text and not text.startswith("/"):
             raise _refused(text, "the scheme is not known")
-        return _local(text)
-    scheme = found[1].lower()
-    authority, _, path = found[3].partition("/")
-    if not found[2]:
+        return _parse_local(text)
+    scheme = match[1].lower()
+    authority, _, path = match[3].partition("/")
+    if not match[2]:
         raise _refused(text, f"write '{scheme}://'")
     if scheme == LOCAL:
         if authority not in ("", "localhost"):
             raise _refused(text, "a file has no host: write file:///absolute/path")
-        return _local(unquote("/" + path))
+        return _parse_local(unquote("/" + path))
     if scheme not in AZURE | {MEMORY, S3, GCS}:
         raise _refused(text, "the scheme is not known")
-    return TableUri(scheme, _authority(text, scheme, authority), _path(text, path))
+    return TableUri(scheme, _check_authority(text, scheme, authority), _parse_path(text, path))
 
 
-def _local(path: str) -> TableUri:
+def _parse_local(path: str) -> TableUri:
     if not path or "\0" in path:
         raise _refused(path, "the path is empty or has a NUL in it")
-    # A path that starts with two slashes keeps them in POSIX; nothing here means that.
+    # POSIX keeps two leading slashes of a path; here they mean the same as one.
     return TableUri(LOCAL, "", "/" + os.path.abspath(path).lstrip("/"))
 
 
-def _authority(uri: str, scheme: str, authority: str) -> str:
+def _check_authority(uri: str, scheme: str, authority: str) -> str:
     secret = ":" in authority or ("@" in authority and scheme not in AZURE)
     if secret:
         raise _refused(uri, "credentials do not belong into it: give them as storage_options")
@@ -99,7 +99,7 @@ def _authority(uri: str, scheme: str, authority: str) -> str:
     return authority
 
 
-def _path(uri: str, path: str) -> str:
+def _parse_path(uri: str, path: str) -> str:
     if "?" in path or "#" in path:
         raise _refused(uri, "it must not have '?' or '#' in it: give options as storage_options")
     decoded = unquote(path).strip("/")
@@ -107,18 +107,18 @@ def _path(uri: str, path: str) -> str:
     if decoded and ("" in parts or "." in parts or ".." in parts or "\0" in decoded):
         raise _refused(uri, "no part of the path may be '', '.' or '..'")
     if unquote(decoded) != decoded:
-        # Lance would decode it once more, and be somewhere else.
+        # Lance would decode the path once more, and open another one.
         raise _refused(uri, "a percent sign is encoded twice")
     return decoded
 
 
 def _refused(uri: str, why: str) -> InvalidInputError:
-    # Neither a query nor what stands before an '@' or behind a ':' is repeated: they can be
-    # secrets, which may have any sign in them.
-    found = _SCHEME.fullmatch(uri)
-    _, at, rest = (found[3] if found else uri).rpartition("@")
+    # The message shows neither a query nor the text before an '@' or after a ':': these can be
+    # secrets, which may contain any character.
+    match = _SCHEME.fullmatch(uri)
+    _, at, rest = (match[3] if match else uri).rpartition("@")
     authority, slash, path = re.split(r"[?#]", rest)[0].partition("/")
-    if found:
-        authority = f"{found[1]}://{'...' if at else ''}{at}{authority.partition(':')[0]}"
+    if match:
+        authority = f"{match[1]}://{'...' if at else ''}{at}{authority.partition(':')[0]}"
     shown = f"{authority}{slash}{path}"
     return InvalidInputError(f"{shown!r} is not the address of a table: {why}. Known are {KNOWN}")

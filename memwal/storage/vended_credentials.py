@@ -12,7 +12,7 @@ from memwal.storage.credentials import Credentials
 
 
 class VendingNamespace(lance_namespace.LanceNamespace):  # type: ignore[misc]
-    """A namespace of one table, which does nothing but to hand out credentials.
+    """A Lance namespace of one table that only hands out credentials.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ class VendingNamespace(lance_namespace.LanceNamespace):  # type: ignore[misc]
         self._uri = uri
         self._options = dict(options)
         self._credentials = credentials
-        # Lance tells the stores that it keeps open apart by it.
+        # Lance caches open stores by this id.
         name = repr((uri, sorted(self._options.items()), credentials.source)).encode()
         self._id = f"memwal-{hashlib.blake2b(name, digest_size=16).hexdigest()}"
 
@@ -40,5 +40,5 @@ class VendingNamespace(lance_namespace.LanceNamespace):  # type: ignore[misc]
         )
 
     def storage_options(self) -> dict[str, str]:
-        """All options, with the credentials of now."""
+        """Return all storage options, with the current credentials."""
         return {**self._options, **self._credentials.current().for_lance()}

@@ -47,26 +47,8 @@ ROWS = "memwal.rows"
 
 VERSION = "memwal.version"
 """Version of the base table that a step starts from."""
-
-
-logger = logging.getLogger(__name__)
-
-
-@contextlib.contextmanager
-def harmless() -> Iterator[None]:
-    """Log what goes wrong in the block, or in the function, and go on behind it.
-
-    Providers, processors and exporters are chosen by whoever runs the process. Only the kind of
-    an error is logged: its text may show what it was about.
-    """
-    try:
-        yield
-    except Exception as error:
-        logger.warning("metrics or traces are incomplete: %s", type(error).__name__)
-
-
 ERROR_TYPE = "error.type"
-
+logger = logging.getLogger(__name__)
 _tracer = trace.get_tracer("memwal")
 
 
@@ -92,19 +74,32 @@ def span(
     # The one above, so that what lies below stays in its trace when there is none here.
     current = trace.get_current_span()
     started: Span | None = None
-    with harmless():
+    with suppress_telemetry_errors():
         started = current = _tracer.start_span(name, attributes={**known, **(attributes or {})})
     with trace.use_span(current, record_exception=False, set_status_on_exception=False):
         try:
             yield current
         except BaseException as error:
-            with harmless():
+            with suppress_telemetry_errors():
                 _record(current, error, location)
             raise
         finally:
             if started is not None:
-                with harmless():
+                with suppress_telemetry_errors():
                     started.end()
+
+
+@contextlib.contextmanager
+def suppress_telemetry_errors() -> Iterator[None]:
+    """Log what goes wrong in the block, or in the function, and go on behind it.
+
+    Providers, processors and exporters are chosen by whoever runs the process. Only the kind of
+    an error is logged: its text may show what it was about.
+    """
+    try:
+        yield
+    except Exception as error:
+        logger.warning("metrics or traces are incomplete: %s", type(error).__name__)
 
 
 def _record(current: Span, error: BaseException, location: TableLocation | None) -> None:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TypeVar
 from uuid import UUID
 
-from memwal.base_table.details import check_in_force
+from memwal.base_table.details import check_spec_in_force
 from memwal.errors import InvalidInputError, MemWalError, WriterClosedError
 from memwal.lsm.wal.applied_steps import Step
 from memwal.region.router import RegionAssignment
@@ -232,7 +232,7 @@ class OpenRegions:
             )
             self._started_over.add(region_id)
             try:
-                check_in_force(self._context.location, routing.spec_id)
+                check_spec_in_force(self._context.location, routing.spec_id)
             except BaseException:
                 writer.abort()
                 raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from uuid import UUID
 
-from memwal.base_table.details import check_by_hand, current_spec
+from memwal.base_table.details import check_no_region_spec, current_spec
 from memwal.base_table.snapshot import BaseTable
 from memwal.region.router import Router
 from memwal.writer.region_writer.rows import RowSchema
@@ -47,7 +47,7 @@ class RoutingSchema:
         """
         row_schema = RowSchema.of(base)
         if region_id is not None:
-            check_by_hand(base)
+            check_no_region_spec(base)
             return cls(base, row_schema, 0, Router.to_region(region_id))
         spec_id, spec = current_spec(base)
         # Lance allows routing by a column outside the key; a key could then be in two regions, and

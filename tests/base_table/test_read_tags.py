@@ -10,13 +10,13 @@ from support.data.tables import age, folder
 import memwal
 from memwal.base_table.read_tags import (
     ReadTag,
+    delete_tag,
+    list_read_tags,
     parse_read_tag,
     parse_read_tag_key,
-    place,
-    read_tags,
-    renew,
-    shown_tags,
-    withdraw,
+    place_tag,
+    renew_tag,
+    user_tag_names,
 )
 from memwal.errors import ObjectNotFoundError
 
@@ -56,42 +56,42 @@ class TestLife:
 
     def test_placed_once(self, table: memwal.Table) -> None:
         base = table.base()
-        assert place(base, self.tag)
-        assert not place(base, self.tag)
+        assert place_tag(base, self.tag)
+        assert not place_tag(base, self.tag)
         assert base.dataset.tags.list()[self.tag.name]["version"] == 1
-        assert list(read_tags(table.location)) == [self.tag]
+        assert list(list_read_tags(table.location)) == [self.tag]
 
     def test_a_version_that_is_not_there(self, table: memwal.Table) -> None:
         with pytest.raises(ObjectNotFoundError):
-            place(table.base(), ReadTag(4000, 99, "a"))
-        assert read_tags(table.location) == {}
+            place_tag(table.base(), ReadTag(4000, 99, "a"))
+        assert list_read_tags(table.location) == {}
 
     def test_renewed_when_a_quarter_has_passed(self, table: memwal.Table) -> None:
-        place(table.base(), self.tag)
-        first = read_tags(table.location)[self.tag]
-        assert renew(table.location, self.tag)
-        assert read_tags(table.location)[self.tag] == first
+        place_tag(table.base(), self.tag)
+        first = list_read_tags(table.location)[self.tag]
+        assert renew_tag(table.location, self.tag)
+        assert list_read_tags(table.location)[self.tag] == first
         age(table, 1100, pattern="_refs/tags/*")
         content = (folder(table) / self.tag.key).read_bytes()
-        assert renew(table.location, self.tag)
-        assert read_tags(table.location)[self.tag] >= first
+        assert renew_tag(table.location, self.tag)
+        assert list_read_tags(table.location)[self.tag] >= first
         assert (folder(table) / self.tag.key).read_bytes() == content
 
     def test_one_that_ended_or_is_gone_does_not_come_back(self, table: memwal.Table) -> None:
-        place(table.base(), self.tag)
+        place_tag(table.base(), self.tag)
         ended = datetime.now(UTC) + timedelta(seconds=4001)
-        assert not renew(table.location, self.tag, now=ended)
-        withdraw(table.location, self.tag)
-        withdraw(table.location, self.tag)
-        assert not renew(table.location, self.tag)
+        assert not renew_tag(table.location, self.tag, now=ended)
+        delete_tag(table.location, self.tag)
+        delete_tag(table.location, self.tag)
+        assert not renew_tag(table.location, self.tag)
         assert table.base().dataset.tags.list() == {}
 
     def test_a_renewal_on_its_way_disturbs_nobody(self, table: memwal.Table) -> None:
         """What stands in the folder while a local object is replaced."""
-        place(table.base(), self.tag)
+        place_tag(table.base(), self.tag)
         (folder(table) / "_refs/tags/.half-a-tag.json.tmp").write_bytes(b"{")
         assert list(table.base().dataset.tags.list()) == [self.tag.name]
-        assert list(read_tags(table.location)) == [self.tag]
+        assert list(list_read_tags(table.location)) == [self.tag]
 
 
 def test_messages_name_the_tags_of_people_only() -> None:
@@ -101,4 +101,4 @@ def test_messages_name_the_tags_of_people_only() -> None:
         "memwal-read-60-5-abc": {"branch": None},
         "a": {"branch": None},
     }
-    assert shown_tags(tags) == "a, monthly"
+    assert user_tag_names(tags) == "a, monthly"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from memwal.expressions.dnf import MAX_ALTERNATIVES, read_predicate
+from memwal.expressions.dnf import MAX_ALTERNATIVES, parse_alternatives
 
 
 def read(text: str) -> list[list[tuple[Any, ...]]]:
@@ -19,7 +19,7 @@ def read(text: str) -> list[list[tuple[Any, ...]]]:
             )
             for c in alternative
         ]
-        for alternative in read_predicate(text)
+        for alternative in parse_alternatives(text)
     ]
 
 
@@ -125,6 +125,6 @@ def test_what_rules_nothing_out(text: str) -> None:
 
 def test_alternatives_do_not_multiply_without_end() -> None:
     many = " and ".join(f"(a = {n} or b = {n})" for n in range(40))
-    found = read_predicate(f"({many}) and id = 1")
+    found = parse_alternatives(f"({many}) and id = 1")
     assert 1 <= len(found) <= MAX_ALTERNATIVES
     assert all(any(c.column == "id" for c in alternative) for alternative in found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memwal.expressions.dnf import read_predicate
+from memwal.expressions.dnf import parse_alternatives
 
 
 @pytest.mark.parametrize(
@@ -25,6 +25,6 @@ from memwal.expressions.dnf import read_predicate
     ],
 )
 def test_as_they_could_be_written(text: str, shown: str) -> None:
-    ((comparison,),) = read_predicate(text)
+    ((comparison,),) = parse_alternatives(text)
     assert str(comparison) == shown
     assert comparison.negated().negated() == comparison

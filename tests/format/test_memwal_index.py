@@ -21,9 +21,9 @@ from memwal.format.memwal_index import (
     RegionFieldSpec,
     StoredRegionSpec,
 )
-from memwal.format.paths import LARGEST, MEM_WAL_INDEX_NAME
+from memwal.format.paths import MAX_COUNTER, MEM_WAL_INDEX_NAME
 
-COUNTERS = st.integers(0, LARGEST)
+COUNTERS = st.integers(0, MAX_COUNTER)
 I32 = st.integers(-(2**31), 2**31 - 1)
 TEXT = st.text(max_size=8)
 UNKNOWN = b"\x98\x06\x07"

@@ -11,7 +11,7 @@ from memwal.format import paths
 
 REGION = UUID("5b8e1f0c-6a34-4c1e-9d52-0f8a7b3c2d11")
 U64 = st.integers(0, 2**64 - 1)
-COUNTERS = st.integers(0, paths.LARGEST)
+COUNTERS = st.integers(0, paths.MAX_COUNTER)
 
 
 def test_bit_reversed_puts_the_least_significant_digit_first() -> None:
@@ -64,7 +64,7 @@ def test_manifest_and_wal_names_parse_back(number: int) -> None:
 
 
 def test_what_nothing_counts_up_to_is_no_name() -> None:
-    beyond = paths.LARGEST + 1
+    beyond = paths.MAX_COUNTER + 1
     assert paths.parse_wal_name(paths.wal_key(REGION, beyond).rpartition("/")[2]) is None
     assert paths.parse_manifest_name(paths.manifest_key(REGION, beyond).rpartition("/")[2]) is None
     assert paths.parse_generation_name(f"0123abcd_gen_{beyond}") is None

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memwal.errors import CorruptDataError, InvalidInputError, MemWalError
-from memwal.format.paths import LARGEST
+from memwal.format.paths import MAX_COUNTER
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest, RegionStatus
 
 REGION = UUID("5b8e1f0c-6a34-4c1e-9d52-0f8a7b3c2d11")
-COUNTERS = st.integers(0, LARGEST)
+COUNTERS = st.integers(0, MAX_COUNTER)
 # Field 99, a varint of 7: something a newer client might write.
 UNKNOWN = b"\x98\x06\x07"
 

@@ -4,13 +4,13 @@ from datetime import date
 
 import pyarrow as pa
 
-from memwal.format.values import NO_VALUE, python_rows
+from memwal.format.values import NO_VALUE, to_python_rows
 
 
 def test_rows_are_what_arrow_makes_of_them() -> None:
     rows = pa.table({"a": [1, None], "b": [["x"], []]})
-    assert python_rows(rows) == rows.to_pylist()
-    assert python_rows(rows.slice(0, 0)) == []
+    assert to_python_rows(rows) == rows.to_pylist()
+    assert to_python_rows(rows.slice(0, 0)) == []
 
 
 def test_a_moment_that_python_does_not_know_is_shown() -> None:
@@ -24,7 +24,7 @@ def test_a_moment_that_python_does_not_know_is_shown() -> None:
             ),
         }
     )
-    found = python_rows(rows)
+    found = to_python_rows(rows)
     assert [row["day"] for row in found] == [date(1970, 1, 1), NO_VALUE, None]
     assert [row["at"] == NO_VALUE for row in found] == [True, False, True]
     assert [row["all"] for row in found] == [NO_VALUE, None, []]
@@ -36,4 +36,4 @@ def test_a_number_that_python_cannot_read_is_shown() -> None:
     rows = pa.table(
         {"n": pa.Array.from_buffers(pa.decimal128(5, -2_000_000_000), 1, [None, number])}
     )
-    assert python_rows(rows) == [{"n": NO_VALUE}]
+    assert to_python_rows(rows) == [{"n": NO_VALUE}]

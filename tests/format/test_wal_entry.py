@@ -16,13 +16,8 @@ from hypothesis import strategies as st
 from memwal.errors import CorruptDataError, InvalidInputError, MemWalError
 from memwal.format import paths
 from memwal.format.region_manifest import RegionManifest
-from memwal.format.wal_entry import (
-    TornEntryError,
-    WalEntry,
-    decode_entry,
-    encode_entry,
-    encode_sentinel,
-)
+from memwal.format.wal_encoder import encode_entry, encode_sentinel
+from memwal.format.wal_entry import TornEntryError, WalEntry, decode_entry
 
 REGION = UUID("5b8e1f0c-6a34-4c1e-9d52-0f8a7b3c2d11")
 KEY = {"lance-schema:unenforced-primary-key": "true"}
@@ -64,8 +59,8 @@ def encode(*batches: pa.RecordBatch, schema: pa.Schema = SCHEMA) -> bytes:
 @settings(deadline=None)
 @given(
     parts=st.lists(st.lists(st.integers(0, 2**40), max_size=6), max_size=4),
-    writer_epoch=st.integers(0, paths.LARGEST),
-    generation=st.integers(0, paths.LARGEST),
+    writer_epoch=st.integers(0, paths.MAX_COUNTER),
+    generation=st.integers(0, paths.MAX_COUNTER),
     writer_id=st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])),
 )
 def test_round_trip(

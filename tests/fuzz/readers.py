@@ -37,7 +37,7 @@ from memwal.format.lance_manifest import (
 )
 from memwal.format.memwal_index import IndexDetails
 from memwal.format.region_manifest import RegionManifest
-from memwal.format.values import python_rows
+from memwal.format.values import to_python_rows
 from memwal.format.wal_entry import WalEntry, decode_entry, decode_head
 from memwal.format.wal_layout import CHECKSUM, WRITER_ID, decode_applied, encode_applied
 from memwal.lsm.wal.abandon import AbandonedRows
@@ -46,7 +46,7 @@ from memwal.quality.rules import read_rules
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.region.router import UNSHARDED_ID
 from memwal.region.spec import RegionSpec
-from memwal.region.values import read_values, type_named
+from memwal.region.values import decode_values, parse_type
 from memwal.search.text.fst import TokenMap
 from memwal.search.text.postings import decode_postings
 from memwal.storage.credentials import read_options_file
@@ -102,7 +102,7 @@ def _region_manifest(data: bytes) -> None:
     for _, value in manifest.region_fields:
         for kind in ("int32", "boolean", "utf8", "date32", "timestamp(us, UTC)", "binary"):
             with suppress(CorruptDataError):
-                read_values([value, None], type_named(kind))
+                decode_values([value, None], parse_type(kind))
 
 
 _HINTED: Final = RegionManifest(region_id=UNSHARDED_ID, version=3, writer_epoch=1)
@@ -131,7 +131,7 @@ def _entry(data: bytes) -> WalEntry:
         batch.validate(full=True)
         assert batch.num_rows <= 8 * len(data) or batch.nbytes < 1 << 30
         if batch.num_rows < 10_000:
-            python_rows(pa.Table.from_batches([batch]))
+            to_python_rows(pa.Table.from_batches([batch]))
         with suppress(InvalidInputError):
             _row_schema().convert_logged(batch)
     return entry

@@ -96,13 +96,13 @@ def test_no_filter_is_made_of_what_stands_in_a_quarantine(origin: tuple[Any, ...
 
 
 def test_a_snapshot_leads_to_no_other_file(table: memwal.Table) -> None:
-    from memwal.base_table.region_snapshot import external_key, pointer_to
+    from memwal.base_table.region_snapshot import encode_pointer, external_key
 
     with table.writer() as writer:
         writer.upsert(rows({1: 1}))
     schema = snapshot_rows([manifest(table)], ()).schema
     for key in ("../secret", "/etc/passwd", "data/x", "index.lance", "_indices//index.lance"):
-        details = replace(table.base().details, inline_snapshots=pointer_to(key, schema))
+        details = replace(table.base().details, inline_snapshots=encode_pointer(key, schema))
         with pytest.raises(CorruptDataError):
             external_key(details)
         with pytest.raises(CorruptDataError):
@@ -207,8 +207,8 @@ def test_a_hint_is_never_needed(table: memwal.Table, hint: bytes) -> None:
 )
 def test_a_manifest_counts_no_further_than_names_go(field: str) -> None:
     plain = RegionManifest(region_id=REGION, version=1, writer_epoch=1)
-    beyond = replace(plain, **{field: paths.LARGEST + 1}).encode()
-    with pytest.raises(CorruptDataError, match=str(paths.LARGEST + 1)):
+    beyond = replace(plain, **{field: paths.MAX_COUNTER + 1}).encode()
+    with pytest.raises(CorruptDataError, match=str(paths.MAX_COUNTER + 1)):
         RegionManifest.decode(beyond)
 
 
@@ -228,7 +228,7 @@ def test_progress_that_nobody_made_takes_no_generation(table: memwal.Table, posi
     with table.writer() as writer:
         writer.upsert(rows({1: 1}))
     kept = region_folders(table)
-    generation = min(int(position), paths.LARGEST)
+    generation = min(int(position), paths.MAX_COUNTER)
     update_details(table.location, lambda base: replace(base.details, merged={REGION: generation}))
     for _ in range(2):
         found = table.collect_garbage(

@@ -27,7 +27,8 @@ from support.data.tables import (
 import memwal
 from memwal.errors import CorruptDataError
 from memwal.format import wal_limits
-from memwal.format.wal_entry import TornEntryError, decode_entry, encode_entry
+from memwal.format.wal_encoder import encode_entry
+from memwal.format.wal_entry import TornEntryError, decode_entry
 from memwal.lsm.wal.log import fence
 
 # Memory

@@ -21,11 +21,12 @@ from memwal.errors import MemWalError
 from memwal.fleet import alerts
 from memwal.fleet.alerts import Webhook, deliver
 from memwal.storage import credentials, options, uris
-from memwal.storage.credentials import Credentials, Held, read_options_file
-from memwal.storage.location import TableLocation, redact
+from memwal.storage.credentials import CachedCredentials, Credentials, read_options_file
+from memwal.storage.location import TableLocation
 from memwal.storage.open import open_store
 from memwal.storage.options import cloud_settings
 from memwal.storage.uris import LOCAL, MEMORY, parse_uri
+from memwal.util.redaction import redact
 
 _SCHEMES = ("s3", "gs", "az", "abfss", "file", "memory", "S3", "http", "", "s3a", "\0", "1")
 _SLASHES = ("://", ":/", ":///", "//", ":\\\\", ":", "/")
@@ -292,7 +293,7 @@ AREAS = (
             max_size=4,
         ),
         _credentials,
-        (Held, "for_lance"),
+        (CachedCredentials, "for_lance"),
     ),
     Area("webhooks", _webhooks() | texts(), _webhook, (alerts, "slack_body"), _no_network),
     Area(

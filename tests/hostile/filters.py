@@ -14,7 +14,7 @@ from hypothesis.strategies import SearchStrategy
 
 import memwal
 from memwal.errors import MemWalError
-from memwal.expressions.dnf import read_predicate
+from memwal.expressions.dnf import parse_alternatives
 from memwal.reader import scan
 
 LIVE = frozenset(range(10)) - {3, 4}
@@ -69,7 +69,7 @@ def filters() -> SearchStrategy[str]:
 
 
 def _read(table: memwal.Table, filter: str) -> None:
-    safely(lambda: read_predicate(filter))
+    safely(lambda: parse_alternatives(filter))
     found = safely(lambda: table.scan(filter=filter).to_table())
     if isinstance(found, MemWalError):
         return

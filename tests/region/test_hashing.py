@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwal.region.hashing import hash_32, hash_64, hash_bytes, hash_one
+from memwal.region.hashing import hash_32, hash_64, hash_bytes, hash_value
 
 
 def hashed(values: list[bytes], *, spark: bool = False) -> list[int]:
@@ -45,14 +45,14 @@ def spark_hash(value: bytes) -> int:
 def test_equals_mmh3(values: list[bytes]) -> None:
     want = [mmh3.hash(value, 0, signed=False) for value in values]
     assert hashed(values) == want
-    assert [hash_one(value) for value in values] == want
+    assert [hash_value(value) for value in values] == want
 
 
 @given(st.lists(st.binary(max_size=40)))
 def test_sparks_dialect(values: list[bytes]) -> None:
     want = [spark_hash(value) for value in values]
     assert hashed(values, spark=True) == want
-    assert [hash_one(value, spark=True) for value in values] == want
+    assert [hash_value(value, spark=True) for value in values] == want
 
 
 @given(st.lists(st.integers(0, 2**64 - 1)))

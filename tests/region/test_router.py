@@ -30,7 +30,7 @@ from memwal.region.router import UNSHARDED_ID, RegionAssignment, Router, bucket_
 from memwal.region.spec import RegionSpec
 from memwal.region.spec_fields import RegionField
 from memwal.region.transforms import MultiBucket
-from memwal.region.values import read_values
+from memwal.region.values import decode_values
 
 SCHEMA = pa.schema(
     [
@@ -426,7 +426,7 @@ def test_any_rows_by_any_spec(spec: RegionSpec, rows: list[dict[str, Any]]) -> N
     for region, part in parts:
         stored = dict(region.field_values)
         found = tuple(
-            read_values([stored.get(field.field_id)], kind)[0].as_py()
+            decode_values([stored.get(field.field_id)], kind)[0].as_py()
             for field, kind in zip(spec.fields, types, strict=True)
         )
         assert want[found] == part.column("n").to_pylist()

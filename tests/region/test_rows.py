@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwal.region.rows import key_column, newest_rows
+from memwal.region.rows import key_column, newest_row_positions
 
 KEYS = st.lists(st.integers(-3, 3), max_size=40)
 
@@ -16,7 +16,7 @@ KEYS = st.lists(st.integers(-3, 3), max_size=40)
 def test_keeps_the_last_row_of_each_key_in_order(values: list[int]) -> None:
     last = {value: position for position, value in enumerate(values)}
 
-    assert newest_rows(pa.array(values, pa.int64())).tolist() == sorted(last.values())
+    assert newest_row_positions(pa.array(values, pa.int64())).tolist() == sorted(last.values())
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_keeps_the_last_row_of_each_key_in_order(values: list[int]) -> None:
     ],
 )
 def test_takes_every_type_that_can_be_a_key(values: list[object], kind: pa.DataType) -> None:
-    assert newest_rows(pa.array(values, kind)).tolist() == [1, 2]
+    assert newest_row_positions(pa.array(values, kind)).tolist() == [1, 2]
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["", "a", "\0"])), max_size=30))
@@ -45,7 +45,7 @@ def test_composite_keys_are_one_key(pairs: list[tuple[int, str]]) -> None:
     )
     last = {pair: position for position, pair in enumerate(pairs)}
 
-    assert newest_rows(key_column(table, ["a", "b"])).tolist() == sorted(last.values())
+    assert newest_row_positions(key_column(table, ["a", "b"])).tolist() == sorted(last.values())
 
 
 def test_a_single_key_column_is_returned_as_it_is() -> None:
@@ -57,10 +57,10 @@ def test_a_single_key_column_is_returned_as_it_is() -> None:
 def test_no_rows_have_no_newest() -> None:
     empty = pa.table({"k": pa.array([], pa.string())})
 
-    assert newest_rows(key_column(empty, ["k"])).tolist() == []
+    assert newest_row_positions(key_column(empty, ["k"])).tolist() == []
 
 
 def test_slices_are_read_from_their_start() -> None:
     batch = pa.record_batch({"k": [9, 1, 2, 1]}).slice(1)
 
-    assert newest_rows(key_column(batch, ["k"])).tolist() == [1, 2]
+    assert newest_row_positions(key_column(batch, ["k"])).tolist() == [1, 2]

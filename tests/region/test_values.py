@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memwal.errors import CorruptDataError, InvalidInputError
-from memwal.region.values import id_names, read_values, stored_values, type_name, type_named
+from memwal.region.values import decode_values, encode_for_id, encode_values, parse_type, type_name
 
 VALUES: dict[pa.DataType, list[Any]] = {
     pa.bool_(): [True, False],
@@ -40,26 +40,26 @@ VALUES: dict[pa.DataType, list[Any]] = {
 def test_values_and_types_are_read_back(kind: pa.DataType) -> None:
     name = type_name(kind)
     assert name is not None
-    assert type_named(name) == kind
+    assert parse_type(name) == kind
     values = pa.array([None, *VALUES[kind], None], kind)
     for part in (values, values.slice(1), values.slice(1, 1)):
-        stored = stored_values(part)
+        stored = encode_values(part)
         assert [value is None for value in stored] == part.is_null().to_pylist()
-        assert read_values(stored, kind).equals(part)
-        assert len(set(id_names(part))) == len(set(part.to_pylist()))
+        assert decode_values(stored, kind).equals(part)
+        assert len(set(encode_for_id(part))) == len(set(part.to_pylist()))
 
 
 def test_bytes_as_lance_stores_them() -> None:
-    assert stored_values(pa.array([-2], pa.int16())) == [b"\xfe\xff"]
-    assert stored_values(pa.array([True, False])) == [b"\x01", b"\x00"]
-    assert stored_values(pa.array(["é"])) == [b"\xc3\xa9"]
-    assert stored_values(pa.array([3], pa.int32())) == [b"\x03\x00\x00\x00"]
+    assert encode_values(pa.array([-2], pa.int16())) == [b"\xfe\xff"]
+    assert encode_values(pa.array([True, False])) == [b"\x01", b"\x00"]
+    assert encode_values(pa.array(["é"])) == [b"\xc3\xa9"]
+    assert encode_values(pa.array([3], pa.int32())) == [b"\x03\x00\x00\x00"]
 
 
 @given(st.integers(0, 127))
 def test_names_do_not_depend_on_the_width(number: int) -> None:
     kinds = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint64()]
-    assert len({id_names(pa.array([number], kind))[0] for kind in kinds}) == 1
+    assert len({encode_for_id(pa.array([number], kind))[0] for kind in kinds}) == 1
 
 
 def test_names_of_one_meaning() -> None:
@@ -75,7 +75,7 @@ def test_names_of_one_meaning() -> None:
             for kind in (pa.decimal128(5, 1), pa.decimal128(9, 3), pa.decimal256(50, 2))
         ],
     ):
-        assert len({id_names(value)[0] for value in values}) == 1
+        assert len({encode_for_id(value)[0] for value in values}) == 1
 
 
 def test_names_of_different_meanings() -> None:
@@ -89,13 +89,13 @@ def test_names_of_different_meanings() -> None:
         pa.array([0, 1], pa.int64()).view(pa.time64("us")),
         pa.array([Decimal("0"), Decimal("1"), Decimal("10"), Decimal("-1")], pa.decimal128(5, 1)),
     ]
-    names = [name for value in values for name in id_names(value.drop_null())]
+    names = [name for value in values for name in encode_for_id(value.drop_null())]
     assert len(set(names)) == len(names)
-    assert set(id_names(values[0].slice(0, 1))) == set(id_names(values[1].slice(0, 1)))
+    assert set(encode_for_id(values[0].slice(0, 1))) == set(encode_for_id(values[1].slice(0, 1)))
 
 
 def test_names_cannot_run_into_each_other() -> None:
-    one = id_names(pa.array(["a", "b"])), id_names(pa.array(["ab", ""]))
+    one = encode_for_id(pa.array(["a", "b"])), encode_for_id(pa.array(["ab", ""]))
     assert b"".join(one[0]) != b"".join(one[1])
 
 
@@ -112,7 +112,7 @@ def test_names_cannot_run_into_each_other() -> None:
 )
 def test_bytes_that_are_no_value(stored: bytes, kind: pa.DataType) -> None:
     with pytest.raises(CorruptDataError):
-        read_values([None, stored], kind)
+        decode_values([None, stored], kind)
 
 
 @pytest.mark.parametrize(
@@ -128,9 +128,9 @@ def test_types_that_name_no_region(kind: pa.DataType) -> None:
 )
 def test_names_that_are_no_type(name: str) -> None:
     with pytest.raises(InvalidInputError):
-        type_named(name)
+        parse_type(name)
 
 
 def test_a_column_of_nulls() -> None:
-    assert stored_values(pa.nulls(2)) == [None, None]
-    assert id_names(pa.nulls(2)) == id_names(pa.nulls(2, pa.int32()))
+    assert encode_values(pa.nulls(2)) == [None, None]
+    assert encode_for_id(pa.nulls(2)) == encode_for_id(pa.nulls(2, pa.int32()))

@@ -18,7 +18,7 @@ from support.stores.faulty_store import FaultyStore, FaultyStores, Killed, Rule
 
 import memwal
 import memwal.spark
-from memwal.base_table.read_tags import ReadTag, read_tags
+from memwal.base_table.read_tags import ReadTag, list_read_tags
 from memwal.base_table.snapshot import BaseTable
 from memwal.errors import ConflictError, MemWalError, StoreAccessError, StoreUnavailableError
 from memwal.jobs.gc import Kind, collect_garbage
@@ -186,9 +186,9 @@ class TestRenewal:
     def test_reading_renews_it(self, loaded, table: memwal.Table) -> None:
         made, _ = loaded
         age(table, 2100, pattern="_refs/tags/*")
-        before = read_tags(table.location)[made.protection]
+        before = list_read_tags(table.location)[made.protection]
         assert read(made) == EXPECTED
-        after = read_tags(table.location)[made.protection]
+        after = list_read_tags(table.location)[made.protection]
         assert (after - before).total_seconds() == pytest.approx(2100, abs=60)
         (told,) = table.base().dataset.tags.list().values()
         assert told["version"] == made.moment.version
@@ -198,10 +198,10 @@ class TestRenewal:
     ) -> None:
         made, store = loaded
         age(table, 8001, pattern="_refs/tags/*")
-        before = read_tags(table.location)
+        before = list_read_tags(table.location)
         with caplog.at_level(logging.WARNING, "memwal"):
             assert read(made) == EXPECTED
-        assert read_tags(table.location) == before
+        assert list_read_tags(table.location) == before
         (warning,) = caplog.records
         assert "protect_seconds" in warning.getMessage()
         assert store.count("put") == store.count("replace") == 0

@@ -13,7 +13,12 @@ from memwal.errors import (
     StoreUnavailableError,
     TableSetupError,
 )
-from memwal.storage.cloud_errors import bad_options, from_obstore_error, translated, was_retried
+from memwal.storage.cloud_errors import (
+    from_obstore_error,
+    invalid_options_error,
+    translate_errors,
+    was_retried,
+)
 
 PERFORMING = "Generic S3 error: Error performing "
 MACHINE = "169.254.169.254"
@@ -113,7 +118,7 @@ def test_a_refusal_names_the_right_that_lacks(action: str, right: str) -> None:
 
 
 def test_options_that_make_no_client() -> None:
-    error = bad_options(
+    error = invalid_options_error(
         GenericError('Generic Config error: failed to parse "s3cr3t!" as boolean\n\nDebug source:'),
         "s3://bucket",
         secrets=["s3cr3t!"],
@@ -125,7 +130,7 @@ def test_options_that_make_no_client() -> None:
 
 
 def test_the_original_is_not_shown_with_it() -> None:
-    with pytest.raises(StoreAccessError) as caught, translated("read", "s3://bucket/t"):
+    with pytest.raises(StoreAccessError) as caught, translate_errors("read", "s3://bucket/t"):
         raise PermissionDeniedError("no: the dump with a secret")
 
     assert caught.value.__suppress_context__
@@ -141,7 +146,7 @@ def test_what_is_not_found_is_a_file_not_found_error() -> None:
 
 def test_errors_of_memwal_pass_through() -> None:
     mine = TableSetupError("mine")
-    with pytest.raises(TableSetupError) as caught, translated("read", "s3://bucket/t"):
+    with pytest.raises(TableSetupError) as caught, translate_errors("read", "s3://bucket/t"):
         raise mine
     assert caught.value is mine
 

@@ -794,7 +794,7 @@ def test_what_happens_during_a_replacement_happens_after_it(
 ) -> None:
     store = LocalStore(root)
     store.put("a/1", b"old")
-    real = local_files.read
+    real = local_files.read_file
     changing: list[threading.Thread] = []
 
     def read_while_somebody_changes(path: str) -> bytes:
@@ -811,7 +811,7 @@ def test_what_happens_during_a_replacement_happens_after_it(
         return content
 
     with monkeypatch.context() as slowed:
-        slowed.setattr(local_files, "read", read_while_somebody_changes)
+        slowed.setattr(local_files, "read_file", read_while_somebody_changes)
         store.replace("a/1", b"new", expected=b"old")
     for thread in changing:
         thread.join()

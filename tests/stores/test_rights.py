@@ -19,7 +19,7 @@ from support.stores.s3_emulator import S3Emulator
 from support.stores.store_gateway import Gateway
 
 import memwal
-from memwal.base_table.read_tags import ReadTag, place, renew, withdraw
+from memwal.base_table.read_tags import ReadTag, delete_tag, place_tag, renew_tag
 from memwal.errors import StoreAccessError
 from memwal.format.paths import (
     BLOOM_FILTER_NAME,
@@ -37,7 +37,7 @@ from memwal.jobs.table import snapshot
 from memwal.jobs.table.snapshot import build_snapshot
 from memwal.jobs.table.store_check import CheckState, diagnose
 from memwal.jobs.verify import repair, verify
-from memwal.permissions import RIGHTS, Act, Role, s3_policy
+from memwal.permissions import PERMISSIONS, Action, Role, s3_policy
 from memwal.region.manifest_store import RegionManifestStore
 
 AT_ONCE = timedelta(0)
@@ -152,7 +152,7 @@ def delete_log_at_once(table: memwal.Table) -> None:
 
 
 def tag(table: memwal.Table) -> None:
-    place(table.base(), ReadTag(60, table.base().version, "r"))
+    place_tag(table.base(), ReadTag(60, table.base().version, "r"))
 
 
 Denied = tuple[Role, Callable[[memwal.Table], object], str]
@@ -244,10 +244,10 @@ def settle(lake: Lake) -> None:
 def protect(lake: Lake) -> None:
     pinner = lake.as_role(Role.PINNER)
     held, ended = (ReadTag(60, pinner.base().version, name) for name in ("held", "ended"))
-    assert place(pinner.base(), held)
-    assert renew(pinner.location, held, now=datetime.now(UTC) + timedelta(seconds=50))
-    withdraw(pinner.location, held)
-    assert place(pinner.base(), ended)
+    assert place_tag(pinner.base(), held)
+    assert renew_tag(pinner.location, held, now=datetime.now(UTC) + timedelta(seconds=50))
+    delete_tag(pinner.location, held)
+    assert place_tag(pinner.base(), ended)
     # The gateway lets whoever has no policy do anything.
     anybody = {**lake.options[Role.ADMINISTRATOR], "aws_access_key_id": "anybody"}
     pinner.copy_to(lake.uri.replace("flights", "copy"), storage_options=anybody)
@@ -291,15 +291,19 @@ def damage_and_repair(lake: Lake) -> None:
 # What is seldom needed, and what for.
 RARELY = {
     # A snapshot or a catch-up entry is wrong: the commit of a publisher.
-    (Role.REPAIRER, Act.CREATE, "_versions/*.manifest"),
-    (Role.REPAIRER, Act.DELETE, "_versions/*.manifest-*"),
-    (Role.REPAIRER, Act.PUT, "_indices/*/index.lance"),
+    (Role.REPAIRER, Action.CREATE, "_versions/*.manifest"),
+    (Role.REPAIRER, Action.DELETE, "_versions/*.manifest-*"),
+    (Role.REPAIRER, Action.PUT, "_indices/*/index.lance"),
     # A hint is there, and wrong.
-    (Role.REPAIRER, Act.PUT, "_mem_wal/*/manifest/version_hint.json"),
-    (Role.REPAIRER, Act.PUT, "_transactions/*"),
-    (Role.REPAIRER, Act.PUT, "_versions/*.manifest-*"),
+    (Role.REPAIRER, Action.PUT, "_mem_wal/*/manifest/version_hint.json"),
+    (Role.REPAIRER, Action.PUT, "_transactions/*"),
+    (Role.REPAIRER, Action.PUT, "_versions/*.manifest-*"),
 }
-ACTIONS = {Act.CREATE: "s3:PutObject", Act.PUT: "s3:PutObject", Act.DELETE: "s3:DeleteObject"}
+ACTIONS = {
+    Action.CREATE: "s3:PutObject",
+    Action.PUT: "s3:PutObject",
+    Action.DELETE: "s3:DeleteObject",
+}
 
 
 @pytest.mark.slow
@@ -312,16 +316,18 @@ def test_no_right_is_idle(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     root = lake.uri.removeprefix("s3://").partition("/")[2]
     idle = {
         (role, right.act, key)
-        for role, rights in RIGHTS.items()
+        for role, rights in PERMISSIONS.items()
         if role is not Role.ADMINISTRATOR
         # A cleaner is a collector that may do more.
-        for right in (rights if role is not Role.CLEANER else {*rights} - {*RIGHTS[Role.COLLECTOR]})
+        for right in (
+            rights if role is not Role.CLEANER else {*rights} - {*PERMISSIONS[Role.COLLECTOR]}
+        )
         for key in right.keys
         if key != "*"
         and not any(
             act.action == ACTIONS[right.act]
             and fnmatchcase(act.key, f"{root}/{key}")
-            and ("s3:if-none-match" in act.context) == (right.act is Act.CREATE)
+            and ("s3:if-none-match" in act.context) == (right.act is Action.CREATE)
             for act in lake.guard.acts(role)
         )
     }

@@ -212,12 +212,12 @@ def _newest_position(table: Table, region: UUID) -> int:
 def _first_rows(batches: Sequence[pa.RecordBatch], count: int) -> list[dict[str, Any]]:
     import pyarrow as pa
 
-    from memwal.format.values import python_rows
+    from memwal.format.values import to_python_rows
 
     if not batches:
         return []
     table = pa.Table.from_batches(batches)
-    return python_rows(table.slice(0, min(count, table.num_rows)))
+    return to_python_rows(table.slice(0, min(count, table.num_rows)))
 
 
 def _short(value: Any) -> Any:

@@ -23,7 +23,7 @@ from memwal.cli.options import (
 )
 from memwal.cli.output import print_json, print_line, print_result, print_table
 from memwal.errors import InvalidInputError
-from memwal.permissions import Role, rights_of, s3_policy
+from memwal.permissions import Role, permissions_of, s3_policy
 
 if TYPE_CHECKING:
     from memwal.table import Table
@@ -250,7 +250,11 @@ def rights(
             raise InvalidInputError(f"name the roles that the policy is for: {', '.join(Role)}")
         print_json(s3_policy(policy, roles, conditions=conditions))
         return
-    found = {"+".join(roles): rights_of(roles)} if roles else {r: rights_of([r]) for r in Role}
+    found = (
+        {"+".join(roles): permissions_of(roles)}
+        if roles
+        else {r: permissions_of([r]) for r in Role}
+    )
     if as_json:
         print_json({role: {r.act: r.keys for r in rights} for role, rights in found.items()})
         return

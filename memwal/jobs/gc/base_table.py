@@ -205,7 +205,7 @@ class TemporaryFileCollector:
         root = self.location.local_path
         if root is None:
             return
-        for file in local_files.walk(str(root)):
+        for file in local_files.walk_files(str(root)):
             if not local_files.is_staging(file.name):
                 continue
             try:

@@ -14,7 +14,11 @@ from memwal.errors import ObjectNotFoundError
 from memwal.format.lance_manifest import find_mem_wal_index
 from memwal.format.memwal_index import IndexDetails
 from memwal.format.region_manifest import RegionManifest
-from memwal.region.manifest_store import RegionManifestStore, newest_before, unbroken
+from memwal.region.manifest_store import (
+    RegionManifestStore,
+    contiguous_versions,
+    last_version_before_flush,
+)
 from memwal.storage.location import TableLocation
 from memwal.storage.object_store import ObjectInfo
 
@@ -90,7 +94,7 @@ def _read_listed(
     manifests: RegionManifestStore, objects: Mapping[int, ObjectInfo], expired: datetime
 ) -> History:
     read = cache(manifests.read)
-    versions = unbroken(objects, max(objects))
+    versions = contiguous_versions(objects, max(objects))
     latest = read(versions[-1])
     # Times of the store's clock. If it jumped back, the newest version that is old counts.
     then = next((v for v in reversed(versions) if objects[v].modified <= expired), None)
@@ -100,7 +104,7 @@ def _read_listed(
         objects=objects,
         latest=latest,
         then=read(then),
-        settled=newest_before(read, range(versions[0], then + 1), latest.oldest_kept),
+        settled=last_version_before_flush(read, range(versions[0], then + 1), latest.oldest_kept),
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-from memwal.base_table.read_tags import withdraw_torn
+from memwal.base_table.read_tags import delete_torn_tags
 from memwal.base_table.snapshot import open_base
 from memwal.errors import CorruptDataError, MemWalError
 from memwal.jobs.gc.base_table import (
@@ -117,7 +117,7 @@ def collect_garbage(
         try:
             pins = read_pins(location, options, base=base)
         except CorruptDataError:
-            if dry_run or not withdraw_torn(location):
+            if dry_run or not delete_torn_tags(location):
                 raise
             pins = read_pins(location, options, base=base)
         regions = discover_regions(location.store)

@@ -26,9 +26,9 @@ from uuid import UUID
 from memwal.base_table.read_tags import (
     REFS_DIR,
     ReadTag,
+    list_torn_tags,
     parse_read_tag,
     parse_read_tag_key,
-    torn_tags,
 )
 from memwal.base_table.snapshot import BaseTable, lance_errors, open_base
 from memwal.errors import CorruptDataError, MemWalError, ObjectNotFoundError, TableSetupError
@@ -254,7 +254,7 @@ def _list_tags_and_branches(base: BaseTable) -> tuple[dict[str, Any], dict[str, 
             with lance_errors(f"listing what {base.location} keeps"):
                 return base.dataset.tags.list(), base.dataset.branches.list()
         except MemWalError as error:
-            if torn := torn_tags(base.location):
+            if torn := list_torn_tags(base.location):
                 raise CorruptDataError(
                     f"the machine crashed while a tag of {base.location} was placed, so what it "
                     f"pins is unknown: {', '.join(torn)}. Nothing was deleted: delete that "

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar
 
-from memwal.base_table.read_tags import ReadTag, withdraw
+from memwal.base_table.read_tags import ReadTag, delete_tag
 from memwal.jobs.gc.collector import GcContext
 from memwal.jobs.gc.decision import Decision, Kind, Reason
 from memwal.jobs.gc.options import moment
@@ -38,7 +38,7 @@ class ReadTagCollector:
             end = protection_end(tag, info.modified, context.options)
             decision = self._decide(tag, info.size, end, context)
             if decision.delete:
-                withdraw(self.location, tag)
+                delete_tag(self.location, tag)
             yield decision
 
     def _decide(self, tag: ReadTag, size: int, end: datetime, context: GcContext) -> Decision:

@@ -22,7 +22,7 @@ from memwal.quality.checks import Mask
 from memwal.quality.gate import RegionRows
 from memwal.quality.ledger import Ledger
 from memwal.reader.sources.generation import open_generation
-from memwal.region.rows import key_column, newest_rows
+from memwal.region.rows import key_column, newest_row_positions
 from memwal.util.memory import native_memory_pool
 from memwal.util.retry import LostRaceError
 
@@ -133,7 +133,7 @@ def _read_region(
         schema,
     )
     newest = np.zeros(keys.num_rows, np.bool_)
-    newest[newest_rows(key_column(keys, names))] = True
+    newest[newest_row_positions(key_column(keys, names))] = True
     deleted = np.concatenate([np.empty(0, np.bool_), *map(_is_tombstone, batches)], dtype=np.bool_)
     if ledger is not None and batches:
         rows = pa.Table.from_batches([batch.select(base.schema.names) for batch in batches])

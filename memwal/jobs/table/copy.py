@@ -32,7 +32,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID, uuid4
 
-from memwal.base_table.read_tags import ReadTag, place, renew, withdraw
+from memwal.base_table.read_tags import ReadTag, delete_tag, place_tag, renew_tag
 from memwal.base_table.region_snapshot import external_key
 from memwal.base_table.snapshot import BaseTable, open_base, table_manifest_key
 from memwal.errors import (
@@ -130,7 +130,7 @@ def copy_table(source: TableLocation, target: TableLocation) -> JobResult:
     try:
         return _copy(base, tag, target, started)
     finally:
-        withdraw(source, tag)
+        delete_tag(source, tag)
 
 
 def _pin_latest(source: TableLocation) -> tuple[BaseTable, ReadTag]:
@@ -139,14 +139,14 @@ def _pin_latest(source: TableLocation) -> tuple[BaseTable, ReadTag]:
         base = open_base(source)
         tag = ReadTag(_TAG_SECONDS, base.version, uuid4().hex[:12])
         try:
-            place(base, tag)
+            place_tag(base, tag)
         except ObjectNotFoundError:
             continue
         # The last attempt accepts a version that is not the latest any more: a process that commits
         # that often is not paused, and sees the tag.
         if int(base.dataset.latest_version) == base.version or attempt == _MAX_ATTEMPTS - 1:
             return base, tag
-        withdraw(source, tag)
+        delete_tag(source, tag)
     raise ConflictError(
         f"versions of {source} are deleted faster than they can be tagged; copy again"
     )
@@ -163,7 +163,7 @@ def _copy(base: BaseTable, tag: ReadTag, target: TableLocation, started: float) 
         region_id, version = region.manifest.region_id, region.manifest.version
         target.store.create(manifest_key(region_id, version), encoded)
         RegionManifestStore(target.store, region_id).refresh_hint(version)
-    if not renew(source, tag):
+    if not renew_tag(source, tag):
         raise _tag_expired(source)
     manifest = table_manifest_key(source, base.version)
     try:
@@ -263,7 +263,7 @@ def _copy_objects(
             while pending:
                 done, pending = wait(pending, timeout=tag.seconds / 8, return_when=FIRST_EXCEPTION)
                 size += sum(future.result() for future in done)
-                if not renew(source, tag):
+                if not renew_tag(source, tag):
                     raise _tag_expired(source)
         finally:
             for future in pending:

@@ -21,9 +21,9 @@ from uuid import UUID
 
 from memwal.base_table.details import update_details
 from memwal.base_table.region_snapshot import (
-    INLINE_REGIONS,
+    MAX_INLINE_REGIONS,
+    encode_pointer,
     encode_snapshot,
-    pointer_to,
     snapshot_age,
     snapshot_key,
     snapshot_rows,
@@ -79,7 +79,7 @@ def build_snapshot(
     location: TableLocation,
     *,
     max_tasks: int = 1,
-    inline_regions: int = INLINE_REGIONS,
+    inline_regions: int = MAX_INLINE_REGIONS,
     guard: Guard | None = None,
     run: TaskRunner = run_in_process,
     clock: Callable[[], float] = time.time,
@@ -125,7 +125,7 @@ def build_snapshot(
         key = snapshot_key(index_id)
         # The name is unique; put-if-absent is not needed, and not every store has it.
         location.store.put(key, data)
-        inline = pointer_to(key, rows.schema)
+        inline = encode_pointer(key, rows.schema)
 
     def change(base: BaseTable) -> IndexDetails:
         details = base.details

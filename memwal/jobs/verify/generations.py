@@ -28,7 +28,7 @@ from memwal.format.region_manifest import FlushedGeneration
 from memwal.jobs.verify.findings import Finding
 from memwal.jobs.verify.task import Unreadable, damage_as_unreadable, find_bad_files
 from memwal.reader.latest import ROW_ADDRESS
-from memwal.region.rows import aligned, key_column, with_field_ids
+from memwal.region.rows import align_rows, key_column, with_field_ids
 from memwal.storage.location import TableLocation
 
 if TYPE_CHECKING:
@@ -255,7 +255,7 @@ def _schema_problem(base: BaseTable, dataset: lance.LanceDataset) -> str | None:
     identified = with_field_ids(stored, dataset.lance_schema)
     columns = pa.schema([field for field in identified if field.name != TOMBSTONE])
     try:
-        aligned(columns.empty_table(), base.identified_schema)
+        align_rows(columns.empty_table(), base.identified_schema)
     except InvalidInputError as error:
         return str(error)
     kinds = {_field_id(field): field.type for field in columns}

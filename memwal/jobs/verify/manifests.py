@@ -11,7 +11,7 @@ from uuid import UUID
 
 from memwal.errors import CorruptDataError, ObjectNotFoundError
 from memwal.format.paths import (
-    LARGEST,
+    MAX_COUNTER,
     manifest_dir,
     manifest_key,
     parse_generation_name,
@@ -210,7 +210,7 @@ def _read_hint(store: ObjectStore, key: str) -> int | None:
         version = read_json(store.get(key))["version"]
     except (ObjectNotFoundError, ValueError, KeyError, TypeError):
         return None
-    return version if isinstance(version, int) and 0 < version <= LARGEST else None
+    return version if isinstance(version, int) and 0 < version <= MAX_COUNTER else None
 
 
 def check_history(

@@ -29,7 +29,11 @@ from memwal.lsm.flush.generation import write_generation
 from memwal.lsm.flush.key_index import NewestKeys
 from memwal.lsm.indexes.maintained import maintained_indexes
 from memwal.lsm.wal.log import survey_log
-from memwal.region.manifest_store import RegionManifestStore, newest_before, unbroken
+from memwal.region.manifest_store import (
+    RegionManifestStore,
+    contiguous_versions,
+    last_version_before_flush,
+)
 from memwal.writer.region_writer.replay import LoggedRows, LogReader
 from memwal.writer.region_writer.rows import RowSchema
 
@@ -130,9 +134,9 @@ def _log_range(
 ) -> tuple[int, int]:
     """Return the values of ``replay_after`` before and after the flush of a generation."""
     read = cache(manifests.read)
-    versions = unbroken(manifests.objects(), latest.version)
+    versions = contiguous_versions(manifests.objects(), latest.version)
     try:
-        before = newest_before(read, versions, lost.generation)
+        before = last_version_before_flush(read, versions, lost.generation)
         if before is not None and before.version < latest.version:
             flush = read(before.version + 1)
             if _flushed_numbers(flush) - _flushed_numbers(before) == {lost.generation}:

@@ -18,7 +18,7 @@ from memwal.lsm.indexes.catchup import index_names, maintained_index_names
 from memwal.reader.sources.key_routing import spec_of
 from memwal.region.router import RegionAssignment, Router
 from memwal.region.spec import RegionSpec
-from memwal.region.values import read_values
+from memwal.region.values import decode_values
 
 
 def check_specs(base: BaseTable) -> Iterator[Finding]:
@@ -68,7 +68,7 @@ def check_values(base: BaseTable, manifest: RegionManifest) -> Iterator[Finding]
         if None in field.columns:
             continue
         try:
-            read = read_values([value], field.value_type(base.schema))
+            read = decode_values([value], field.value_type(base.schema))
         except CorruptDataError as error:
             text = f"{field_id}: {error}"
             yield Finding("region-values-wrong", key, text, region=manifest.region_id)

@@ -23,7 +23,7 @@ from lance.schema import LanceSchema
 
 from memwal.base_table.snapshot import BaseTable, translate_lance_error
 from memwal.errors import StoreUnavailableError
-from memwal.format.lance_manifest import made_nullable, with_id
+from memwal.format.lance_manifest import make_nullable, replace_field_id
 from memwal.format.paths import (
     BLOOM_FILTER_NAME,
     DATA_DIR,
@@ -33,7 +33,7 @@ from memwal.format.paths import (
     generation_name,
 )
 from memwal.format.region_manifest import FlushedGeneration
-from memwal.format.values import OLD_VERSIONS
+from memwal.format.values import VERSIONS_WITHOUT_NULL_STRUCTS
 from memwal.lsm.flush.key_index import NewestKeys, write_key_index
 from memwal.lsm.flush.rows import GenerationRows, NewestRows, TableRows
 from memwal.lsm.indexes.maintained import MaintainedIndex, build_generation_indexes
@@ -63,7 +63,9 @@ def write_dataset(base: BaseTable, uri: str, rows: NewestRows) -> lance.LanceDat
         rows.reader(),
         uri,
         mode="create",
-        data_storage_version=_OLDEST_VERSION if version in OLD_VERSIONS else version,
+        data_storage_version=_OLDEST_VERSION
+        if version in VERSIONS_WITHOUT_NULL_STRUCTS
+        else version,
         max_rows_per_file=_UNLIMITED,
         max_bytes_per_file=_UNLIMITED,
         **lance_arguments,
@@ -101,10 +103,10 @@ def _schema_with_base_ids(base: BaseTable) -> LanceSchema:
     return LanceSchema._from_protos(
         metadata,
         *(
-            made_nullable(field) if field_id in nullable else field
+            make_nullable(field) if field_id in nullable else field
             for field_id, field in zip(ids, fields, strict=True)
         ),
-        with_id(tombstone.__reduce__()[1][1], max(ids) + 1),
+        replace_field_id(tombstone.__reduce__()[1][1], max(ids) + 1),
     )
 
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from memwal.base_table.snapshot import BaseTable
 from memwal.format.bloom import FILTER_BYTES, build_bloom_filter
 from memwal.format.wal_layout import has_dictionaries
-from memwal.region.rows import aligned, key_column, stored_schema
+from memwal.region.rows import align_rows, key_column, stored_schema
 from memwal.util.memory import native_memory_pool
 
 # Size of the batches that Lance gets: large for narrow rows to save calls, small for wide rows to
@@ -127,7 +127,7 @@ class NewestRows:
         self._primary_key = base.primary_key
         self._is_aligned = contents.schema.equals(self.schema, check_metadata=True)
         self._filter = np.zeros(FILTER_BYTES, np.uint8)
-        aligned(contents.schema.empty_table(), self.schema)
+        align_rows(contents.schema.empty_table(), self.schema)
 
     def reader(self) -> pa.RecordBatchReader:
         """Return a reader of the rows. To be called once."""
@@ -158,7 +158,7 @@ class NewestRows:
         """Bring a batch into the columns of the base table."""
         if self._is_aligned:
             return batch
-        table = aligned(pa.Table.from_batches([batch]), self.schema)
+        table = align_rows(pa.Table.from_batches([batch]), self.schema)
         return table.combine_chunks(native_memory_pool()).to_batches()[0]
 
     def _count(self, batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -18,7 +18,7 @@ from typing import Any
 from uuid import UUID
 
 from memwal.errors import CorruptDataError, OutcomeUnknownError, StoreError
-from memwal.format.paths import LARGEST, region_dir, wal_key
+from memwal.format.paths import MAX_COUNTER, region_dir, wal_key
 from memwal.format.region_manifest import RegionManifest
 from memwal.format.wal_entry import WalEntry, decode_entry
 from memwal.lsm.wal.claim import Claim
@@ -125,7 +125,7 @@ def _check_field_types(stored: Mapping[str, Any]) -> None:
         if expected is not None and type(value) is not expected:
             raise ValueError(f"{field.name} is {value!r}")
         numbers += [value] * (expected is int)
-    if any(type(number) is not int or not 0 <= number <= LARGEST for number in numbers):
+    if any(type(number) is not int or not 0 <= number <= MAX_COUNTER for number in numbers):
         raise ValueError("a number in it is not an integer, or out of range")
 
 

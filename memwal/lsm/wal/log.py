@@ -12,7 +12,8 @@ import numpy as np
 
 from memwal.errors import ConflictError, CorruptDataError, ObjectNotFoundError, RegionFencedError
 from memwal.format.paths import parse_wal_name, wal_dir, wal_key
-from memwal.format.wal_entry import TornEntryError, WalEntry, decode_entry, encode_sentinel
+from memwal.format.wal_encoder import encode_sentinel
+from memwal.format.wal_entry import TornEntryError, WalEntry, decode_entry
 from memwal.lsm.wal.prefetch import read_ahead
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.object_store import Data, ObjectStore, create_settled

@@ -20,7 +20,7 @@ from memwal.format.region_manifest import FlushedGeneration
 from memwal.lsm.memtable.indexes import MemTableSnapshot
 from memwal.lsm.memtable.unflushed import UnflushedRows
 from memwal.reader.cache.lru import Recent
-from memwal.region.rows import aligned, same_fields, stored_schema, with_field_ids
+from memwal.region.rows import align_rows, has_same_fields, stored_schema, with_field_ids
 from memwal.util.concurrency import Lazy, run_all
 
 _ONE_FILE = 1 << 31
@@ -114,7 +114,7 @@ def open_generation(
             "generation of this table; keep it, and run memwal verify"
         )
     stored = with_field_ids(dataset.schema, dataset.lance_schema)
-    if not same_fields(_without_tombstone_id(stored), _wanted(base)):
+    if not has_same_fields(_without_tombstone_id(stored), _wanted(base)):
         # Flushed before columns were added, renamed or dropped. It is bounded by the size of a
         # MemTable, so that its rows can be brought into today's form in memory.
         with lance_errors(f"reading {identity}"):
@@ -135,10 +135,10 @@ def open_generation(
 def open_memtable(base: BaseTable, region_id: UUID, unflushed: UnflushedRows) -> GenerationSource:
     """A MemTable; as a data set only where SQL or an index of Lance is asked for."""
     wanted = _wanted(base)
-    present = same_fields(unflushed.snapshot.view.schema, wanted)
+    present = has_same_fields(unflushed.snapshot.view.schema, wanted)
     snapshot = unflushed.snapshot
     if not present:
-        rows = aligned(unflushed.rows, wanted)
+        rows = align_rows(unflushed.rows, wanted)
         snapshot = UnflushedRows.of(
             unflushed.generation, rows.schema, base.primary_key, rows.to_batches()
         ).snapshot
@@ -170,7 +170,7 @@ def _without_tombstone_id(schema: pa.Schema) -> pa.Schema:
 
 
 def _in_memory(base: BaseTable, rows: pa.Table) -> lance.LanceDataset:
-    return write_in_memory(aligned(rows, _wanted(base)))
+    return write_in_memory(align_rows(rows, _wanted(base)))
 
 
 def write_in_memory(rows: pa.Table) -> lance.LanceDataset:

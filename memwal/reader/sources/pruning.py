@@ -24,13 +24,13 @@ from memwal.base_table.snapshot import BaseTable
 from memwal.errors import CorruptDataError, InvalidInputError
 from memwal.expressions.bounds import ColumnBounds, array_of, plain_values
 from memwal.expressions.date_parts import date_part
-from memwal.expressions.dnf import Alternative, read_predicate
+from memwal.expressions.dnf import Alternative, parse_alternatives
 from memwal.format.region_manifest import RegionManifest
 from memwal.reader.sources.key_routing import spec_of
 from memwal.region.spec import RegionSpec
 from memwal.region.spec_fields import RegionField
 from memwal.region.transforms import CalendarPart, Identity, Truncate
-from memwal.region.values import read_values
+from memwal.region.values import decode_values
 
 _MAX_COMBINATIONS: Final = 4_096
 _MAX_PERIODS: Final = 50_000
@@ -69,7 +69,7 @@ class RegionPruner:
     def __init__(self, base: BaseTable, filter: str | None) -> None:
         self._base = base
         self._alternatives: tuple[Alternative, ...] = (
-            read_predicate(filter) if filter is not None else ((),)
+            parse_alternatives(filter) if filter is not None else ((),)
         )
         self._bounds = [_bounds(one, base.schema) for one in self._alternatives]
         self._specs: dict[int, RegionSpec | None] = {}
@@ -102,7 +102,7 @@ class RegionPruner:
                 continue
             try:
                 value_type = field.value_type(self._base.schema)
-                value = read_values([stored[field.field_id]], value_type)
+                value = decode_values([stored[field.field_id]], value_type)
             except (CorruptDataError, InvalidInputError):
                 # The column had another type when the region was made.
                 continue

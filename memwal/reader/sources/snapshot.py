@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 from uuid import UUID
 
-from memwal.base_table.read_tags import shown_tags
-from memwal.base_table.region_snapshot import snapshot_age, usable_snapshot
+from memwal.base_table.read_tags import user_tag_names
+from memwal.base_table.region_snapshot import read_usable_snapshot, snapshot_age
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.errors import InvalidInputError, ObjectNotFoundError
 from memwal.format.region_manifest import RegionManifest
@@ -122,7 +122,7 @@ def past_base(location: TableLocation, version: int | str) -> BaseTable:
     tag = tags.get(version)
     if tag is None or tag["branch"]:
         raise InvalidInputError(
-            f"{location} has no tag {version!r}; it has {shown_tags(tags) or 'none'}"
+            f"{location} has no tag {version!r}; it has {user_tag_names(tags) or 'none'}"
         )
     return _kept_past(open_base(location, version=int(tag["version"])))
 
@@ -132,7 +132,7 @@ def _published(base: BaseTable) -> dict[UUID, RegionManifest] | None:
     data = base.details.inline_snapshots
 
     def read() -> dict[UUID, RegionManifest]:
-        found = usable_snapshot(base.location.store, base.details)
+        found = read_usable_snapshot(base.location.store, base.details)
         if found is None:
             raise ObjectNotFoundError("the file of the snapshot is gone")
         return found

@@ -19,7 +19,7 @@ from memwal.format.paths import TOMBSTONE
 from memwal.lsm.memtable.unflushed import UnflushedRows
 from memwal.reader.lookup import look_up
 from memwal.reader.sources.collect import collect_sources, while_collected
-from memwal.region.rows import aligned, key_column, newest_rows
+from memwal.region.rows import align_rows, key_column, newest_row_positions
 from memwal.storage.location import TableLocation
 from memwal.writer.region_writer.rows import RowSchema
 
@@ -43,7 +43,7 @@ class PartialRows:
 
     def __init__(self, row_schema: RowSchema, batches: Sequence[pa.RecordBatch]) -> None:
         rows = pa.Table.from_batches(batches)
-        newest = newest_rows(key_column(rows, row_schema.primary_key))
+        newest = newest_row_positions(key_column(rows, row_schema.primary_key))
         self.row_schema = row_schema
         self._rows = rows.take(pa.array(newest)).combine_chunks()
         self.keys = self._rows.select(row_schema.primary_key)
@@ -66,10 +66,10 @@ class PartialRows:
         before = pa.concat_tables(
             [
                 self.row_schema.schema.empty_table(),
-                *(aligned(rows, self.row_schema.schema) for rows in current),
+                *(align_rows(rows, self.row_schema.schema) for rows in current),
             ]
         )
-        before = before.take(pa.array(newest_rows(key_column(before, primary_key))))
+        before = before.take(pa.array(newest_row_positions(key_column(before, primary_key))))
         alive = before.filter(pc.invert(before.column(TOMBSTONE)))
         at = pc.index_in(
             key_column(self.keys, primary_key), value_set=key_column(alive, primary_key)
@@ -151,7 +151,7 @@ def _stored_rows(
 
     base, rows = while_collected(look_up_keys)
     identified = pa.Table.from_arrays(rows.columns, schema=base.identified_schema)
-    return aligned(
+    return align_rows(
         identified.append_column(
             row_schema.schema.field(TOMBSTONE), pa.repeat(pa.scalar(False), rows.num_rows)
         ),

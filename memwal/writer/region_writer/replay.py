@@ -20,7 +20,8 @@ import pyarrow as pa
 
 from memwal.errors import CorruptDataError, InvalidInputError
 from memwal.format.paths import wal_key
-from memwal.format.wal_entry import WalEntry, encode_sentinel
+from memwal.format.wal_encoder import encode_sentinel
+from memwal.format.wal_entry import WalEntry
 from memwal.format.wal_layout import has_dictionaries
 from memwal.lsm.flush.rows import GenerationRows, TableRows
 from memwal.lsm.wal.claim import Claim

@@ -17,8 +17,8 @@ import pyarrow.types as pt
 from memwal.base_table.snapshot import BaseTable
 from memwal.errors import InvalidInputError
 from memwal.format.paths import TOMBSTONE
-from memwal.format.values import OLD_VERSIONS
-from memwal.region.rows import aligned, stored_schema
+from memwal.format.values import VERSIONS_WITHOUT_NULL_STRUCTS
+from memwal.region.rows import align_rows, stored_schema
 
 _CAST_ERRORS = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError)
 # Up to this many values, converting them to Python is cheaper than releasing the GIL.
@@ -66,7 +66,7 @@ class RowSchema:
         return cls(
             base.identified_schema,
             base.primary_key,
-            null_structs=base.dataset.data_storage_version not in OLD_VERSIONS,
+            null_structs=base.dataset.data_storage_version not in VERSIONS_WITHOUT_NULL_STRUCTS,
         )
 
     def convert_upserts(self, data: Any) -> list[pa.RecordBatch]:
@@ -181,7 +181,7 @@ class RowSchema:
             table = table.append_column(
                 self.schema.field(TOMBSTONE), _tombstones(False, table.num_rows)
             )
-        return [part for part in aligned(table, self.schema).to_batches() if part.num_rows]
+        return [part for part in align_rows(table, self.schema).to_batches() if part.num_rows]
 
     def _plan_upserts(self, schema: pa.Schema) -> _ConversionPlan:
         self._check_names(schema.names)

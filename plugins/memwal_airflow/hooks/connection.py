@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 from memwal.errors import InvalidInputError
-from memwal.storage.credentials import as_options
+from memwal.storage.credentials import parse_options
 from memwal.util.safe_json import read_json
 from memwal_airflow.hooks.aws_credentials import AwsIdentity, temporary_options
 
@@ -104,7 +104,7 @@ def storage_options(connection: AirflowConnection) -> dict[str, str]:
             return _of_google(connection)
         case "wasb":
             return _of_azure(connection)
-    return as_options(connection.extra_dejson, _extra_of(connection))
+    return parse_options(connection.extra_dejson, _extra_of(connection))
 
 
 def _of_memwal(connection: AirflowConnection) -> dict[str, str]:
@@ -115,9 +115,9 @@ def _of_memwal(connection: AirflowConnection) -> dict[str, str]:
         name: str(fields.pop(key)) for key, name in _IDENTITY.items() if key in fields
     }
     identity = AwsIdentity(**given)
-    options = as_options(fields, _extra_of(connection))
+    options = parse_options(fields, _extra_of(connection))
     if more is not None:
-        options |= as_options(
+        options |= parse_options(
             _parsed(more, connection), f"{SECRET_OPTIONS} of {_named(connection)}"
         )
     return _finished(options, identity, connection)
@@ -149,7 +149,7 @@ def _of_aws(connection: AirflowConnection) -> dict[str, str]:
         **{_AWS_RENAMED.get(k, k): v for k, v in fields.items() if k not in _AWS_ONLY},
         **({"aws_endpoint": endpoint} if endpoint else {}),
     }
-    return _finished(as_options(_filled(given), _extra_of(connection)), identity, connection)
+    return _finished(parse_options(_filled(given), _extra_of(connection)), identity, connection)
 
 
 def _of_google(connection: AirflowConnection) -> dict[str, str]:
@@ -171,7 +171,7 @@ def _of_google(connection: AirflowConnection) -> dict[str, str]:
         "google_skip_signature": True if fields.get("is_anonymous") in (True, "true") else None,
         **{name: value for name, value in fields.items() if name not in _GOOGLE_ONLY},
     }
-    return as_options(_filled(given), _extra_of(connection))
+    return parse_options(_filled(given), _extra_of(connection))
 
 
 def _of_azure(connection: AirflowConnection) -> dict[str, str]:
@@ -202,7 +202,7 @@ def _of_azure(connection: AirflowConnection) -> dict[str, str]:
     if "azure_storage_sas_token" in given:
         # A signature is a right of its own; with a key beside it, the key would be used.
         given["azure_storage_sas_token"] = str(given["azure_storage_sas_token"]).lstrip("?")
-    return as_options(given, _extra_of(connection))
+    return parse_options(given, _extra_of(connection))
 
 
 def _azure_parts(text: str) -> dict[str, str]:

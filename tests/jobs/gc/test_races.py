@@ -37,7 +37,7 @@ from memwal.jobs.gc import CollectionResult, Reason
 from memwal.jobs.verify import repair, verify
 from memwal.lsm.flush.generation import write_generation
 from memwal.reader.sources.collect import collect_sources
-from memwal.region.rows import aligned
+from memwal.region.rows import align_rows
 
 PER_REGION = f"{region_dir(REGION)}*"
 
@@ -343,7 +343,7 @@ class TestWriterThatSleepsInAFlush:
             writer.upsert(rows({key: key}))
         writer.abort()
         latest = manifest(table)
-        stored = aligned(rows({2: 2, 3: 3, 4: 4}), table.base().schema).append_column(
+        stored = align_rows(rows({2: 2, 3: 3, 4: 4}), table.base().schema).append_column(
             "_tombstone", pa.array([False] * 3)
         )
         flushed = write_generation(table.base(), REGION, 2, stored, ())
@@ -383,7 +383,7 @@ class TestWriterThatSleepsInAFlush:
         """A flush that does not look, as Lance's, names the folder while it is judged."""
         table = make_table()
         flush(table, {1: 1})
-        stored = aligned(rows({2: 2}), table.base().schema).append_column(
+        stored = align_rows(rows({2: 2}), table.base().schema).append_column(
             "_tombstone", pa.array([False])
         )
         flushed = write_generation(table.base(), REGION, 2, stored, ())

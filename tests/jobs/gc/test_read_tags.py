@@ -12,7 +12,7 @@ from support.faults.collecting import DAY, collect, flush
 from support.stores.faulty_store import TABLE_MANIFEST, FaultyStores, Rule
 
 import memwal
-from memwal.base_table.read_tags import ReadTag, place
+from memwal.base_table.read_tags import ReadTag, place_tag
 from memwal.base_table.snapshot import BaseTable
 from memwal.jobs.gc import Decision, Kind, Reason
 from memwal.jobs.gc.options import Ages
@@ -29,7 +29,7 @@ def read(table: memwal.Table) -> ReadTag:
     table.merge()
     flush(table, {2: 2})
     tag = ReadTag(3 * HOURS, table.base().version, "a")
-    assert place(table.base(), tag)
+    assert place_tag(table.base(), tag)
     table.merge()
     return tag
 
@@ -41,7 +41,7 @@ def decided(table: memwal.Table, seconds: float, kind: Kind, **options: Any) -> 
 
 
 def assert_placed(base: BaseTable, tag: ReadTag) -> None:
-    assert place(base, tag)
+    assert place_tag(base, tag)
 
 
 class TestHolding:
@@ -118,7 +118,7 @@ class TestEnding:
     def test_only_tags_of_reads_that_ended(self, table: memwal.Table, read: ReadTag) -> None:
         base = table.base()
         live = ReadTag(9 * HOURS, base.version, "a")
-        place(base, live)
+        place_tag(base, live)
         for name in OTHERS:
             base.dataset.tags.create(name, base.version)
         dry = decided(table, 5 * HOURS, Kind.READ, dry_run=True)

@@ -14,7 +14,7 @@ from support.stores.faulty_store import FaultyStore, FaultyStores, Killed
 from support.stores.s3_emulator import running_emulator
 
 import memwal
-from memwal.base_table.read_tags import read_tags
+from memwal.base_table.read_tags import list_read_tags
 from memwal.errors import (
     ConflictError,
     CorruptDataError,
@@ -76,7 +76,7 @@ def test_a_copy_has_all_that_was_acknowledged(
     assert result.version == table.base().version
     assert result.figures["regions"] == len(read_manifests(table.location.store))
     assert result.figures["bytes"] > 0
-    assert read_tags(table.location) == {}
+    assert list_read_tags(table.location) == {}
     # The source is as it was, and its writer goes on.
     writer.upsert(rows({7: 7}))
     writer.close()
@@ -222,7 +222,7 @@ def test_a_tag_that_is_taken_away_ends_the_copy(
     target = TableLocation(str(tmp_path / "copy"))
 
     def take() -> None:
-        for tag in read_tags(table.location):
+        for tag in list_read_tags(table.location):
             table.location.store.delete(tag.key)
 
     quick_faults.of(target).act("put", take, times=1)
@@ -310,4 +310,4 @@ def test_from_a_bucket_to_a_disk_and_back(tmp_path: Path) -> None:
         back = memwal.open(f"s3://{bucket}/back", storage_options=options)
         assert base_state(back) == VALUES
         assert back.verify().clean
-        assert read_tags(table.location) == {}
+        assert list_read_tags(table.location) == {}

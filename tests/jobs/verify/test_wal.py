@@ -11,7 +11,8 @@ from support.oracles import native
 
 import memwal
 from memwal.format.paths import region_dir
-from memwal.format.wal_entry import decode_entry, encode_sentinel
+from memwal.format.wal_encoder import encode_sentinel
+from memwal.format.wal_entry import decode_entry
 
 
 def last(spoiled):

@@ -27,7 +27,8 @@ from memwal.errors import (
 )
 from memwal.format.paths import wal_key
 from memwal.format.region_manifest import RegionManifest
-from memwal.format.wal_entry import WalEntry, decode_entry, encode_entry, encode_sentinel
+from memwal.format.wal_encoder import encode_entry, encode_sentinel
+from memwal.format.wal_entry import WalEntry, decode_entry
 from memwal.lsm.wal.appender import LogAppender
 from memwal.lsm.wal.log import fence, find_tip, needs_replay, read_log, survey_log
 from memwal.region.manifest_store import RegionManifestStore

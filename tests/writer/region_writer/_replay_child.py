@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from memwal.format.paths import wal_key
 from memwal.format.region_manifest import RegionManifest
-from memwal.format.wal_entry import encode_entry
+from memwal.format.wal_encoder import encode_entry
 from memwal.lsm.wal.claim import claim_region
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.open import open_store

@@ -21,7 +21,8 @@ import memwal
 from memwal.errors import CorruptDataError, RegionFencedError, StoreAccessError
 from memwal.format.paths import wal_key
 from memwal.format.region_manifest import RegionManifest
-from memwal.format.wal_entry import decode_entry, encode_entry, encode_sentinel
+from memwal.format.wal_encoder import encode_entry, encode_sentinel
+from memwal.format.wal_entry import decode_entry
 from memwal.lsm.wal.claim import Claim, claim_region
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.open import open_store
