@@ -19,12 +19,13 @@ import pyarrow.compute as pc
 from memwal.base_table.commit import REWRITE, commit_kind
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.errors import ObjectNotFoundError, TableSetupError
-from memwal.reader.cache.keys import Version, version_key
-from memwal.reader.cache.lru import Recent
+from memwal.reader.cache.keys import VersionTag, version_key
+from memwal.reader.cache.lru import LruCache
 from memwal.reader.latest import ROW_ADDRESS, find_newest, keys_of
 from memwal.reader.row_set import RowIds
-from memwal.reader.sources.collect import MergedGeneration, ReadSources
+from memwal.reader.sources.collect import ReadSources
 from memwal.reader.sources.generation import GenerationSource, open_generation
+from memwal.reader.sources.plan import StoredGeneration
 
 if TYPE_CHECKING:
     from lance.lance.indices import IndexDescription
@@ -54,7 +55,7 @@ class _Commit:
     """
 
     version: int
-    key: Version
+    key: VersionTag
     written: frozenset[int]
     is_merge: bool
     sources: frozenset[int] | None
@@ -117,7 +118,7 @@ def _files(base: BaseTable) -> dict[int, tuple[str, ...]]:
     }
 
 
-_commits: Recent[_Commit] = Recent(_KNOWN_COMMITS, lasting=True)
+_commits: LruCache[_Commit] = LruCache(_KNOWN_COMMITS, lasting=True)
 
 
 _GAP_BYTES = 128 << 20
@@ -229,7 +230,7 @@ def find_gap(sources: ReadSources, index: IndexDescription) -> Gap | None:
     fragments = tuple(sorted(set(base.dataset.fragment_ids()) - covered))
     if not fragments:
         return None
-    wanted = _catching_up(base, sources.merged, index.name)
+    wanted = _catching_up(base, sources.plan.merged, index.name)
     segments = tuple(segment.uuid for segment in index.segments)
     key = (version_key(base), options_key(base), segments, wanted)
     return _gaps.get(key, lambda: _find_gap(base, wanted, fragments, key))
@@ -241,8 +242,8 @@ def options_key(base: BaseTable) -> Hashable:
 
 
 def _catching_up(
-    base: BaseTable, merged: Sequence[MergedGeneration], index: str
-) -> tuple[MergedGeneration, ...]:
+    base: BaseTable, merged: Sequence[StoredGeneration], index: str
+) -> tuple[StoredGeneration, ...]:
     caught_up = base.details.catchup.get(index, {})
     return tuple(
         sorted(
@@ -254,7 +255,7 @@ def _catching_up(
 
 def _find_gap(
     base: BaseTable,
-    merged: Sequence[MergedGeneration],
+    merged: Sequence[StoredGeneration],
     fragments: tuple[int, ...],
     key: tuple[Hashable, ...],
 ) -> Gap:
@@ -291,7 +292,7 @@ def _find_gap(
     return Gap(fragments, tuple(bridges), row_ids[rest], keys.take(pa.array(rest)), key)
 
 
-def _open(base: BaseTable, merged: Sequence[MergedGeneration]) -> list[GenerationSource]:
+def _open(base: BaseTable, merged: Sequence[StoredGeneration]) -> list[GenerationSource]:
     found = []
     for generation in merged:
         try:
@@ -304,4 +305,4 @@ def _open(base: BaseTable, merged: Sequence[MergedGeneration]) -> list[Generatio
     return found
 
 
-_gaps: Recent[Gap] = Recent(_GAP_BYTES, lambda gap: gap.nbytes)
+_gaps: LruCache[Gap] = LruCache(_GAP_BYTES, lambda gap: gap.nbytes)

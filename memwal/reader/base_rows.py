@@ -18,9 +18,9 @@ from memwal.base_table.snapshot import BaseTable
 from memwal.errors import InvalidInputError
 from memwal.reader.base_indexes import covered_fragments, find_index
 from memwal.reader.cache.keys import version_key
-from memwal.reader.cache.lru import Recent
+from memwal.reader.cache.lru import LruCache
 from memwal.reader.latest import read_keys
-from memwal.reader.row_set import ROW_ID, RowIds, gathered
+from memwal.reader.row_set import ROW_ID, RowIds, group_batches
 from memwal.reader.sources.collect import ReadSources
 from memwal.reader.sources.generation import GenerationSource
 from memwal.region.rows import key_column
@@ -129,7 +129,9 @@ def _passed_over(
     scanner = base.dataset.scanner(
         columns=list(base.primary_key), with_row_id=True, fragments=list(fragments)
     )
-    for batches in gathered(scanner.to_batches(), rows=_COMPARED_ROWS, max_bytes=_COMPARED_BYTES):
+    for batches in group_batches(
+        scanner.to_batches(), rows=_COMPARED_ROWS, max_bytes=_COMPARED_BYTES
+    ):
         piece = pa.Table.from_batches(batches)
         at = pc.index_in(key_column(piece, base.primary_key), value_set=keys)
         row_ids.append(piece.column(ROW_ID).filter(at.is_valid()).to_numpy())
@@ -285,6 +287,6 @@ class _Lookups:
         self.done = _Done.none(key_type)
 
 
-_together: Recent[ReplacedRows] = Recent(_CACHE_BYTES, lambda found: found.rows.nbytes)
-_known: Recent[RowIds] = Recent(_CACHE_BYTES, lambda rows: rows.nbytes)
-_lookups: Recent[_Lookups] = Recent(_VERSIONS)
+_together: LruCache[ReplacedRows] = LruCache(_CACHE_BYTES, lambda found: found.rows.nbytes)
+_known: LruCache[RowIds] = LruCache(_CACHE_BYTES, lambda rows: rows.nbytes)
+_lookups: LruCache[_Lookups] = LruCache(_VERSIONS)

@@ -83,7 +83,7 @@ class Hits:
         return self.take(self.order(k, smallest=smallest))
 
 
-def fetch(
+def fetch_rows(
     sources: ReadSources, hits: Hits, schema: pa.Schema, extra: Sequence[tuple[str, Any]]
 ) -> pa.Table:
     """Rows of hits in their order.
@@ -132,7 +132,7 @@ def _rows_of(sources: ReadSources, number: int, rows: RowIds, names: list[str]) 
     return pa.Table.from_arrays(found.columns, schema=schema)
 
 
-def matching(sources: ReadSources, hits: Hits, predicate: str) -> np.ndarray[Any, Any]:
+def filter_hits(sources: ReadSources, hits: Hits, predicate: str) -> np.ndarray[Any, Any]:
     """Which of the hits a SQL predicate lets through; only their rows are read."""
     numbers = np.unique(hits.source).tolist()
     positions = [np.flatnonzero(hits.source == number) for number in numbers]

@@ -22,7 +22,7 @@ from memwal.base_table.snapshot import lance_errors
 from memwal.errors import CorruptDataError, ObjectNotFoundError
 from memwal.format.bloom import BloomFilter
 from memwal.format.paths import BLOOM_FILTER_NAME, PK_INDEX_DIR
-from memwal.reader.cache.lru import Recent
+from memwal.reader.cache.lru import LruCache
 from memwal.storage.location import TableLocation
 
 logger = logging.getLogger(__name__)
@@ -56,11 +56,11 @@ class _Directory:
     page_rows: int
 
 
-_filters: Recent[BloomFilter | bool] = Recent(
+_filters: LruCache[BloomFilter | bool] = LruCache(
     _FILTER_BYTES, lambda found: 1 if isinstance(found, bool) else found.bits.nbytes
 )
-_directories: Recent[_Directory] = Recent(_DIRECTORIES)
-_pages: Recent[pa.Table] = Recent(_PAGE_BYTES, lambda page: int(page.nbytes))
+_directories: LruCache[_Directory] = LruCache(_DIRECTORIES)
+_pages: LruCache[pa.Table] = LruCache(_PAGE_BYTES, lambda page: int(page.nbytes))
 
 
 def might_hold(location: TableLocation, folder: str, keys: pa.Table) -> npt.NDArray[np.bool_]:

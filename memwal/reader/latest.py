@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from memwal.base_table.snapshot import lance_errors
 from memwal.format.paths import TOMBSTONE
 from memwal.lsm.memtable.indexes import MemTableSnapshot
-from memwal.reader.cache.lru import Recent
+from memwal.reader.cache.lru import LruCache
 from memwal.reader.sources.generation import GenerationSource
 from memwal.region.rows import key_column, newest_rows
 
@@ -175,5 +175,5 @@ def _unflushed_keys(snapshot: MemTableSnapshot, primary_key: Sequence[str]) -> G
     )
 
 
-_cache: Recent[GenerationKeys] = Recent(_CACHE_BYTES, lambda keys: keys.nbytes)
-_found: Recent[NewestRows] = Recent(_FOUND_BYTES, lambda found: found.nbytes)
+_cache: LruCache[GenerationKeys] = LruCache(_CACHE_BYTES, lambda keys: keys.nbytes)
+_found: LruCache[NewestRows] = LruCache(_FOUND_BYTES, lambda found: found.nbytes)

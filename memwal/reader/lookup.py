@@ -29,7 +29,7 @@ from memwal.reader.row_set import RowIds, read_rows
 from memwal.reader.scan import output_schema
 from memwal.reader.sources.collect import ReadSources
 from memwal.reader.sources.generation import GenerationSource
-from memwal.reader.sources.key_routing import is_told_by_key, spec_of
+from memwal.reader.sources.key_routing import is_routed_by_key, spec_of
 from memwal.region.router import Router
 from memwal.region.rows import key_column, newest_rows
 from memwal.region.spec import RegionSpec
@@ -50,11 +50,11 @@ def regions_of_keys(sources: ReadSources, keys: pa.Table) -> dict[UUID, Position
     """
     found: dict[UUID, Positions] = {}
     by_spec: dict[int, list[RegionManifest]] = {}
-    for manifest in sources.manifests.values():
+    for manifest in sources.plan.snapshot.manifests.values():
         by_spec.setdefault(manifest.spec_id, []).append(manifest)
     for spec_id, manifests in by_spec.items():
         spec = spec_of(sources.base, spec_id)
-        if spec is None or not is_told_by_key(spec, sources.base):
+        if spec is None or not is_routed_by_key(spec, sources.base):
             continue
         places = _by_values(spec, sources.base, keys)
         names = {field.field_id for field in spec.fields}
@@ -86,7 +86,7 @@ _MAX_PREDICATE_KEYS = 5_000
 _FEW_ROWS = 100
 
 
-def look_up(
+def lookup_rows(
     sources: ReadSources, keys: pa.Table, *, columns: Sequence[str] | None = None
 ) -> pa.Table:
     """Rows of the given keys (spec: Point Lookup).
@@ -99,7 +99,7 @@ def look_up(
     Parameters
     ----------
     sources : ReadSources
-        See :func:`memwal.reader.sources.collect.collect_sources`. It is to be collected, and this
+        See :func:`memwal.reader.sources.collect.open_sources`. It is to be collected, and this
         to be run, again when it raises ObjectNotFoundError.
     keys : pyarrow.Table
         The key columns, in the table's types and without nulls.

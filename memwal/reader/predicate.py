@@ -10,13 +10,13 @@ from typing import Final
 from memwal.base_table.snapshot import translate_lance_error
 from memwal.errors import CorruptDataError, InvalidInputError
 
-MOST_OPERATORS: Final = 200
+MAX_OPERATORS: Final = 200
 """The most operators of which each takes what the one before gave.
 
 Lance follows them by recursion, and some hundreds more end the process.
 """
 
-MOST_PARTS: Final = 5_000
+MAX_PARTS: Final = 5_000
 """The most parts joined by ``and`` and ``or``: the time that Lance takes grows with the square."""
 
 # Quoted text and names, in which nothing else means anything; parentheses and comments; what ends
@@ -34,7 +34,7 @@ _TOKENS: Final = re.compile(
 )
 
 
-def whole_predicate(filter: str | None) -> str | None:
+def parenthesize_filter(filter: str | None) -> str | None:
     """A predicate that means the same by itself and beside others: in parentheses.
 
     Lance ignores whatever follows a predicate that is complete, and a closing parenthesis too many
@@ -64,23 +64,23 @@ def whole_predicate(filter: str | None) -> str | None:
                 parts += token.lastgroup == "joint"
         if not operators:
             break
-        if token.lastgroup == "operator" and sum(operators) > MOST_OPERATORS:
+        if token.lastgroup == "operator" and sum(operators) > MAX_OPERATORS:
             raise InvalidInputError(
-                f"a filter may have {MOST_OPERATORS} operators in a row, and this one has more; "
+                f"a filter may have {MAX_OPERATORS} operators in a row, and this one has more; "
                 "divide it with and, or, or compute a column"
             )
     if len(operators) != 1:
         raise InvalidInputError(f"the parentheses of the filter do not match: {filter}")
-    if parts >= MOST_PARTS:
+    if parts >= MAX_PARTS:
         raise InvalidInputError(
-            f"a filter may join {MOST_PARTS} parts by and, or, and this one has {parts + 1}; list "
+            f"a filter may join {MAX_PARTS} parts by and, or, and this one has {parts + 1}; list "
             "values with in (...)"
         )
     return f"({filter})"
 
 
 @contextmanager
-def understood(filter: str | None) -> Iterator[None]:
+def translate_filter_errors(filter: str | None) -> Iterator[None]:
     """Say of a failure inside of Lance that the filter led to it.
 
     Raises

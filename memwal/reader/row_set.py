@@ -88,7 +88,7 @@ ROW_ID: Final = "_rowid"
 _ROWS_PER_ID = 32
 
 
-def gathered(
+def group_batches(
     batches: Iterable[pa.RecordBatch], *, rows: int, max_bytes: int
 ) -> Iterator[list[pa.RecordBatch]]:
     """Batches in lists that have so many rows, or so many bytes, together; empty ones go."""

@@ -97,7 +97,7 @@ def protect(base: BaseTable, *, seconds: int, session: str) -> tuple[ReadTag | N
     return tag, True
 
 
-def holds(base: BaseTable) -> bool:
+def is_still_newest(base: BaseTable) -> bool:
     """Whether the version that a tag was just placed on is still the newest."""
     return int(base.dataset.latest_version) == base.version
 
@@ -110,7 +110,7 @@ def unprotect(location: TableLocation, tag: ReadTag) -> None:
         logger.info("the tag %s of %s stays until it ends: %s", tag.name, location, error)
 
 
-def keep_protected(
+def renew_if_due(
     location: TableLocation,
     tag: ReadTag | None,
     *,

@@ -12,13 +12,13 @@ from collections.abc import Collection
 
 from memwal.base_table.snapshot import BaseTable, lance_errors
 from memwal.errors import MemWalError
-from memwal.reader.cache.keys import Generation, Name, Segment, Version, version_key
-from memwal.reader.cache.lru import all_kept
+from memwal.reader.cache.keys import CacheTag, GenerationTag, SegmentTag, VersionTag, version_key
+from memwal.reader.cache.lru import all_caches
 from memwal.util.concurrency import Lazy
 from memwal.util.memory import release_free_memory
 
 
-def forget_outdated(newest: BaseTable, others: Collection[BaseTable]) -> None:
+def invalidate_stale(newest: BaseTable, others: Collection[BaseTable]) -> None:
     """Forget what no read of the newest version of a table needs.
 
     That is all that belongs to other versions, to generations that are in the base table and in
@@ -30,15 +30,15 @@ def forget_outdated(newest: BaseTable, others: Collection[BaseTable]) -> None:
     others : collection of BaseTable
         Versions, of any table, that are read as well.
     """
-    outdated = _Outdated(newest, others)
+    outdated = _StaleTags(newest, others)
     forgotten = [
-        kept.forget([name for name in kept.names() if outdated.has(name)]) for kept in all_kept()
+        kept.forget([name for name in kept.names() if outdated.has(name)]) for kept in all_caches()
     ]
     if any(forgotten):
         release_free_memory()
 
 
-class _Outdated:
+class _StaleTags:
     """Tells what is outdated."""
 
     def __init__(self, newest: BaseTable, others: Collection[BaseTable]) -> None:
@@ -49,17 +49,17 @@ class _Outdated:
         # Read only if anything of an index is kept.
         self._segments = Lazy(lambda: set().union(*map(_segments, self._versions.values())))
 
-    def has(self, name: Name) -> bool:
+    def has(self, name: CacheTag) -> bool:
         """Whether it is."""
         if name.uri != self._newest.location.uri:
             return False
-        if isinstance(name, Version):
+        if isinstance(name, VersionTag):
             return name not in self._versions
-        if isinstance(name, Segment):
+        if isinstance(name, SegmentTag):
             return name.uuid not in self._segments()
         return name.number <= self._settled(name)
 
-    def _settled(self, generation: Generation) -> int:
+    def _settled(self, generation: GenerationTag) -> int:
         """Newest generation of the region that is merged, and in every maintained index."""
         details = self._newest.details
         names = details.catchup if details.maintain_all_indexes else details.maintained_indexes

@@ -16,7 +16,7 @@ _SEGMENT: Final = re.compile(r"(.+)/_indices/([^/]+)(?:/.*)?", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Version:
+class VersionTag:
     """Names the rows of a version for ever, also when another table comes into its place.
 
     A table that was made anew, or taken back from a backup, counts its versions anew as well.
@@ -28,7 +28,7 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True)
-class Generation:
+class GenerationTag:
     """A flushed generation of a table."""
 
     uri: str
@@ -37,29 +37,29 @@ class Generation:
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class SegmentTag:
     """A segment of an index of a base table."""
 
     uri: str
     uuid: str
 
 
-Name = Version | Generation | Segment
+CacheTag = VersionTag | GenerationTag | SegmentTag
 
 
-def version_key(base: BaseTable) -> Version:
+def version_key(base: BaseTable) -> VersionTag:
     """The name of a version."""
-    return Version(base.location.uri, base.version, base.digest)
+    return VersionTag(base.location.uri, base.version, base.digest)
 
 
-def names_in(key: Hashable) -> frozenset[Name]:
+def tags_in(key: Hashable) -> frozenset[CacheTag]:
     """What a key names at any depth: its versions, or, when it has none, all the rest.
 
     What belongs to a version and to generations beside it is outdated with the version: merges
     make new ones.
     """
     parts = list(_flat(key))
-    versions = frozenset(part for part in parts if isinstance(part, Version))
+    versions = frozenset(part for part in parts if isinstance(part, VersionTag))
     if versions:
         return versions
     found = (_named(part) for part in parts if isinstance(part, str))
@@ -74,11 +74,11 @@ def _flat(key: Hashable) -> Iterator[Hashable]:
         yield key
 
 
-def _named(address: str) -> Name | None:
+def _named(address: str) -> CacheTag | None:
     """The generation or the segment that has this folder, or this file."""
     found = _GENERATION.fullmatch(address)
     if found is not None:
         region_id, number = parse_region_name(found[2]), parse_generation_name(found[3])
-        return Generation(found[1], region_id, number) if region_id and number else None
+        return GenerationTag(found[1], region_id, number) if region_id and number else None
     found = _SEGMENT.fullmatch(address)
-    return Segment(found[1], found[2]) if found is not None else None
+    return SegmentTag(found[1], found[2]) if found is not None else None

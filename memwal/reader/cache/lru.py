@@ -16,7 +16,7 @@ from typing import Any, Final, Generic, TypeVar
 from weakref import WeakSet
 
 from memwal.errors import InvalidInputError
-from memwal.reader.cache.keys import Name, names_in
+from memwal.reader.cache.keys import CacheTag, tags_in
 
 CACHE_VARIABLE = "MEMWAL_READ_CACHE_BYTES"
 """Environment variable with the bytes; :data:`DEFAULT_BYTES` unless it is set."""
@@ -52,16 +52,16 @@ _turns = itertools.count()
 
 
 @dataclass(slots=True)
-class _Kept(Generic[Value]):
+class _Entry(Generic[Value]):
     """A value, what it weighs, what its key names, and in whose turn it was asked for last."""
 
     value: Value
     weight: int
-    names: frozenset[Name]
+    names: frozenset[CacheTag]
     turn: int
 
 
-class Recent(Generic[Value]):
+class LruCache(Generic[Value]):
     """Keeps values by key and forgets those that were not asked for longest.
 
     Any thread may call it; two that miss the same key at once both make the value.
@@ -87,8 +87,8 @@ class Recent(Generic[Value]):
         self._limit = limit
         self._weigh = weigh
         self._weight = 0
-        self._values: OrderedDict[Hashable, _Kept[Value]] = OrderedDict()
-        self._named: dict[Name, set[Hashable]] = {}
+        self._values: OrderedDict[Hashable, _Entry[Value]] = OrderedDict()
+        self._named: dict[CacheTag, set[Hashable]] = {}
         self._lock = threading.Lock()
         self._lasting = lasting
         with _all_lock:
@@ -103,14 +103,14 @@ class Recent(Generic[Value]):
                 found.turn = next(_turns)
                 return found.value
         value = make()
-        kept = _Kept(
+        kept = _Entry(
             value,
             1 if self._weigh is None else self._weigh(value),
-            frozenset() if self._lasting else names_in(key),
+            frozenset() if self._lasting else tags_in(key),
             next(_turns),
         )
         # Freed when the lock is free again, here as below.
-        gone: list[_Kept[Value]] = []
+        gone: list[_Entry[Value]] = []
         with self._lock:
             if key not in self._values:
                 self._add(key, kept)
@@ -154,25 +154,25 @@ class Recent(Generic[Value]):
             gone = self._drop(next(iter(self._values))) if self._values else None
         del gone
 
-    def names(self) -> frozenset[Name]:
+    def names(self) -> frozenset[CacheTag]:
         """What the keys name."""
         with self._lock:
             return frozenset(self._named)
 
-    def forget(self, names: Collection[Name]) -> int:
+    def forget(self, names: Collection[CacheTag]) -> int:
         """Forget the values whose keys name any of these, and tell how many those were."""
         with self._lock:
             keys = {key for name in names for key in self._named.get(name, ())}
             gone = [self._drop(key) for key in keys]
         return len(gone)
 
-    def _add(self, key: Hashable, kept: _Kept[Value]) -> None:
+    def _add(self, key: Hashable, kept: _Entry[Value]) -> None:
         self._values[key] = kept
         self._weight += kept.weight
         for name in kept.names:
             self._named.setdefault(name, set()).add(key)
 
-    def _drop(self, key: Hashable) -> _Kept[Value]:
+    def _drop(self, key: Hashable) -> _Entry[Value]:
         kept = self._values.pop(key)
         self._weight -= kept.weight
         for name in kept.names:
@@ -183,11 +183,11 @@ class Recent(Generic[Value]):
         return kept
 
 
-_all: WeakSet[Recent[Any]] = WeakSet()
+_all: WeakSet[LruCache[Any]] = WeakSet()
 _all_lock = threading.Lock()
 
 
-def all_kept() -> list[Recent[Any]]:
+def all_caches() -> list[LruCache[Any]]:
     """Whatever keeps values in this process."""
     with _all_lock:
         return list(_all)
@@ -199,7 +199,7 @@ def _keep_to_budget(newest: int) -> None:
     What was asked for in the turn ``newest`` or later stays however heavy it is.
     """
     budget = cache_budget()
-    weighed = all_kept()
+    weighed = all_caches()
     while sum(recent.nbytes for recent in weighed) > budget:
         oldest = [
             (turn, recent)

@@ -31,18 +31,18 @@ def spec_of(base: BaseTable, spec_id: int) -> RegionSpec | None:
     return None
 
 
-WantedKeys = Callable[[BaseTable], pa.Table]
+KeyBuilder = Callable[[BaseTable], pa.Table]
 """The keys that are looked up, as columns of a table's types."""
 
 
-def is_told_by_key(spec: RegionSpec, base: BaseTable) -> bool:
+def is_routed_by_key(spec: RegionSpec, base: BaseTable) -> bool:
     """Whether the key of a row alone says which region it belongs to."""
     columns = [column for field in spec.fields for column in field.columns]
     return bool(columns) and all(column in base.primary_key for column in columns)
 
 
-def needed_regions(
-    location: TableLocation, base: BaseTable | None, wanted: WantedKeys
+def candidate_regions(
+    location: TableLocation, base: BaseTable | None, wanted: KeyBuilder
 ) -> list[UUID] | None:
     """Regions that may have some keys: one listing, and no manifest is read.
 
@@ -64,7 +64,7 @@ def needed_regions(
     if base is None or len(base.details.region_specs) != 1:
         return None
     spec = spec_of(base, base.details.region_specs[0].spec_id)
-    if spec is None or not is_told_by_key(spec, base):
+    if spec is None or not is_routed_by_key(spec, base):
         return None
     router = Router(spec, base.schema)
     known = router.assignments()
@@ -79,7 +79,7 @@ def needed_regions(
     return [region for region in discover_regions(location.store) if region not in others]
 
 
-def divides_alike(base: BaseTable, other: BaseTable) -> bool:
+def routes_alike(base: BaseTable, other: BaseTable) -> bool:
     """Whether a key belongs to the same region in two versions of a table."""
     return (
         base.details.region_specs == other.details.region_specs

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
-from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -35,24 +33,6 @@ from memwal.region.values import read_values
 _MAX_COMBINATIONS: Final = 4_096
 _MAX_PERIODS: Final = 50_000
 _SECONDS: Final = {"h": 3_600, "D": 86_400}
-
-
-@dataclass(frozen=True, slots=True)
-class PrunedRegion:
-    """A region that was left out of a read.
-
-    Attributes
-    ----------
-    region_id : UUID
-    generations : tuple of int
-        The generations that would have been read otherwise.
-    reason : str
-        Why none of its rows can pass the filter, in words.
-    """
-
-    region_id: UUID
-    generations: tuple[int, ...]
-    reason: str
 
 
 class RegionPruner:

@@ -14,10 +14,10 @@ from memwal.base_table.region_snapshot import snapshot_age, usable_snapshot
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.errors import InvalidInputError, ObjectNotFoundError
 from memwal.format.region_manifest import RegionManifest
-from memwal.reader.cache.invalidation import forget_outdated
-from memwal.reader.cache.keys import Version, version_key
-from memwal.reader.cache.lru import Recent
-from memwal.reader.sources.key_routing import WantedKeys, divides_alike, needed_regions
+from memwal.reader.cache.invalidation import invalidate_stale
+from memwal.reader.cache.keys import VersionTag, version_key
+from memwal.reader.cache.lru import LruCache
+from memwal.reader.sources.key_routing import KeyBuilder, candidate_regions, routes_alike
 from memwal.region.manifest_store import read_manifests
 from memwal.storage.location import TableLocation
 
@@ -25,18 +25,18 @@ _OPEN_BASES: Final = 4
 _SNAPSHOTS: Final = 8
 _SWEPT_TABLES: Final = 10_000
 
-_bases: Recent[BaseTable] = Recent(_OPEN_BASES)
+_bases: LruCache[BaseTable] = LruCache(_OPEN_BASES)
 # The newest version of each table that a read has seen.
-_seen: Recent[BaseTable] = Recent(_OPEN_BASES)
+_seen: LruCache[BaseTable] = LruCache(_OPEN_BASES)
 # Versions that were asked for by their number.
-_past: Recent[BaseTable] = Recent(_OPEN_BASES, lasting=True)
+_past: LruCache[BaseTable] = LruCache(_OPEN_BASES, lasting=True)
 # The version of each table for which what it left behind was forgotten last.
-_swept: Recent[Version] = Recent(_SWEPT_TABLES, lasting=True)
-_snapshots: Recent[dict[UUID, RegionManifest]] = Recent(_SNAPSHOTS)
+_swept: LruCache[VersionTag] = LruCache(_SWEPT_TABLES, lasting=True)
+_snapshots: LruCache[dict[UUID, RegionManifest]] = LruCache(_SNAPSHOTS)
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class TableSnapshot:
     """A version of the base table and what the regions say beside it.
 
     Attributes
@@ -53,14 +53,14 @@ class Moment:
     snapshot_time: datetime | None = None
 
 
-def moment(
+def open_snapshot(
     location: TableLocation,
     *,
     regions: Collection[UUID] | None = None,
-    keys: WantedKeys | None = None,
+    keys: KeyBuilder | None = None,
     max_staleness: timedelta | None = None,
     clock: Callable[[], float] = time.time,
-) -> Moment:
+) -> TableSnapshot:
     """What a read sees that begins now.
 
     Parameters
@@ -90,23 +90,23 @@ def moment(
             found = _published(base)
         if found is not None:
             chosen = found.keys() if regions is None else found.keys() & set(regions)
-            return Moment(
+            return TableSnapshot(
                 base,
                 {region_id: found[region_id] for region_id in chosen},
                 datetime.fromtimestamp(base.details.snapshot_ts_millis / 1000, UTC),
             )
     seen = _seen.peek(_name(location)) if keys is not None and regions is None else None
-    needed = needed_regions(location, seen, keys) if seen is not None and keys else regions
+    needed = candidate_regions(location, seen, keys) if seen is not None and keys else regions
     # The manifests first: a generation that is merged in between is then in the base table too.
     manifests = read_manifests(location.store, needed)
     base = _newest(location)
-    if seen is not None and needed is not None and not divides_alike(seen, base):
+    if seen is not None and needed is not None and not routes_alike(seen, base):
         manifests = read_manifests(location.store)
         base = _newest(location)
-    return Moment(base, manifests)
+    return TableSnapshot(base, manifests)
 
 
-def past_base(location: TableLocation, version: int | str) -> BaseTable:
+def open_version(location: TableLocation, version: int | str) -> BaseTable:
     """The base table at a version or a tag.
 
     Raises
@@ -145,23 +145,23 @@ def _published(base: BaseTable) -> dict[UUID, RegionManifest] | None:
 
 def _newest(location: TableLocation) -> BaseTable:
     """The newest version; what those before have left in memory is forgotten."""
-    base = kept(open_base(location))
+    base = cached_base(open_base(location))
     base.require_mem_wal()
     _seen.put(_name(location), base)
     version = version_key(base)
     if _swept.peek(location.uri) != version:
         _swept.put(location.uri, version)
-        forget_outdated(base, _past.values())
+        invalidate_stale(base, _past.values())
     return base
 
 
 def _kept_past(base: BaseTable) -> BaseTable:
-    base = kept(base)
+    base = cached_base(base)
     _past.put(version_key(base), base)
     return base
 
 
-def kept(base: BaseTable) -> BaseTable:
+def cached_base(base: BaseTable) -> BaseTable:
     """The same version as it was opened before: its data set holds what reads have cached."""
     return _bases.get((version_key(base), _name(base.location)), lambda: base)
 

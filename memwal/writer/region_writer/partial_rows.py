@@ -17,8 +17,9 @@ from memwal.base_table.snapshot import BaseTable
 from memwal.errors import InvalidInputError
 from memwal.format.paths import TOMBSTONE
 from memwal.lsm.memtable.unflushed import UnflushedRows
-from memwal.reader.lookup import look_up
-from memwal.reader.sources.collect import collect_sources, while_collected
+from memwal.reader.lookup import lookup_rows
+from memwal.reader.sources.collect import open_sources, retry_if_collected
+from memwal.reader.sources.plan import plan_read
 from memwal.region.rows import aligned, key_column, newest_rows
 from memwal.storage.location import TableLocation
 from memwal.writer.region_writer.rows import RowShape
@@ -143,10 +144,10 @@ def stored_rows(
     """
 
     def look() -> tuple[BaseTable, pa.Table]:
-        sources = collect_sources(location, regions=[region_id])
-        return sources.base, look_up(sources, keys)
+        sources = open_sources(lambda: plan_read(location, regions=[region_id]))
+        return sources.base, lookup_rows(sources, keys)
 
-    base, found = while_collected(look)
+    base, found = retry_if_collected(look)
     identified = pa.Table.from_arrays(found.columns, schema=base.identified_schema)
     return aligned(
         identified.append_column(

@@ -23,6 +23,7 @@ from support.data.tables import (
     rows,
     state,
 )
+from support.oracles.read_sources import collect_sources
 from support.stores.faulty_store import REGION_MANIFEST, FaultyStores
 
 import memwal
@@ -38,7 +39,6 @@ from memwal.format.paths import generation_dir, manifest_key
 from memwal.jobs.gc import collect_garbage
 from memwal.reader.sources import generation as generations_module
 from memwal.reader.sources import snapshot as moment_module
-from memwal.reader.sources.collect import collect_sources
 from memwal.storage.location import TableLocation
 
 

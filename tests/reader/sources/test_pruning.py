@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.data.random_predicates import RandomPredicates
 from support.data.tables import MakeTable
+from support.oracles.read_sources import collect_sources
 
 import memwal
 from memwal import RegionSpec
 from memwal.base_table.snapshot import BaseTable
 from memwal.format.region_manifest import RegionManifest
 from memwal.reader.scan import Scan
-from memwal.reader.sources.collect import collect_sources
 from memwal.reader.sources.pruning import RegionPruner
 from memwal.region.router import Router
 
@@ -362,8 +362,8 @@ def test_deleted_and_changed_rows_stay_so_under_a_filter(make_table: MakeTable) 
                 (t, i, n) for (t, i), n in model.items() if passes(t, i, n)
             ), predicate
         kept = collect_sources(table.location, writer.memtables(), filter="tenant = 'a'")
-        assert len(kept.pruned) == 2
+        assert len(kept.plan.pruned) == 2
         assert {source.region_id for source in kept.generations}.isdisjoint(
-            region.region_id for region in kept.pruned
+            region.region_id for region in kept.plan.pruned
         )
-        assert [region.generations for region in kept.pruned] == [(2,), (2,)]
+        assert [region.generations for region in kept.plan.pruned] == [(2,), (2,)]
