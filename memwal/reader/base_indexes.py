@@ -118,7 +118,7 @@ def _files(base: BaseTable) -> dict[int, tuple[str, ...]]:
     }
 
 
-_commits: LruCache[_Commit] = LruCache(_KNOWN_COMMITS, lasting=True)
+_commits: LruCache[_Commit] = LruCache(_KNOWN_COMMITS, never_stale=True)
 
 
 _GAP_BYTES = 128 << 20

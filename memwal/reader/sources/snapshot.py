@@ -29,9 +29,9 @@ _bases: LruCache[BaseTable] = LruCache(_OPEN_BASES)
 # The newest version of each table that a read has seen.
 _seen: LruCache[BaseTable] = LruCache(_OPEN_BASES)
 # Versions that were asked for by their number.
-_past: LruCache[BaseTable] = LruCache(_OPEN_BASES, lasting=True)
+_past: LruCache[BaseTable] = LruCache(_OPEN_BASES, never_stale=True)
 # The version of each table for which what it left behind was forgotten last.
-_swept: LruCache[VersionTag] = LruCache(_SWEPT_TABLES, lasting=True)
+_swept: LruCache[VersionTag] = LruCache(_SWEPT_TABLES, never_stale=True)
 _snapshots: LruCache[dict[UUID, RegionManifest]] = LruCache(_SNAPSHOTS)
 
 

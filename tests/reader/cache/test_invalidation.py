@@ -35,7 +35,7 @@ NOW = timedelta(0)
 
 def names(table: memwal.Table) -> set[CacheTag]:
     """What is kept of a table."""
-    return {name for kept in all_caches() for name in kept.names() if name.uri == table.uri}
+    return {name for kept in all_caches() for name in kept.tags() if name.uri == table.uri}
 
 
 def datasets(table: memwal.Table) -> list[weakref.ref[Any]]:
@@ -224,8 +224,8 @@ def test_what_is_forgotten_weighs_nothing() -> None:
     recent.get(("a/_indices/x", 1), lambda: "111")
     recent.get(("a/_indices/x", 2), lambda: "22")
     recent.get("b", lambda: "3")
-    assert recent.names() == {gone}
-    recent.forget([gone])
-    assert recent.names() == frozenset()
+    assert recent.tags() == {gone}
+    recent.invalidate([gone])
+    assert recent.tags() == frozenset()
     recent.get("c", lambda: "44444")
     assert recent.values() == ["3", "44444"]

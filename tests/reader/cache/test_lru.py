@@ -92,7 +92,7 @@ def test_threads_leave_it_right(monkeypatch: pytest.MonkeyPatch) -> None:
             key, value = (f"a/_indices/{segment.uuid}", number), f"{segment.uuid}-{number}"
             act = chance.random()
             if act < 0.1:
-                recent.forget([segment])
+                recent.invalidate([segment])
             elif act < 0.2:
                 recent.put(key, value)
             else:
@@ -110,6 +110,6 @@ def test_threads_leave_it_right(monkeypatch: pytest.MonkeyPatch) -> None:
         found = recent.values()
         assert recent.nbytes == sum(1024 + len(value) for value in found)
         names: set[CacheTag] = {SegmentTag("a", value.split("-")[0]) for value in found}
-        assert recent.names() == names
-        recent.forget(segments)
+        assert recent.tags() == names
+        recent.invalidate(segments)
         assert (recent.values(), recent.nbytes) == ([], 0)
