@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 DEFAULT_PARTITION_BYTES: Final = 128 << 20
 
-# A protection that nobody renews holds everything that is merged after it.
+# A tag that is not renewed keeps all generations that are merged after its version.
 _MAX_SECONDS: Final = 30 * 86_400
 _STORAGE_FILE: Final = "storage_options_file"
 _HINT: Final = (
@@ -53,33 +53,34 @@ _HINT: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """What a load was told.
+    """Options of a load.
 
     Attributes
     ----------
     uri : str
         ``path``, the argument of ``load()``: address of the table.
     columns : tuple of str or None
-        Columns in this order, as a JSON list or divided by commas; None for all, empty for rows
-        that are only counted.
+        Columns in this order, as a JSON list or separated by commas; None for all, empty if rows
+        are only counted.
     filter : str or None
         SQL predicate in the dialect of Lance, over any columns of the table.
     version, tag : int or str or None
         Read the base table alone, as it was then.
     regions : frozenset of UUID or None
-        Only rows of these regions, divided by commas.
+        Only rows of these regions, separated by commas.
     partitions : int or None
-        How many partitions to make at most, instead of what ``target_partition_bytes`` gives.
+        Maximum number of partitions; it overrides ``target_partition_bytes``.
     target_partition_bytes : int, default 128 MiB
-        Stored bytes that one partition reads, about. Neither a fragment nor what a region has
-        flushed is ever split.
+        Approximate number of stored bytes that one partition reads. Neither a fragment nor the
+        flushed generations of a region are ever split.
     omit_unsupported : bool, default False
         Leave out columns of types that Spark does not have.
     truncate_nanoseconds : bool, default False
-        Cut times to the microseconds that Spark has; otherwise a value that has more is an error.
+        Cut times to the microseconds that Spark has; otherwise a more precise value is an error.
     protect_seconds : int, default 6 hours
-        How long what the load needs stays stored when nobody reads it: every query and task
-        starts the time anew. It takes a tag on the table, and permission to write one. 0 for none.
+        How long the snapshot of the load stays stored while it is not read: each query and each
+        task restarts the time. It needs a tag on the table, and permission to write one. 0 places
+        no tag.
     storage_options_file : Path or None
         JSON object of storage options, as Lance takes them; read by the driver.
     """
@@ -99,33 +100,33 @@ class ReadOptions:
 
 
 def parse_options(options: Mapping[str, str]) -> ReadOptions:
-    """Understand the options of a load.
+    """Parse the options of a load.
 
     Parameters
     ----------
     options : mapping of str to str
-        Spark hands names over in lower case.
+        Spark passes the names in lower case.
 
     Raises
     ------
     InvalidInputError
-        An option is unknown, missing or wrong. No message repeats the value of an unknown one,
+        An option is unknown, missing or wrong. No message repeats the value of an unknown option,
         which may be a secret.
     """
-    given = dict(options)
-    uri = given.pop("path", "")
-    known = {name: given.pop(name) for name in _PARSERS if name in given}
-    if given:
-        names = ", ".join(sorted(given))
+    unknown = dict(options)
+    uri = unknown.pop("path", "")
+    texts = {name: unknown.pop(name) for name in _PARSERS if name in unknown}
+    if unknown:
+        names = ", ".join(sorted(unknown))
         raise InvalidInputError(
             f"unknown options: {names}; known are path, {', '.join(_PARSERS)}; {_HINT}"
         )
     if not uri:
-        raise InvalidInputError("which table? give its address to load()")
-    if "version" in known and "tag" in known:
+        raise InvalidInputError("no table: give its address to load()")
+    if "version" in texts and "tag" in texts:
         raise InvalidInputError("give a version or a tag, not both")
-    # Every name is one of the attributes, with the parser of its type.
-    parsed = {name: _parse(name, text) for name, text in known.items()}
+    # Each name is an attribute of ReadOptions, with the parser of its type.
+    parsed = {name: _parse(name, text) for name, text in texts.items()}
     return ReadOptions(uri=uri, **parsed)  # type: ignore[arg-type]
 
 
@@ -138,7 +139,7 @@ def _parse(name: str, text: str) -> object:
         ) from error
 
 
-def _names(text: str) -> tuple[str, ...]:
+def _parse_names(text: str) -> tuple[str, ...]:
     if not text.lstrip().startswith("["):
         return tuple(name for part in text.split(",") if (name := part.strip()))
     names = read_json(text)
@@ -147,56 +148,56 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _uuids(text: str) -> frozenset[UUID]:
-    return frozenset(UUID(name) for name in _names(text))
+def _parse_uuids(text: str) -> frozenset[UUID]:
+    return frozenset(UUID(name) for name in _parse_names(text))
 
 
-def _positive(text: str) -> int:
+def _parse_positive(text: str) -> int:
     number = int(text)
     if number < 1:
         raise ValueError(text)
     return number
 
 
-def _seconds(text: str) -> int:
+def _parse_seconds(text: str) -> int:
     number = int(text)
     if not 0 <= number <= _MAX_SECONDS:
         raise ValueError(text)
     return number
 
 
-def _boolean(text: str) -> bool:
+def _parse_boolean(text: str) -> bool:
     if text.lower() not in ("true", "false"):
         raise ValueError(text)
     return text.lower() == "true"
 
 
-def _text(text: str) -> str:
+def _parse_text(text: str) -> str:
     if not text.strip():
         raise ValueError(text)
     return text
 
 
 _PARSERS: Final[Mapping[str, Callable[[str], object]]] = {
-    "columns": _names,
-    "filter": _text,
-    "version": _positive,
-    "tag": _text,
-    "regions": _uuids,
-    "partitions": _positive,
-    "target_partition_bytes": _positive,
-    "omit_unsupported": _boolean,
-    "truncate_nanoseconds": _boolean,
-    "protect_seconds": _seconds,
+    "columns": _parse_names,
+    "filter": _parse_text,
+    "version": _parse_positive,
+    "tag": _parse_text,
+    "regions": _parse_uuids,
+    "partitions": _parse_positive,
+    "target_partition_bytes": _parse_positive,
+    "omit_unsupported": _parse_boolean,
+    "truncate_nanoseconds": _parse_boolean,
+    "protect_seconds": _parse_seconds,
     _STORAGE_FILE: Path,
 }
 _EXPECTED: Final[Mapping[Callable[[str], object], str]] = {
-    _names: "names divided by commas, or a JSON list of names",
-    _text: "text",
-    _uuids: "UUIDs divided by commas",
-    _positive: "a whole number from 1 up",
-    _seconds: f"a whole number from 0 to {_MAX_SECONDS}",
-    _boolean: "true or false",
+    _parse_names: "names separated by commas, or a JSON list of names",
+    _parse_text: "text",
+    _parse_uuids: "UUIDs separated by commas",
+    _parse_positive: "a whole number from 1 up",
+    _parse_seconds: f"a whole number from 0 to {_MAX_SECONDS}",
+    _parse_boolean: "true or false",
 }
 
 
