@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -212,21 +212,24 @@ class Queries:
         InvalidInputError
             An argument does not fit the table; the message names it.
         """
-        return self._answer(
-            search,
-            vector,
-            column=column,
-            k=k,
-            filter=filter,
-            columns=columns,
-            metric=metric,
-            nprobes=nprobes,
-            refine_factor=refine_factor,
-            ef=ef,
-            prefilter=prefilter,
-            max_staleness=max_staleness,
-            # A filter after the search needs the nearest rows of all regions.
-            pruned_by=filter if prefilter else None,
+        # A filter after the search needs the nearest rows of all regions.
+        pruned_by = filter if prefilter else None
+        return answer(
+            lambda: self._open_sources(filter=pruned_by, max_staleness=max_staleness),
+            lambda sources, newest: search(
+                sources,
+                newest,
+                vector,
+                column=column,
+                k=k,
+                filter=filter,
+                columns=columns,
+                metric=metric,
+                nprobes=nprobes,
+                refine_factor=refine_factor,
+                ef=ef,
+                prefilter=prefilter,
+            ),
         )
 
     def search_text(
@@ -271,14 +274,17 @@ class Queries:
         InvalidInputError
             A column has no text index, or an argument does not fit.
         """
-        return self._answer(
-            search_text,
-            query,
-            column=column,
-            k=k,
-            filter=filter,
-            columns=columns,
-            max_staleness=max_staleness,
+        return answer(
+            lambda: self._open_sources(max_staleness=max_staleness),
+            lambda sources, newest: search_text(
+                sources,
+                newest,
+                query,
+                column=column,
+                k=k,
+                filter=filter,
+                columns=columns,
+            ),
         )
 
     def search_hybrid(
@@ -336,35 +342,25 @@ class Queries:
         InvalidInputError
             An argument does not fit the table; the message names it.
         """
-        return self._answer(
-            search_hybrid,
-            vector,
-            query,
-            vector_column=vector_column,
-            text_column=text_column,
-            k=k,
-            filter=filter,
-            columns=columns,
-            weight=weight,
-            candidates=candidates,
-            metric=metric,
-            nprobes=nprobes,
-            refine_factor=refine_factor,
-            ef=ef,
-            max_staleness=max_staleness,
-        )
-
-    def _answer(
-        self,
-        run: Callable[..., pa.Table],
-        *args: Any,
-        max_staleness: timedelta | None = None,
-        pruned_by: str | None = None,
-        **options: Any,
-    ) -> pa.Table:
         return answer(
-            lambda: self._open_sources(filter=pruned_by, max_staleness=max_staleness),
-            lambda sources, newest: run(sources, newest, *args, **options),
+            lambda: self._open_sources(max_staleness=max_staleness),
+            lambda sources, newest: search_hybrid(
+                sources,
+                newest,
+                vector,
+                query,
+                vector_column=vector_column,
+                text_column=text_column,
+                k=k,
+                filter=filter,
+                columns=columns,
+                weight=weight,
+                candidates=candidates,
+                metric=metric,
+                nprobes=nprobes,
+                refine_factor=refine_factor,
+                ef=ef,
+            ),
         )
 
     def _open_sources(

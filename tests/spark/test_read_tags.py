@@ -55,7 +55,7 @@ def table(make_table: MakeTable) -> memwal.Table:
 
 
 @pytest.fixture
-def no_later_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_later_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fail where files of a plan are gone."""
 
     def gone(plan: LoadPlan) -> None:
@@ -105,7 +105,7 @@ def tags(table: memwal.Table) -> list[str]:
     return sorted(table.base().dataset.tags.list())
 
 
-@pytest.mark.usefixtures("no_later_moment")
+@pytest.mark.usefixtures("no_later_snapshot")
 class TestProtected:
     def test_after_newer_rows_a_direct_write_and_a_compaction(self, table: memwal.Table) -> None:
         made = plan(table)
@@ -289,7 +289,7 @@ def at(store: FaultyStore, number: int, after: bool, act: Callable[[], None]) ->
     store._add(Rule("*", "*", act, after, number, 1))
 
 
-@pytest.mark.usefixtures("no_later_moment")
+@pytest.mark.usefixtures("no_later_snapshot")
 class TestRaces:
     @pytest.mark.parametrize("after", [False, True])
     @pytest.mark.parametrize("step", ["place", "holds"])

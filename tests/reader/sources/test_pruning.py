@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from dataclasses import replace
 from typing import Any
 
 import lance
@@ -22,6 +23,7 @@ from memwal.format.region_manifest import RegionManifest
 from memwal.reader.scan import Scan
 from memwal.reader.sources.pruning import RegionPruner
 from memwal.region.router import Router
+from memwal.region.spec_fields import IMMUTABLE
 
 SCHEMA = pa.schema(
     [
@@ -300,6 +302,22 @@ def test_values_that_were_not_recorded_rule_nothing_out(tables: dict[str, BaseTa
         known = {name: getattr(manifest, name) for name in ("spec_id", "region_fields")} | changed
         region = RegionManifest(region_id=manifest.region_id, version=1, writer_epoch=1, **known)
         assert RegionPruner(base, "(id = 1)").reason_against(region) is None
+
+
+def test_a_region_by_a_column_that_may_change_is_not_ruled_out(
+    tables: dict[str, BaseTable],
+) -> None:
+    """Its newest rows may have another value than the one by which the region was made."""
+    name = "number beside the key"
+    base, spec = tables[name], SPECS[name]
+    row = {"id": 9, "name": "", "flag": True, "day": None, "at": None, "n": 7}
+    ((manifest, _),) = regions_of(base, spec, pa.Table.from_pylist([row], schema=SCHEMA))
+    (stored,) = base.details.region_specs
+    parameters = {k: v for k, v in stored.fields[0].parameters.items() if k != IMMUTABLE}
+    mutable = replace(stored, fields=(replace(stored.fields[0], parameters=parameters),))
+    changing = replace(base, details=replace(base.details, region_specs=(mutable,)))
+    assert RegionPruner(base, "(n = 3)").reason_against(manifest) is not None
+    assert RegionPruner(changing, "(n = 3)").reason_against(manifest) is None
 
 
 def test_bare_keys_of_another_client_are_found(tables: dict[str, BaseTable]) -> None:
