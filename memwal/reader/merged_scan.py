@@ -144,8 +144,10 @@ def without_keys(
     fresh = fresh_keys()
     rows = min(max(_COMPARED_ROWS, len(fresh)), _MAX_COMPARED_ROWS)
     rows = rows if limit is None else min(rows, max(limit, _MIN_COMPARED_ROWS))
-    pieces = group_batches(itertools.chain(first, rest), rows=rows, max_bytes=_COMPARED_BYTES)
-    for piece in pieces:
+    ahead = itertools.chain(iter(first), rest)
+    # The iterator lets go of its list, so the first batch does not stay in memory for all the scan.
+    del first
+    for piece in group_batches(ahead, rows=rows, max_bytes=_COMPARED_BYTES):
         keys = pa.concat_arrays([key_column(batch, primary_key) for batch in piece])
         mask = pc.invert(pc.is_in(keys, value_set=fresh))
         start = 0
