@@ -14,7 +14,6 @@ from _measure import Line, Target, constant, interleaved, milliseconds
 from lance.mem_wal import LsmVectorSearchPlanner
 
 import memwal
-from memwal.reader.sources.collect import collect_sources
 
 VECTORS = pa.schema(
     [
@@ -87,7 +86,7 @@ def _against_native(
         name: float(np.mean([len({*search(n)} & nearest[n]) for n in range(_QUERIES)])) / _FOUND
         for name, search in searches.items()
     }
-    sources = len(collect_sources(table.location).generations) + 1
+    sources = len(table.explain().sources)
     for other, target in (("native", Target(1.2)), ("merged", None)):
         yield Line(
             name="vector",

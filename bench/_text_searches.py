@@ -15,7 +15,6 @@ from _measure import Figure, Line, Target, interleaved, milliseconds
 from lance.query import MatchQuery
 
 import memwal
-from memwal.reader.sources.collect import collect_sources
 
 TEXTS = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("text", pa.string())])
 
@@ -82,7 +81,7 @@ def _against_merged(
         rounds=_ROUNDS,
         block=_BLOCK,
     )
-    sources = len(collect_sources(table.location).generations) + 1
+    sources = len(table.explain().sources)
     native = milliseconds(taken["merged"])
     yield Line(
         name="text",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -11,17 +11,11 @@ import pyarrow as pa
 
 from memwal.base_table.snapshot import BaseTable
 from memwal.errors import InvalidInputError
-from memwal.reader.explain import ReadPlan
-from memwal.reader.lookup import look_up
-from memwal.reader.scan import Scan, collect_newest
-from memwal.reader.sources.collect import (
-    MemTables,
-    ReadSources,
-    collect_sources,
-    collect_version,
-    while_collected,
-)
-from memwal.reader.sources.key_routing import WantedKeys
+from memwal.reader.lookup import lookup_rows
+from memwal.reader.scan import Scan, open_newest
+from memwal.reader.sources.collect import ReadSources, open_sources, retry_if_collected
+from memwal.reader.sources.key_routing import KeyBuilder
+from memwal.reader.sources.plan import MemTables, ReadPlan, plan_read
 from memwal.search import answer, search, search_hybrid, search_text
 from memwal.search.text.query import TextQuery
 from memwal.storage.location import TableLocation
@@ -31,11 +25,20 @@ if TYPE_CHECKING:
     import lance
 
 
-class Reads:
-    """The queries that a table and a writer answer alike; they differ in what they see."""
+class Queries:
+    """Queries of a table, of a writer (which also sees its unflushed rows), or of a version.
 
-    def __init__(self, location: TableLocation) -> None:
+    Parameters
+    ----------
+    location : TableLocation
+    version : int or str, optional
+        A version of the base table, or a tag: queries see exactly what it contains, and no
+        generation that was not merged by then.
+    """
+
+    def __init__(self, location: TableLocation, *, version: int | str | None = None) -> None:
         self.location = location
+        self._version = version
 
     def scan(
         self,
@@ -57,22 +60,23 @@ class Reads:
         filter : str, optional
             SQL predicate over any columns.
         limit : int, optional
-            At most this many rows.
+            Maximum number of rows.
         offset : int, default 0
-            So many rows are left out first.
+            Number of rows to skip first.
         with_generation, with_row_address : bool, default False
-            Whether to add ``_gen`` (0 for the base table) and ``_rowaddr``.
+            Add ``_gen`` (0 for the base table) and ``_rowaddr``.
         max_staleness : timedelta, optional
-            How old a snapshot of the regions may be that the read makes do with.
+            Maximum age of a region snapshot that may replace the regions' manifests; by default
+            the manifests are read.
 
         Returns
         -------
         Scan
             Lazy; ``to_table()``, ``to_batches()``, ``to_reader()``, ``to_pandas()`` run it,
-            ``count_rows()`` counts, ``explain()`` tells what would be read.
+            ``count_rows()`` counts, ``explain()`` plans without reading rows.
         """
         return Scan(
-            lambda: self._collect(filter=filter, max_staleness=max_staleness),
+            lambda: self._open_sources(filter=filter, max_staleness=max_staleness),
             columns=columns,
             filter=filter,
             limit=limit,
@@ -82,20 +86,20 @@ class Reads:
         )
 
     def to_dataset(self) -> lance.LanceDataset | None:
-        """The base table as a Lance data set, if it alone has every row that a read sees now.
+        """Return the base table as a Lance data set if it has every row that a read sees now.
 
         Returns
         -------
         lance.LanceDataset or None
-            Pinned at its version; None as long as anything is not merged. See ``checkpoint``.
+            Pinned at its version; None while any row is not merged. See ``checkpoint``.
         """
-        sources, newest = collect_newest(self._collect)
+        sources, newest = open_newest(self._open_sources)
         return None if len(newest.keys) else sources.base.dataset
 
     def explain(
         self, *, filter: str | None = None, columns: Sequence[str] | None = None
     ) -> ReadPlan:
-        """What a scan would read now, and what it would leave out and why.
+        """Plan a scan without running it: the sources that it reads, and those it leaves out.
 
         Parameters
         ----------
@@ -113,7 +117,7 @@ class Reads:
         columns: Sequence[str] | None = None,
         max_staleness: timedelta | None = None,
     ) -> pa.Table:
-        """Look rows up by key.
+        """Look up rows by key.
 
         Parameters
         ----------
@@ -122,8 +126,8 @@ class Reads:
         columns : sequence of str, optional
             Columns to return; all by default.
         max_staleness : timedelta, optional
-            How old a snapshot of the regions may be that the read makes do with; by default the
-            regions themselves are asked.
+            Maximum age of a region snapshot that may replace the regions' manifests; by default
+            the manifests are read.
 
         Returns
         -------
@@ -136,7 +140,7 @@ class Reads:
             The keys do not fit the primary key, or the version that is read has none.
         """
 
-        def wanted(base: BaseTable) -> pa.Table:
+        def key_columns(base: BaseTable) -> pa.Table:
             if not base.primary_key:
                 raise InvalidInputError(
                     f"version {base.version} of {base.location} has no primary key; scan it instead"
@@ -145,11 +149,11 @@ class Reads:
             rows = pa.Table.from_batches(row_schema.convert_deletes(keys), row_schema.schema)
             return rows.select(row_schema.primary_key)
 
-        def found() -> pa.Table:
-            sources = self._collect(keys=wanted, max_staleness=max_staleness)
-            return look_up(sources, wanted(sources.base), columns=columns)
+        def look_up() -> pa.Table:
+            sources = self._open_sources(keys=key_columns, max_staleness=max_staleness)
+            return lookup_rows(sources, key_columns(sources.base), columns=columns)
 
-        return while_collected(found)
+        return retry_if_collected(look_up)
 
     def search(
         self,
@@ -168,35 +172,35 @@ class Reads:
     ) -> pa.Table:
         """Find the rows with the nearest vectors.
 
-        Regions in which no row can pass the filter are not read.
+        Regions in which no row can pass the filter are not read, unless ``prefilter`` is False.
 
         Parameters
         ----------
         vector : array of numbers, shape (dimension,) or (vectors, dimension)
             Several vectors for a column of multivectors.
         column : str, optional
-            May be left out when the table has one column of vectors.
+            Optional if the table has one column of vectors.
         k : int, default 10
-            How many rows at most.
+            Maximum number of rows.
         filter : str, optional
             SQL predicate over any columns.
         columns : sequence of str, optional
             Columns to return; all by default.
         metric : str, optional
             ``l2``, ``cosine``, ``dot`` or ``hamming``; by default that of the index, or ``l2``
-            when there is none. Another one is answered without the index.
+            without an index. With another metric than the index has, the index is not used.
         nprobes : int, optional
-            Partitions to look at in each source; Lance decides by default.
+            Index partitions to search in each source; Lance decides by default.
         refine_factor : int, default 2, of multivectors 10
-            Candidates per row that are ranked again by their vectors. More finds more of the
-            nearest rows, and reads so many more vectors.
+            Candidates per row that are ranked again by their vectors. More candidates find more
+            of the nearest rows and read as many more vectors.
         ef : int, optional
             Candidates that a graph index keeps.
         prefilter : bool, default True
-            False filters the ``k`` nearest rows, of which fewer are then left.
+            False filters after the search, so that fewer than ``k`` rows may remain.
         max_staleness : timedelta, optional
-            How old a snapshot of the regions may be that the read makes do with; by default the
-            regions themselves are asked.
+            Maximum age of a region snapshot that may replace the regions' manifests; by default
+            the manifests are read.
 
         Returns
         -------
@@ -208,21 +212,24 @@ class Reads:
         InvalidInputError
             An argument does not fit the table; the message names it.
         """
-        return self._answer(
-            search,
-            vector,
-            column=column,
-            k=k,
-            filter=filter,
-            columns=columns,
-            metric=metric,
-            nprobes=nprobes,
-            refine_factor=refine_factor,
-            ef=ef,
-            prefilter=prefilter,
-            max_staleness=max_staleness,
-            # The nearest rows of all regions count where they are filtered afterwards.
-            pruned_by=filter if prefilter else None,
+        # A filter after the search needs the nearest rows of all regions.
+        pruned_by = filter if prefilter else None
+        return answer(
+            lambda: self._open_sources(filter=pruned_by, max_staleness=max_staleness),
+            lambda sources, newest: search(
+                sources,
+                newest,
+                vector,
+                column=column,
+                k=k,
+                filter=filter,
+                columns=columns,
+                metric=metric,
+                nprobes=nprobes,
+                refine_factor=refine_factor,
+                ef=ef,
+                prefilter=prefilter,
+            ),
         )
 
     def search_text(
@@ -237,7 +244,7 @@ class Reads:
     ) -> pa.Table:
         """Find the rows whose texts match best.
 
-        A score depends on the texts of all rows, so that a filter keeps no region from being read.
+        A score depends on the texts of all rows, so every region is read, whatever the filter.
 
         Parameters
         ----------
@@ -245,17 +252,17 @@ class Reads:
             Text, for any of its terms; or a query object such as
             :class:`memwal.search.text.query.MatchQuery`.
         column : str or sequence of str, optional
-            Where to search; all columns with a text index by default. The best one counts. A query
-            object names its own.
+            Columns to search; by default all with a text index. The best column of a row counts.
+            A query object names its own.
         k : int or None, default 10
-            How many rows at most; None returns all that match.
+            Maximum number of rows; None returns all that match.
         filter : str, optional
-            SQL predicate over any columns. It does not touch the scores.
+            SQL predicate over any columns. It does not change the scores.
         columns : sequence of str, optional
             Columns to return; all by default.
         max_staleness : timedelta, optional
-            How old a snapshot of the regions may be that the read makes do with; by default the
-            regions themselves are asked.
+            Maximum age of a region snapshot that may replace the regions' manifests; by default
+            the manifests are read.
 
         Returns
         -------
@@ -267,14 +274,17 @@ class Reads:
         InvalidInputError
             A column has no text index, or an argument does not fit.
         """
-        return self._answer(
-            search_text,
-            query,
-            column=column,
-            k=k,
-            filter=filter,
-            columns=columns,
-            max_staleness=max_staleness,
+        return answer(
+            lambda: self._open_sources(max_staleness=max_staleness),
+            lambda sources, newest: search_text(
+                sources,
+                newest,
+                query,
+                column=column,
+                k=k,
+                filter=filter,
+                columns=columns,
+            ),
         )
 
     def search_hybrid(
@@ -307,20 +317,20 @@ class Reads:
         vector_column, text_column : optional
             As ``column`` of :meth:`search` and :meth:`search_text`.
         k : int, default 10
-            How many rows at most.
+            Maximum number of rows.
         filter : str, optional
             SQL predicate over any columns.
         columns : sequence of str, optional
             Columns to return; all by default.
         weight : float, default 0.5
-            Share of the vectors, from 0 to 1.
+            Weight of the vectors in the rank, from 0 to 1.
         candidates : int, optional
-            How many rows of each search are ranked; ``max(k, 50)`` by default.
+            Number of rows of each search that are ranked; ``max(k, 50)`` by default.
         metric, nprobes, refine_factor, ef : optional
             As for :meth:`search`.
         max_staleness : timedelta, optional
-            How old a snapshot of the regions may be that the read makes do with; by default the
-            regions themselves are asked.
+            Maximum age of a region snapshot that may replace the regions' manifests; by default
+            the manifests are read.
 
         Returns
         -------
@@ -332,68 +342,44 @@ class Reads:
         InvalidInputError
             An argument does not fit the table; the message names it.
         """
-        return self._answer(
-            search_hybrid,
-            vector,
-            query,
-            vector_column=vector_column,
-            text_column=text_column,
-            k=k,
-            filter=filter,
-            columns=columns,
-            weight=weight,
-            candidates=candidates,
-            metric=metric,
-            nprobes=nprobes,
-            refine_factor=refine_factor,
-            ef=ef,
-            max_staleness=max_staleness,
-        )
-
-    def _answer(
-        self,
-        run: Callable[..., pa.Table],
-        *args: Any,
-        max_staleness: timedelta | None = None,
-        pruned_by: str | None = None,
-        **options: Any,
-    ) -> pa.Table:
         return answer(
-            lambda: self._collect(filter=pruned_by, max_staleness=max_staleness),
-            lambda sources, newest: run(sources, newest, *args, **options),
+            lambda: self._open_sources(max_staleness=max_staleness),
+            lambda sources, newest: search_hybrid(
+                sources,
+                newest,
+                vector,
+                query,
+                vector_column=vector_column,
+                text_column=text_column,
+                k=k,
+                filter=filter,
+                columns=columns,
+                weight=weight,
+                candidates=candidates,
+                metric=metric,
+                nprobes=nprobes,
+                refine_factor=refine_factor,
+                ef=ef,
+            ),
         )
 
-    def _collect(
+    def _open_sources(
         self,
         *,
         filter: str | None = None,
-        keys: WantedKeys | None = None,
+        keys: KeyBuilder | None = None,
         max_staleness: timedelta | None = None,
     ) -> ReadSources:
-        return collect_sources(
-            self.location,
-            self._memtables(),
-            filter=filter,
-            keys=keys,
-            max_staleness=max_staleness,
+        return open_sources(
+            lambda: plan_read(
+                self.location,
+                self._memtables(),
+                version=self._version,
+                filter=filter,
+                keys=keys,
+                max_staleness=max_staleness,
+            )
         )
 
     def _memtables(self) -> MemTables | None:
         return None
-
-
-class PastReads(Reads):
-    """Reads of one version of the base table, without what was not merged then."""
-
-    def __init__(self, location: TableLocation, version: int | str) -> None:
-        super().__init__(location)
-        self.version = version
-
-    def _collect(
-        self,
-        *,
-        filter: str | None = None,
-        keys: WantedKeys | None = None,
-        max_staleness: timedelta | None = None,
-    ) -> ReadSources:
-        return collect_version(self.location, self.version)

@@ -33,8 +33,8 @@ from memwal.jobs.table.snapshot import build_snapshot
 from memwal.lsm.indexes.segments import DEFAULT_MAX_SEGMENTS
 from memwal.lsm.wal.applied_steps import read_newest_steps
 from memwal.quality.rules import QualityRules
-from memwal.queries import PastReads, Reads
-from memwal.reader.sources.collect import MemTables
+from memwal.queries import Queries
+from memwal.reader.sources.plan import MemTables
 from memwal.region.manifest_store import discover_regions, read_manifests
 from memwal.region.router import Router
 from memwal.region.spec import RegionSpec
@@ -70,12 +70,12 @@ def open(uri: str, *, storage_options: Mapping[str, str] | None = None) -> Table
     return table
 
 
-class Writer(TableWriter, Reads):
+class Writer(TableWriter, Queries):
     """A table's writer, which also reads: its reads see what it acknowledged."""
 
     def __init__(self, base: BaseTable, *args: Any, **kwargs: Any) -> None:
         TableWriter.__init__(self, base, *args, **kwargs)
-        Reads.__init__(self, base.location)
+        Queries.__init__(self, base.location)
         _writers.add(self)
 
     def _memtables(self) -> MemTables:
@@ -97,7 +97,7 @@ def _left(timeout: timedelta | None, started: float) -> float | None:
     return max(started + timeout.total_seconds() - time.monotonic(), 0.0)
 
 
-class Table(Reads):
+class Table(Queries):
     """A table with MemWAL. Its reads see what is in storage."""
 
     @property
@@ -202,15 +202,15 @@ class Table(Reads):
                 found[region_id] = told.steps[source]
         return found
 
-    def at(self, version: int | str) -> PastReads:
-        """Reads of a version of the base table, or of a tag: exactly what was merged by then.
+    def at(self, version: int | str) -> Queries:
+        """Query a version of the base table, or a tag: exactly what was merged by then.
 
         Parameters
         ----------
         version : int or str
             Number of a version of the base table, or a tag.
         """
-        return PastReads(self.location, version)
+        return Queries(self.location, version=version)
 
     def status(self, *, regions: Collection[UUID] | None = None) -> TableStatus:
         """Backlog, log and catch-up lag per region. See :func:`memwal.jobs.backlog`.

@@ -15,13 +15,13 @@ from memwal.format.region_manifest import RegionManifest, RegionStatus
 from memwal.jobs.status import IndexLag, RegionBacklog, TableStatus
 from memwal.lsm.indexes.catchup import caught_up, maintained_index_names
 from memwal.lsm.wal.log import find_tip
-from memwal.reader.cache.lru import Recent
+from memwal.reader.cache.lru import LruCache
 from memwal.region.manifest_store import parallel_reads, read_manifests
 from memwal.storage.location import TableLocation
 
 _MAX_CACHED_GENERATIONS = 100_000
 
-_flush_times: Recent[float] = Recent(_MAX_CACHED_GENERATIONS)
+_flush_times: LruCache[float] = LruCache(_MAX_CACHED_GENERATIONS)
 
 
 def read_status(

@@ -21,12 +21,13 @@ from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.errors import ObjectNotFoundError, TableSetupError
 from memwal.lsm.indexes.catchup import caught_up
 from memwal.lsm.indexes.kinds import IndexKind, kind_of
-from memwal.reader.cache.keys import Version, version_key
-from memwal.reader.cache.lru import Recent
+from memwal.reader.cache.keys import VersionTag, version_key
+from memwal.reader.cache.lru import LruCache
 from memwal.reader.latest import ROW_ADDRESS, find_newest, keys_of
 from memwal.reader.row_set import RowIds
-from memwal.reader.sources.collect import MergedGeneration, ReadSources
+from memwal.reader.sources.collect import ReadSources
 from memwal.reader.sources.generation import GenerationSource, open_generation
+from memwal.reader.sources.plan import StoredGeneration
 
 if TYPE_CHECKING:
     from lance.lance.indices import IndexDescription
@@ -57,7 +58,7 @@ class _FragmentChanges:
     """
 
     version: int
-    key: Version
+    key: VersionTag
     written: frozenset[int]
     is_merge: bool
     sources: frozenset[int] | None
@@ -120,7 +121,7 @@ def _fragment_files(base: BaseTable) -> dict[int, tuple[str, ...]]:
     }
 
 
-_changes: Recent[_FragmentChanges] = Recent(_MAX_CACHED_COMMITS, lasting=True)
+_changes: LruCache[_FragmentChanges] = LruCache(_MAX_CACHED_COMMITS, never_stale=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +225,7 @@ def find_gap(sources: ReadSources, index: IndexDescription) -> Gap | None:
     fragments = tuple(sorted(set(base.dataset.fragment_ids()) - covered))
     if not fragments:
         return None
-    merged = _uncovered_generations(base, sources.merged, index.name)
+    merged = _uncovered_generations(base, sources.plan.merged, index.name)
     segments = tuple(segment.uuid for segment in index.segments)
     key = (version_key(base), options_key(base), segments, merged)
     return _gaps.get(key, lambda: _find_gap(base, merged, fragments, key))
@@ -236,8 +237,8 @@ def options_key(base: BaseTable) -> Hashable:
 
 
 def _uncovered_generations(
-    base: BaseTable, merged: Sequence[MergedGeneration], index: str
-) -> tuple[MergedGeneration, ...]:
+    base: BaseTable, merged: Sequence[StoredGeneration], index: str
+) -> tuple[StoredGeneration, ...]:
     covered = caught_up(base, index)
     uncovered = (m for m in merged if m.generation > covered.get(m.region_id, 0))
     return tuple(sorted(uncovered, key=lambda m: m.generation))
@@ -245,7 +246,7 @@ def _uncovered_generations(
 
 def _find_gap(
     base: BaseTable,
-    merged: Sequence[MergedGeneration],
+    merged: Sequence[StoredGeneration],
     fragments: tuple[int, ...],
     key: tuple[Hashable, ...],
 ) -> Gap:
@@ -282,7 +283,7 @@ def _find_gap(
     return Gap(fragments, tuple(bridges), row_ids[rest], keys.take(pa.array(rest)), key)
 
 
-def _open_stored(base: BaseTable, merged: Sequence[MergedGeneration]) -> list[GenerationSource]:
+def _open_stored(base: BaseTable, merged: Sequence[StoredGeneration]) -> list[GenerationSource]:
     """Open the generations that are still stored."""
     sources = []
     for generation in merged:
@@ -296,4 +297,4 @@ def _open_stored(base: BaseTable, merged: Sequence[MergedGeneration]) -> list[Ge
     return sources
 
 
-_gaps: Recent[Gap] = Recent(_GAP_CACHE_BYTES, lambda gap: gap.nbytes)
+_gaps: LruCache[Gap] = LruCache(_GAP_CACHE_BYTES, lambda gap: gap.nbytes)

@@ -1,4 +1,4 @@
-"""What a search found: rows of sources with a number each, best first."""
+"""Search hits: rows of the sources of a read, each with a distance or a score."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Hits:
     Attributes
     ----------
     source : numpy.ndarray of int64
-        Which source each row is in: :data:`BASE`, or a position among the generations.
+        Source of each row: :data:`BASE`, or a position among the generations.
     rows : numpy.ndarray of uint64
-        Row ids there.
+        Row ids in that source.
     values : numpy.ndarray of float64
-        Distance or score of each.
+        Distance or score of each row.
     """
 
     source: _Numbers
@@ -45,7 +45,7 @@ class Hits:
 
     @classmethod
     def of(cls, source: int, rows: RowIds, values: np.ndarray[Any, Any]) -> Hits:
-        """Rows of one source."""
+        """Return the hits of one source."""
         return cls(
             np.full(len(rows), source, np.int64),
             np.asarray(rows, np.uint64),
@@ -54,7 +54,7 @@ class Hits:
 
     @classmethod
     def joined(cls, parts: Sequence[Hits]) -> Hits:
-        """Hits of several searches, one after the other."""
+        """Concatenate the hits of several searches."""
         if not parts:
             return cls.of(BASE, np.empty(0, np.uint64), np.empty(0))
         return cls(
@@ -64,34 +64,34 @@ class Hits:
         )
 
     def take(self, positions: np.ndarray[Any, Any]) -> Hits:
-        """Some of the hits, by position or mask."""
+        """Return some of the hits, by position or mask."""
         return Hits(self.source[positions], self.rows[positions], self.values[positions])
 
     def order(self, k: int | None, *, smallest: bool) -> _Numbers:
-        """Positions of the ``k`` best, best first; of equal ones the base table's, then by row."""
+        """Return the positions of the ``k`` best hits, best first; ties by source, then by row."""
         values = np.asarray(self.values, np.float32)
         values = values if smallest else -values
         near = np.arange(len(values))
         if k is not None and k < len(values):
-            # Of all that are as good as the last one, so that the order decides.
+            # With all hits that tie with the last one, so that the order decides among them.
             near = np.flatnonzero(values <= np.partition(values, k - 1)[k - 1])
         order = np.lexsort((self.rows[near], self.source[near], values[near]))
         return near[order[:k]]
 
     def best(self, k: int | None, *, smallest: bool) -> Hits:
-        """The ``k`` best; see :meth:`order`."""
+        """Return the ``k`` best hits; see :meth:`order`."""
         return self.take(self.order(k, smallest=smallest))
 
 
-def fetch(
+def fetch_rows(
     sources: ReadSources, hits: Hits, schema: pa.Schema, extra: Sequence[tuple[str, Any]]
 ) -> pa.Table:
-    """Rows of hits in their order.
+    """Read the rows of hits, in their order.
 
     Parameters
     ----------
     schema : pyarrow.Schema
-        Columns wanted, in the types of the base table.
+        Columns to return, in the types of the base table.
     extra : sequence of (str, array)
         Further columns of float32, one value per hit.
 
@@ -105,50 +105,50 @@ def fetch(
     positions = [np.flatnonzero(hits.source == number) for number in numbers]
     parts = run_all(
         [
-            partial(_rows_of, sources, number, hits.rows[mine], names)
-            for number, mine in zip(numbers, positions, strict=True)
+            partial(_read_source, sources, number, hits.rows[at], names)
+            for number, at in zip(numbers, positions, strict=True)
         ]
     )
-    wanted = pa.schema([*schema, *(pa.field(name, pa.float32()) for name, _ in extra)])
+    output = pa.schema([*schema, *(pa.field(name, pa.float32()) for name, _ in extra)])
     if not parts:
-        return wanted.empty_table()
+        return output.empty_table()
     order = np.argsort(np.concatenate(positions))
-    found = pa.concat_tables(parts).take(pa.array(order)).combine_chunks()
-    columns = [found.column(name) for name in schema.names]
+    rows = pa.concat_tables(parts).take(pa.array(order)).combine_chunks()
+    columns = [rows.column(name) for name in schema.names]
     columns += [pa.array(np.asarray(values, np.float32)) for _, values in extra]
-    return pa.Table.from_arrays(columns, schema=wanted)
+    return pa.Table.from_arrays(columns, schema=output)
 
 
-def _rows_of(sources: ReadSources, number: int, rows: RowIds, names: list[str]) -> pa.Table:
-    """Columns of rows of one source, in the types of the base table."""
+def _read_source(sources: ReadSources, number: int, rows: RowIds, names: list[str]) -> pa.Table:
+    """Read rows of one source by their ids, in the types of the base table."""
     base = sources.base
     schema = pa.schema([base.schema.field(name) for name in names])
     if number == BASE:
-        found = base.dataset._take_rows(rows.tolist(), columns=names)
+        table = base.dataset._take_rows(rows.tolist(), columns=names)
     elif (snapshot := sources.generations[number].snapshot) is not None:
-        found = snapshot.view.take(rows.astype(np.int64), columns=names)
+        table = snapshot.view.take(rows.astype(np.int64), columns=names)
     else:
-        found = sources.generations[number].dataset._take_rows(rows.tolist(), columns=names)
-    return pa.Table.from_arrays(found.columns, schema=schema)
+        table = sources.generations[number].dataset._take_rows(rows.tolist(), columns=names)
+    return pa.Table.from_arrays(table.columns, schema=schema)
 
 
-def matching(sources: ReadSources, hits: Hits, predicate: str) -> np.ndarray[Any, Any]:
-    """Which of the hits a SQL predicate lets through; only their rows are read."""
+def filter_hits(sources: ReadSources, hits: Hits, predicate: str) -> np.ndarray[Any, Any]:
+    """Return for each hit whether it passes a SQL predicate; only rows of hits are read."""
     numbers = np.unique(hits.source).tolist()
     positions = [np.flatnonzero(hits.source == number) for number in numbers]
-    kept = np.zeros(len(hits), np.bool_)
-    for mine, passing in zip(
+    mask = np.zeros(len(hits), np.bool_)
+    for at, passing in zip(
         positions,
         run_all(
             [
-                partial(_passing, sources, number, hits.rows[mine], predicate)
-                for number, mine in zip(numbers, positions, strict=True)
+                partial(_passing, sources, number, hits.rows[at], predicate)
+                for number, at in zip(numbers, positions, strict=True)
             ]
         ),
         strict=True,
     ):
-        kept[mine] = passing
-    return kept
+        mask[at] = passing
+    return mask
 
 
 def _passing(
@@ -158,10 +158,10 @@ def _passing(
     if number != BASE and not sources.generations[number].is_flushed:
         return passing_rows(sources.generations[number], predicate, base)[rows.astype(np.int64)]
     dataset = base.dataset if number == BASE else sources.generations[number].dataset
-    found = dataset.scanner(
+    passing = dataset.scanner(
         columns=[],
         filter=predicate,
         with_row_id=True,
         row_addr_allowlist=encode_row_set(rows),
     ).to_table()
-    return np.isin(rows, found.column("_rowid").to_numpy())
+    return np.isin(rows, passing.column("_rowid").to_numpy())

@@ -1,13 +1,12 @@
 """Key lookup in a flushed generation through its Bloom filter and key index.
 
-The writer leaves two files beside a generation: a Bloom filter, which rules out most keys that the
+The writer stores two files beside a generation: a Bloom filter, which rules out most keys that the
 generation does not have, and a sidecar with the keys in order, in pages. Both never change and are
 cached, so a lookup does not read all keys.
 """
 
 from __future__ import annotations
 
-import functools
 import logging
 import re
 from dataclasses import dataclass
@@ -22,12 +21,12 @@ from memwal.base_table.snapshot import lance_errors
 from memwal.errors import CorruptDataError, ObjectNotFoundError
 from memwal.format.bloom import BloomFilter
 from memwal.format.paths import BLOOM_FILTER_NAME, PK_INDEX_DIR
-from memwal.reader.cache.lru import Recent
+from memwal.reader.cache.lru import LruCache
 from memwal.storage.location import TableLocation
 
 logger = logging.getLogger(__name__)
 
-# Of a filter with more of its bits set, eight that are set by chance are too likely.
+# If a filter has a larger share of its bits set, eight set bits are too likely by chance.
 _SATURATED = 0.9
 _FILTER_BYTES = 64 << 20
 _DIRECTORIES = 1024
@@ -35,14 +34,14 @@ _PAGE_BYTES = 128 << 20
 
 _LOOKUP = ["min", "max", "null_count", "page_idx"]
 _ROWS = re.compile(rb"[0-9]{1,9}")
-_MEND = "memwal verify --repair writes it anew"
+_NEXT_STEP = "memwal verify --repair writes it anew"
 
 Positions = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Directory:
-    """Which page has which keys.
+    """Key ranges of the pages of a sidecar.
 
     Attributes
     ----------
@@ -56,31 +55,32 @@ class _Directory:
     page_rows: int
 
 
-_filters: Recent[BloomFilter | bool] = Recent(
-    _FILTER_BYTES, lambda found: 1 if isinstance(found, bool) else found.bits.nbytes
+# None: no filter, so that every key is possible.
+_filters: LruCache[BloomFilter | None] = LruCache(
+    _FILTER_BYTES, lambda bloom: 1 if bloom is None else bloom.bits.nbytes
 )
-_directories: Recent[_Directory] = Recent(_DIRECTORIES)
-_pages: Recent[pa.Table] = Recent(_PAGE_BYTES, lambda page: int(page.nbytes))
+_directories: LruCache[_Directory] = LruCache(_DIRECTORIES)
+_pages: LruCache[pa.Table] = LruCache(_PAGE_BYTES, lambda page: int(page.nbytes))
 
 
 def might_hold(location: TableLocation, folder: str, keys: pa.Table) -> npt.NDArray[np.bool_]:
-    """Of each key, whether a generation may hold it; False is certain.
+    """Return for each key whether a generation may have it; False is certain.
 
     Parameters
     ----------
     folder : str
-        Of the generation, below the table.
+        Folder of the generation, below the table.
     keys : pyarrow.Table
-        Key columns in key order, in the very types of the generation.
+        Key columns in key order, in the exact types of the generation.
     """
-    found = _filters.get(_name(location, folder), lambda: _read_filter(location, folder))
-    if isinstance(found, bool):
+    bloom = _filters.get(location.child(folder), lambda: _read_filter(location, folder))
+    if bloom is None:
         return np.ones(keys.num_rows, np.bool_)
-    return found.might_contain(keys.columns)
+    return bloom.might_contain(keys.columns)
 
 
 def key_positions(location: TableLocation, folder: str, keys: pa.Array) -> Positions | None:
-    """Row of each key in a generation, the newest if there are several; -1 where there is none.
+    """Return the row of each key in a generation: the newest of several, -1 if there is none.
 
     Parameters
     ----------
@@ -90,69 +90,61 @@ def key_positions(location: TableLocation, folder: str, keys: pa.Array) -> Posit
     Returns
     -------
     numpy.ndarray of int64, shape (keys,), or None
-        None when the generation has no sidecar, or one of other keys.
+        None if the generation has no sidecar, or one with keys of another type.
     """
-    name = _name(location, folder)
-    directory = _directories.get(name, lambda: _read_directory(location, folder))
+    uri = location.child(folder)
+    directory = _directories.get(uri, lambda: _read_directory(location, folder))
     pages = directory.pages
     if pages is None or pages.schema.field("min").type != keys.type:
         return None
-    found = np.full(len(keys), -1, np.int64)
-    wanted = _wanted_pages(pages, keys)
-    held: dict[int, Any] = {number: _pages.peek((name, number)) for number in wanted}
-    missing = [number for number, page in held.items() if page is None]
+    newest = np.full(len(keys), -1, np.int64)
+    numbers = _pages_in_range(pages, keys)
+    loaded = {n: page for n in numbers if (page := _pages.peek((uri, n))) is not None}
+    missing = [number for number in numbers if number not in loaded]
     if missing:
         read = _read_pages(location, folder, missing, directory.page_rows)
-        held |= {
-            number: _pages.get((name, number), functools.partial(_as_it_is, page))
-            for number, page in read.items()
-        }
-    for page in held.values():
+        for number, page in read.items():
+            _pages.put((uri, number), page)
+        loaded |= read
+    for page in loaded.values():
         at = pc.index_in(page.column("values"), value_set=keys).combine_chunks()
-        hit = np.flatnonzero(at.is_valid().to_numpy(zero_copy_only=False))
-        asked = at.drop_null().to_numpy().astype(np.int64)
-        rows = page.column("ids").to_numpy()[hit].astype(np.int64)
+        hits = np.flatnonzero(at.is_valid().to_numpy(zero_copy_only=False))
+        positions = at.drop_null().to_numpy().astype(np.int64)
+        rows = page.column("ids").to_numpy()[hits].astype(np.int64)
         if (rows < 0).any():
             raise _damaged(f"{folder}/{PK_INDEX_DIR}/page_data.lance", "a row has no number")
-        np.maximum.at(found, asked, rows)
-    return found
+        np.maximum.at(newest, positions, rows)
+    return newest
 
 
-def _name(location: TableLocation, folder: str) -> str:
-    return location.child(folder)
-
-
-def _as_it_is(page: Any) -> Any:
-    return page
-
-
-def _read_filter(location: TableLocation, folder: str) -> BloomFilter | bool:
+def _read_filter(location: TableLocation, folder: str) -> BloomFilter | None:
+    """Read a Bloom filter; None if it is missing or damaged, or rules out too few keys."""
     try:
         data = location.store.get(f"{folder}/{BLOOM_FILTER_NAME}")
     except ObjectNotFoundError:
-        return True
+        return None
     try:
-        found = BloomFilter.from_bytes(data)
+        bloom = BloomFilter.from_bytes(data)
     except CorruptDataError as error:
         logger.warning("%s: %s; every key counts as possible", folder, error)
-        return True
-    return True if found.bits.mean() > _SATURATED else found
+        return None
+    return None if bloom.bits.mean() > _SATURATED else bloom
 
 
-def _wanted_pages(pages: pa.Table, keys: pa.Array) -> list[int]:
-    """Numbers of the pages in whose range any of the keys lies."""
-    wanted = []
+def _pages_in_range(pages: pa.Table, keys: pa.Array) -> list[int]:
+    """Return the numbers of the pages in whose range any of the keys lies."""
+    numbers = []
     for first, last, number in zip(
         pages.column("min"), pages.column("max"), pages.column("page_idx"), strict=True
     ):
         within = pc.and_(pc.greater_equal(keys, first), pc.less_equal(keys, last))
         if pc.any(within).as_py():
-            wanted.append(int(number.as_py()))
-    return wanted
+            numbers.append(int(number.as_py()))
+    return numbers
 
 
 def _read_directory(location: TableLocation, folder: str) -> _Directory:
-    reader = _open(location, f"{folder}/{PK_INDEX_DIR}/page_lookup.lance")
+    reader = _open_file(location, f"{folder}/{PK_INDEX_DIR}/page_lookup.lance")
     if reader is None:
         return _Directory(None, 0)
     with lance_errors(f"reading {folder}/{PK_INDEX_DIR}/page_lookup.lance"):
@@ -167,9 +159,9 @@ def _read_directory(location: TableLocation, folder: str) -> _Directory:
 def _read_pages(
     location: TableLocation, folder: str, numbers: list[int], page_rows: int
 ) -> dict[int, pa.Table]:
-    """Some pages, neighbours with one request."""
+    """Read some pages; neighbours with one request."""
     path = f"{folder}/{PK_INDEX_DIR}/page_data.lance"
-    reader = _open(location, path)
+    reader = _open_file(location, path)
     if reader is None:
         raise ObjectNotFoundError(f"reading {path}: not found")
     rows = int(reader.metadata().num_rows)
@@ -189,7 +181,7 @@ def _read_pages(
     return pages
 
 
-def _open(location: TableLocation, path: str) -> Any:
+def _open_file(location: TableLocation, path: str) -> Any:
     from lance.file import LanceFileReader
 
     try:
@@ -200,4 +192,4 @@ def _open(location: TableLocation, path: str) -> Any:
 
 
 def _damaged(path: str, reason: object) -> CorruptDataError:
-    return CorruptDataError(f"{path} has no keys in pages: {reason}; {_MEND}")
+    return CorruptDataError(f"{path} has no keys in pages: {reason}; {_NEXT_STEP}")

@@ -14,15 +14,15 @@ import pyarrow.compute as pc
 from memwal.base_table.snapshot import lance_errors
 from memwal.format.paths import TOMBSTONE
 from memwal.lsm.memtable.indexes import MemTableSnapshot
-from memwal.reader.cache.lru import Recent
+from memwal.reader.cache.lru import LruCache
 from memwal.reader.sources.generation import GenerationSource
 from memwal.region.rows import key_column, newest_row_positions
 
 ROW_ADDRESS = "_rowaddr"
 
 _PARALLEL_READS = 8
-_CACHE_BYTES = 256 << 20
-_FOUND_BYTES = 128 << 20
+_KEYS_BYTES = 256 << 20
+_NEWEST_BYTES = 128 << 20
 
 Addresses = np.ndarray[Any, np.dtype[np.uint64]]
 
@@ -58,13 +58,13 @@ class NewestRows:
     Attributes
     ----------
     keys : pyarrow.Array
-        Every key that occurs, once: the base table's rows of these keys are outdated.
+        Each key that occurs, once: the base table's rows of these keys are outdated.
     source : numpy.ndarray of int
-        Which generation has the newest row of each key (position in what was given), ascending.
+        Position of the generation that has the newest row of each key, ascending.
     addresses : numpy.ndarray of uint64
-        Its row address there.
+        Address of that row in its generation.
     deleted : numpy.ndarray of bool
-        Whether it is a tombstone.
+        Whether that row is a tombstone.
     """
 
     keys: pa.Array
@@ -79,12 +79,12 @@ class NewestRows:
         return int(self.keys.nbytes + sum(array.nbytes for array in arrays))
 
     def live_addresses(self, source: int) -> Addresses:
-        """Row addresses, ascending, of the rows of one generation that count."""
+        """Return the row addresses, ascending, of the live rows of one generation."""
         mine = self._of(source)
         return np.sort(self.addresses[mine][~self.deleted[mine]])
 
     def keys_at(self, source: int, addresses: Addresses) -> pa.Array:
-        """Keys of some rows of one generation that count, by their addresses in any order."""
+        """Return the keys of some newest rows of one generation, by their addresses."""
         mine = self._of(source)
         own = self.addresses[mine]
         order = np.argsort(own)
@@ -92,7 +92,7 @@ class NewestRows:
         return self.keys.take(pa.array(at + mine.start))
 
     def only(self, keys: pa.Array) -> NewestRows:
-        """The same rows, of which only those of the given keys count as far as they did."""
+        """Return the same keys, with all rows deleted except those of the given keys."""
         others = pc.invert(pc.is_in(self.keys, value_set=keys))
         return replace(self, deleted=self.deleted | others.to_numpy(zero_copy_only=False))
 
@@ -102,23 +102,23 @@ class NewestRows:
 
 
 def keys_of(rows: pa.Table, primary_key: Sequence[str]) -> pa.Array:
-    """Keys of rows; nulls where the table has no key."""
+    """Return the keys of rows; nulls if the table has no key."""
     return key_column(rows, primary_key) if primary_key else pa.nulls(rows.num_rows)
 
 
 def find_newest(
     generations: Sequence[GenerationSource], primary_key: Sequence[str], key_type: pa.DataType
 ) -> NewestRows:
-    """Find the newest row of each key. Generations are given oldest first within a region.
+    """Find the newest row of each key; generations are ordered oldest first within a region.
 
-    Keys of different regions are different, so that the order between regions does not matter.
+    Keys of different regions are different, so the order between regions does not matter.
     """
     identities = tuple(source.identity for source in generations)
     if None in identities or len(identities) <= 1:
         return _find_newest(generations, primary_key, key_type)
     # Flushed generations never change.
     key = (identities, tuple(primary_key), str(key_type))
-    return _found.get(key, lambda: _find_newest(generations, primary_key, key_type))
+    return _newest_rows.get(key, lambda: _find_newest(generations, primary_key, key_type))
 
 
 def _find_newest(
@@ -145,12 +145,12 @@ def _find_newest(
 
 
 def read_keys(source: GenerationSource, primary_key: Sequence[str]) -> GenerationKeys:
-    """Keys of a generation; those of a flushed one never change and are kept for a while."""
+    """Read the keys of a generation; those of a flushed one never change and are cached."""
     if source.snapshot is not None:
         return _unflushed_keys(source.snapshot, primary_key)
     if source.identity is None:
         return _flushed_keys(source, primary_key)
-    return _cache.get(source.identity, lambda: _flushed_keys(source, primary_key))
+    return _generation_keys.get(source.identity, lambda: _flushed_keys(source, primary_key))
 
 
 def _flushed_keys(source: GenerationSource, primary_key: Sequence[str]) -> GenerationKeys:
@@ -175,5 +175,5 @@ def _unflushed_keys(snapshot: MemTableSnapshot, primary_key: Sequence[str]) -> G
     )
 
 
-_cache: Recent[GenerationKeys] = Recent(_CACHE_BYTES, lambda keys: keys.nbytes)
-_found: Recent[NewestRows] = Recent(_FOUND_BYTES, lambda found: found.nbytes)
+_generation_keys: LruCache[GenerationKeys] = LruCache(_KEYS_BYTES, lambda keys: keys.nbytes)
+_newest_rows: LruCache[NewestRows] = LruCache(_NEWEST_BYTES, lambda newest: newest.nbytes)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -15,7 +16,7 @@ from memwal.format.paths import TOMBSTONE
 from memwal.lsm.memtable.indexes import MemTableSnapshot
 from memwal.reader.base_rows import replaced_rows, rows_of_keys
 from memwal.reader.latest import ROW_ADDRESS, Addresses, NewestRows
-from memwal.reader.row_set import ROW_ID, contains, gathered, read_rows, without_rows
+from memwal.reader.row_set import ROW_ID, contains, group_batches, read_rows, without_rows
 from memwal.reader.sources.collect import ReadSources
 from memwal.reader.sources.generation import GenerationSource, write_in_memory
 from memwal.region.rows import key_column
@@ -29,10 +30,10 @@ _KEY_FIELD: Final = b"primary-key"
 def passing_rows(
     source: GenerationSource, filter: str, base: BaseTable
 ) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Which rows of a MemTable a predicate lets through.
+    """Evaluate a predicate over the rows of a MemTable.
 
-    The predicate is Lance's to evaluate. What it names is copied for Lance, and nothing else,
-    unless the rows have to be brought into another form anyway.
+    Lance evaluates it. Only the columns that the predicate names are copied for Lance, unless the
+    rows have to be converted to the table's present schema anyway.
 
     Parameters
     ----------
@@ -47,17 +48,17 @@ def passing_rows(
     """
     snapshot = source.snapshot
     dataset = source.dataset if snapshot is None else _named_columns(snapshot, filter, base)
-    found = dataset.scanner(columns=[], filter=filter, with_row_address=True).to_table()
+    rows = dataset.scanner(columns=[], filter=filter, with_row_address=True).to_table()
     passing = np.zeros(dataset.count_rows(), np.bool_)
-    passing[found.column(ROW_ADDRESS).to_numpy().astype(np.int64)] = True
+    passing[rows.column(ROW_ADDRESS).to_numpy().astype(np.int64)] = True
     return passing
 
 
 def _named_columns(snapshot: MemTableSnapshot, filter: str, base: BaseTable) -> lance.LanceDataset:
     text = filter.casefold().replace("``", "`")
-    # A column that the predicate names stands in its text; one more does no harm.
-    named = [name for name in base.schema.names if name.casefold().replace("``", "`") in text]
-    names = named or list(base.primary_key)
+    # A column that the predicate names occurs in its text; one column more does no harm.
+    names = [name for name in base.schema.names if name.casefold().replace("``", "`") in text]
+    names = names or list(base.primary_key)
     rows = pa.Table.from_arrays(
         [snapshot.view.column(name) for name in names],
         schema=pa.schema([_without_key(snapshot.view.schema.field(name)) for name in names]),
@@ -66,9 +67,9 @@ def _named_columns(snapshot: MemTableSnapshot, filter: str, base: BaseTable) -> 
 
 
 def _without_key(field: pa.Field) -> pa.Field:
-    """The field as one that is no part of a key: some of a key's columns alone are none."""
-    kept = {name: value for name, value in (field.metadata or {}).items() if _KEY_FIELD not in name}
-    return field.with_nullable(True).with_metadata(kept)
+    """Return the field without the mark of a key column: some of a key's columns are no key."""
+    metadata = {k: value for k, value in (field.metadata or {}).items() if _KEY_FIELD not in k}
+    return field.with_nullable(True).with_metadata(metadata)
 
 
 GENERATION: Final = "_gen"
@@ -77,28 +78,95 @@ _EXTRA: Final = {
     GENERATION: pa.field(GENERATION, pa.uint64(), nullable=False),
     ROW_ADDRESS: pa.field(ROW_ADDRESS, pa.uint64()),
 }
-# Filtered base rows are compared with the fresh keys this many at a time, or as many as there are
-# fresh keys: each comparison hashes all fresh keys, and larger pieces share that cost. Wide rows
-# are compared sooner, to bound memory.
-_COMPARED_ROWS = 65_536
-_MAX_COMPARED_ROWS = 1 << 20
-_COMPARED_BYTES = 64 << 20
-# Lance reads two gigabytes ahead unless it is told, and no faster.
-_READ_AHEAD_BYTES = 64 << 20
-# Where a few rows are wanted, no more than this many are read ahead of what is given out.
-_FEW_ROWS = 8_192
+# Base rows are compared with the fresh keys this many at a time, or as many as there are fresh
+# keys: each comparison hashes all fresh keys, and larger pieces share that cost. Wide rows are
+# compared sooner, to bound memory.
+_COMPARED_ROWS: Final = 65_536
+_MAX_COMPARED_ROWS: Final = 1 << 20
+_COMPARED_BYTES: Final = 64 << 20
+# Lance's default reads two gigabytes ahead, and is no faster.
+_READ_AHEAD_BYTES: Final = 64 << 20
+# With a small limit, at most this many rows are read ahead of those returned.
+_MIN_COMPARED_ROWS: Final = 8_192
 
-Elsewhere = Callable[[pa.Array], Iterator[pa.RecordBatch]]
-"""Reads the rows of some keys in the state of now."""
+
+def live_rows(
+    source: GenerationSource, live: Addresses, columns: Sequence[str], filter: str | None
+) -> Iterator[pa.RecordBatch]:
+    """Read the live rows of a flushed generation that pass a filter.
+
+    Parameters
+    ----------
+    live : numpy.ndarray of uint64
+        Row addresses, ascending; see :meth:`memwal.reader.latest.NewestRows.live_addresses`.
+    filter : str or None
+        SQL predicate in parentheses.
+
+    Yields
+    ------
+    pyarrow.RecordBatch
+        The columns and ``_rowaddr``.
+    """
+    not_deleted = f"not {TOMBSTONE}"
+    scanner = source.dataset.scanner(
+        columns=list(columns),
+        filter=f"{filter} and {not_deleted}" if filter else not_deleted,
+        with_row_address=True,
+    )
+    for batch in scanner.to_batches():
+        mask = contains(live, batch.column(ROW_ADDRESS).to_numpy())
+        yield batch if mask.all() else batch.filter(pa.array(mask))
+
+
+def without_keys(
+    batches: Iterable[pa.RecordBatch],
+    primary_key: Sequence[str],
+    fresh_keys: Callable[[], pa.Array],
+    *,
+    limit: int | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Drop the base rows whose keys a generation has.
+
+    Parameters
+    ----------
+    batches : iterable of RecordBatch
+        With the key columns.
+    fresh_keys : callable
+        Returns the keys of the generations. It is called only if there is a row: a filter that no
+        row passes costs no keys.
+    limit : int, optional
+        Number of rows that the caller needs: no more than about so many are read ahead.
+    """
+    rest = (batch for batch in batches if batch.num_rows)
+    first = list(itertools.islice(rest, 1))
+    if not first:
+        return
+    fresh = fresh_keys()
+    rows = min(max(_COMPARED_ROWS, len(fresh)), _MAX_COMPARED_ROWS)
+    rows = rows if limit is None else min(rows, max(limit, _MIN_COMPARED_ROWS))
+    ahead = itertools.chain(iter(first), rest)
+    # The iterator lets go of its list, so the first batch does not stay in memory for all the scan.
+    del first
+    for piece in group_batches(ahead, rows=rows, max_bytes=_COMPARED_BYTES):
+        keys = pa.concat_arrays([key_column(batch, primary_key) for batch in piece])
+        mask = pc.invert(pc.is_in(keys, value_set=fresh))
+        start = 0
+        for batch in piece:
+            yield batch.filter(mask.slice(start, batch.num_rows))
+            start += batch.num_rows
+
+
+RereadKeys = Callable[[pa.Array], Iterator[pa.RecordBatch]]
+"""Reads the rows of some keys from a new snapshot."""
 
 
 class MergedRows:
-    """The rows that count, of all sources of one read.
+    """Newest row of each key over all sources of a read.
 
     Parameters
     ----------
     sources, newest
-        See :func:`memwal.reader.scan.collect_newest`.
+        See :func:`memwal.reader.scan.open_newest`.
     schema : pyarrow.Schema
         Columns of the table to return.
     filter : str or None
@@ -107,9 +175,9 @@ class MergedRows:
         ``_gen``, ``_rowaddr``.
     keys : pyarrow.Array, optional
         The only keys whose rows are read; all by default.
-    elsewhere : callable, optional
-        Where the rows of a generation come from that was collected before all of them were read.
-        By default that is a failure.
+    reread_keys : callable, optional
+        Reads the remaining rows of a generation that was collected before all of them were read.
+        By default that is an error.
     """
 
     def __init__(
@@ -121,7 +189,7 @@ class MergedRows:
         extra: Sequence[str],
         *,
         keys: pa.Array | None = None,
-        elsewhere: Elsewhere | None = None,
+        reread_keys: RereadKeys | None = None,
     ) -> None:
         self.sources = sources
         self._newest = newest if keys is None else newest.only(keys)
@@ -129,25 +197,30 @@ class MergedRows:
         self._filter = filter
         self._extra = extra
         self._keys = keys
-        self._elsewhere = elsewhere
+        self._reread_keys = reread_keys
 
     def batches(self, limit: int | None) -> Iterator[pa.RecordBatch]:
-        """Batches of rows; whoever asks for no more than ``limit`` stops there.
+        """Read the rows.
+
+        Parameters
+        ----------
+        limit : int or None
+            Number of rows after which the caller stops; it only bounds what is read ahead.
 
         Raises
         ------
         ObjectNotFoundError
             The version of the base table was cleaned up.
         """
-        given = 0
+        rows = 0
         for position in range(len(self.sources.generations)):
             for batch in self._generation(position):
-                given += batch.num_rows
+                rows += batch.num_rows
                 yield batch
-        yield from self._base(None if limit is None else max(limit - given, 0))
+        yield from self._base(None if limit is None else max(limit - rows, 0))
 
     def count(self) -> int:
-        """Number of rows."""
+        """Count the rows."""
         counts: list[int] = []
         for position in range(len(self.sources.generations)):
             if self._filter is None:
@@ -169,87 +242,79 @@ class MergedRows:
         if source.snapshot is not None:
             yield from self._unflushed(source, source.snapshot, live)
             return
-        given = [np.empty(0, np.uint64)]
+        emitted = [np.empty(0, np.uint64)]
         try:
-            for batch in self._flushed(source, live):
-                given.append(batch.column(ROW_ADDRESS).to_numpy())
+            for batch in live_rows(source, live, self._schema.names, self._filter):
+                emitted.append(batch.column(ROW_ADDRESS).to_numpy())
                 yield self._output(batch, source.generation)
         except (OSError, ValueError) as error:
-            if not _is_gone(error):
+            if not _is_not_found(error):
                 raise
-            if self._elsewhere is None:
+            if self._reread_keys is None:
                 raise ObjectNotFoundError(
                     f"generation {source.generation} of region {source.region_id} of "
                     f"{self.sources.base.location} is gone; if reading again does not help, it "
                     "was lost before it was merged, and memwal verify --repair may make it again "
                     "from the log"
                 ) from error
-            # Merged and collected since: the base table has what is left, unless something newer
-            # has it by now.
-            left = np.setdiff1d(live, np.concatenate(given))
-            yield from self._elsewhere(self._newest.keys_at(position, left))
-
-    def _flushed(self, source: GenerationSource, live: Addresses) -> Iterator[pa.RecordBatch]:
-        alive = f"not {TOMBSTONE}"
-        scanner = source.dataset.scanner(
-            columns=self._schema.names,
-            filter=f"{self._filter} and {alive}" if self._filter else alive,
-            with_row_address=True,
-        )
-        for batch in scanner.to_batches():
-            kept = contains(live, batch.column(ROW_ADDRESS).to_numpy())
-            yield batch if kept.all() else batch.filter(pa.array(kept))
+            # Merged and collected since: the base table has the remaining rows, unless a newer
+            # generation has rows of their keys by now.
+            remaining = np.setdiff1d(live, np.concatenate(emitted))
+            yield from self._reread_keys(self._newest.keys_at(position, remaining))
 
     def _unflushed(
         self, source: GenerationSource, snapshot: MemTableSnapshot, live: Addresses
     ) -> Iterator[pa.RecordBatch]:
-        """Rows of a MemTable where they lie; only what a filter names is copied for Lance."""
+        """Read a MemTable in place; only columns that a filter names are copied for Lance."""
         view = snapshot.view
-        kept = np.zeros(view.rows, np.bool_)
-        kept[live.astype(np.int64)] = True
+        passing = np.zeros(view.rows, np.bool_)
+        passing[live.astype(np.int64)] = True
         if self._filter is not None:
-            kept &= passing_rows(source, self._filter, self.sources.base)
+            passing &= passing_rows(source, self._filter, self.sources.base)
         for number, batch in enumerate(view.batches):
             start = int(view.starts[number])
-            mine = kept[start : start + batch.num_rows]
-            if not mine.any():
+            mask = passing[start : start + batch.num_rows]
+            if not mask.any():
                 continue
-            rows = np.flatnonzero(mine).astype(np.uint64) + np.uint64(start)
+            rows = np.flatnonzero(mask).astype(np.uint64) + np.uint64(start)
             if not self._schema.names:
                 yield self._output(_numbered(batch.select([]), rows), source.generation)
                 continue
             batch = batch.select(self._schema.names)
-            batch = batch if mine.all() else batch.filter(pa.array(mine))
+            batch = batch if mask.all() else batch.filter(pa.array(mask))
             yield self._output(_numbered(batch, rows), source.generation)
 
     def _base(self, limit: int | None) -> Iterator[pa.RecordBatch]:
         if limit == 0 or not self.sources.base.dataset.fragment_ids():
             return
         if self._keys is not None:
-            found = self._base_of_keys(self._keys)
+            batches = self._base_of_keys(self._keys)
         elif not len(self._newest.keys):
-            found = self._base_scan(limit=limit)
+            batches = self._base_scan(limit=limit)
         elif self._filter is None and limit is None:
-            found = self._base_unreplaced()
+            batches = self._base_unreplaced()
         else:
-            found = self._base_compared(limit)
-        for batch in found:
+            # A filter or a limit leaves few rows: their keys are compared as they come.
+            primary_key = self.sources.base.primary_key
+            scanned = self._base_scan(primary_key)
+            batches = without_keys(scanned, primary_key, lambda: self._newest.keys, limit=limit)
+        for batch in batches:
             yield self._output(batch, 0)
 
     def _base_scan(self, names: Sequence[str] = (), **options: object) -> Iterator[pa.RecordBatch]:
-        addressed = ROW_ADDRESS in self._extra
-        wanted = [*self._schema.names, *(name for name in names if name not in self._schema.names)]
+        columns = list(dict.fromkeys([*self._schema.names, *names]))
         scanner = self.sources.base.dataset.scanner(
-            columns=wanted,
+            columns=columns,
             filter=self._filter,
-            with_row_address=addressed or not (wanted or options.get("with_row_id")),
+            with_row_address=ROW_ADDRESS in self._extra
+            or not (columns or options.get("with_row_id")),
             io_buffer_size=_READ_AHEAD_BYTES,
-            # Each more that is read at once is that much more memory, and no more rows a second.
+            # Each further fragment takes as much memory again, and gives no more rows a second.
             fragment_readahead=1,
             **options,
         )
-        found: Iterator[pa.RecordBatch] = scanner.to_batches()
-        return found
+        batches: Iterator[pa.RecordBatch] = scanner.to_batches()
+        return batches
 
     def _base_of_keys(self, keys: pa.Array) -> Iterator[pa.RecordBatch]:
         fresh = pc.is_in(keys, value_set=self._newest.keys)
@@ -263,30 +328,16 @@ class MergedRows:
         )
 
     def _base_unreplaced(self) -> Iterator[pa.RecordBatch]:
-        """All rows but those that a generation replaced: which these are is known for a while."""
+        """Read all base rows except those that a generation replaced; their ids are cached."""
         try:
             replaced = replaced_rows(self.sources).rows
         except ObjectNotFoundError:
-            # A generation was collected under way, and its keys are not kept any more, except here.
-            found, _ = rows_of_keys(self.sources.base, self._newest.keys)
-            replaced = np.sort(found)
+            # A generation was collected meanwhile, and no cache has its keys any more, but this
+            # read does.
+            row_ids, _ = rows_of_keys(self.sources.base, self._newest.keys)
+            replaced = np.sort(row_ids)
         for batch in self._base_scan(with_row_id=True):
             yield without_rows(batch, ROW_ID, replaced)
-
-    def _base_compared(self, limit: int | None) -> Iterator[pa.RecordBatch]:
-        """Rows that a filter leaves, or the first ones: their keys are compared as they come."""
-        primary_key = self.sources.base.primary_key
-        fresh = self._newest.keys
-        rows = min(max(_COMPARED_ROWS, len(fresh)), _MAX_COMPARED_ROWS)
-        rows = rows if limit is None else min(rows, max(limit, _FEW_ROWS))
-        batches = self._base_scan(primary_key)
-        for piece in gathered(batches, rows=rows, max_bytes=_COMPARED_BYTES):
-            keys = pa.concat_arrays([key_column(batch, primary_key) for batch in piece])
-            kept = pc.invert(pc.is_in(keys, value_set=fresh))
-            start = 0
-            for batch in piece:
-                yield batch.filter(kept.slice(start, batch.num_rows))
-                start += batch.num_rows
 
     def _output(self, batch: pa.RecordBatch, generation: int) -> pa.RecordBatch:
         if not self._extra:
@@ -303,26 +354,26 @@ class MergedRows:
 
 
 def with_extra(schema: pa.Schema, extra: Sequence[str]) -> pa.Schema:
-    """A schema with ``_gen`` and ``_rowaddr`` as far as they are asked for."""
+    """Return the schema with the extra columns ``_gen`` and ``_rowaddr`` that are requested."""
     return pa.schema([*schema, *(_EXTRA[name] for name in extra)], schema.metadata)
 
 
 def project(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The columns of ``schema``, in its order, with its metadata."""
+    """Return the columns of ``schema``, in its order and with its metadata."""
     if not schema.names:
         # A batch without columns still has rows to count.
         return batch.select([]).replace_schema_metadata(None)
     return pa.RecordBatch.from_arrays([batch.column(name) for name in schema.names], schema=schema)
 
 
-def _is_gone(error: Exception) -> bool:
+def _is_not_found(error: Exception) -> bool:
     if not isinstance(error, MemWalError):
         error = translate_lance_error(error, "reading a generation")
     return isinstance(error, ObjectNotFoundError)
 
 
 def _numbered(batch: pa.RecordBatch, rows: Addresses) -> pa.RecordBatch:
-    """Values of some rows of a MemTable, with their numbers as addresses."""
+    """Append the numbers of rows of a MemTable as their addresses."""
     return pa.RecordBatch.from_arrays(
         [*batch.columns, pa.array(rows)], names=[*batch.schema.names, ROW_ADDRESS]
     )

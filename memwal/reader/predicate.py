@@ -1,4 +1,4 @@
-"""Predicates that callers give as text."""
+"""Check the SQL predicates of callers before they reach Lance."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Final
 from memwal.base_table.snapshot import translate_lance_error
 from memwal.errors import CorruptDataError, InvalidInputError
 
-MOST_OPERATORS: Final = 200
-"""The most operators of which each takes what the one before gave.
+MAX_OPERATORS: Final = 200
+"""Maximum number of operators in a chain, where each takes the result of the previous one.
 
-Lance follows them by recursion, and some hundreds more end the process.
+Lance evaluates them by recursion, and some hundreds more crash the process.
 """
 
-MOST_PARTS: Final = 5_000
-"""The most parts joined by ``and`` and ``or``: the time that Lance takes grows with the square."""
+MAX_PARTS: Final = 5_000
+"""Maximum number of parts joined by ``and`` and ``or``: Lance's time grows with the square."""
 
-# Quoted text and names, in which nothing else means anything; parentheses and comments; what ends
-# an operand and what goes on with one.
+# Quoted text and names, which hide all other tokens; comments; parentheses; tokens that end an
+# operand, and operators, which continue one.
 _TOKENS: Final = re.compile(
     r"""(?P<quoted>'(?:[^']|'')*'|"(?:[^"]|"")*"|`(?:[^`]|``)*`)
       | (?P<comment>--|/\*)
@@ -34,17 +34,17 @@ _TOKENS: Final = re.compile(
 )
 
 
-def whole_predicate(filter: str | None) -> str | None:
-    """A predicate that means the same by itself and beside others: in parentheses.
+def parenthesize_filter(filter: str | None) -> str | None:
+    """Return the predicate in parentheses, so that it can be combined with others.
 
-    Lance ignores whatever follows a predicate that is complete, and a closing parenthesis too many
-    would end the one that it is put into.
+    Lance ignores everything after a complete predicate, and a closing parenthesis too many would
+    end the expression that the predicate is put into.
 
     Raises
     ------
     InvalidInputError
-        Its parentheses do not match; it has a comment, which could hide one, and what the
-        predicate is put beside; or it is larger than Lance can take.
+        Its parentheses do not match; it has a comment, which could hide a parenthesis or the
+        expression that follows; or it is larger than Lance can evaluate.
     """
     if filter is None:
         return None
@@ -64,29 +64,29 @@ def whole_predicate(filter: str | None) -> str | None:
                 parts += token.lastgroup == "joint"
         if not operators:
             break
-        if token.lastgroup == "operator" and sum(operators) > MOST_OPERATORS:
+        if token.lastgroup == "operator" and sum(operators) > MAX_OPERATORS:
             raise InvalidInputError(
-                f"a filter may have {MOST_OPERATORS} operators in a row, and this one has more; "
+                f"a filter may have {MAX_OPERATORS} operators in a row, and this one has more; "
                 "divide it with and, or, or compute a column"
             )
     if len(operators) != 1:
         raise InvalidInputError(f"the parentheses of the filter do not match: {filter}")
-    if parts >= MOST_PARTS:
+    if parts >= MAX_PARTS:
         raise InvalidInputError(
-            f"a filter may join {MOST_PARTS} parts by and, or, and this one has {parts + 1}; list "
+            f"a filter may join {MAX_PARTS} parts by and, or, and this one has {parts + 1}; list "
             "values with in (...)"
         )
     return f"({filter})"
 
 
 @contextmanager
-def understood(filter: str | None) -> Iterator[None]:
-    """Say of a failure inside of Lance that the filter led to it.
+def translate_filter_errors(filter: str | None) -> Iterator[None]:
+    """Translate a failure inside Lance that the filter caused.
 
     Raises
     ------
     InvalidInputError
-        Lance gave up on a predicate that it can read and not evaluate.
+        Lance can parse the predicate and cannot evaluate it.
     """
     try:
         yield

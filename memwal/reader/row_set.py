@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 RowIds = np.ndarray[Any, np.dtype[np.uint64]]
 
-# The portable form of a roaring bitmap without runs.
+# Portable roaring format without run containers.
 _COOKIE = 12346
 _MAX_ARRAY = 4096
 
@@ -57,7 +57,7 @@ def _bitmap(values: np.ndarray[Any, np.dtype[np.uint32]]) -> bytes:
 
 
 def _runs(ordered: np.ndarray[Any, np.dtype[np.integer[Any]]]) -> list[tuple[int, int]]:
-    """Where each stretch of equal values begins and ends."""
+    """Return start and end of each run of equal values."""
     if not len(ordered):
         return []
     starts = [0, *(np.flatnonzero(np.diff(ordered)) + 1).tolist()]
@@ -73,59 +73,59 @@ def _container(values: np.ndarray[Any, np.dtype[np.uint16]]) -> bytes:
 
 
 def contains(ordered: RowIds, rows: RowIds) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Whether each of some rows is in an ascending array."""
+    """Return for each of ``rows`` whether it is in the ascending array ``ordered``."""
     if not len(ordered):
         return np.zeros(len(rows), np.bool_)
     at = np.minimum(np.searchsorted(ordered, rows), len(ordered) - 1)
-    found: np.ndarray[Any, np.dtype[np.bool_]] = ordered[at] == rows
-    return found
+    mask: np.ndarray[Any, np.dtype[np.bool_]] = ordered[at] == rows
+    return mask
 
 
 ROW_ID: Final = "_rowid"
 
-# Reading a row by its id takes as long as passing over some 70 rows of half a kilobyte, and
-# over more rows that are smaller.
+# Reading a row by its id takes as long as scanning some 70 rows of half a kilobyte, or more rows
+# that are smaller.
 _ROWS_PER_ID = 32
 
 
-def gathered(
+def group_batches(
     batches: Iterable[pa.RecordBatch], *, rows: int, max_bytes: int
 ) -> Iterator[list[pa.RecordBatch]]:
-    """Batches in lists that have so many rows, or so many bytes, together; empty ones go."""
-    held: list[pa.RecordBatch] = []
+    """Group batches into lists with ``rows`` rows or ``max_bytes`` bytes; drop empty batches."""
+    group: list[pa.RecordBatch] = []
     count = size = 0
     for batch in batches:
         if not batch.num_rows:
             continue
-        held.append(batch)
+        group.append(batch)
         count += batch.num_rows
         size += batch.nbytes
         if count >= rows or size >= max_bytes:
-            yield held
-            held, count, size = [], 0, 0
-    if held:
-        yield held
+            yield group
+            group, count, size = [], 0, 0
+    if group:
+        yield group
 
 
-def without_rows(batch: pa.RecordBatch, column: str, unwanted: RowIds) -> pa.RecordBatch:
-    """The rows of a batch that are not among others.
+def without_rows(batch: pa.RecordBatch, column: str, excluded: RowIds) -> pa.RecordBatch:
+    """Drop some rows of a batch by their ids.
 
     Parameters
     ----------
     column : str
-        Has the row ids of the batch.
-    unwanted : numpy.ndarray of uint64
-        Ascending.
+        Column with the row ids of the batch.
+    excluded : numpy.ndarray of uint64
+        Row ids to drop, ascending.
     """
     rows = batch.column(column).to_numpy()
     if not len(rows):
         return batch
-    # A batch mostly is a short stretch of the table: few of all unwanted rows lie in it.
-    first = np.searchsorted(unwanted, rows.min())
-    last = np.searchsorted(unwanted, rows.max(), side="right")
+    # A batch mostly covers a short range of the table: few of all excluded rows lie in it.
+    first = np.searchsorted(excluded, rows.min())
+    last = np.searchsorted(excluded, rows.max(), side="right")
     if first == last:
         return batch
-    return batch.filter(pa.array(~contains(unwanted[first:last], rows)))
+    return batch.filter(pa.array(~contains(excluded[first:last], rows)))
 
 
 def read_rows(
@@ -136,29 +136,29 @@ def read_rows(
     filter: str | None = None,
     with_row_address: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """Rows by their ids, as a stream; by passing over all rows where many of them are wanted.
+    """Read rows by their ids, as a stream; many rows are read by a scan of all rows.
 
     Parameters
     ----------
     rows : numpy.ndarray of uint64
-        Row ids in any order, which is not kept.
+        Row ids in any order; the result is not in that order.
     filter : str, optional
-        SQL predicate that they have to pass as well.
+        SQL predicate that the rows have to pass as well.
     """
     if not len(rows):
         return
-    few = len(rows) * _ROWS_PER_ID <= dataset.count_rows()
-    wanted = np.sort(rows)
+    by_id = len(rows) * _ROWS_PER_ID <= dataset.count_rows()
+    ordered = np.sort(rows)
     scanner = dataset.scanner(
         columns=list(columns),
         filter=filter,
         with_row_id=True,
         with_row_address=with_row_address,
-        row_addr_allowlist=encode_row_set(wanted) if few else None,
+        row_addr_allowlist=encode_row_set(ordered) if by_id else None,
     )
     for batch in scanner.to_batches():
-        if few:
+        if by_id:
             yield batch
             continue
-        kept = contains(wanted, batch.column(ROW_ID).to_numpy())
-        yield batch if kept.all() else batch.filter(pa.array(kept))
+        mask = contains(ordered, batch.column(ROW_ID).to_numpy())
+        yield batch if mask.all() else batch.filter(pa.array(mask))

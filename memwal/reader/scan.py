@@ -1,49 +1,49 @@
-"""The merging scan: one answer over the base table and everything that is not in it yet."""
+"""Merging scan: the newest row of each key over the base table and unmerged generations."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from memwal.base_table.snapshot import BaseTable, lance_errors
 from memwal.errors import ConflictError, InvalidInputError
-from memwal.reader.explain import ReadPlan, plan_of
 from memwal.reader.latest import ROW_ADDRESS, NewestRows, find_newest, keys_of
 from memwal.reader.merged_scan import GENERATION, MergedRows, with_extra
-from memwal.reader.predicate import understood, whole_predicate
-from memwal.reader.sources.collect import ReadSources, while_collected
+from memwal.reader.predicate import parenthesize_filter, translate_filter_errors
+from memwal.reader.sources.collect import ReadSources, retry_if_collected
+from memwal.reader.sources.plan import ReadPlan
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# So often may generations be collected under one that is read in the place of another.
-_TIMES = 5
+_MAX_RETRIES: Final = 5
 
 
 class Scan:
-    """A merging scan that has not been run. Each ``to_...`` runs it on the state at that moment.
+    """Merging scan that runs when it is read: each ``to_...`` reads the table as it is then.
 
     Parameters
     ----------
-    collect : callable
-        Collects the sources.
+    open_sources : callable
+        Plans the read and opens its sources.
     columns : sequence of str, optional
         Columns to return, in this order; all by default.
     filter : str, optional
         SQL predicate, as for :meth:`lance.LanceDataset.scanner`. It may name any column.
     limit : int, optional
-        At most this many rows.
+        Maximum number of rows.
     offset : int, default 0
-        So many rows are left out first. Rows come in no promised order.
+        Number of rows to skip first. The order of rows is not defined.
     with_generation : bool, default False
-        Whether to add ``_gen``: the generation that has the row, 0 for the base table.
+        Add ``_gen``: the generation that has the row, 0 for the base table.
     with_row_address : bool, default False
-        Whether to add ``_rowaddr``: the row's address in the data set of its generation or in the
-        base table; in a MemTable the row's number.
+        Add ``_rowaddr``: the row's address in the data set of its generation or in the base table;
+        in a MemTable the row's number.
 
     Raises
     ------
@@ -53,7 +53,7 @@ class Scan:
 
     def __init__(
         self,
-        collect: Callable[[], ReadSources],
+        open_sources: Callable[[], ReadSources],
         *,
         columns: Sequence[str] | None = None,
         filter: str | None = None,
@@ -65,16 +65,16 @@ class Scan:
         for name, number in (("limit", limit), ("offset", offset)):
             if number is not None and number < 0:
                 raise InvalidInputError(f"{name} must not be negative, it is {number}")
-        self._collect = collect
+        self._open_sources = open_sources
         self._columns = list(columns) if columns is not None else None
-        self._filter = whole_predicate(filter)
+        self._filter = parenthesize_filter(filter)
         self._limit = limit
         self._offset = offset
         self._extra = [GENERATION] * with_generation + [ROW_ADDRESS] * with_row_address
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """Run the scan as a stream of batches, of which few are in memory at a time."""
-        return while_collected(self._started)
+        """Run the scan as a stream of batches; few of them are in memory at a time."""
+        return retry_if_collected(self._start)
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Run the scan and yield its batches."""
@@ -85,7 +85,7 @@ class Scan:
         return self.to_reader().read_all()
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """Run the scan for whoever speaks Arrow's C interface: polars, DuckDB, ``pa.table``."""
+        """Run the scan for a client of Arrow's C interface: polars, DuckDB, ``pa.table``."""
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
     def to_pandas(self) -> pd.DataFrame:
@@ -93,40 +93,40 @@ class Scan:
         return self.to_table().to_pandas()
 
     def count_rows(self) -> int:
-        """Count the rows; of the values only keys and what the filter names are read."""
-        counted = while_collected(self._counted)
-        counted = max(counted - self._offset, 0)
-        return counted if self._limit is None else min(counted, self._limit)
+        """Count the rows; only keys and the columns of the filter are read."""
+        count = max(retry_if_collected(self._count) - self._offset, 0)
+        return count if self._limit is None else min(count, self._limit)
 
     def explain(self) -> ReadPlan:
-        """What the scan would read now, and what it would leave out and why; no rows are read."""
-        return while_collected(self._planned)
+        """Plan the scan: the sources that it reads, and those it leaves out. No rows are read."""
+        return retry_if_collected(self._explain)
 
-    def _planned(self) -> ReadPlan:
-        sources = self._collect()
+    def _explain(self) -> ReadPlan:
+        sources = self._open_sources()
         base = sources.base
         names = output_schema(base, self._columns).names
         if sources.generations:
             names = [*names, *(key for key in base.primary_key if key not in names)]
-        with _translated(base), understood(self._filter):
+        with _translate_errors(base), translate_filter_errors(self._filter):
             scanner = base.dataset.scanner(
                 columns=names, filter=self._filter, with_row_address=not names
             )
-            return plan_of(sources, scanner.explain_plan())
+            return replace(sources.plan, base_plan=scanner.explain_plan())
 
-    def _started(self) -> pa.RecordBatchReader:
-        sources, newest = _collect_once(self._collect)
+    def _start(self) -> pa.RecordBatchReader:
+        sources, newest = _open_newest_once(self._open_sources)
         schema = output_schema(sources.base, self._columns)
-        wanted = with_extra(schema, self._extra)
         batches = self._run(self._rows(sources, newest, schema, self._extra))
         # The first batch is read now, while the scan can still start over.
         first = list(itertools.islice(batches, 1))
-        return pa.RecordBatchReader.from_batches(wanted, itertools.chain(first, batches))
+        return pa.RecordBatchReader.from_batches(
+            with_extra(schema, self._extra), itertools.chain(first, batches)
+        )
 
-    def _counted(self) -> int:
-        sources, newest = _collect_once(self._collect)
+    def _count(self) -> int:
+        sources, newest = _open_newest_once(self._open_sources)
         output_schema(sources.base, self._columns)
-        with _translated(sources.base), understood(self._filter):
+        with _translate_errors(sources.base), translate_filter_errors(self._filter):
             return self._rows(sources, newest, pa.schema([]), []).count()
 
     def _rows(
@@ -137,22 +137,25 @@ class Scan:
         extra: Sequence[str],
         *,
         keys: pa.Array | None = None,
-        times: int = _TIMES,
+        retries: int = _MAX_RETRIES,
     ) -> MergedRows:
-        """The rows of some keys, or of all.
+        """Merge the rows of ``keys`` (default: all keys).
 
-        When a generation is collected under way, the keys of its rows that were not given out yet
-        are read in the state of then, so that each is given out once, as it is now. In that state
-        the same may happen again, though not for ever.
+        If a generation is collected during the scan, the keys of its rows that were not emitted
+        yet are read again from a fresh snapshot, so that each key is emitted once, with its row as
+        of then. The same may happen while that snapshot is read; at most ``retries`` times.
         """
 
-        def elsewhere(left: pa.Array) -> Iterator[pa.RecordBatch]:
-            again, newer = collect_newest(self._collect)
-            if output_schema(again.base, schema.names).types != schema.types:
+        def reread_keys(remaining_keys: pa.Array) -> Iterator[pa.RecordBatch]:
+            latest, latest_newest = open_newest(self._open_sources)
+            if output_schema(latest.base, schema.names).types != schema.types:
                 raise ConflictError(
-                    f"the columns of {again.base.location} changed while it was scanned; scan again"
+                    f"the columns of {latest.base.location} changed while it was scanned; "
+                    "scan again"
                 )
-            rows = self._rows(again, newer, schema, extra, keys=left, times=times - 1)
+            rows = self._rows(
+                latest, latest_newest, schema, extra, keys=remaining_keys, retries=retries - 1
+            )
             yield from rows.batches(None)
 
         return MergedRows(
@@ -162,47 +165,47 @@ class Scan:
             self._filter,
             extra,
             keys=keys,
-            elsewhere=elsewhere if times else None,
+            reread_keys=reread_keys if retries else None,
         )
 
     def _run(self, rows: MergedRows) -> Iterator[pa.RecordBatch]:
         skip = self._offset
-        left = self._limit
-        if left == 0:
+        remaining = self._limit
+        if remaining == 0:
             return
-        with _translated(rows.sources.base), understood(self._filter):
-            for batch in rows.batches(None if left is None else left + skip):
+        with _translate_errors(rows.sources.base), translate_filter_errors(self._filter):
+            for batch in rows.batches(None if remaining is None else remaining + skip):
                 skipped = min(skip, batch.num_rows)
                 skip -= skipped
-                batch = batch.slice(skipped, left)
+                batch = batch.slice(skipped, remaining)
                 if not batch.num_rows:
                     continue
                 yield batch
-                if left is not None:
-                    left -= batch.num_rows
-                    if left <= 0:
+                if remaining is not None:
+                    remaining -= batch.num_rows
+                    if remaining <= 0:
                         return
 
 
-def collect_newest(collect: Callable[[], ReadSources]) -> tuple[ReadSources, NewestRows]:
-    """Collect the sources of a read, and the newest row of each key among its generations.
+def open_newest(open_sources: Callable[[], ReadSources]) -> tuple[ReadSources, NewestRows]:
+    """Open the sources of a read and find the newest row of each key among its generations.
 
-    A generation that was collected in between is in the base table by then: everything is
-    collected again.
+    If a generation was collected in between, it is in the base table by then: the read is planned
+    and opened again.
     """
-    return while_collected(lambda: _collect_once(collect))
+    return retry_if_collected(lambda: _open_newest_once(open_sources))
 
 
-def _collect_once(collect: Callable[[], ReadSources]) -> tuple[ReadSources, NewestRows]:
-    sources = collect()
+def _open_newest_once(open_sources: Callable[[], ReadSources]) -> tuple[ReadSources, NewestRows]:
+    sources = open_sources()
     base = sources.base
-    # A version from before MemWAL was enabled may have no key, and then nothing has to be compared.
+    # A version from before MemWAL was enabled may have no key; then there is nothing to compare.
     key_type = keys_of(base.schema.empty_table(), base.primary_key).type
     return sources, find_newest(sources.generations, base.primary_key, key_type)
 
 
 def output_schema(base: BaseTable, columns: Sequence[str] | None) -> pa.Schema:
-    """Schema of a read's result.
+    """Return the schema of a read's result.
 
     Raises
     ------
@@ -218,7 +221,7 @@ def output_schema(base: BaseTable, columns: Sequence[str] | None) -> pa.Schema:
     return pa.schema([base.schema.field(name) for name in names])
 
 
-def _translated(base: BaseTable) -> AbstractContextManager[None]:
+def _translate_errors(base: BaseTable) -> AbstractContextManager[None]:
     return lance_errors(
         f"scanning {base.location}",
         gone=(

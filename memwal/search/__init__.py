@@ -11,11 +11,11 @@ import pyarrow as pa
 
 from memwal.base_table.snapshot import lance_errors
 from memwal.errors import InvalidInputError
-from memwal.reader.hits import Hits, fetch
+from memwal.reader.hits import Hits, fetch_rows
 from memwal.reader.latest import NewestRows
-from memwal.reader.predicate import understood, whole_predicate
-from memwal.reader.scan import collect_newest, output_schema
-from memwal.reader.sources.collect import ReadSources, while_collected
+from memwal.reader.predicate import parenthesize_filter, translate_filter_errors
+from memwal.reader.scan import open_newest, output_schema
+from memwal.reader.sources.collect import ReadSources, retry_if_collected
 from memwal.search.text.query import TextQuery
 from memwal.search.text.search import best_texts
 from memwal.search.vector.query import VectorOptions
@@ -43,7 +43,7 @@ def answer(
     run : callable
         Searches them.
     """
-    return while_collected(lambda: run(*collect_newest(collect)))
+    return retry_if_collected(lambda: run(*open_newest(collect)))
 
 
 def search(
@@ -66,8 +66,8 @@ def search(
         The columns and ``_distance``, nearest first.
     """
     schema = output_schema(sources.base, columns)
-    filter = whole_predicate(filter)
-    with lance_errors(f"searching {sources.base.location}"), understood(filter):
+    filter = parenthesize_filter(filter)
+    with lance_errors(f"searching {sources.base.location}"), translate_filter_errors(filter):
         hits = nearest(
             sources,
             newest,
@@ -78,7 +78,7 @@ def search(
             prefilter=prefilter,
             **options,
         )
-        return fetch(sources, hits, schema, [(DISTANCE, hits.values)])
+        return fetch_rows(sources, hits, schema, [(DISTANCE, hits.values)])
 
 
 def search_text(
@@ -99,10 +99,10 @@ def search_text(
         The columns and ``_score``, best first.
     """
     schema = output_schema(sources.base, columns)
-    filter = whole_predicate(filter)
-    with lance_errors(f"searching {sources.base.location}"), understood(filter):
+    filter = parenthesize_filter(filter)
+    with lance_errors(f"searching {sources.base.location}"), translate_filter_errors(filter):
         hits = best_texts(sources, newest, query, columns=column, k=k, filter=filter)
-        return fetch(sources, hits, schema, [(SCORE, hits.values)])
+        return fetch_rows(sources, hits, schema, [(SCORE, hits.values)])
 
 
 def search_hybrid(
@@ -145,8 +145,8 @@ def search_hybrid(
         raise InvalidInputError(f"k is {k}; ask for at least one row")
     depth = max(k, _CANDIDATES if candidates is None else candidates)
     schema = output_schema(sources.base, columns)
-    filter = whole_predicate(filter)
-    with lance_errors(f"searching {sources.base.location}"), understood(filter):
+    filter = parenthesize_filter(filter)
+    with lance_errors(f"searching {sources.base.location}"), translate_filter_errors(filter):
         near = nearest(
             sources,
             newest,
@@ -159,7 +159,7 @@ def search_hybrid(
         texts = best_texts(sources, newest, query, columns=text_column, k=depth, filter=filter)
         hits, extra = _fused(near, texts, weight)
         positions = hits.order(k, smallest=False)
-        rows = fetch(sources, hits.take(positions), schema, [])
+        rows = fetch_rows(sources, hits.take(positions), schema, [])
     for name, values in (*extra, (RELEVANCE, hits.values)):
         chosen = values[positions].astype("float32")
         rows = rows.append_column(name, pa.array(chosen, from_pandas=True))

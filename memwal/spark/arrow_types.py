@@ -1,4 +1,4 @@
-"""Arrow's types as Spark has them, and the rows in them."""
+"""Convert Arrow types and batches to those of Spark."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 _MAX_PRECISION: Final = 38
-# Extension types whose stored form says all that there is to say.
+# Extension types whose storage type carries all of the value.
 _PLAIN_EXTENSIONS: Final = ("arrow.json", "arrow.uuid")
 
 
 class UnsupportedTypeError(Exception):
-    """Spark has no type for this one; never leaves this module."""
+    """Spark has no type for an Arrow type; never leaves this module."""
 
 
 def spark_schema(schema: pa.Schema, *, omit_unsupported: bool = False) -> StructType:
@@ -57,15 +57,15 @@ def spark_schema(schema: pa.Schema, *, omit_unsupported: bool = False) -> Struct
     return StructType(fields)
 
 
-def check_schema(wanted: StructType, found: StructType) -> None:
-    """Refuse a schema of the user's that is not the table's.
+def check_schema(schema: StructType, own_schema: StructType) -> None:
+    """Refuse a schema of the user that differs from the table's.
 
     Raises
     ------
     InvalidInputError
-        A column has another type, or must not be null where the table lets it.
+        A column has another type, or is not nullable although the table's is.
     """
-    for field, own in zip(wanted, found, strict=True):
+    for field, own in zip(schema, own_schema, strict=True):
         same = _nullable(field.dataType) == _nullable(own.dataType)
         if not same or (own.nullable and not field.nullable):
             null = "" if own.nullable else " not null"
@@ -77,14 +77,14 @@ def check_schema(wanted: StructType, found: StructType) -> None:
 
 
 def to_spark(batch: pa.RecordBatch, schema: pa.Schema, *, truncate: bool) -> pa.RecordBatch:
-    """Return a batch in the types that Spark expects.
+    """Convert a batch to the types that Spark expects.
 
     Parameters
     ----------
     batch : pyarrow.RecordBatch
         Columns in the types of the table.
     schema : pyarrow.Schema
-        Of Spark's making, with the same columns.
+        Made by Spark, with the same columns.
     truncate : bool
         Cut times to microseconds.
 
@@ -182,7 +182,7 @@ def _simple_type(kind: pa.DataType) -> DataType:
 
 
 def _nullable(kind: DataType) -> DataType:
-    """The type with nulls allowed at every level."""
+    """Return the type with nulls allowed at every level."""
     from pyspark.sql import types as st
 
     if isinstance(kind, st.ArrayType):

@@ -15,9 +15,9 @@ from pyspark.sql.datasource import (  # noqa: TID253 - what is defined here is a
 
 from memwal.errors import InvalidInputError
 from memwal.spark.arrow_types import check_schema, spark_schema, to_spark
-from memwal.spark.partition_reader import read_share
-from memwal.spark.read_tags import SESSION, keep_protected
-from memwal.spark.scan_plan import ReadPlan, parse_options, plan_read
+from memwal.spark.partition_reader import read_partition
+from memwal.spark.read_tags import SESSION, renew_if_due
+from memwal.spark.scan_plan import LoadPlan, parse_options, plan_load
 from memwal.storage.credentials import read_options_file
 from memwal.storage.location import TableLocation
 from memwal.storage.open import check_options
@@ -30,7 +30,7 @@ FORMAT = "memwal"
 
 
 def register(spark: SparkSession, *, storage_options: Mapping[str, str] | None = None) -> None:
-    """Make ``spark.read.format("memwal")`` known to a session.
+    """Register ``spark.read.format("memwal")`` with a session.
 
     Executors need memwal installed, as they do for the maintenance jobs.
 
@@ -39,11 +39,11 @@ def register(spark: SparkSession, *, storage_options: Mapping[str, str] | None =
     spark : SparkSession
         Also one of Spark Connect.
     storage_options : mapping, optional
-        As Lance takes them, for every load of the session that names no file of its own. They
-        travel inside the tasks and stand neither in Spark's configuration nor in a plan.
+        As Lance takes them, for every load of the session that names no file of its own. They are
+        sent inside the tasks and appear neither in Spark's configuration nor in a plan.
     """
-    # A class of its own is sent to the driver's Python workers as a whole, with every attribute
-    # that is not the very one of its base.
+    # Spark sends a class that is defined here to the driver's Python workers as a whole, with
+    # every attribute that differs from the one of its base class.
     source = type(
         "MemWalDataSourceOfSession",
         (MemWalDataSource,),
@@ -53,15 +53,15 @@ def register(spark: SparkSession, *, storage_options: Mapping[str, str] | None =
 
 
 class MemWalDataSource(DataSource):  # type: ignore[misc]
-    """The newest row of every key, as :meth:`memwal.table.Table.scan` gives it.
+    """Data source of the newest row of every key, as :meth:`memwal.table.Table.scan` returns it.
 
-    A load reads the table at one moment: that of ``load()``, or with a ``schema(...)`` of the
-    caller's that of its first query. Every query of the data frame sees that moment, so that a
-    table can be joined with itself; load again to see what was written since. Options are the
-    attributes of :class:`memwal.spark.scan_plan.ReadOptions`.
+    A load reads one snapshot of the table: that of ``load()``, or, if the caller gives a
+    ``schema(...)``, that of its first query. Every query of the data frame reads that snapshot, so
+    a table can be joined with itself; load again to see rows that were written since. Options are
+    the attributes of :class:`memwal.spark.scan_plan.ReadOptions`.
     """
 
-    # Of a registration; see register().
+    # Set by register() in a subclass.
     _storage_options: ClassVar[Mapping[str, str]] = {}
     _session: ClassVar[str | None] = None
 
@@ -69,7 +69,7 @@ class MemWalDataSource(DataSource):  # type: ignore[misc]
         # Here, so that an option that is a secret is refused before there is a plan to show it.
         self._options = parse_options(options)
         super().__init__(options)
-        self._plan: ReadPlan | None = None
+        self._plan: LoadPlan | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -77,15 +77,15 @@ class MemWalDataSource(DataSource):  # type: ignore[misc]
         return FORMAT
 
     def schema(self) -> StructType:
-        """Return the schema, of the moment that will be read."""
+        """Return the schema of the snapshot that will be read."""
         plan = self._make_plan(self._options.columns)
-        found = spark_schema(plan.schema, omit_unsupported=self._options.omit_unsupported)
+        schema = spark_schema(plan.schema, omit_unsupported=self._options.omit_unsupported)
         # Spark keeps this object, and asks its copies for readers.
-        self._plan = _with_columns(plan, found)
-        return found
+        self._plan = _with_columns(plan, schema)
+        return schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return a reader of the columns of a schema, which is ours or the caller's own."""
+        """Return a reader of the columns of a schema: the source's, or one that the caller gave."""
         plan = self._plan
         if plan is None:
             if self._options.columns is not None:
@@ -93,40 +93,40 @@ class MemWalDataSource(DataSource):  # type: ignore[misc]
             plan = self._make_plan(tuple(schema.names))
             check_schema(schema, spark_schema(plan.schema))
         # A query may come long after the load.
-        keep_protected(plan.moment.location, plan.protection)
+        renew_if_due(plan.snapshot.location, plan.protection)
         return MemWalReader(plan, schema)
 
-    def _make_plan(self, columns: tuple[str, ...] | None) -> ReadPlan:
+    def _make_plan(self, columns: tuple[str, ...] | None) -> LoadPlan:
         file = self._options.storage_options_file
         storage_options = read_options_file(file) if file is not None else self._storage_options
         location = TableLocation(self._options.uri, storage_options)
-        return plan_read(location, self._options, columns=columns, session=self._session or SESSION)
+        return plan_load(location, self._options, columns=columns, session=self._session or SESSION)
 
 
 class MemWalReader(DataSourceReader):  # type: ignore[misc]
-    """Reads a plan, one share per partition.
+    """Reader of a load plan.
 
     It has no ``pushFilters``. Spark 4.3 keeps the filters that were pushed last with the load and
     not with the query: any other query of the same data frame, and any other branch of a union,
     would be answered with them.
     """
 
-    def __init__(self, plan: ReadPlan, schema: StructType) -> None:
+    def __init__(self, plan: LoadPlan, schema: StructType) -> None:
         self._plan = plan
         self._schema = schema
 
     def partitions(self) -> list[InputPartition]:
-        """Return one partition per share."""
-        return [InputPartition(share) for share in self._plan.shares]
+        """Return the partitions of the plan."""
+        return [InputPartition(part) for part in self._plan.partitions]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read a share in Spark's types; runs in an executor."""
+        """Read a partition in Spark's types; runs in an executor."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
         schema = to_arrow_schema(self._schema, timezone="UTC")
-        for batch in read_share(self._plan, partition.value):
+        for batch in read_partition(self._plan, partition.value):
             yield to_spark(batch, schema, truncate=self._plan.truncate)
 
 
-def _with_columns(plan: ReadPlan, schema: StructType) -> ReadPlan:
+def _with_columns(plan: LoadPlan, schema: StructType) -> LoadPlan:
     return replace(plan, schema=pa.schema([plan.schema.field(name) for name in schema.names]))

@@ -1,15 +1,14 @@
-"""Read one share of a load in an executor, at the plan's snapshot or at a later one.
+"""Read one partition of a load in an executor, at the plan's snapshot or at a later one.
 
 The newest row of each key is determined here, from the keys of the generations, and not in the
-driver: a plan stays small however many rows were changed. A Python worker caches these keys, and
-what it opened, for its next partitions.
+driver: a plan stays small however many rows were changed. A Python worker caches these keys and
+its open data sets for its next partitions.
 
-Once files of the plan are gone, its rows are read at a later version of the base table. This is for
-plans that no tag protects: of readers that may not write a tag, or that came back when theirs had
+When files of the plan are gone, its rows are read at a later version of the base table. This is for
+plans that no tag protects: of readers that may not write a tag, or that resumed when theirs had
 expired. A generation is collected when the base table contains it, so a later version has its rows.
-That version shows what the plan shows if nothing newer is merged into it. Which of its rows came
-from the plan's generations can be told if nothing else wrote or moved rows in between: they are
-those in new fragments.
+That version shows what the plan shows if nothing newer is merged into it. If no other writer added
+or moved rows in between, the rows of the plan's generations are those in new fragments.
 """
 
 from __future__ import annotations
@@ -20,45 +19,43 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from memwal.base_table.snapshot import BaseTable, lance_errors, open_base
 from memwal.errors import ConflictError, MemWalError, ObjectNotFoundError, TableSetupError
-from memwal.format.paths import TOMBSTONE
-from memwal.reader.latest import ROW_ADDRESS, NewestRows, find_newest
-from memwal.reader.merged_scan import project
+from memwal.reader.latest import NewestRows, find_newest
+from memwal.reader.merged_scan import live_rows, project, without_keys
 from memwal.reader.sources.generation import GenerationSource, open_generation
+from memwal.reader.sources.plan import StoredGeneration
 from memwal.region.router import Router
 from memwal.region.rows import key_column
-from memwal.spark.read_tags import keep_protected
-from memwal.spark.scan_plan import Moment, PlannedGeneration, ReadPlan, Share, spec_in_force
+from memwal.spark.read_tags import renew_if_due
+from memwal.spark.scan_plan import LoadPlan, PartitionPlan, PinnedSnapshot, spec_in_force
 
 
 @dataclass(frozen=True, slots=True)
-class LaterMoment:
-    """The same rows in other files.
+class LaterSnapshot:
+    """The rows of a plan in the files of a later version.
 
     Attributes
     ----------
-    moment : Moment
+    snapshot : PinnedSnapshot
         With those generations of the plan that this version does not contain.
     fragments : frozenset of int
-        What is left of the fragments that the plan read.
+        Fragments of the plan that this version still has.
     merged_fragments : tuple of int
-        Rows of the other generations, and nothing else.
+        Fragments with the rows of the merged generations, and no others.
     """
 
-    moment: Moment
+    snapshot: PinnedSnapshot
     fragments: frozenset[int]
     merged_fragments: tuple[int, ...]
 
 
-def find_later_moment(plan: ReadPlan) -> LaterMoment | None:
+def find_later_snapshot(plan: LoadPlan) -> LaterSnapshot | None:
     """Find the newest version that shows what the plan shows.
 
     A row may be missing there that was deleted after the plan was made: by hand from the base
@@ -74,49 +71,59 @@ def find_later_moment(plan: ReadPlan) -> LaterMoment | None:
     TableSetupError
         The version of the plan, or one between, is no longer stored.
     """
-    moment = plan.moment
-    base = open_base(moment.location, version=moment.version)
-    if base.digest != moment.digest:
+    snapshot = plan.snapshot
+    base = open_base(snapshot.location, version=snapshot.version)
+    if base.digest != snapshot.digest:
         # Another table is in its place.
         return None
     limits = _limits(plan, base)
-    latest = open_base(moment.location).version
-    planned = found = before = _contents(base)
-    reached = last = base
+    latest = open_base(snapshot.location).version
+    planned_fragments = later_fragments = previous_fragments = _fragments(base)
+    later = previous = base
     for version in range(base.version + 1, latest + 1):
-        following = open_base(moment.location, version=version)
-        contents = _contents(following)
-        merged = following.details.merged != last.details.merged
+        following = open_base(snapshot.location, version=version)
+        fragments = _fragments(following)
+        is_merge = following.details.merged != previous.details.merged
         if not _shows_the_same(base, following, limits, plan.regions) or not (
-            merged or contents.keys() <= before.keys()
+            is_merge or fragments.keys() <= previous_fragments.keys()
         ):
             break
-        if any(contents[n].files != old.files for n, old in before.items() if n in contents):
+        if any(
+            fragments[n].files != before.files
+            for n, before in previous_fragments.items()
+            if n in fragments
+        ):
             break
-        # A merge deletes in a commit of its own, which may be that of one that shows too much.
-        if merged or contents == before:
-            reached, found = following, contents
-        last, before = following, contents
-    if reached is base:
+        # A merge deletes in a commit of its own, which may belong to a merge that shows too much.
+        if is_merge or fragments == previous_fragments:
+            later, later_fragments = following, fragments
+        previous, previous_fragments = following, fragments
+    if later is base:
         return None
-    progress = reached.details.merged
-    return LaterMoment(
-        moment=Moment(
-            moment.location,
-            reached.version,
-            reached.digest,
-            tuple(g for g in moment.generations if g.number > progress.get(g.region_id, 0)),
+    progress = later.details.merged
+    return LaterSnapshot(
+        snapshot=PinnedSnapshot(
+            snapshot.location,
+            later.version,
+            later.digest,
+            tuple(g for g in snapshot.generations if g.generation > progress.get(g.region_id, 0)),
         ),
-        fragments=frozenset(planned.keys() & found.keys()),
-        merged_fragments=tuple(sorted(found.keys() - planned.keys())),
+        fragments=frozenset(planned_fragments.keys() & later_fragments.keys()),
+        merged_fragments=tuple(sorted(later_fragments.keys() - planned_fragments.keys())),
     )
 
 
-def _limits(plan: ReadPlan, base: BaseTable) -> dict[UUID, int]:
-    """The newest generation of each region whose rows the plan shows."""
+def _limits(plan: LoadPlan, base: BaseTable) -> dict[UUID, int]:
+    """Return the newest generation of each region whose rows the plan shows.
+
+    Generations that the filter rules out count as well: none of their rows passes it, so merging
+    them changes nothing that the plan shows.
+    """
     limits = dict(base.details.merged)
-    for generation in plan.moment.generations:
-        limits[generation.region_id] = max(generation.number, limits.get(generation.region_id, 0))
+    numbers = [(stored.region_id, stored.generation) for stored in plan.snapshot.generations]
+    numbers += [(omitted.region_id, n) for omitted in plan.pruned for n in omitted.generations]
+    for region_id, number in numbers:
+        limits[region_id] = max(number, limits.get(region_id, 0))
     return limits
 
 
@@ -126,7 +133,7 @@ def _shows_the_same(
     limits: dict[UUID, int],
     regions: frozenset[UUID] | None,
 ) -> bool:
-    """Whether nothing newer is merged, and keys still belong to the regions that they did."""
+    """Return whether nothing newer is merged and keys still belong to the same regions."""
     return later.details.region_specs == base.details.region_specs and all(
         number <= limits.get(region_id, 0)
         for region_id, number in later.details.merged.items()
@@ -136,13 +143,13 @@ def _shows_the_same(
 
 @dataclass(frozen=True, slots=True)
 class _Fragment:
-    """What a fragment holds, as far as it can be told without reading it."""
+    """Files and deletions of a fragment, as the manifest lists them."""
 
     files: tuple[str, ...]
     deleted: int
 
 
-def _contents(base: BaseTable) -> dict[int, _Fragment]:
+def _fragments(base: BaseTable) -> dict[int, _Fragment]:
     return {
         int(fragment.fragment_id): _Fragment(
             tuple(file.path for file in fragment.data_files()), fragment.num_deletions
@@ -151,206 +158,167 @@ def _contents(base: BaseTable) -> dict[int, _Fragment]:
     }
 
 
-_OPEN_MOMENTS: Final = 2
-_REGIONS_AT_ONCE: Final = 4
-# Base rows are compared with the fresh keys this many at a time, or as many as there are fresh
-# keys: each comparison hashes all of these. Wide rows are compared sooner, to bound memory.
-_COMPARED_ROWS: Final = 65_536
-_COMPARED_BYTES: Final = 64 << 20
+_OPEN_SNAPSHOTS: Final = 2
+_PARALLEL_REGIONS: Final = 4
 # Batches of a count hold no values; Spark counts their rows in 32 bits.
 _COUNTED_ROWS: Final = 1 << 20
 
 
-def read_share(plan: ReadPlan, share: Share) -> Iterator[pa.RecordBatch]:
-    """Read the rows of a share that count, with the columns of the plan.
+def read_partition(plan: LoadPlan, partition: PartitionPlan) -> Iterator[pa.RecordBatch]:
+    """Read the newest row of each key of a partition, with the columns of the plan.
 
-    The plan's protection is renewed meanwhile. Where files of the plan are no longer stored, the
-    same rows are looked for at a later version.
+    The plan's protection is renewed meanwhile. If files of the plan are no longer stored, the same
+    rows are read at a later version.
 
     Raises
     ------
     ConflictError
-        No version that is stored shows what the plan shows.
+        No stored version shows what the plan shows.
     """
-    location = plan.moment.location
-    keep_protected(location, plan.protection)
-    rows = _share_rows(plan, share)
+    location = plan.snapshot.location
+    renew_if_due(location, plan.protection)
+    rows = _planned_rows(plan, partition)
     try:
-        # The first batch is read now, while the share can still start over.
+        # The first batch is read now, while the partition can still start over.
         first = list(itertools.islice(rows, 1))
     except (ObjectNotFoundError, TableSetupError) as error:
-        open_moment.cache_clear()
-        first, rows = [], _later_rows(plan, share, error)
+        open_pinned.cache_clear()
+        first, rows = [], _later_rows(plan, partition, error)
     try:
         for batch in itertools.chain(first, rows):
             yield batch
-            keep_protected(location, plan.protection)
+            renew_if_due(location, plan.protection)
     except (ObjectNotFoundError, TableSetupError) as error:
-        # The next try of the task looks for itself what is left.
-        open_moment.cache_clear()
-        raise _outdated(plan.moment, error) from error
+        # The next attempt of the task looks for a later version by itself.
+        open_pinned.cache_clear()
+        raise _no_longer_stored(plan.snapshot, error) from error
 
 
-def _share_rows(plan: ReadPlan, share: Share) -> Iterator[pa.RecordBatch]:
-    with lance_errors(f"reading {plan.moment.location}"):
-        opened = open_moment(plan.moment)
-        for position in share.generations:
-            yield from _generation_rows(plan, opened, plan.moment.generations[position])
-        if share.fragments:
-            yield from _base_rows(plan, opened, share.fragments)
+def _planned_rows(plan: LoadPlan, partition: PartitionPlan) -> Iterator[pa.RecordBatch]:
+    with lance_errors(f"reading {plan.snapshot.location}"):
+        opened = open_pinned(plan.snapshot)
+        for position in partition.generations:
+            yield from _generation_rows(plan, opened, plan.snapshot.generations[position])
+        if partition.fragments:
+            yield from _base_rows(plan, opened, partition.fragments)
 
 
-def _later_rows(plan: ReadPlan, share: Share, error: MemWalError) -> Iterator[pa.RecordBatch]:
-    """The rows of a share at a later moment; other tasks may read theirs at that of the plan."""
-    with lance_errors(f"reading {plan.moment.location}"):
-        later = find_later_moment(plan)
+def _later_rows(
+    plan: LoadPlan, partition: PartitionPlan, error: MemWalError
+) -> Iterator[pa.RecordBatch]:
+    """Read a partition at a later snapshot; other tasks may read theirs at the plan's."""
+    with lance_errors(f"reading {plan.snapshot.location}"):
+        later = find_later_snapshot(plan)
         if later is None:
-            raise _outdated(plan.moment, error)
-        opened = open_moment(later.moment)
-        moved = replace(plan, moment=later.moment)
-        planned = [plan.moment.generations[position] for position in share.generations]
-        left = set(later.moment.generations)
+            raise _no_longer_stored(plan.snapshot, error)
+        opened = open_pinned(later.snapshot)
+        later_plan = replace(plan, snapshot=later.snapshot)
+        planned = [plan.snapshot.generations[position] for position in partition.generations]
+        unmerged = set(later.snapshot.generations)
         for generation in planned:
-            if generation in left:
-                yield from _generation_rows(moved, opened, generation)
+            if generation in unmerged:
+                yield from _generation_rows(later_plan, opened, generation)
         if planned and later.merged_fragments:
-            # Rows of other shares' regions are theirs. A share of everything needs no routing.
+            # Other partitions read the rows of their regions. A partition that has all generations
+            # needs no routing.
             regions = {generation.region_id for generation in planned}
             if plan.regions is not None:
                 regions &= plan.regions
-            everything = len(planned) == len(plan.moment.generations)
-            routed = replace(moved, regions=plan.regions if everything else frozenset(regions))
+            has_all = len(planned) == len(plan.snapshot.generations)
+            routed = replace(later_plan, regions=plan.regions if has_all else frozenset(regions))
             yield from _base_rows(routed, opened, later.merged_fragments)
-        if fragments := tuple(n for n in share.fragments if n in later.fragments):
-            yield from _base_rows(moved, opened, fragments)
+        if fragments := tuple(n for n in partition.fragments if n in later.fragments):
+            yield from _base_rows(later_plan, opened, fragments)
 
 
-class _Opened:
-    """What this process has open of a moment."""
+class _OpenSnapshot:
+    """Data sets and keys of a snapshot that this process has open."""
 
-    def __init__(self, moment: Moment) -> None:
-        self._moment = moment
+    def __init__(self, snapshot: PinnedSnapshot) -> None:
+        self._snapshot = snapshot
         self._lock = threading.Lock()
         self._newest: dict[UUID, tuple[list[GenerationSource], NewestRows]] = {}
         self._fresh_keys: pa.Array | None = None
-        self.base: BaseTable = open_base(moment.location, version=moment.version)
-        if self.base.digest != moment.digest:
+        self.base: BaseTable = open_base(snapshot.location, version=snapshot.version)
+        if self.base.digest != snapshot.digest:
             raise TableSetupError(
-                f"version {moment.version} of {moment.location} is that of another table by now"
+                f"version {snapshot.version} of {snapshot.location} belongs to another table by now"
             )
         key = self.base.schema.empty_table().select(list(self.base.primary_key))
         self._key_type = key_column(key, self.base.primary_key).type
 
     def region(self, region_id: UUID) -> tuple[list[GenerationSource], NewestRows]:
-        """Generations of a region, and the newest row of each key among them.
+        """Open the generations of a region and find the newest row of each key among them.
 
         A key belongs to one region, so that no other one can have a newer row of it.
         """
         with self._lock:
-            found = self._newest.get(region_id)
-        if found is None:
+            newest = self._newest.get(region_id)
+        if newest is None:
             sources = [
-                open_generation(self.base, region_id, planned.number, planned.path)
-                for planned in self._moment.generations
-                if planned.region_id == region_id
+                open_generation(self.base, region_id, stored.generation, stored.path)
+                for stored in self._snapshot.generations
+                if stored.region_id == region_id
             ]
-            found = sources, find_newest(sources, self.base.primary_key, self._key_type)
+            newest = sources, find_newest(sources, self.base.primary_key, self._key_type)
             with self._lock:
-                self._newest[region_id] = found
-        return found
+                self._newest[region_id] = newest
+        return newest
 
     def fresh_keys(self) -> pa.Array:
-        """Keys of all generations: base rows with one of these are outdated."""
+        """Return the keys of all generations: base rows with these keys are outdated."""
         if self._fresh_keys is None:
-            regions = list(dict.fromkeys(p.region_id for p in self._moment.generations))
-            with ThreadPoolExecutor(_REGIONS_AT_ONCE) as pool:
+            regions = list(dict.fromkeys(g.region_id for g in self._snapshot.generations))
+            with ThreadPoolExecutor(_PARALLEL_REGIONS) as pool:
                 keys = [newest.keys for _, newest in pool.map(self.region, regions)]
             self._fresh_keys = pa.concat_arrays(keys)
         return self._fresh_keys
 
 
-@functools.lru_cache(maxsize=_OPEN_MOMENTS)
-def open_moment(moment: Moment) -> _Opened:
-    """What this process has open of a moment; the last few are kept."""
-    return _Opened(moment)
+@functools.lru_cache(maxsize=_OPEN_SNAPSHOTS)
+def open_pinned(snapshot: PinnedSnapshot) -> _OpenSnapshot:
+    """Open a snapshot, or return it from the cache of this process."""
+    return _OpenSnapshot(snapshot)
 
 
 def _generation_rows(
-    plan: ReadPlan, opened: _Opened, planned: PlannedGeneration
+    plan: LoadPlan, opened: _OpenSnapshot, stored: StoredGeneration
 ) -> Iterator[pa.RecordBatch]:
-    sources, newest = opened.region(planned.region_id)
-    position = next(at for at, s in enumerate(sources) if s.generation == planned.number)
+    sources, newest = opened.region(stored.region_id)
+    position = next(at for at, s in enumerate(sources) if s.generation == stored.generation)
     live = newest.live_addresses(position)
     if not len(live):
         return
-    alive = f"not {TOMBSTONE}"
-    scanner = sources[position].dataset.scanner(
-        columns=plan.schema.names,
-        filter=f"{plan.filter} and {alive}" if plan.filter else alive,
-        with_row_address=True,
-    )
-    for batch in scanner.to_batches():
-        kept = _are_among(batch.column(ROW_ADDRESS).to_numpy(), live)
-        rows = project(batch if kept.all() else batch.filter(pa.array(kept)), plan.schema)
-        if rows.num_rows:
-            yield rows
-
-
-def _are_among(
-    addresses: np.ndarray[Any, np.dtype[np.uint64]], live: np.ndarray[Any, np.dtype[np.uint64]]
-) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    at = np.minimum(np.searchsorted(live, addresses), len(live) - 1)
-    return np.asarray(live[at] == addresses)
+    for batch in live_rows(sources[position], live, plan.schema.names, plan.filter):
+        if batch.num_rows:
+            yield project(batch, plan.schema)
 
 
 def _base_rows(
-    plan: ReadPlan, opened: _Opened, fragments: tuple[int, ...]
+    plan: LoadPlan, opened: _OpenSnapshot, fragments: tuple[int, ...]
 ) -> Iterator[pa.RecordBatch]:
     base = opened.base
     router = None if plan.regions is None else Router(spec_in_force(base), base.schema)
     region_columns = () if router is None else spec_in_force(base).columns
-    compared = bool(plan.moment.generations)
-    chosen = [base.dataset.get_fragment(number) for number in fragments]
-    if not plan.schema.names and not compared and router is None:
-        count = sum(fragment.count_rows(plan.filter) for fragment in chosen)
-        yield from _empty_rows(count)
+    has_fresh_keys = bool(plan.snapshot.generations)
+    planned = [base.dataset.get_fragment(number) for number in fragments]
+    if not plan.schema.names and not has_fresh_keys and router is None:
+        yield from _empty_rows(sum(fragment.count_rows(plan.filter) for fragment in planned))
         return
-    needed = [*plan.schema.names, *region_columns, *(base.primary_key if compared else ())]
-    names = list(dict.fromkeys(needed))
-    scanner = base.dataset.scanner(
-        columns=names,
+    key_columns = base.primary_key if has_fresh_keys else ()
+    columns = list(dict.fromkeys([*plan.schema.names, *region_columns, *key_columns]))
+    batches: Iterator[pa.RecordBatch] = base.dataset.scanner(
+        columns=columns,
         filter=plan.filter,
-        fragments=chosen,
-        with_row_address=not names,
-    )
-    for piece in _gathered(scanner.to_batches(), opened if compared else None):
-        table = piece
-        if compared:
-            keys = key_column(table, base.primary_key)
-            table = table.filter(pc.invert(pc.is_in(keys, value_set=opened.fresh_keys())))
-        for batch in table.to_batches():
-            for rows in _of_regions(batch, router, plan.regions):
-                if rows.num_rows:
-                    yield project(rows, plan.schema)
-
-
-def _gathered(batches: Iterator[pa.RecordBatch], opened: _Opened | None) -> Iterator[pa.Table]:
-    """Batches as they come or, where they are compared, joined to larger pieces."""
-    held: list[pa.RecordBatch] = []
-    rows = size = 0
+        fragments=planned,
+        with_row_address=not columns,
+    ).to_batches()
+    if has_fresh_keys:
+        batches = without_keys(batches, base.primary_key, opened.fresh_keys)
     for batch in batches:
-        if not batch.num_rows:
-            continue
-        held.append(batch)
-        rows += batch.num_rows
-        size += batch.nbytes
-        # Only now: where the filter lets no row through, no keys are read.
-        wanted = 1 if opened is None else max(_COMPARED_ROWS, len(opened.fresh_keys()))
-        if rows >= wanted or size >= _COMPARED_BYTES:
-            yield pa.Table.from_batches(held)
-            held, rows, size = [], 0, 0
-    if held:
-        yield pa.Table.from_batches(held)
+        for rows in _of_regions(batch, router, plan.regions):
+            if rows.num_rows:
+                yield project(rows, plan.schema)
 
 
 def _of_regions(
@@ -365,17 +333,17 @@ def _of_regions(
 
 
 def _empty_rows(count: int) -> Iterator[pa.RecordBatch]:
-    """Rows without columns."""
+    """Return batches without columns, with so many rows together."""
     for start in range(0, count, _COUNTED_ROWS):
         rows = pa.nulls(min(_COUNTED_ROWS, count - start))
         yield pa.record_batch([rows], names=["rows"]).select([])
 
 
-def _outdated(moment: Moment, error: Exception) -> ConflictError:
+def _no_longer_stored(snapshot: PinnedSnapshot, error: Exception) -> ConflictError:
     return ConflictError(
-        f"version {moment.version} of {moment.location}, or a flushed generation that it does not "
-        f"contain, is no longer stored ({error}), and newer rows came into the base table since: "
-        "nothing protects any more what the data frame reads. Load the table again; if this "
-        "happens to data frames in use, load them with a longer protect_seconds and as somebody "
-        "who may write tags, or give the collector a longer retention"
+        f"version {snapshot.version} of {snapshot.location}, or a flushed generation that it does "
+        f"not contain, is no longer stored ({error}), and newer rows were merged into the base "
+        "table since: the protection of the data frame has ended. Load the table again; if this "
+        "happens to data frames in use, load them with a longer protect_seconds and as a user who "
+        "may write tags, or give the collector a longer retention"
     )

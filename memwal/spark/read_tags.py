@@ -1,18 +1,18 @@
-"""Protect what a load planned to read, for as long as its session reads it.
+"""Protect the snapshot of a load while its session reads it.
 
 The plan's version of the base table gets a tag that expires by itself (see
-:mod:`memwal.base_table.read_tags`). A tag keeps the rows of its version from clean-ups, and from
-the collector every generation that is not merged in that version, which are those that the plan
-reads.
+:mod:`memwal.base_table.read_tags`). A tag protects the rows of its version from clean-ups, and
+every generation that is not merged in that version from the collector: the generations that the
+plan reads are among these.
 
-Where the load runs, nothing lives for as long as a data frame: Spark plans it in Python processes
-that end with the planning. The tag is therefore renewed by its readers: with each query, and by
-tasks, before their first batch and between batches, once a quarter of its time has passed.
+No process lives as long as a data frame: Spark plans it in Python processes that end with the
+planning. The tag is therefore renewed by its readers: with each query, and by tasks, before their
+first batch and between batches, once a quarter of its time has passed.
 
-Between the read of the base table and the placing of the tag, others may have merged and collected.
-A process that did not see the tag goes by versions that existed before the tag: by none that is
-newer than the plan's, if the plan's version is still the newest when the tag stands. If it is not,
-the load is planned anew.
+Between the read of the base table and the placing of the tag, other processes may have merged and
+collected. A process that did not see the tag decides by versions that existed before the tag: by
+none that is newer than the plan's, if the plan's version is still the newest when the tag stands.
+If it is not, the load is planned anew.
 
 | step | dies after it | pauses before it, however long | repeats it |
 |---|---|---|---|
@@ -42,16 +42,16 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_PROTECT_SECONDS: Final = 6 * 3600
 SESSION: Final = uuid4().hex[:12]
-"""Who this process is in the names of tags. The loads of a session bear that of its driver."""
+"""Name of this process in tags. The loads of a session have the name of its driver."""
 
 _READER_DIGITS: Final = 20
-_MAX_KNOWN: Final = 1000
-_due: dict[tuple[TableLocation, ReadTag], float] = {}
+_MAX_TRACKED_TAGS: Final = 1000
+_renewal_times: dict[tuple[TableLocation, ReadTag], float] = {}
 _lock = threading.Lock()
 
 
 def protect(base: BaseTable, *, seconds: int, session: str) -> tuple[ReadTag | None, bool]:
-    """Place a tag on a version that is about to be read.
+    """Place a tag on a version before it is read.
 
     Parameters
     ----------
@@ -63,9 +63,9 @@ def protect(base: BaseTable, *, seconds: int, session: str) -> tuple[ReadTag | N
     Returns
     -------
     tag : ReadTag or None
-        None where none is wanted, or none can be placed, which is logged once for a table.
+        None if ``seconds`` is 0, or if no tag can be placed, which is logged once for a table.
     is_new : bool
-        Whether only this call placed it, so that nobody else goes by it.
+        Whether this call placed it, so that no other load relies on it.
 
     Raises
     ------
@@ -80,7 +80,7 @@ def protect(base: BaseTable, *, seconds: int, session: str) -> tuple[ReadTag | N
             return tag, True
         if renew_tag(base.location, tag):
             return tag, False
-        # It has ended, and may go at any moment.
+        # It has expired, and may be deleted at any moment.
         tag = ReadTag(seconds, base.version, session + uuid4().hex[: _READER_DIGITS - len(session)])
         place_tag(base, tag)
     except ObjectNotFoundError:
@@ -97,48 +97,48 @@ def protect(base: BaseTable, *, seconds: int, session: str) -> tuple[ReadTag | N
     return tag, True
 
 
-def holds(base: BaseTable) -> bool:
-    """Whether the version that a tag was just placed on is still the newest."""
+def is_still_newest(base: BaseTable) -> bool:
+    """Return whether the version that was just tagged is still the newest."""
     return int(base.dataset.latest_version) == base.version
 
 
 def unprotect(location: TableLocation, tag: ReadTag) -> None:
-    """Take a tag away that turned out to be useless; it ends by itself where that fails."""
+    """Delete a tag that turned out to be useless; if that fails, it expires by itself."""
     try:
         delete_tag(location, tag)
     except MemWalError as error:
         logger.info("the tag %s of %s stays until it ends: %s", tag.name, location, error)
 
 
-def keep_protected(
+def renew_if_due(
     location: TableLocation,
     tag: ReadTag | None,
     *,
     clock: Callable[[], float] = boot_seconds,
 ) -> None:
-    """Renew a tag when it is time; for the rest of the time this costs nothing.
+    """Renew a tag when a quarter of its time has passed; check it at most once per eighth.
 
-    Never an error: without the tag a read may fail later, and need not.
+    A failure is logged and not raised: without the tag a read may fail later, but need not.
     """
     if tag is None:
         return
     now = clock()
     with _lock:
-        due = _due.get((location, tag))
+        due = _renewal_times.get((location, tag))
         if due is not None and now < due:
             return
-        if len(_due) >= _MAX_KNOWN:
-            _due.clear()
-        _due[location, tag] = now + tag.seconds / 8
+        if len(_renewal_times) >= _MAX_TRACKED_TAGS:
+            _renewal_times.clear()
+        _renewal_times[location, tag] = now + tag.seconds / 8
     try:
-        held = renew_tag(location, tag)
+        is_renewed = renew_tag(location, tag)
     except MemWalError as error:
         logger.warning("the tag %s of %s was not renewed: %s", tag.name, location, error)
         return
-    if not held:
+    if not is_renewed:
         warn_once(
             logger,
-            "the protection of version %s of %s has ended: nobody read it for the %s seconds of "
+            "the protection of version %s of %s has expired: it was not read for the %s seconds of "
             "protect_seconds",
             str(tag.version),
             str(location),
@@ -147,14 +147,14 @@ def keep_protected(
 
 
 def release(location: TableLocation, *, session: str = SESSION) -> int:
-    """Take away the tags that a session placed on a table; returns how many there were.
+    """Delete the tags that a session placed on a table; return how many there were.
 
     Raises
     ------
     StoreAccessError, StoreUnavailableError
         As for any write.
     """
-    mine = [tag for tag in list_read_tags(location) if tag.reader.startswith(session)]
-    for tag in mine:
+    own_tags = [tag for tag in list_read_tags(location) if tag.reader.startswith(session)]
+    for tag in own_tags:
         delete_tag(location, tag)
-    return len(mine)
+    return len(own_tags)

@@ -1,9 +1,8 @@
-"""Plan of a load, made once in the driver: options, snapshot, and shares for the executors."""
+"""Options of a load, and its plan: made once in the driver, and divided into partitions."""
 
 from __future__ import annotations
 
 import heapq
-import logging
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
@@ -13,18 +12,27 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from memwal.base_table.read_tags import ReadTag, user_tag_names
-from memwal.base_table.snapshot import BaseTable, open_base, open_dataset, translate_lance_error
+from memwal.base_table.read_tags import ReadTag
+from memwal.base_table.snapshot import BaseTable, translate_lance_error
 from memwal.errors import InvalidInputError, ObjectNotFoundError, TableSetupError
 from memwal.format.memwal_index import StoredRegionSpec
-from memwal.format.paths import generation_dir
-from memwal.format.region_manifest import RegionManifest
-from memwal.reader.predicate import understood, whole_predicate
+from memwal.reader.predicate import parenthesize_filter, translate_filter_errors
 from memwal.reader.scan import output_schema
-from memwal.region.manifest_store import read_manifests
+from memwal.reader.sources.plan import (
+    OmittedGenerations,
+    ReadPlan,
+    StoredGeneration,
+    plan_read,
+)
 from memwal.region.spec import RegionSpec
 from memwal.region.spec_fields import is_pending
-from memwal.spark.read_tags import DEFAULT_PROTECT_SECONDS, SESSION, holds, protect, unprotect
+from memwal.spark.read_tags import (
+    DEFAULT_PROTECT_SECONDS,
+    SESSION,
+    is_still_newest,
+    protect,
+    unprotect,
+)
 from memwal.storage.location import TableLocation
 from memwal.util.safe_json import read_json
 
@@ -33,7 +41,7 @@ if TYPE_CHECKING:
 
 DEFAULT_PARTITION_BYTES: Final = 128 << 20
 
-# A protection that nobody renews holds everything that is merged after it.
+# A tag that is not renewed keeps all generations that are merged after its version.
 _MAX_SECONDS: Final = 30 * 86_400
 _STORAGE_FILE: Final = "storage_options_file"
 _HINT: Final = (
@@ -45,33 +53,34 @@ _HINT: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """What a load was told.
+    """Options of a load.
 
     Attributes
     ----------
     uri : str
         ``path``, the argument of ``load()``: address of the table.
     columns : tuple of str or None
-        Columns in this order, as a JSON list or divided by commas; None for all, empty for rows
-        that are only counted.
+        Columns in this order, as a JSON list or separated by commas; None for all, empty if rows
+        are only counted.
     filter : str or None
         SQL predicate in the dialect of Lance, over any columns of the table.
     version, tag : int or str or None
         Read the base table alone, as it was then.
     regions : frozenset of UUID or None
-        Only rows of these regions, divided by commas.
+        Only rows of these regions, separated by commas.
     partitions : int or None
-        How many partitions to make at most, instead of what ``target_partition_bytes`` gives.
+        Maximum number of partitions; it overrides ``target_partition_bytes``.
     target_partition_bytes : int, default 128 MiB
-        Stored bytes that one partition reads, about. Neither a fragment nor what a region has
-        flushed is ever split.
+        Approximate number of stored bytes that one partition reads. Neither a fragment nor the
+        flushed generations of a region are ever split.
     omit_unsupported : bool, default False
         Leave out columns of types that Spark does not have.
     truncate_nanoseconds : bool, default False
-        Cut times to the microseconds that Spark has; otherwise a value that has more is an error.
+        Cut times to the microseconds that Spark has; otherwise a more precise value is an error.
     protect_seconds : int, default 6 hours
-        How long what the load needs stays stored when nobody reads it: every query and task
-        starts the time anew. It takes a tag on the table, and permission to write one. 0 for none.
+        How long the snapshot of the load stays stored while it is not read: each query and each
+        task restarts the time. It needs a tag on the table, and permission to write one. 0 places
+        no tag.
     storage_options_file : Path or None
         JSON object of storage options, as Lance takes them; read by the driver.
     """
@@ -91,33 +100,33 @@ class ReadOptions:
 
 
 def parse_options(options: Mapping[str, str]) -> ReadOptions:
-    """Understand the options of a load.
+    """Parse the options of a load.
 
     Parameters
     ----------
     options : mapping of str to str
-        Spark hands names over in lower case.
+        Spark passes the names in lower case.
 
     Raises
     ------
     InvalidInputError
-        An option is unknown, missing or wrong. No message repeats the value of an unknown one,
+        An option is unknown, missing or wrong. No message repeats the value of an unknown option,
         which may be a secret.
     """
-    given = dict(options)
-    uri = given.pop("path", "")
-    known = {name: given.pop(name) for name in _PARSERS if name in given}
-    if given:
-        names = ", ".join(sorted(given))
+    unknown = dict(options)
+    uri = unknown.pop("path", "")
+    texts = {name: unknown.pop(name) for name in _PARSERS if name in unknown}
+    if unknown:
+        names = ", ".join(sorted(unknown))
         raise InvalidInputError(
             f"unknown options: {names}; known are path, {', '.join(_PARSERS)}; {_HINT}"
         )
     if not uri:
-        raise InvalidInputError("which table? give its address to load()")
-    if "version" in known and "tag" in known:
+        raise InvalidInputError("no table: give its address to load()")
+    if "version" in texts and "tag" in texts:
         raise InvalidInputError("give a version or a tag, not both")
-    # Every name is one of the attributes, with the parser of its type.
-    parsed = {name: _parse(name, text) for name, text in known.items()}
+    # Each name is an attribute of ReadOptions, with the parser of its type.
+    parsed = {name: _parse(name, text) for name, text in texts.items()}
     return ReadOptions(uri=uri, **parsed)  # type: ignore[arg-type]
 
 
@@ -130,7 +139,7 @@ def _parse(name: str, text: str) -> object:
         ) from error
 
 
-def _names(text: str) -> tuple[str, ...]:
+def _parse_names(text: str) -> tuple[str, ...]:
     if not text.lstrip().startswith("["):
         return tuple(name for part in text.split(",") if (name := part.strip()))
     names = read_json(text)
@@ -139,114 +148,96 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _uuids(text: str) -> frozenset[UUID]:
-    return frozenset(UUID(name) for name in _names(text))
+def _parse_uuids(text: str) -> frozenset[UUID]:
+    return frozenset(UUID(name) for name in _parse_names(text))
 
 
-def _positive(text: str) -> int:
+def _parse_positive(text: str) -> int:
     number = int(text)
     if number < 1:
         raise ValueError(text)
     return number
 
 
-def _seconds(text: str) -> int:
+def _parse_seconds(text: str) -> int:
     number = int(text)
     if not 0 <= number <= _MAX_SECONDS:
         raise ValueError(text)
     return number
 
 
-def _boolean(text: str) -> bool:
+def _parse_boolean(text: str) -> bool:
     if text.lower() not in ("true", "false"):
         raise ValueError(text)
     return text.lower() == "true"
 
 
-def _text(text: str) -> str:
+def _parse_text(text: str) -> str:
     if not text.strip():
         raise ValueError(text)
     return text
 
 
 _PARSERS: Final[Mapping[str, Callable[[str], object]]] = {
-    "columns": _names,
-    "filter": _text,
-    "version": _positive,
-    "tag": _text,
-    "regions": _uuids,
-    "partitions": _positive,
-    "target_partition_bytes": _positive,
-    "omit_unsupported": _boolean,
-    "truncate_nanoseconds": _boolean,
-    "protect_seconds": _seconds,
+    "columns": _parse_names,
+    "filter": _parse_text,
+    "version": _parse_positive,
+    "tag": _parse_text,
+    "regions": _parse_uuids,
+    "partitions": _parse_positive,
+    "target_partition_bytes": _parse_positive,
+    "omit_unsupported": _parse_boolean,
+    "truncate_nanoseconds": _parse_boolean,
+    "protect_seconds": _parse_seconds,
     _STORAGE_FILE: Path,
 }
 _EXPECTED: Final[Mapping[Callable[[str], object], str]] = {
-    _names: "names divided by commas, or a JSON list of names",
-    _text: "text",
-    _uuids: "UUIDs divided by commas",
-    _positive: "a whole number from 1 up",
-    _seconds: f"a whole number from 0 to {_MAX_SECONDS}",
-    _boolean: "true or false",
+    _parse_names: "names separated by commas, or a JSON list of names",
+    _parse_text: "text",
+    _parse_uuids: "UUIDs separated by commas",
+    _parse_positive: "a whole number from 1 up",
+    _parse_seconds: f"a whole number from 0 to {_MAX_SECONDS}",
+    _parse_boolean: "true or false",
 }
 
 
-logger = logging.getLogger(__name__)
-
-# Of what nobody recorded a size for.
-_GUESSED_ROW_BYTES: Final = 256
-_GUESSED_GENERATION_BYTES: Final = 16 << 20
-# Plans that are made while others commit in the moment between the look and the tag.
-_PLANS: Final = 5
+# Approximate sizes where none was recorded.
+_DEFAULT_ROW_BYTES: Final = 256
+_DEFAULT_GENERATION_BYTES: Final = 16 << 20
+# Attempts to place a tag on a version that is still the newest.
+_MAX_ATTEMPTS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedGeneration:
-    """A flushed generation that the base table does not contain.
+class PinnedSnapshot:
+    """A version of the base table and the generations to read with it, as a task gets them.
 
     Attributes
     ----------
-    path : str
-        Name of its folder in that of the region.
-    """
-
-    region_id: UUID
-    number: int
-    path: str
-
-    def __str__(self) -> str:
-        return generation_dir(self.region_id, self.path)
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """One state of a table: a version of the base table, and what that version does not contain.
-
-    Attributes
-    ----------
+    location : TableLocation
+    version : int
     digest : bytes
-        Of the version, which another table in the same place may have as well.
-    generations : tuple of PlannedGeneration
+        Of the version; it tells the version from one of another table in the same place.
+    generations : tuple of StoredGeneration
         Oldest first within each region.
     """
 
     location: TableLocation
     version: int
     digest: bytes
-    generations: tuple[PlannedGeneration, ...]
+    generations: tuple[StoredGeneration, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """What one Spark partition reads.
+class PartitionPlan:
+    """Fragments and generations that one Spark partition reads.
 
     Attributes
     ----------
     fragments : tuple of int
         Ids of fragments of the base table.
     generations : tuple of int
-        Positions in :attr:`Moment.generations`; all of a region or none.
+        Positions in :attr:`PinnedSnapshot.generations`; all of a region or none.
     """
 
     fragments: tuple[int, ...] = ()
@@ -254,50 +245,53 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadPlan:
-    """All that driver and executors need for one load. It holds no rows and no keys.
+class LoadPlan:
+    """Read plan of a load, divided into partitions and pickled. It holds no rows and no keys.
 
     Attributes
     ----------
-    moment : Moment
+    snapshot : PinnedSnapshot
     schema : pyarrow.Schema
         Columns to return, in the types of the table.
     filter : str or None
+        Predicate in parentheses.
     regions : frozenset of UUID or None
-        Only rows of these, as the newest region spec that is in force has it.
-    shares : tuple of Share
+        Return only rows of these regions, by the newest region spec in force.
+    partitions : tuple of PartitionPlan
         At least one; every fragment and generation is in exactly one.
+    pruned : tuple of OmittedGenerations
+        Generations that the filter rules out.
     truncate : bool
         Cut times to microseconds.
     protection : ReadTag or None
-        What keeps all this stored.
+        Tag that keeps the snapshot stored.
     """
 
-    moment: Moment
+    snapshot: PinnedSnapshot
     schema: pa.Schema
     filter: str | None
     regions: frozenset[UUID] | None
-    shares: tuple[Share, ...]
+    partitions: tuple[PartitionPlan, ...]
+    pruned: tuple[OmittedGenerations, ...]
     truncate: bool
     protection: ReadTag | None = None
 
 
-def plan_read(
+def plan_load(
     location: TableLocation,
     options: ReadOptions,
     *,
     columns: Collection[str] | None,
     session: str = SESSION,
-) -> ReadPlan:
+) -> LoadPlan:
     """Plan a read of the table as it is now, or as it was at a version or a tag, and protect it.
-
-    Manifests are read before the base table, as every reader does: what is merged in between is
-    then in the base table.
 
     Parameters
     ----------
+    columns : collection of str or None
+        Columns to return; None for all.
     session : str
-        Whose protection it is.
+        Name of the session in the protecting tag.
 
     Raises
     ------
@@ -308,18 +302,18 @@ def plan_read(
     ObjectNotFoundError
         The version was cleaned up meanwhile.
     """
-    for left in reversed(range(_PLANS)):
+    for attempts_left in reversed(range(_MAX_ATTEMPTS)):
         plan, base = _plan(location, options, columns)
         if options.tag is not None:
-            # Of somebody who keeps that version.
+            # Whoever placed that tag keeps the version.
             return plan
         try:
             tag, is_new = protect(base, seconds=options.protect_seconds, session=session)
         except ObjectNotFoundError:
-            if not left or options.version is not None:
+            if not attempts_left or options.version is not None:
                 raise
             continue
-        if tag is None or options.version is not None or not left or holds(base):
+        if tag is None or options.version is not None or not attempts_left or is_still_newest(base):
             return replace(plan, protection=tag)
         if is_new:
             unprotect(location, tag)
@@ -328,50 +322,31 @@ def plan_read(
 
 def _plan(
     location: TableLocation, options: ReadOptions, columns: Collection[str] | None
-) -> tuple[ReadPlan, BaseTable]:
-    manifests = read_manifests(location.store, options.regions)
-    past = _past_version(location, options)
-    base = open_base(location, version=past)
+) -> tuple[LoadPlan, BaseTable]:
+    # In parentheses, Lance reads all of it; without, it ignores what follows a whole predicate.
+    predicate = parenthesize_filter(options.filter)
+    plan = plan_read(
+        location,
+        version=options.tag if options.version is None else options.version,
+        regions=options.regions,
+        filter=predicate,
+    )
+    base = plan.base
     base.require_mem_wal()
     schema = output_schema(base, list(columns) if columns is not None else None)
-    # In parentheses, Lance reads all of it; without, it ignores what follows a whole predicate.
-    predicate = whole_predicate(options.filter)
     _check_filter(base, predicate)
     if options.regions is not None:
         spec_in_force(base)
-    pending = _pending(base, manifests)
-    if past is not None:
-        if pending:
-            logger.warning(
-                "version %s of %s is read without the %s flushed generations that are not in it",
-                past,
-                location,
-                len(pending),
-            )
-        pending = {}
-    generations = tuple(pending)
-    sizes = tuple(pending.values())
-    together = _together(base, manifests, generations)
-    shares = divide(
-        [
-            *((size, True, number) for number, size in _fragment_bytes(base).items()),
-            *((sum(sizes[at] for at in group), False, n) for n, group in enumerate(together)),
-        ],
-        partitions=options.partitions,
-        target_bytes=options.target_partition_bytes,
-    )
-    plan = ReadPlan(
-        moment=Moment(location, base.version, base.digest, generations),
+    load = LoadPlan(
+        snapshot=PinnedSnapshot(location, base.version, base.digest, plan.generations),
         schema=schema,
         filter=predicate,
         regions=options.regions,
-        shares=tuple(
-            Share(share.fragments, tuple(at for n in share.generations for at in together[n]))
-            for share in shares
-        ),
+        partitions=_divide(plan, options),
+        pruned=plan.pruned,
         truncate=options.truncate_nanoseconds,
     )
-    return plan, base
+    return load, base
 
 
 def spec_in_force(base: BaseTable) -> RegionSpec:
@@ -397,45 +372,11 @@ def _newest_spec(base: BaseTable) -> StoredRegionSpec | None:
     return max(stored, key=lambda spec: spec.spec_id, default=None)
 
 
-def _together(
-    base: BaseTable,
-    manifests: Mapping[UUID, RegionManifest],
-    generations: tuple[PlannedGeneration, ...],
-) -> list[list[int]]:
-    """Positions of generations that one share reads: those of a region.
-
-    Once they are merged, the region is all that tells their rows apart; and not even that where
-    the spec in force does not have all the regions.
-    """
-    newest = _newest_spec(base)
-    groups: dict[UUID | None, list[int]] = {}
-    pending = {generation.region_id for generation in generations}
-    routed = newest is not None and all(
-        manifests[region_id].spec_id == newest.spec_id for region_id in pending
-    )
-    for at, generation in enumerate(generations):
-        groups.setdefault(generation.region_id if routed else None, []).append(at)
-    return list(groups.values())
-
-
-def _past_version(location: TableLocation, options: ReadOptions) -> int | None:
-    if options.tag is None:
-        return options.version
-    dataset = open_dataset(location)
-    tags = dataset.tags.list()
-    tag = tags.get(options.tag)
-    if tag is None or tag["branch"]:
-        raise InvalidInputError(
-            f"{location} has no tag {options.tag!r}; it has {user_tag_names(tags) or 'none'}"
-        )
-    return int(tag["version"])
-
-
 def _check_filter(base: BaseTable, predicate: str | None) -> None:
     if predicate is None:
         return
     try:
-        with understood(predicate):
+        with translate_filter_errors(predicate):
             base.dataset.scanner(columns=[], with_row_id=True, filter=predicate).explain_plan()
     except (OSError, ValueError) as error:
         if isinstance(error, InvalidInputError):
@@ -448,51 +389,75 @@ def _check_filter(base: BaseTable, predicate: str | None) -> None:
         ) from error
 
 
-def _pending(
-    base: BaseTable, manifests: Mapping[UUID, RegionManifest]
-) -> dict[PlannedGeneration, int]:
-    """Generations that the base table does not contain, and their sizes in bytes."""
-    return {
-        PlannedGeneration(region_id, flushed.generation, flushed.path): (
-            flushed.memory_bytes
-            or (flushed.rows or 0) * _GUESSED_ROW_BYTES
-            or _GUESSED_GENERATION_BYTES
-        )
-        for region_id, manifest in manifests.items()
-        for flushed in sorted(manifest.flushed, key=lambda flushed: flushed.generation)
-        if flushed.generation > base.details.merged.get(region_id, 0)
-    }
+def _divide(plan: ReadPlan, options: ReadOptions) -> tuple[PartitionPlan, ...]:
+    """Divide the fragments and the generations of a read plan into partitions."""
+    groups = _group_generations(plan)
+    sizes = [_generation_bytes(stored) for stored in plan.generations]
+    fragments = plan.base.dataset.get_fragments()
+    balanced = balance_partitions(
+        [
+            *((_fragment_bytes(part), True, int(part.fragment_id)) for part in fragments),
+            *((sum(sizes[at] for at in group), False, n) for n, group in enumerate(groups)),
+        ],
+        partitions=options.partitions,
+        target_bytes=options.target_partition_bytes,
+    )
+    return tuple(
+        replace(partition, generations=tuple(at for n in partition.generations for at in groups[n]))
+        for partition in balanced
+    )
 
 
-def _fragment_bytes(base: BaseTable) -> dict[int, int]:
-    return {
-        int(fragment.fragment_id): _stored_bytes(fragment)
-        for fragment in base.dataset.get_fragments()
-    }
+def _group_generations(plan: ReadPlan) -> list[list[int]]:
+    """Return positions of the generations that one partition has to read: those of a region.
+
+    Once they are merged, the region is all that tells their rows apart; and not even that where
+    the spec in force does not have all the regions.
+    """
+    newest = _newest_spec(plan.base)
+    manifests = plan.snapshot.manifests
+    is_routed = newest is not None and all(
+        manifests[stored.region_id].spec_id == newest.spec_id for stored in plan.generations
+    )
+    groups: dict[UUID | None, list[int]] = {}
+    for at, stored in enumerate(plan.generations):
+        groups.setdefault(stored.region_id if is_routed else None, []).append(at)
+    return list(groups.values())
 
 
-def _stored_bytes(fragment: LanceFragment) -> int:
+def _generation_bytes(stored: StoredGeneration) -> int:
+    return (
+        stored.memory_bytes or (stored.rows or 0) * _DEFAULT_ROW_BYTES or _DEFAULT_GENERATION_BYTES
+    )
+
+
+def _fragment_bytes(fragment: LanceFragment) -> int:
     sizes = [file.file_size_bytes for file in fragment.data_files()]
     if all(sizes):
         return sum(sizes)
-    return int(fragment.physical_rows) * _GUESSED_ROW_BYTES
+    return int(fragment.physical_rows) * _DEFAULT_ROW_BYTES
 
 
-def divide(
+def balance_partitions(
     items: list[tuple[int, bool, int]], *, partitions: int | None, target_bytes: int
-) -> tuple[Share, ...]:
-    """Spread fragments and regions evenly: the largest first, each to the emptiest share."""
+) -> tuple[PartitionPlan, ...]:
+    """Spread fragments and regions evenly: the largest first, each to the emptiest partition.
+
+    Parameters
+    ----------
+    items : list of (int, bool, int)
+        Size in bytes, whether it is a fragment, and its number.
+    """
     total = sum(size for size, _, _ in items)
-    wanted = partitions or math.ceil(total / target_bytes)
-    count = max(1, min(wanted, len(items)))
-    shares: list[tuple[list[int], list[int]]] = [([], []) for _ in range(count)]
+    count = max(1, min(partitions or math.ceil(total / target_bytes), len(items)))
+    numbers: list[tuple[list[int], list[int]]] = [([], []) for _ in range(count)]
     loads = [(0, at) for at in range(count)]
     for size, is_fragment, number in sorted(items, reverse=True):
         load, at = heapq.heappop(loads)
-        fragments, generations = shares[at]
+        fragments, generations = numbers[at]
         (fragments if is_fragment else generations).append(number)
         heapq.heappush(loads, (load + size, at))
     return tuple(
-        Share(tuple(sorted(fragments)), tuple(sorted(generations)))
-        for fragments, generations in shares
+        PartitionPlan(tuple(sorted(fragments)), tuple(sorted(generations)))
+        for fragments, generations in numbers
     )

@@ -1,10 +1,10 @@
 """Structured Streaming sink that writes each batch once, through the log of each region.
 
-A batch comes again when its driver dies before the checkpoint says that it is through, and so does
-a task that Spark tries twice or runs speculatively. The sink relies neither on the checkpoint nor
-on the order of tasks: a batch is a step of its query (docs/design/0008), which each region applies
-once. The rows of a region are brought into one task, which writes them as one entry of the region's
-log, in the table's types and with the newest row of each key.
+Spark repeats a batch if its driver dies before the checkpoint records it, and it may retry a task
+or run it speculatively. The sink relies neither on the checkpoint nor on the order of tasks: a
+batch is a step of its query (docs/design/0008), which each region applies once. The rows of a
+region are shuffled into one task, which writes them as one entry of the region's log, in the
+table's types and with the newest row of each key.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ _ROW = "\x00row"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchForm:
-    """How the rows of a batch are to be understood.
+class ChangeColumns:
+    """Columns of a batch that tell deletes from upserts, and which row of a key is the newest.
 
     Attributes
     ----------
     op_column : str or None
-        Column that tells a delete from an upsert; None when all rows are upserts.
+        Column that tells a delete from an upsert; None if all rows are upserts.
     delete_ops : tuple of str
-        Its values that mean a delete.
+        Values of ``op_column`` that mean a delete.
     sequence_by : str or None
-        Column that tells which of several rows with one key is the newest.
+        Column whose highest value is in the newest of several rows with one key.
     """
 
     op_column: str | None
@@ -69,7 +69,7 @@ class BatchForm:
     sequence_by: str | None
 
     def names(self, schema: pa.Schema) -> list[str]:
-        """Columns of a batch that are needed, those of a table included."""
+        """Return the columns that a batch must have: these and those of the table."""
         return list(dict.fromkeys([*schema.names, *self._extra()]))
 
     def _extra(self) -> list[str]:
@@ -78,24 +78,29 @@ class BatchForm:
     def newest(
         self, rows: pa.Table, schema: pa.Schema, primary_key: Sequence[str]
     ) -> tuple[pa.Table, pa.Table]:
-        """The newest row of each key, as upserts and as deletes.
+        """Select the newest row of each key, and divide these rows into upserts and deletes.
 
         Parameters
         ----------
         rows : pyarrow.Table
             Rows of a batch, in any order.
         schema : pyarrow.Schema
-            Of the table.
+            Schema of the table.
+
+        Returns
+        -------
+        tuple of pyarrow.Table and pyarrow.Table
+            Upserts, deletes.
 
         Raises
         ------
         InvalidInputError
-            A column is missing or does not fit; the batch does not say which of two rows is newer.
+            A column is missing or does not fit; the batch does not tell which of two rows is newer.
         """
-        flags = self._deleted(rows)
-        order = self._order(rows, flags)
+        is_delete = self._is_delete(rows)
+        order = self._order(rows, is_delete)
         if order is not None:
-            rows, flags = rows.take(order), flags.take(order)
+            rows, is_delete = rows.take(order), is_delete.take(order)
         table = as_table_types(rows, schema, primary_key)
         keep = newest_row_positions(key_column(table, primary_key))
         if order is None and len(keep) != table.num_rows:
@@ -103,10 +108,10 @@ class BatchForm:
                 f"{table.num_rows - len(keep)} rows of the batch have a key that another one has, "
                 "and nothing tells which is newer: name the column that does, as sequence_by"
             )
-        table, flags = table.take(pa.array(keep)), flags.take(pa.array(keep))
-        return table.filter(pc.invert(flags)), table.filter(flags)
+        table, is_delete = table.take(pa.array(keep)), is_delete.take(pa.array(keep))
+        return table.filter(pc.invert(is_delete)), table.filter(is_delete)
 
-    def _deleted(self, rows: pa.Table) -> pa.Array:
+    def _is_delete(self, rows: pa.Table) -> pa.Array:
         if self.op_column is None:
             return pa.repeat(pa.scalar(False), rows.num_rows)
         ops = _column(rows, self.op_column)
@@ -117,8 +122,8 @@ class BatchForm:
             )
         return pc.is_in(ops.cast(pa.string()), pa.array(self.delete_ops)).combine_chunks()
 
-    def _order(self, rows: pa.Table, flags: pa.Array) -> pa.Array | None:
-        """Positions from the oldest row to the newest; of equal ones a delete counts."""
+    def _order(self, rows: pa.Table, is_delete: pa.Array) -> pa.Array | None:
+        """Return positions from the oldest row to the newest; among ties a delete is newer."""
         if self.sequence_by is None:
             return None
         sequence = _column(rows, self.sequence_by)
@@ -127,17 +132,17 @@ class BatchForm:
                 f"column {self.sequence_by!r} is null in {sequence.null_count} rows, so that "
                 "nothing tells which row is the newest; fill it in"
             )
-        by = pa.table({self.sequence_by: sequence, _DELETED: flags.cast(pa.uint8())})
+        by = pa.table({self.sequence_by: sequence, _DELETED: is_delete.cast(pa.uint8())})
         return pc.sort_indices(
             by, sort_keys=[(self.sequence_by, "ascending"), (_DELETED, "ascending")]
         )
 
 
 def as_table_types(rows: pa.Table, schema: pa.Schema, required: Collection[str] = ()) -> pa.Table:
-    """The columns of a table, in its order and types.
+    """Select the columns of a table, in its order, and cast them to its types.
 
-    Spark has fewer types than Arrow: vectors come as lists of any length, unsigned numbers as wider
-    ones. Values are checked, so that none is changed.
+    Spark has fewer types than Arrow: vectors arrive as lists of any length, unsigned integers as
+    wider ones. The cast is checked, so that no value is changed.
 
     Raises
     ------
@@ -165,7 +170,7 @@ def as_table_types(rows: pa.Table, schema: pa.Schema, required: Collection[str] 
 
 
 def region_names(router: Router, columns: pa.RecordBatch) -> pa.Array:
-    """The region of each row, as text.
+    """Return the region id of each row, as text.
 
     Parameters
     ----------
@@ -191,14 +196,14 @@ def _column(rows: pa.Table, name: str) -> pa.ChunkedArray:
 logger = logging.getLogger(__name__)
 
 QUERY_ID: Final = "sql.streaming.queryId"
-"""Property that Spark gives the jobs of a streaming query; it stands in the checkpoint."""
+"""Property of the jobs of a streaming query: the query's id, which the checkpoint has too."""
 
 _REGION: Final = "__memwal_region"
 _WRITTEN: Final = "written int, skipped int, rows bigint"
-_ATTEMPTS: Final = 6
+_MAX_ATTEMPTS: Final = 6
 _BACKOFF_SECONDS: Final = 0.2
-# Another attempt of the same task may have the regions, or had them a moment ago.
-_PASSING: Final = (
+# Errors that another attempt of the same task causes while it has claimed the regions, or just had.
+_TRANSIENT_ERRORS: Final = (
     RegionFencedError,
     WriterClosedError,
     ConflictError,
@@ -218,11 +223,11 @@ def foreach_batch(
     options: WriterOptions | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> BatchSink:
-    """Return what ``DataStreamWriter.foreachBatch`` calls to write a stream into a table.
+    """Return a callable for ``DataStreamWriter.foreachBatch`` that writes a stream into a table.
 
-    Each batch is written exactly once into each region, whatever dies and is repeated, and is
-    flushed when it is through, so that everybody sees it. Columns that the table has not are
-    left out. Executors need memwal installed.
+    Each batch is written exactly once into each region, whatever process dies and is repeated, and
+    is flushed, so that all readers see it. Columns that the table does not have are left out.
+    Executors need memwal installed.
 
     Parameters
     ----------
@@ -230,23 +235,24 @@ def foreach_batch(
         A table with MemWAL.
     op_column : str, optional
         Column that tells deletes from upserts, for example ``op``. Of a deleted row only the key
-        columns matter, and those that the table is divided by.
+        columns and the region columns are used.
     delete_ops : sequence of str, default ("d", "delete")
-        Its values that mean a delete. All others are upserts.
+        Values of ``op_column`` that mean a delete. All others are upserts.
     sequence_by : str, optional
-        Column that orders the rows of one key within a batch: the highest counts. Without it, a
-        key that is twice in a batch is refused. Between batches, the later batch counts.
+        Column that orders the rows of one key within a batch: the highest value wins. Without it, a
+        key that is twice in a batch is refused. Between batches, the later batch wins.
     source : str, optional
-        Name under which regions remember the query's batches. By default the id of the query,
-        which stands in its checkpoint: with a new checkpoint, whose batches are counted from 0
-        again, the query is another source. Spark Connect does not tell the id.
+        Name under which regions record the query's batches. By default the id of the query, which
+        is in its checkpoint: with a new checkpoint, whose batches are counted from 0 again, the
+        query is another source. Spark Connect does not tell the id.
     max_parallelism : int, optional
-        Tasks that write, at most. By default as many as the cluster has cores for, and no more
-        than there are regions.
+        Maximum number of tasks that write. By default the number of cores of the cluster, or the
+        number of regions if that is smaller.
     options : WriterOptions, optional
-        Of each task's writer.
+        Options of the writer of each task.
     storage_options : mapping of str to str, optional
-        As Lance takes them. They travel inside the tasks, and stand in no plan or configuration.
+        As Lance takes them. They are sent inside the tasks, and appear in no plan or
+        configuration.
 
     Raises
     ------
@@ -263,7 +269,9 @@ def foreach_batch(
         raise InvalidInputError(f"op_column {op_column!r} is a column of the table's key")
     return BatchSink(
         uri=uri,
-        form=BatchForm(op_column=op_column, delete_ops=tuple(delete_ops), sequence_by=sequence_by),
+        changes=ChangeColumns(
+            op_column=op_column, delete_ops=tuple(delete_ops), sequence_by=sequence_by
+        ),
         source=source,
         max_parallelism=max_parallelism,
         options=options or WriterOptions(),
@@ -273,10 +281,10 @@ def foreach_batch(
 
 @dataclass(frozen=True, kw_only=True)
 class BatchSink:
-    """Writes batches; made by :func:`foreach_batch`."""
+    """Sink of a stream, which writes its batches; made by :func:`foreach_batch`."""
 
     uri: str
-    form: BatchForm
+    changes: ChangeColumns
     source: str | None
     max_parallelism: int | None
     options: WriterOptions
@@ -288,16 +296,16 @@ class BatchSink:
         Raises
         ------
         InvalidInputError
-            The batch lacks a column, or nothing tells the name of the source.
+            The batch lacks a column, or the name of the source is unknown.
         PySparkException
-            A task failed for good; its message has that of memwal.
+            A task failed in all attempts; its message contains that of memwal.
         """
         from pyspark.sql import functions as sf
 
         table = open(self.uri, storage_options=self.storage_options)
         schema = table.schema
-        chosen = [name for name in self.form.names(schema) if name in rows.columns]
-        missing = [name for name in self.form.names(schema) if name not in chosen]
+        names = self.changes.names(schema)
+        missing = [name for name in names if name not in rows.columns]
         if missing:
             raise InvalidInputError(
                 f"batch {batch_id} lacks the columns {', '.join(missing)}; it has "
@@ -306,7 +314,7 @@ class BatchSink:
         _, spec = table.region_spec()
         write = BatchWrite(
             uri=self.uri,
-            form=self.form,
+            changes=self.changes,
             source=self.source or _query_id(rows),
             version=batch_id,
             options=self.options,
@@ -316,66 +324,66 @@ class BatchSink:
         tasks = self.max_parallelism or _cores(rows)
         if regions is not None:
             tasks = min(tasks, len(regions))
-        rows = rows.select(*chosen)
+        rows = rows.select(*names)
         if tasks > 1:
-            known = {str(one.region_id): number for number, one in enumerate(regions or ())}
-            number_of = sf.arrow_udf(_region_numbers(spec, schema, known), "int")
+            numbers = {str(region.region_id): n for n, region in enumerate(regions or ())}
+            number_of = sf.arrow_udf(_region_numbers(spec, schema, numbers), "int")
             columns = [sf.col(f"`{name}`") for name in spec.columns]
             placed = rows.withColumn(_REGION, number_of(*columns))
             rows = placed.repartitionById(tasks, sf.col(_REGION)).drop(_REGION)
         else:
             rows = rows.repartition(1)
         with warnings.catch_warnings():
-            # Of pandas there are no rows here.
+            # The warning is about pandas, which is not used here.
             warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
-            done = rows.mapInArrow(write, _WRITTEN).collect()
+            results = rows.mapInArrow(write, _WRITTEN).collect()
         logger.info(
             "batch %d of %s: %d rows into %d regions of %s; %d regions had it",
             batch_id,
             write.source,
-            sum(one.rows for one in done),
-            sum(one.written for one in done),
+            sum(result.rows for result in results),
+            sum(result.written for result in results),
             self.uri,
-            sum(one.skipped for one in done),
+            sum(result.skipped for result in results),
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchWrite:
-    """What a task does with its part of a batch: all rows of some regions, and no others."""
+    """Writer of one task's part of a batch: all rows of some regions, and no others."""
 
     uri: str
-    form: BatchForm
+    changes: ChangeColumns
     source: str
     version: int
     options: WriterOptions
     storage_options: Mapping[str, str] = field(repr=False)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write the rows; yields one row that tells what became of them."""
-        found = [batch for batch in batches if batch.num_rows]
-        if not found:
+        """Write the rows; yield one row with the numbers of regions and rows."""
+        non_empty = [batch for batch in batches if batch.num_rows]
+        if not non_empty:
             return
-        rows = pa.Table.from_batches(found)
+        rows = pa.Table.from_batches(non_empty)
         table = open(self.uri, storage_options=self.storage_options)
-        upserts, deletes = self.form.newest(rows, table.schema, table.primary_key)
-        done = self._write(table, upserts, deletes)
+        upserts, deletes = self.changes.newest(rows, table.schema, table.primary_key)
+        applied = self._write(table, upserts, deletes)
         yield pa.record_batch(
             {
-                "written": pa.array([len(done.written)], pa.int32()),
-                "skipped": pa.array([len(done.skipped)], pa.int32()),
+                "written": pa.array([len(applied.written)], pa.int32()),
+                "skipped": pa.array([len(applied.skipped)], pa.int32()),
                 "rows": pa.array([rows.num_rows], pa.int64()),
             }
         )
 
     def _write(self, table: Table, upserts: pa.Table, deletes: pa.Table) -> AppliedStep:
-        """Write, however many attempts of this task claim the regions from each other."""
+        """Write the rows; retry while attempts of this task claim the regions from each other."""
         _, spec = table.region_spec()
         deletes = deletes.select(list(dict.fromkeys([*table.primary_key, *spec.columns])))
         regions = _regions_of(Router(spec, table.schema), spec, upserts, deletes)
         step = Step(self.source, self.version)
-        for attempt in range(1, _ATTEMPTS + 1):
-            # Without a claim, so that nobody is fenced where there is nothing to do.
+        for attempt in range(1, _MAX_ATTEMPTS + 1):
+            # Checked without a claim, so that no writer is fenced if there is nothing to write.
             if all(is_step_visible(table.location.store, region, step) for region in regions):
                 return AppliedStep(skipped=regions)
             try:
@@ -384,41 +392,42 @@ class BatchWrite:
                         upserts=upserts, deletes=deletes, source=self.source, version=self.version
                     )
             except MemWalError as error:
-                if attempt == _ATTEMPTS or not _is_passing(error):
+                if attempt == _MAX_ATTEMPTS or not _is_transient(error):
                     raise
                 logger.info("batch %d is written again: %s", self.version, error)
                 time.sleep(_BACKOFF_SECONDS * 2**attempt * random.random())  # noqa: S311
         raise AssertionError
 
 
-def _is_passing(error: BaseException) -> bool:
+def _is_transient(error: BaseException) -> bool:
     if isinstance(error, PartialWriteError):
-        return all(_is_passing(failure.error) for failure in error.failures)
-    return isinstance(error, _PASSING)
+        return all(_is_transient(failure.error) for failure in error.failures)
+    return isinstance(error, _TRANSIENT_ERRORS)
 
 
 def _regions_of(router: Router, spec: RegionSpec, *parts: pa.Table) -> tuple[UUID, ...]:
-    found = {
+    region_ids = {
         assignment.region_id
         for part in parts
         for batch in part.select(spec.columns).to_batches()
         if batch.num_rows
         for assignment, _ in router.route(batch)
     }
-    return tuple(sorted(found))
+    return tuple(sorted(region_ids))
 
 
 def _region_numbers(
-    spec: RegionSpec, schema: pa.Schema, known: Mapping[str, int]
+    spec: RegionSpec, schema: pa.Schema, numbers_by_name: Mapping[str, int]
 ) -> Callable[..., pa.Array]:
-    """A function of the region columns that gives rows of one region one number."""
+    """Return a function of the region columns that numbers rows by region."""
 
     def numbers(*columns: pa.Array) -> pa.Array:
         rows = pa.table(list(columns), names=spec.columns)
         (batch,) = as_table_types(rows, _fields(schema, spec.columns)).combine_chunks().to_batches()
         names = region_names(Router(spec, schema), batch).dictionary_encode()
         of_each = [
-            known.get(name, crc32(name.encode()) >> 1) for name in names.dictionary.to_pylist()
+            numbers_by_name.get(name, crc32(name.encode()) >> 1)
+            for name in names.dictionary.to_pylist()
         ]
         return pa.array(of_each, pa.int32()).take(names.indices)
 
@@ -433,15 +442,15 @@ def _query_id(rows: DataFrame) -> str:
     from pyspark.errors import PySparkException
 
     try:
-        found = rows.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+        query_id = rows.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
     except PySparkException:
-        found = None
-    if not found:
+        query_id = None
+    if not query_id:
         raise InvalidInputError(
             "Spark does not tell the id of the query that this batch belongs to: give the sink a "
             "source, a name that changes when the query gets a new checkpoint"
         )
-    return f"spark-query-{found}"
+    return f"spark-query-{query_id}"
 
 
 def _cores(rows: DataFrame) -> int:

@@ -20,7 +20,7 @@ from memwal.expressions.dnf import parse_alternatives
 from memwal.fleet.schedule import interval_seconds, is_time
 from memwal.fleet.tables import find_tables
 from memwal.quality.rules import read_yaml
-from memwal.reader.predicate import MOST_OPERATORS, MOST_PARTS, whole_predicate
+from memwal.reader.predicate import MAX_OPERATORS, MAX_PARTS, parenthesize_filter
 from memwal.util.clock import MAX_SECONDS, duration
 from memwal.util.safe_json import MAX_DEPTH, check_data, read_json
 
@@ -95,19 +95,19 @@ FILTERS: dict[str, Callable[[int], str]] = {
 
 @pytest.mark.parametrize("name", FILTERS)
 def test_filters_that_would_end_the_process(name: str) -> None:
-    assert whole_predicate(FILTERS[name](MOST_OPERATORS - 10))
-    for more in (MOST_OPERATORS + 1, 10_000):
-        with pytest.raises(InvalidInputError, match=str(MOST_OPERATORS)):
-            whole_predicate(FILTERS[name](more))
+    assert parenthesize_filter(FILTERS[name](MAX_OPERATORS - 10))
+    for more in (MAX_OPERATORS + 1, 10_000):
+        with pytest.raises(InvalidInputError, match=str(MAX_OPERATORS)):
+            parenthesize_filter(FILTERS[name](more))
         # Pruning looks at the text as it was given.
         assert safely(lambda more=more: parse_alternatives(FILTERS[name](more)))
 
 
 def test_filters_of_many_parts() -> None:
-    assert whole_predicate(f"id in ({', '.join(map(str, range(100_000)))})")
-    assert whole_predicate(" or ".join(["id = 1 + 1"] * MOST_PARTS))
-    with pytest.raises(InvalidInputError, match=str(MOST_PARTS)):
-        whole_predicate(" or ".join(["id = 1"] * (MOST_PARTS + 1)))
+    assert parenthesize_filter(f"id in ({', '.join(map(str, range(100_000)))})")
+    assert parenthesize_filter(" or ".join(["id = 1 + 1"] * MAX_PARTS))
+    with pytest.raises(InvalidInputError, match=str(MAX_PARTS)):
+        parenthesize_filter(" or ".join(["id = 1"] * (MAX_PARTS + 1)))
 
 
 @pytest.mark.parametrize(
@@ -115,11 +115,11 @@ def test_filters_of_many_parts() -> None:
 )
 def test_filters_that_hide_what_stands_beside(filter: str) -> None:
     with pytest.raises(InvalidInputError, match=re.escape(filter)):
-        whole_predicate(filter)
+        parenthesize_filter(filter)
 
 
 def test_signs_of_comments_in_quotes_are_none() -> None:
-    assert whole_predicate("t = '-- /* x' and `a--b` = 1")
+    assert parenthesize_filter("t = '-- /* x' and `a--b` = 1")
 
 
 @pytest.mark.slow
@@ -131,7 +131,7 @@ def test_filters_that_are_taken_end_no_process(name: str) -> None:
         "with tempfile.TemporaryDirectory() as folder, filtered_table(Path(folder)) as table:\n"
         "    print(safely(lambda: table.scan(filter=sys.argv[1]).to_table()))\n"
     )
-    filter = FILTERS[name](MOST_OPERATORS - 10)
+    filter = FILTERS[name](MAX_OPERATORS - 10)
     subprocess.run([sys.executable, "-c", code, filter], cwd=TESTS, check=True)
 
 

@@ -13,7 +13,7 @@ from support.data.tables import MakeTable, rows
 import memwal
 from memwal.reader import base_indexes as module
 from memwal.reader.base_indexes import merged_fragments
-from memwal.reader.cache.lru import Recent
+from memwal.reader.cache.lru import LruCache
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_nothing_is_known_past_what_was_cleaned_up(
 ) -> None:
     merge(table, 4)
     known = found(table)
-    monkeypatch.setattr(module, "_changes", Recent(10))
+    monkeypatch.setattr(module, "_changes", LruCache(10))
     monkeypatch.setattr(module, "_MAX_TRACED_COMMITS", 1)
     assert found(table) == known[-1:]
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from support.data.tables import numbered
 
-from memwal.reader.row_set import gathered, read_rows, without_rows
+from memwal.reader.row_set import group_batches, read_rows, without_rows
 
 
 def batch(*values: int) -> pa.RecordBatch:
@@ -31,12 +31,12 @@ class TestGathered:
         self, rows: int, max_bytes: int, expected: list[list[int]]
     ) -> None:
         batches = [batch(1, 2), batch(), batch(3), batch(4, 5, 6, 7), batch(8)]
-        found = list(gathered(batches, rows=rows, max_bytes=max_bytes))
+        found = list(group_batches(batches, rows=rows, max_bytes=max_bytes))
         assert [[part.num_rows for part in piece] for piece in found] == expected
 
     def test_reads_no_further_than_it_gives(self) -> None:
         made = iter([batch(1), batch(2), batch(3)])
-        assert len(next(gathered(made, rows=2, max_bytes=1 << 20))) == 2
+        assert len(next(group_batches(made, rows=2, max_bytes=1 << 20))) == 2
         assert next(made).equals(batch(3))
 
 

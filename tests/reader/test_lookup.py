@@ -20,7 +20,7 @@ from memwal.errors import InvalidInputError
 from memwal.format.bloom import BloomFilter
 from memwal.reader import lookup as lookup_module
 from memwal.reader.key_index import key_positions, might_hold
-from memwal.reader.lookup import look_up
+from memwal.reader.lookup import lookup_rows
 
 
 @pytest.fixture(scope="module")
@@ -225,7 +225,7 @@ def test_composite_keys_are_not_every_combination_of_their_columns(make_table: M
 
 def looked_up(reads: Any, asked: pa.Array | pa.Table) -> pa.Table:
     columns = asked if isinstance(asked, pa.Table) else pa.table({"id": asked})
-    return look_up(sources_now(reads), columns)
+    return lookup_rows(sources_now(reads), columns)
 
 
 class TestSkipping:

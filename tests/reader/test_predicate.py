@@ -7,7 +7,7 @@ from support.data.tables import MakeTable, rows, state
 
 import memwal
 from memwal.errors import InvalidInputError, MemWalError
-from memwal.reader.predicate import whole_predicate
+from memwal.reader.predicate import parenthesize_filter
 
 
 @pytest.mark.parametrize(
@@ -15,17 +15,17 @@ from memwal.reader.predicate import whole_predicate
     ["n = 1", "(n = 1) or (n = 2)", "text = ')'", "text = 'it''s )('", '"a)b" = 1', "`a(b` = 1"],
 )
 def test_whole_ones(filter: str) -> None:
-    assert whole_predicate(filter) == f"({filter})"
+    assert parenthesize_filter(filter) == f"({filter})"
 
 
 def test_none() -> None:
-    assert whole_predicate(None) is None
+    assert parenthesize_filter(None) is None
 
 
 @pytest.mark.parametrize("filter", ["n = 1)", "(n = 1", "n = 1) or (n = 2", ")("])
 def test_others(filter: str) -> None:
     with pytest.raises(InvalidInputError):
-        whole_predicate(filter)
+        parenthesize_filter(filter)
 
 
 @pytest.mark.parametrize("filter", ["n = 1 n = 2", "n = 1) or (n = 2", "n = 1 --"])

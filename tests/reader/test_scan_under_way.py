@@ -23,11 +23,11 @@ from support.data.tables import (
     rows,
     state,
 )
+from support.oracles.read_sources import collect_sources
 
 import memwal
 from memwal.errors import ObjectNotFoundError
 from memwal.reader.scan import Scan
-from memwal.reader.sources.collect import collect_sources
 
 _ROWS = 60_000
 

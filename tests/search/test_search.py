@@ -11,12 +11,13 @@ import pyarrow as pa
 import pytest
 from support.data.searched import DIMENSION, SCHEMA, Searched
 from support.oracles import native
+from support.oracles.read_sources import collect_sources
 
 from memwal.errors import InvalidInputError
 from memwal.reader.latest import NewestRows
-from memwal.reader.scan import collect_newest
+from memwal.reader.scan import open_newest
 from memwal.reader.sources import generation
-from memwal.reader.sources.collect import ReadSources, collect_sources
+from memwal.reader.sources.collect import ReadSources
 from memwal.search import answer, search, search_hybrid, search_text
 from memwal.search.text.query import MatchQuery
 
@@ -131,11 +132,11 @@ def test_regions_that_a_filter_rules_out_change_nothing(searched: Searched, filt
         writer.upsert(searched.rows([3, 123]))
         memtables = writer.memtables()
         every = searched.sources(writer)
-        some = collect_newest(
+        some = open_newest(
             lambda: collect_sources(searched.table.location, memtables, filter=filter)
         )
         assert len(some[0].generations) <= len(every[0].generations)
-        assert bool(some[0].pruned) == ("IN" not in filter)
+        assert bool(some[0].plan.pruned) == ("IN" not in filter)
         found = search(*some, VECTOR, filter=filter, k=300)
         assert found.equals(search(*every, VECTOR, filter=filter, k=300))
         assert found.num_rows == (2 if filter.endswith("11)") else 1)

@@ -124,7 +124,7 @@ class TestRows:
                 assert counted == table.scan(filter=f"n < {bound}").count_rows()
 
 
-class TestMoment:
+class TestSnapshot:
     def test_a_data_frame_stays_where_it_is(self, spark, make_backlog):
         table, expected = make_backlog(2)
         frame = load(spark, table, partitions=4)
@@ -211,7 +211,7 @@ class TestMoment:
             ({"tag": "sunday", "version": 1}, "version"),
         ],
     )
-    def test_no_such_moment(self, spark, table, options, named):
+    def test_no_such_snapshot(self, spark, table, options, named):
         with pytest.raises(AnalysisException, match=named):
             load(spark, table, **options)
 

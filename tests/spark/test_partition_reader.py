@@ -19,15 +19,16 @@ import memwal
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.errors import ConflictError
 from memwal.jobs.gc import collect_garbage
-from memwal.spark import partition_reader, scan_plan
-from memwal.spark.partition_reader import find_later_moment, open_moment, read_share
-from memwal.spark.scan_plan import ReadOptions, ReadPlan, plan_read
+from memwal.reader.sources import snapshot as snapshot_module
+from memwal.spark import partition_reader
+from memwal.spark.partition_reader import find_later_snapshot, open_pinned, read_partition
+from memwal.spark.scan_plan import LoadPlan, ReadOptions, plan_load
 from memwal.storage.location import TableLocation
 
 
-def plan(table: memwal.Table, **options: Any) -> ReadPlan:
+def plan(table: memwal.Table, **options: Any) -> LoadPlan:
     given = ReadOptions(uri=table.uri, **{"partitions": 5, **options})
-    return plan_read(table.location, given, columns=None)
+    return plan_load(table.location, given, columns=None)
 
 
 def write(table: memwal.Table, values: dict[int, int], deleted: Iterable[int] = ()) -> None:
@@ -42,15 +43,15 @@ def collect(table: memwal.Table) -> None:
     table.build_indexes()
     for seconds in (86_400, 172_800):
         collect_garbage(table.location, dry_run=False, retention=timedelta(0), clock=later(seconds))
-    open_moment.cache_clear()
+    open_pinned.cache_clear()
 
 
-def read(made: ReadPlan, shares: Iterable[int] | None = None) -> list[pa.RecordBatch]:
-    chosen = range(len(made.shares)) if shares is None else shares
-    return [batch for number in chosen for batch in read_share(made, made.shares[number])]
+def read(made: LoadPlan, shares: Iterable[int] | None = None) -> list[pa.RecordBatch]:
+    chosen = range(len(made.partitions)) if shares is None else shares
+    return [batch for number in chosen for batch in read_partition(made, made.partitions[number])]
 
 
-def shown(made: ReadPlan, batches: list[pa.RecordBatch]) -> dict[int, int | None]:
+def shown(made: LoadPlan, batches: list[pa.RecordBatch]) -> dict[int, int | None]:
     return state(pa.Table.from_batches(batches, made.schema))
 
 
@@ -86,7 +87,7 @@ class TestCollected:
         """Tasks before and after the collection have each row once between them."""
         dice = random.Random(seed)
         made = plan(table)
-        order = list(range(len(made.shares)))
+        order = list(range(len(made.partitions)))
         dice.shuffle(order)
         cut = dice.randint(1, len(order) - 1)
         before = read(made, order[:cut])
@@ -103,6 +104,15 @@ class TestCollected:
         table.merge()
         collect(table)
         assert shown(made, read(made)) == expected
+
+    def test_generations_that_the_filter_rules_out_may_be_merged(self, table: memwal.Table) -> None:
+        """None of their rows passes, so a version that contains them shows what the plan shows."""
+        made = plan(table, filter="id = 7 or id = 33")
+        assert made.pruned
+        assert made.snapshot.generations
+        table.merge()
+        collect(table)
+        assert shown(made, read(made)) == {7: 0, 33: 2}
 
     def test_newer_generations_of_the_other_regions_do_not_matter(
         self, table: memwal.Table
@@ -144,9 +154,9 @@ class TestCollected:
         base = table.base()
         without = replace(base, details=replace(base.details, region_specs=()))
         with monkeypatch.context() as patch:
-            patch.setattr(scan_plan, "open_base", lambda location, version: without)
+            patch.setattr(snapshot_module, "open_base", lambda location: without)
             made = plan(table)
-        assert len([share for share in made.shares if share.generations]) == 1
+        assert len([share for share in made.partitions if share.generations]) == 1
         table.merge()
         collect(table)
         assert shown(made, read(made)) == EXPECTED
@@ -193,13 +203,13 @@ class TestNotToBeTold:
 
         def respecified(location: TableLocation, *, version: int | None = None) -> BaseTable:
             base = open_base(location, version=version)
-            if base.version == made.moment.version:
+            if base.version == made.snapshot.version:
                 return base
             return replace(base, details=replace(base.details, region_specs=()))
 
-        assert find_later_moment(made) is not None
+        assert find_later_snapshot(made) is not None
         monkeypatch.setattr(partition_reader, "open_base", respecified)
-        assert find_later_moment(made) is None
+        assert find_later_snapshot(made) is None
 
     def test_the_version_of_the_plan_is_gone(self, table: memwal.Table) -> None:
         made = plan(table)
@@ -220,7 +230,7 @@ def test_another_table_in_its_place_is_told(make_table: MakeTable, tmp_path: Pat
     kept = tmp_path / "kept"
     shutil.move(table.uri, kept)
     table = memwal.create(
-        made.moment.location.uri,
+        made.snapshot.location.uri,
         SCHEMA,
         primary_key=["id"],
         region_spec=memwal.RegionSpec.unsharded(),
@@ -228,8 +238,8 @@ def test_another_table_in_its_place_is_told(make_table: MakeTable, tmp_path: Pat
     write(table, {1: 2})
     table.merge()
     anew = plan(table)
-    assert anew.moment.version == made.moment.version
+    assert anew.snapshot.version == made.snapshot.version
     assert shown(anew, read(anew)) == {1: 2}
-    open_moment.cache_clear()
+    open_pinned.cache_clear()
     with pytest.raises(ConflictError):
         read(made)

@@ -24,8 +24,8 @@ from memwal.errors import ConflictError, MemWalError, StoreAccessError, StoreUna
 from memwal.jobs.gc import Kind, collect_garbage
 from memwal.spark import partition_reader, scan_plan
 from memwal.spark import read_tags as protection
-from memwal.spark.partition_reader import open_moment, read_share
-from memwal.spark.scan_plan import ReadOptions, ReadPlan, plan_read
+from memwal.spark.partition_reader import open_pinned, read_partition
+from memwal.spark.scan_plan import LoadPlan, ReadOptions, plan_load
 
 DAY = 86_400
 # Collectors of these tests have clocks that are days ahead.
@@ -55,23 +55,23 @@ def table(make_table: MakeTable) -> memwal.Table:
 
 
 @pytest.fixture
-def no_later_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_later_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fail where files of a plan are gone."""
 
-    def gone(plan: ReadPlan) -> None:
+    def gone(plan: LoadPlan) -> None:
         raise AssertionError("files of the plan are gone")
 
-    monkeypatch.setattr(partition_reader, "find_later_moment", gone)
+    monkeypatch.setattr(partition_reader, "find_later_snapshot", gone)
 
 
-def plan(table: memwal.Table, *, session: str = MINE, **options: Any) -> ReadPlan:
+def plan(table: memwal.Table, *, session: str = MINE, **options: Any) -> LoadPlan:
     given = ReadOptions(uri=table.uri, **{"partitions": 4, "protect_seconds": LONG, **options})
-    return plan_read(table.location, given, columns=None, session=session)
+    return plan_load(table.location, given, columns=None, session=session)
 
 
-def read(made: ReadPlan) -> dict[int, int | None]:
-    open_moment.cache_clear()
-    batches = [batch for share in made.shares for batch in read_share(made, share)]
+def read(made: LoadPlan) -> dict[int, int | None]:
+    open_pinned.cache_clear()
+    batches = [batch for share in made.partitions for batch in read_partition(made, share)]
     return state(pa.Table.from_batches(batches, made.schema))
 
 
@@ -105,7 +105,7 @@ def tags(table: memwal.Table) -> list[str]:
     return sorted(table.base().dataset.tags.list())
 
 
-@pytest.mark.usefixtures("no_later_moment")
+@pytest.mark.usefixtures("no_later_snapshot")
 class TestProtected:
     def test_after_newer_rows_a_direct_write_and_a_compaction(self, table: memwal.Table) -> None:
         made = plan(table)
@@ -113,8 +113,8 @@ class TestProtected:
         decisions = collect(table, 1, 2)
         assert read(made) == EXPECTED
         (told,) = [d for d in decisions if d.kind is Kind.READ][1:]
-        assert not told.delete
-        assert f"version {made.moment.version}" in told.message
+        assert not told.goes
+        assert f"version {made.snapshot.version}" in told.words
         assert {d.reason for d in decisions if d.kind is Kind.GENERATION} >= {"read"}
 
     def test_until_it_ends(self, table: memwal.Table, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +169,7 @@ class TestProtected:
 
 class TestRenewal:
     @pytest.fixture
-    def loaded(self, faults: FaultyStores, table: memwal.Table) -> tuple[ReadPlan, FaultyStore]:
+    def loaded(self, faults: FaultyStores, table: memwal.Table) -> tuple[LoadPlan, FaultyStore]:
         made = plan(table, protect_seconds=8000)
         store = faults.of(table.location)
         store.clear()
@@ -178,8 +178,8 @@ class TestRenewal:
     def test_a_young_tag_costs_a_look_now_and_then(self, loaded) -> None:
         made, store = loaded
         for seconds, looks in ((0.0, 1), (1.0, 1), (999.0, 1), (1000.0, 2), (1500.0, 2)):
-            protection.keep_protected(
-                made.moment.location, made.protection, clock=lambda seconds=seconds: seconds
+            protection.renew_if_due(
+                made.snapshot.location, made.protection, clock=lambda seconds=seconds: seconds
             )
             assert store.calls == [("head", made.protection.key)] * looks
 
@@ -191,7 +191,7 @@ class TestRenewal:
         after = list_read_tags(table.location)[made.protection]
         assert (after - before).total_seconds() == pytest.approx(2100, abs=60)
         (told,) = table.base().dataset.tags.list().values()
-        assert told["version"] == made.moment.version
+        assert told["version"] == made.snapshot.version
 
     def test_a_tag_that_has_ended_is_left_alone(
         self, loaded, table: memwal.Table, caplog: pytest.LogCaptureFixture
@@ -261,13 +261,15 @@ def stepped(
 ) -> FaultyStore:
     """Return the store, which has what Lance does for a tag as steps as well."""
     store = faults.of(table.location)
-    place, holds = protection.place, scan_plan.holds
+    place, holds = protection.place, scan_plan.is_still_newest
     monkeypatch.setattr(
         protection,
         "place",
         lambda base, tag: store.step("place", tag.key, lambda: place(base, tag)),
     )
-    monkeypatch.setattr(scan_plan, "holds", lambda b: store.step("holds", "", lambda: holds(b)))
+    monkeypatch.setattr(
+        scan_plan, "is_still_newest", lambda b: store.step("holds", "", lambda: holds(b))
+    )
     return store
 
 
@@ -287,7 +289,7 @@ def at(store: FaultyStore, number: int, after: bool, act: Callable[[], None]) ->
     store._add(Rule("*", "*", act, after, number, 1))
 
 
-@pytest.mark.usefixtures("no_later_moment")
+@pytest.mark.usefixtures("no_later_snapshot")
 class TestRaces:
     @pytest.mark.parametrize("after", [False, True])
     @pytest.mark.parametrize("step", ["place", "holds"])
@@ -374,9 +376,9 @@ class TestRaces:
         assert len(found) > 20
         for number, after in found[:: max(1, len(found) // cases)]:
             copied = copy(f"step-{number}-{after}")
-            made: list[ReadPlan] = []
+            made: list[LoadPlan] = []
 
-            def act(copied: memwal.Table = copied, made: list[ReadPlan] = made) -> None:
+            def act(copied: memwal.Table = copied, made: list[LoadPlan] = made) -> None:
                 made.append(plan(copied))
                 replace_everything(copied)
 
@@ -390,14 +392,14 @@ class TestRaces:
         self, table: memwal.Table, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """In the end the last plan stands, with a tag that all who come later respect."""
-        holds = scan_plan.holds
+        holds = scan_plan.is_still_newest
 
         def busy(base: BaseTable) -> bool:
             write(table, {1: 0})
             table.merge()
             return holds(base)
 
-        monkeypatch.setattr(scan_plan, "holds", busy)
+        monkeypatch.setattr(scan_plan, "is_still_newest", busy)
         made = plan(table)
         monkeypatch.undo()
         assert tags(table) == [made.protection.name], "useless tags were taken away again"
@@ -421,7 +423,7 @@ class TestRaces:
 
         monkeypatch.setattr(protection, "place", late)
         made = plan(table)
-        assert [tag.version for tag in placed] == [placed[0].version, made.moment.version]
+        assert [tag.version for tag in placed] == [placed[0].version, made.snapshot.version]
         assert read(made) == EXPECTED
 
 

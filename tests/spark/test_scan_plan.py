@@ -12,12 +12,12 @@ from support.data.tables import MakeTable, keys, rows
 
 import memwal
 from memwal.errors import TableSetupError
-from memwal.spark.partition_reader import read_share
-from memwal.spark.scan_plan import ReadOptions, ReadPlan, divide, plan_read
+from memwal.spark.partition_reader import read_partition
+from memwal.spark.scan_plan import LoadPlan, ReadOptions, balance_partitions, plan_load
 
 
-def plan(table: memwal.Table, **options: object) -> ReadPlan:
-    return plan_read(table.location, ReadOptions(uri=table.uri, **options), columns=None)
+def plan(table: memwal.Table, **options: object) -> LoadPlan:
+    return plan_load(table.location, ReadOptions(uri=table.uri, **options), columns=None)
 
 
 def write(table: memwal.Table, *generations: dict[int, int]) -> None:
@@ -34,7 +34,7 @@ def write(table: memwal.Table, *generations: dict[int, int]) -> None:
 )
 def test_every_item_is_in_one_share(items, partitions, target) -> None:
     numbered = [(size, kind, number) for number, (size, kind) in enumerate(items)]
-    shares = divide(numbered, partitions=partitions, target_bytes=target)
+    shares = balance_partitions(numbered, partitions=partitions, target_bytes=target)
     fragments = [number for share in shares for number in share.fragments]
     generations = [number for share in shares for number in share.generations]
     assert sorted(fragments) == [number for _, kind, number in numbered if kind]
@@ -57,19 +57,32 @@ class TestPlan:
         write(table, dict.fromkeys(range(20_000), 2))
         made = plan(table)
         assert len(pickle.dumps(made)) < 10_000
-        assert sum(batch.num_rows for s in made.shares for batch in read_share(made, s)) == 20_000
+        counts = [b.num_rows for part in made.partitions for b in read_partition(made, part)]
+        assert sum(counts) == 20_000
 
     def test_merged_generations_are_not_in_it(self, table: memwal.Table) -> None:
         write(table, {1: 1}, {2: 1})
-        assert [found.number for found in plan(table).moment.generations] == [1, 2]
+        assert [stored.generation for stored in plan(table).snapshot.generations] == [1, 2]
         table.merge()
         write(table, {3: 1})
         made = plan(table)
-        assert [found.number for found in made.moment.generations] == [3]
-        assert made.moment.version == table.base().version
+        assert [stored.generation for stored in made.snapshot.generations] == [3]
+        assert made.snapshot.version == table.base().version
+
+    def test_it_leaves_out_what_a_scan_leaves_out(self, make_table: MakeTable) -> None:
+        table = make_table(buckets=4)
+        write(table, dict.fromkeys(range(40), 1))
+        for filter in ("id = 7", "n = 1", "id = 7 and n = 2"):
+            made, scanned = plan(table, filter=filter), table.explain(filter=filter)
+            assert made.pruned == scanned.pruned
+            assert made.snapshot.generations == scanned.generations
+            batches = [b for part in made.partitions for b in read_partition(made, part)]
+            assert sum(b.num_rows for b in batches) == table.scan(filter=filter).count_rows()
+        assert len(plan(table, filter="id = 7").snapshot.generations) == 1
+        assert len(plan(table, filter="n = 1").snapshot.generations) == 4
 
     def test_storage_options_are_not_shown(self, table: memwal.Table) -> None:
-        made = plan_read(
+        made = plan_load(
             type(table.location)(table.uri, {"aws_secret_access_key": "marker-1234"}),
             ReadOptions(uri=table.uri),
             columns=None,
@@ -83,18 +96,18 @@ class TestPlan:
         write(table, {1: 1}, {2: 1})
         with caplog.at_level(logging.WARNING, "memwal"):
             made = plan(table, version=table.base().version)
-        assert made.moment.generations == ()
+        assert made.snapshot.generations == ()
         (warning,) = caplog.records
         assert warning.levelno == logging.WARNING
 
     def test_regions_need_a_spec(self, table: memwal.Table, monkeypatch) -> None:
         from dataclasses import replace
 
-        from memwal.spark import scan_plan
+        from memwal.reader.sources import snapshot
 
         base = table.base()
         by_hand = replace(base, details=replace(base.details, region_specs=()))
-        monkeypatch.setattr(scan_plan, "open_base", lambda location, version: by_hand)
+        monkeypatch.setattr(snapshot, "open_base", lambda location: by_hand)
         with pytest.raises(TableSetupError):
             plan(table, regions=frozenset(table.region_ids()))
 
@@ -110,19 +123,19 @@ class TestShares:
         table.merge()
         write(table, {1: 2})
         made = plan(table, filter="n = 7", partitions=3)
-        (share,) = (share for share in made.shares if share.fragments)
+        (share,) = (share for share in made.partitions if share.fragments)
         calls = []
         monkeypatch.setattr(partition_reader, "find_newest", lambda *args: calls.append(args))
-        assert list(read_share(made, share)) == []
+        assert list(read_partition(made, share)) == []
         assert calls == []
 
     def test_wide_rows_are_compared_sooner(self, table: memwal.Table, monkeypatch) -> None:
-        from memwal.spark import partition_reader
+        from memwal.reader import merged_scan
 
         write(table, dict.fromkeys(range(100), 1))
         table.merge()
         with table.writer() as writer:
             writer.delete(keys(3, 4))
-        monkeypatch.setattr(partition_reader, "_COMPARED_BYTES", 1)
+        monkeypatch.setattr(merged_scan, "_COMPARED_BYTES", 1)
         made = plan(table)
-        assert sum(b.num_rows for s in made.shares for b in read_share(made, s)) == 98
+        assert sum(b.num_rows for s in made.partitions for b in read_partition(made, s)) == 98

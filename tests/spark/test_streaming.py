@@ -13,7 +13,7 @@ import memwal
 import memwal.spark
 from memwal.errors import InvalidInputError, TableSetupError
 from memwal.spark import streaming
-from memwal.spark.streaming import BatchForm, BatchWrite, as_table_types
+from memwal.spark.streaming import BatchWrite, ChangeColumns, as_table_types
 
 SOURCE = "query"
 CHANGES = "id bigint, n bigint, text string, op string, at bigint"
@@ -38,7 +38,7 @@ def task(table: memwal.Table, version: int, **options: Any) -> BatchWrite:
     made = sink(table, **options)
     return BatchWrite(
         uri=table.uri,
-        form=made.form,
+        changes=made.changes,
         source=SOURCE,
         version=version,
         options=made.options,
@@ -52,10 +52,12 @@ def outcome(write: BatchWrite, rows: pa.Table) -> tuple[int, int]:
 
 
 class TestForm:
-    form = BatchForm(op_column="op", delete_ops=("d",), sequence_by="at")
+    changes = ChangeColumns(op_column="op", delete_ops=("d",), sequence_by="at")
 
-    def newest(self, rows: pa.Table, form: BatchForm = form) -> tuple[dict[int, Any], list[int]]:
-        upserts, deletes = form.newest(rows, SCHEMA, ["id"])
+    def newest(
+        self, rows: pa.Table, changes: ChangeColumns = changes
+    ) -> tuple[dict[int, Any], list[int]]:
+        upserts, deletes = changes.newest(rows, SCHEMA, ["id"])
         return state(upserts), deletes["id"].to_pylist()
 
     def test_the_highest_sequence_counts_in_whatever_order(self) -> None:
@@ -71,10 +73,10 @@ class TestForm:
         assert self.newest(rows) == ({2: 2}, [1, 3])
 
     def test_a_key_twice_needs_a_sequence(self) -> None:
-        form = BatchForm(op_column=None, delete_ops=(), sequence_by=None)
-        assert self.newest(batch(change(1, 1), change(2, 2)), form) == ({1: 1, 2: 2}, [])
+        changes = ChangeColumns(op_column=None, delete_ops=(), sequence_by=None)
+        assert self.newest(batch(change(1, 1), change(2, 2)), changes) == ({1: 1, 2: 2}, [])
         with pytest.raises(InvalidInputError, match="sequence_by"):
-            self.newest(batch(change(1, 1), change(1, 2)), form)
+            self.newest(batch(change(1, 1), change(1, 2)), changes)
 
     @pytest.mark.parametrize("column", ["op", "at", "id"])
     def test_nulls_where_something_must_be_told(self, column: str) -> None:

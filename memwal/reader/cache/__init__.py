@@ -1,1 +1,1 @@
-"""Caches of the reader: one memory budget, invalidated by table version."""
+"""Caches of the reader: LRU, with one memory budget, invalidated by the tags of their keys."""

@@ -1,28 +1,29 @@
-"""Drop cached values that belong to states of a table older than its newest version.
+"""Remove cached values that belong to a table's versions before its newest one.
 
-Otherwise they would stay until the limits push them out: data sets with all that Lance has read of
-them, keys, vectors, and texts of generations that are long merged and collected. A read that uses
-such a value at this moment goes on with what it holds, or starts over if it needs more of a
+Otherwise they would stay until the limits evict them: data sets with all that Lance has read of
+them, keys, vectors, and texts of generations that were merged and collected long ago. A read that
+uses such a value meanwhile continues with its own reference, or starts over if it needs more of a
 generation that is collected by then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from uuid import UUID
 
 from memwal.base_table.snapshot import BaseTable, lance_errors
 from memwal.errors import MemWalError
-from memwal.reader.cache.keys import Generation, Name, Segment, Version, version_key
-from memwal.reader.cache.lru import all_kept
+from memwal.reader.cache.keys import CacheTag, SegmentTag, VersionTag, version_key
+from memwal.reader.cache.lru import all_caches
 from memwal.util.concurrency import Lazy
 from memwal.util.memory import release_free_memory
 
 
-def forget_outdated(newest: BaseTable, others: Collection[BaseTable]) -> None:
-    """Forget what no read of the newest version of a table needs.
+def invalidate_stale(newest: BaseTable, others: Collection[BaseTable]) -> None:
+    """Remove the cached values that no read of the newest version of a table needs.
 
-    That is all that belongs to other versions, to generations that are in the base table and in
-    its maintained indexes, and to segments of indexes that are not there any more.
+    These are the values of other versions, of generations that are merged and in every maintained
+    index of the base table, and of index segments that no longer exist.
 
     Parameters
     ----------
@@ -30,45 +31,44 @@ def forget_outdated(newest: BaseTable, others: Collection[BaseTable]) -> None:
     others : collection of BaseTable
         Versions, of any table, that are read as well.
     """
-    outdated = _Outdated(newest, others)
-    forgotten = [
-        kept.forget([name for name in kept.names() if outdated.has(name)]) for kept in all_kept()
+    stale = _StaleTags(newest, others)
+    removed = [
+        cache.invalidate([tag for tag in cache.tags() if tag in stale]) for cache in all_caches()
     ]
-    if any(forgotten):
+    if any(removed):
         release_free_memory()
 
 
-class _Outdated:
-    """Tells what is outdated."""
+class _StaleTags:
+    """Tags of a table that no read needs any more."""
 
     def __init__(self, newest: BaseTable, others: Collection[BaseTable]) -> None:
         self._newest = newest
         uri = newest.location.uri
         versions = {version_key(base): base for base in (newest, *others)}
         self._versions = {key: base for key, base in versions.items() if key.uri == uri}
-        # Read only if anything of an index is kept.
+        # Read only if a cache has a value of an index segment.
         self._segments = Lazy(lambda: set().union(*map(_segments, self._versions.values())))
 
-    def has(self, name: Name) -> bool:
-        """Whether it is."""
-        if name.uri != self._newest.location.uri:
+    def __contains__(self, tag: CacheTag) -> bool:
+        if tag.uri != self._newest.location.uri:
             return False
-        if isinstance(name, Version):
-            return name not in self._versions
-        if isinstance(name, Segment):
-            return name.uuid not in self._segments()
-        return name.number <= self._settled(name)
+        if isinstance(tag, VersionTag):
+            return tag not in self._versions
+        if isinstance(tag, SegmentTag):
+            return tag.uuid not in self._segments()
+        return tag.number <= self._settled(tag.region_id)
 
-    def _settled(self, generation: Generation) -> int:
-        """Newest generation of the region that is merged, and in every maintained index."""
+    def _settled(self, region_id: UUID) -> int:
+        """Return the newest generation of a region that is merged and in every maintained index."""
         details = self._newest.details
         names = details.catchup if details.maintain_all_indexes else details.maintained_indexes
         progress = (details.merged, *(details.catchup.get(name, {}) for name in names))
-        return min(covered.get(generation.region_id, 0) for covered in progress)
+        return min(covered.get(region_id, 0) for covered in progress)
 
 
 def _segments(base: BaseTable) -> set[str]:
-    """Those that a version has; none when it was cleaned up, and nobody can read it any more."""
+    """Return the index segments of a version; none if it was cleaned up and cannot be read."""
     try:
         with lance_errors(f"reading the indexes of {base.location}"):
             indexes = base.dataset.describe_indices()

@@ -1,4 +1,4 @@
-"""Invalidation tags of cache keys: versions of tables, generations, segments of indexes."""
+"""Tags of cache keys, by which values are invalidated: versions, generations, index segments."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _SEGMENT: Final = re.compile(r"(.+)/_indices/([^/]+)(?:/.*)?", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Version:
-    """Names the rows of a version for ever, also when another table comes into its place.
+class VersionTag:
+    """A version of a base table, told by its digest from one of another table in its place.
 
-    A table that was made anew, or taken back from a backup, counts its versions anew as well.
+    A table that was created again, or restored from a backup, starts to count its versions again.
     """
 
     uri: str
@@ -28,8 +28,8 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True)
-class Generation:
-    """A flushed generation of a table."""
+class GenerationTag:
+    """A flushed generation."""
 
     uri: str
     region_id: UUID
@@ -37,48 +37,48 @@ class Generation:
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
-    """A segment of an index of a base table."""
+class SegmentTag:
+    """A segment of an index of the base table."""
 
     uri: str
     uuid: str
 
 
-Name = Version | Generation | Segment
+CacheTag = VersionTag | GenerationTag | SegmentTag
 
 
-def version_key(base: BaseTable) -> Version:
-    """The name of a version."""
-    return Version(base.location.uri, base.version, base.digest)
+def version_key(base: BaseTable) -> VersionTag:
+    """Return the tag of a version, which is part of the cache keys of what belongs to it."""
+    return VersionTag(base.location.uri, base.version, base.digest)
 
 
-def names_in(key: Hashable) -> frozenset[Name]:
-    """What a key names at any depth: its versions, or, when it has none, all the rest.
+def tags_in(key: Hashable) -> frozenset[CacheTag]:
+    """Return the tags in a key, at any depth: its versions, or without a version all others.
 
-    What belongs to a version and to generations beside it is outdated with the version: merges
-    make new ones.
+    A value of a version and of generations beside it is stale as soon as the version is: each
+    merge makes a new version.
     """
-    parts = list(_flat(key))
-    versions = frozenset(part for part in parts if isinstance(part, Version))
+    parts = list(_flatten(key))
+    versions = frozenset(part for part in parts if isinstance(part, VersionTag))
     if versions:
         return versions
-    found = (_named(part) for part in parts if isinstance(part, str))
-    return frozenset(name for name in found if name is not None)
+    tags = (_tag_of_path(part) for part in parts if isinstance(part, str))
+    return frozenset(tag for tag in tags if tag is not None)
 
 
-def _flat(key: Hashable) -> Iterator[Hashable]:
+def _flatten(key: Hashable) -> Iterator[Hashable]:
     if isinstance(key, tuple):
         for part in key:
-            yield from _flat(part)
+            yield from _flatten(part)
     else:
         yield key
 
 
-def _named(address: str) -> Name | None:
-    """The generation or the segment that has this folder, or this file."""
-    found = _GENERATION.fullmatch(address)
-    if found is not None:
-        region_id, number = parse_region_name(found[2]), parse_generation_name(found[3])
-        return Generation(found[1], region_id, number) if region_id and number else None
-    found = _SEGMENT.fullmatch(address)
-    return Segment(found[1], found[2]) if found is not None else None
+def _tag_of_path(path: str) -> CacheTag | None:
+    """Return the tag of the generation or the segment that has this folder or file."""
+    match = _GENERATION.fullmatch(path)
+    if match is not None:
+        region_id, number = parse_region_name(match[2]), parse_generation_name(match[3])
+        return GenerationTag(match[1], region_id, number) if region_id and number else None
+    match = _SEGMENT.fullmatch(path)
+    return SegmentTag(match[1], match[2]) if match is not None else None

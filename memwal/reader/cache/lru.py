@@ -1,7 +1,7 @@
-"""LRU caches that share one memory budget and can be invalidated by table version.
+"""LRU caches that share one memory budget and can be invalidated by tag.
 
 When all caches together exceed the budget of the process, the values that were used least recently
-are dropped first, whichever cache holds them.
+are evicted first, from whichever cache.
 """
 
 from __future__ import annotations
@@ -16,65 +16,63 @@ from typing import Any, Final, Generic, TypeVar
 from weakref import WeakSet
 
 from memwal.errors import InvalidInputError
-from memwal.reader.cache.keys import Name, names_in
+from memwal.reader.cache.keys import CacheTag, tags_in
 
 CACHE_VARIABLE = "MEMWAL_READ_CACHE_BYTES"
-"""Environment variable with the bytes; :data:`DEFAULT_BYTES` unless it is set."""
+"""Environment variable with the budget in bytes; :data:`DEFAULT_BYTES` unless it is set."""
 
 DEFAULT_BYTES: Final = 3 << 30
-"""As much as the limits of the single kinds add up to."""
+"""Sum of the limits of the single caches."""
 
 
 def cache_budget() -> int:
-    """Bytes that this process may keep for later reads.
+    """Return the memory that the caches of this process may use together, in bytes.
 
     Raises
     ------
     InvalidInputError
         The environment variable is no number of bytes.
     """
-    told = os.environ.get(CACHE_VARIABLE)
-    if not told:
+    value = os.environ.get(CACHE_VARIABLE)
+    if not value:
         return DEFAULT_BYTES
-    if not told.isdecimal():
+    if not value.isdecimal():
         raise InvalidInputError(
-            f"{CACHE_VARIABLE} is {told!r}; set it to a number of bytes, such as 1073741824"
+            f"{CACHE_VARIABLE} is {value!r}; set it to a number of bytes, such as 1073741824"
         )
-    return int(told)
+    return int(value)
 
 
 Value = TypeVar("Value")
 
-# What an entry takes beside its value: the key with what it names, and its place.
+# Memory of an entry besides its value: the key with its tags, and its place in the order.
 _ENTRY_BYTES: Final = 1 << 10
 
-_turns = itertools.count()
+_use_counter = itertools.count()
 
 
 @dataclass(slots=True)
-class _Kept(Generic[Value]):
-    """A value, what it weighs, what its key names, and in whose turn it was asked for last."""
+class _Entry(Generic[Value]):
+    """A value with its weight, the tags of its key, and the number of its last use."""
 
     value: Value
     weight: int
-    names: frozenset[Name]
-    turn: int
+    tags: frozenset[CacheTag]
+    last_use: int
 
 
-class Recent(Generic[Value]):
-    """Keeps values by key and forgets those that were not asked for longest.
-
-    Any thread may call it; two that miss the same key at once both make the value.
+class LruCache(Generic[Value]):
+    """Thread-safe LRU cache. Concurrent misses on a key may each build the value.
 
     Parameters
     ----------
     limit : int
-        Of the weights of all values together; the newest value is kept however heavy it is.
+        Maximum total weight of the values; the newest value is cached however heavy it is.
     weigh : callable, optional
-        Memory of a value with what nobody else keeps of it, in bytes: it counts in the budget of
-        the process as well. By default values are counted.
-    lasting : bool, default False
-        Whether values are of use when what their keys name is outdated.
+        Memory of a value that is not shared with others, in bytes: it counts in the budget of the
+        process as well. By default values are counted.
+    never_stale : bool, default False
+        Do not tag the values, so that they are never invalidated.
     """
 
     def __init__(
@@ -82,130 +80,133 @@ class Recent(Generic[Value]):
         limit: int,
         weigh: Callable[[Value], int] | None = None,
         *,
-        lasting: bool = False,
+        never_stale: bool = False,
     ) -> None:
         self._limit = limit
         self._weigh = weigh
         self._weight = 0
-        self._values: OrderedDict[Hashable, _Kept[Value]] = OrderedDict()
-        self._named: dict[Name, set[Hashable]] = {}
+        self._entries: OrderedDict[Hashable, _Entry[Value]] = OrderedDict()
+        self._keys_by_tag: dict[CacheTag, set[Hashable]] = {}
         self._lock = threading.Lock()
-        self._lasting = lasting
-        with _all_lock:
-            _all.add(self)
+        self._never_stale = never_stale
+        with _caches_lock:
+            _caches.add(self)
 
     def get(self, key: Hashable, make: Callable[[], Value]) -> Value:
-        """The value of a key, made when it is not there."""
+        """Return the value of a key; a miss makes it."""
         with self._lock:
-            found = self._values.get(key)
-            if found is not None:
-                self._values.move_to_end(key)
-                found.turn = next(_turns)
-                return found.value
+            cached = self._entries.get(key)
+            if cached is not None:
+                self._entries.move_to_end(key)
+                cached.last_use = next(_use_counter)
+                return cached.value
         value = make()
-        kept = _Kept(
+        entry = _Entry(
             value,
             1 if self._weigh is None else self._weigh(value),
-            frozenset() if self._lasting else names_in(key),
-            next(_turns),
+            frozenset() if self._never_stale else tags_in(key),
+            next(_use_counter),
         )
-        # Freed when the lock is free again, here as below.
-        gone: list[_Kept[Value]] = []
+        # Here and below: keep evicted values alive until the lock is released, so that no
+        # destructor runs under it.
+        evicted: list[_Entry[Value]] = []
         with self._lock:
-            if key not in self._values:
-                self._add(key, kept)
-            while self._weight > self._limit and len(self._values) > 1:
-                gone.append(self._drop(next(iter(self._values))))
+            if key not in self._entries:
+                self._add(key, entry)
+            while self._weight > self._limit and len(self._entries) > 1:
+                evicted.append(self._remove(next(iter(self._entries))))
         if self._weigh is not None:
-            _keep_to_budget(kept.turn)
+            _evict_to_budget(entry.last_use)
         return value
 
     def put(self, key: Hashable, value: Value) -> None:
-        """Set the value of a key, whatever it was."""
+        """Set the value of a key, also if it has one."""
         with self._lock:
-            gone = self._drop(key) if key in self._values else None
-        del gone
+            evicted = self._remove(key) if key in self._entries else None
+        del evicted
         self.get(key, lambda: value)
 
     def peek(self, key: Hashable) -> Value | None:
-        """The value of a key if it is there."""
+        """Return the value of a key if it is cached."""
         with self._lock:
-            found = self._values.get(key)
-        return None if found is None else found.value
+            entry = self._entries.get(key)
+        return None if entry is None else entry.value
 
     def values(self) -> list[Value]:
-        """All that is there."""
+        """Return all cached values."""
         with self._lock:
-            return [kept.value for kept in self._values.values()]
+            return [entry.value for entry in self._entries.values()]
 
     @property
     def nbytes(self) -> int:
-        """Memory of all that is kept, in bytes; 0 where values are only counted."""
-        return 0 if self._weigh is None else self._weight + _ENTRY_BYTES * len(self._values)
+        """Memory of all entries, in bytes; 0 if values are only counted."""
+        return 0 if self._weigh is None else self._weight + _ENTRY_BYTES * len(self._entries)
 
-    def oldest(self) -> int | None:
-        """The turn in which the value was asked for that goes next; None when there is none."""
+    def oldest_use(self) -> int | None:
+        """Return the number of the last use of the least recently used value; None if empty."""
         with self._lock:
-            return next((kept.turn for kept in self._values.values()), None)
+            return next((entry.last_use for entry in self._entries.values()), None)
 
-    def drop_oldest(self) -> None:
-        """Forget the value that was not asked for longest."""
+    def evict_oldest(self) -> None:
+        """Evict the least recently used value."""
         with self._lock:
-            gone = self._drop(next(iter(self._values))) if self._values else None
-        del gone
+            evicted = self._remove(next(iter(self._entries))) if self._entries else None
+        del evicted
 
-    def names(self) -> frozenset[Name]:
-        """What the keys name."""
+    def tags(self) -> frozenset[CacheTag]:
+        """Return the tags of all keys."""
         with self._lock:
-            return frozenset(self._named)
+            return frozenset(self._keys_by_tag)
 
-    def forget(self, names: Collection[Name]) -> int:
-        """Forget the values whose keys name any of these, and tell how many those were."""
+    def invalidate(self, tags: Collection[CacheTag]) -> int:
+        """Remove the values whose keys have any of these tags; return how many those were."""
         with self._lock:
-            keys = {key for name in names for key in self._named.get(name, ())}
-            gone = [self._drop(key) for key in keys]
-        return len(gone)
+            keys = {key for tag in tags for key in self._keys_by_tag.get(tag, ())}
+            removed = [self._remove(key) for key in keys]
+        return len(removed)
 
-    def _add(self, key: Hashable, kept: _Kept[Value]) -> None:
-        self._values[key] = kept
-        self._weight += kept.weight
-        for name in kept.names:
-            self._named.setdefault(name, set()).add(key)
+    def _add(self, key: Hashable, entry: _Entry[Value]) -> None:
+        self._entries[key] = entry
+        self._weight += entry.weight
+        for tag in entry.tags:
+            self._keys_by_tag.setdefault(tag, set()).add(key)
 
-    def _drop(self, key: Hashable) -> _Kept[Value]:
-        kept = self._values.pop(key)
-        self._weight -= kept.weight
-        for name in kept.names:
-            keys = self._named[name]
+    def _remove(self, key: Hashable) -> _Entry[Value]:
+        entry = self._entries.pop(key)
+        self._weight -= entry.weight
+        for tag in entry.tags:
+            keys = self._keys_by_tag[tag]
             keys.remove(key)
             if not keys:
-                del self._named[name]
-        return kept
+                del self._keys_by_tag[tag]
+        return entry
 
 
-_all: WeakSet[Recent[Any]] = WeakSet()
-_all_lock = threading.Lock()
+_caches: WeakSet[LruCache[Any]] = WeakSet()
+_caches_lock = threading.Lock()
 
 
-def all_kept() -> list[Recent[Any]]:
-    """Whatever keeps values in this process."""
-    with _all_lock:
-        return list(_all)
+def all_caches() -> list[LruCache[Any]]:
+    """Return all caches of this process."""
+    with _caches_lock:
+        return list(_caches)
 
 
-def _keep_to_budget(newest: int) -> None:
-    """Forget what was not asked for longest, of whatever kind, until the rest fits.
+def _evict_to_budget(newest_use: int) -> None:
+    """Evict the least recently used values, of all caches, until the rest fits the budget.
 
-    What was asked for in the turn ``newest`` or later stays however heavy it is.
+    Values that were used at ``newest_use`` or later stay however heavy they are.
     """
     budget = cache_budget()
-    weighed = all_kept()
-    while sum(recent.nbytes for recent in weighed) > budget:
-        oldest = [
-            (turn, recent)
-            for recent in weighed
-            if recent.nbytes and (turn := recent.oldest()) is not None and turn < newest
+    caches = all_caches()
+    while sum(cache.nbytes for cache in caches) > budget:
+        candidates = [
+            (last_use, cache)
+            for cache in caches
+            if cache.nbytes
+            and (last_use := cache.oldest_use()) is not None
+            and last_use < newest_use
         ]
-        if not oldest:
+        if not candidates:
             return
-        min(oldest, key=lambda one: one[0])[1].drop_oldest()
+        min(candidates, key=lambda candidate: candidate[0])[1].evict_oldest()

@@ -1,1 +1,5 @@
-"""Sources of a read: snapshot, pruning, routing of keys, and opening of generations."""
+"""Sources of a read: snapshot, plan, pruning by the filter, routing of keys, open generations.
+
+To leave out more generations by the filter, add the rule to ``pruning`` and call it in
+``plan._prune``: scans, ``explain()`` and Spark follow.
+"""

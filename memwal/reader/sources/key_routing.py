@@ -1,4 +1,4 @@
-"""Regions that a key lookup has to read, decided before any manifest is read."""
+"""Route the keys of a lookup to regions, before any manifest is read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from memwal.storage.location import TableLocation
 
 
 def spec_of(base: BaseTable, spec_id: int) -> RegionSpec | None:
-    """A spec of the table; None when it has none of this id, or one that says nothing here."""
+    """Return a region spec of the table; None if there is none of this id or it is unusable."""
     names = {field_id: name for name, field_id in base.field_ids().items()}
     for stored in base.details.region_specs:
         if stored.spec_id == spec_id:
@@ -24,63 +24,64 @@ def spec_of(base: BaseTable, spec_id: int) -> RegionSpec | None:
                 spec = RegionSpec.from_stored(stored, names)
                 spec.value_types(base.schema)
             except (InvalidInputError, CorruptDataError):
-                # Another client's division, or one by a column that has changed: readers do
-                # without what it would tell them.
+                # The spec of another client, or one over a column that has changed: readers go
+                # on without it, and prune and route less.
                 return None
             return spec
     return None
 
 
-WantedKeys = Callable[[BaseTable], pa.Table]
-"""The keys that are looked up, as columns of a table's types."""
+KeyBuilder = Callable[[BaseTable], pa.Table]
+"""Returns the keys of a lookup as columns, in the types of a version of the base table."""
 
 
-def is_told_by_key(spec: RegionSpec, base: BaseTable) -> bool:
-    """Whether the key of a row alone says which region it belongs to."""
+def is_routed_by_key(spec: RegionSpec, base: BaseTable) -> bool:
+    """Return whether the key of a row alone determines its region."""
     columns = [column for field in spec.fields for column in field.columns]
     return bool(columns) and all(column in base.primary_key for column in columns)
 
 
-def needed_regions(
-    location: TableLocation, base: BaseTable | None, wanted: WantedKeys
+def candidate_regions(
+    location: TableLocation, base: BaseTable | None, keys: KeyBuilder
 ) -> list[UUID] | None:
-    """Regions that may have some keys: one listing, and no manifest is read.
+    """List the regions that may have some keys, with one listing and without reading a manifest.
 
-    Left out are regions of buckets to which none of the keys belongs. A region with an id that
-    the spec does not know in advance may have any key.
+    Regions of the spec to which no key is routed are left out. A region with an id that the spec
+    does not know in advance may have any key.
 
     Parameters
     ----------
     base : BaseTable or None
-        The table as it was seen last. The answer holds while :func:`divides_alike` does.
+        The newest version that a read has seen. The result is valid for versions for which
+        :func:`routes_alike` holds.
 
     Returns
     -------
     list of UUID or None
-        None where a region's manifest has to say what may be in it: the table was not seen before,
-        is not divided by its key into regions that are known in advance, or was divided otherwise
-        before.
+        None if only the manifests tell which keys a region may have: no version was seen before,
+        the key does not determine regions that are known in advance, or the table has had several
+        specs.
     """
     if base is None or len(base.details.region_specs) != 1:
         return None
     spec = spec_of(base, base.details.region_specs[0].spec_id)
-    if spec is None or not is_told_by_key(spec, base):
+    if spec is None or not is_routed_by_key(spec, base):
         return None
     router = Router(spec, base.schema)
-    known = router.assignments()
-    if known is None:
+    assignments = router.assignments()
+    if assignments is None:
         return None
     try:
-        needed = {assignment.region_id for assignment, _ in router.route(wanted(base))}
+        routed = {assignment.region_id for assignment, _ in router.route(keys(base))}
     except InvalidInputError:
-        # Keys of other types or columns: the table may have changed, or the caller hears of it.
+        # Keys of other types or columns: the table may have changed; if not, the lookup raises.
         return None
-    others = {assignment.region_id for assignment in known} - needed
+    others = {assignment.region_id for assignment in assignments} - routed
     return [region for region in discover_regions(location.store) if region not in others]
 
 
-def divides_alike(base: BaseTable, other: BaseTable) -> bool:
-    """Whether a key belongs to the same region in two versions of a table."""
+def routes_alike(base: BaseTable, other: BaseTable) -> bool:
+    """Return whether two versions of a table route every key to the same region."""
     return (
         base.details.region_specs == other.details.region_specs
         and base.primary_key == other.primary_key

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
-from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -37,50 +35,31 @@ _MAX_PERIODS: Final = 50_000
 _SECONDS: Final = {"h": 3_600, "D": 86_400}
 
 
-@dataclass(frozen=True, slots=True)
-class PrunedRegion:
-    """A region that was left out of a read.
-
-    Attributes
-    ----------
-    region_id : UUID
-    generations : tuple of int
-        The generations that would have been read otherwise.
-    reason : str
-        Why none of its rows can pass the filter, in words.
-    """
-
-    region_id: UUID
-    generations: tuple[int, ...]
-    reason: str
-
-
 class RegionPruner:
-    """Tells of regions whether rows that pass a filter can be in them.
+    """Pruner that decides from its manifest whether a region can have rows that pass a filter.
 
     Parameters
     ----------
     base : BaseTable
         The table.
-    filter : str or None
-        SQL predicate. What is not understood in it rules nothing out.
+    filter : str
+        SQL predicate. Parts of it that are not understood rule nothing out.
     """
 
-    def __init__(self, base: BaseTable, filter: str | None) -> None:
+    def __init__(self, base: BaseTable, filter: str) -> None:
         self._base = base
-        self._alternatives: tuple[Alternative, ...] = (
-            parse_alternatives(filter) if filter is not None else ((),)
-        )
-        self._bounds = [_bounds(one, base.schema) for one in self._alternatives]
+        self._bounds = [
+            _column_bounds(alternative, base.schema) for alternative in parse_alternatives(filter)
+        ]
         self._specs: dict[int, RegionSpec | None] = {}
 
     def reason_against(self, region: RegionManifest) -> str | None:
-        """Why no row that passes can be in a region; None when one may be."""
+        """Return why no row of a region can pass; None if a row may."""
         if any(not bounds for bounds in self._bounds):
             return None
         if not self._bounds:
             return "no row can pass the filter"
-        fields = self._decisive(region)
+        fields = self._fixed_fields(region)
         reasons = []
         for bounds in self._bounds:
             reason = _reason(fields, bounds)
@@ -89,13 +68,13 @@ class RegionPruner:
             reasons.append(reason)
         return "; ".join(dict.fromkeys(reasons))
 
-    def _decisive(self, region: RegionManifest) -> list[tuple[RegionField, pa.Array]]:
-        """Fields that say something about the rows of a region, with their values."""
+    def _fixed_fields(self, region: RegionManifest) -> list[tuple[RegionField, pa.Array]]:
+        """Return the fields with a value that all rows of a region share, and these values."""
         if region.spec_id not in self._specs:
             self._specs[region.spec_id] = spec_of(self._base, region.spec_id)
         spec = self._specs[region.spec_id]
         stored = dict(region.region_fields)
-        found = []
+        fixed = []
         for field in spec.fields if spec is not None else ():
             # A value that is not stored is null, or another client did not record it.
             if field.field_id not in stored or not self._is_fixed(field):
@@ -107,13 +86,14 @@ class RegionPruner:
                 # The column had another type when the region was made.
                 continue
             if not self._may_hold_bare_keys(field, value):
-                found.append((field, value))
-        return found
+                fixed.append((field, value))
+        return fixed
 
     def _may_hold_bare_keys(self, field: RegionField, value: pa.Array) -> bool:
-        """Whether keys that another client deleted may be in a region only since they are bare.
+        """Return whether a region may have bare keys: tombstones with nulls outside of the key.
 
-        Its tombstones have nulls in all columns outside of the key, whatever their rows had.
+        Another client writes such tombstones, whatever values the rows had, and routes them by the
+        nulls.
         """
         outside = [column for column in field.columns if column not in self._base.primary_key]
         if not outside:
@@ -131,20 +111,20 @@ class RegionPruner:
         )
 
 
-def _bounds(alternative: Alternative, schema: pa.Schema) -> dict[str, ColumnBounds]:
-    """What an alternative says about each column that it names."""
+def _column_bounds(alternative: Alternative, schema: pa.Schema) -> dict[str, ColumnBounds]:
+    """Return the bounds that an alternative sets to each column that it names."""
     names = [name.casefold() for name in schema.names]
-    found: dict[str, ColumnBounds] = {}
+    by_column: dict[str, ColumnBounds] = {}
     for column in dict.fromkeys(comparison.column for comparison in alternative):
-        # Lance may or may not tell names apart by case.
+        # Lance may or may not distinguish names by case.
         if column in schema.names and names.count(column.casefold()) == 1:
             bounds = ColumnBounds.of(
                 schema.field(column).type,
                 [comparison for comparison in alternative if comparison.column == column],
             )
             if bounds.comparisons:
-                found[column] = bounds
-    return found
+                by_column[column] = bounds
+    return by_column
 
 
 def _reason(
@@ -153,23 +133,23 @@ def _reason(
     for field, value in fields:
         named = [bounds[column] for column in field.columns if column and column in bounds]
         if len(named) == len(field.columns) and not _is_possible(field, value, named):
-            return _shown([(field, value)], named)
+            return _explain([(field, value)], named)
     for column, bound in bounds.items():
         parts = [
             (field, field.transform, value)
             for field, value in fields
             if field.columns == (column,) and isinstance(field.transform, CalendarPart)
         ]
-        wanted = [(part, int(value[0].as_py())) for _, part, value in parts]
-        if wanted and not _has_period(bound, wanted):
-            return _shown([(field, value) for field, _, value in parts], [bound])
+        values = [(part, int(value[0].as_py())) for _, part, value in parts]
+        if values and not _has_period(bound, values):
+            return _explain([(field, value) for field, _, value in parts], [bound])
     return None
 
 
-def _shown(fields: Sequence[tuple[RegionField, pa.Array]], bounds: Sequence[ColumnBounds]) -> str:
-    has = " and ".join(f"{field} is {_literal(value[0].as_py())}" for field, value in fields)
-    asked = " and ".join(str(one) for bound in bounds for one in bound.comparisons)
-    return f"{has} in all of its rows, and in none where {asked}"
+def _explain(fields: Sequence[tuple[RegionField, pa.Array]], bounds: Sequence[ColumnBounds]) -> str:
+    values = " and ".join(f"{field} is {_literal(value[0].as_py())}" for field, value in fields)
+    comparisons = " and ".join(str(part) for bound in bounds for part in bound.comparisons)
+    return f"{values} in all of its rows, and in none where {comparisons}"
 
 
 def _literal(value: Any) -> str:
@@ -177,12 +157,11 @@ def _literal(value: Any) -> str:
 
 
 def _is_possible(field: RegionField, value: pa.Array, bounds: Sequence[ColumnBounds]) -> bool:
-    """Whether rows within the bounds can have the value of the region."""
-    choices = [bound.choices() for bound in bounds]
-    known = [choice for choice in choices if choice is not None]
-    combined = int(np.prod([len(choice) for choice in known], dtype=np.float64))
-    if len(known) == len(choices) and combined <= _MAX_COMBINATIONS:
-        return _any_gives(field, value, known, [bound.data_type for bound in bounds])
+    """Return whether rows within the bounds can have the value of the region."""
+    choices = [choice for bound in bounds if (choice := bound.choices()) is not None]
+    combinations = int(np.prod([len(choice) for choice in choices], dtype=np.float64))
+    if len(choices) == len(bounds) and combinations <= _MAX_COMBINATIONS:
+        return _any_gives(field, value, choices, [bound.data_type for bound in bounds])
     if isinstance(field.transform, Identity):
         return bounds[0].allows(plain_values(value)[0])
     if isinstance(field.transform, CalendarPart):
@@ -198,7 +177,7 @@ def _any_gives(
     choices: Sequence[Sequence[Any]],
     types: Sequence[pa.DataType],
 ) -> bool:
-    """Whether the transform makes the value of the region from any of the choices."""
+    """Return whether the transform maps any of the choices to the value of the region."""
     rows = list(itertools.product(*choices))
     if not rows:
         return False
@@ -207,15 +186,15 @@ def _any_gives(
         for column, data_type in zip(zip(*rows, strict=True), types, strict=True)
     ]
     try:
-        made = field.transform.apply(columns)
+        transformed = field.transform.apply(columns)
     except InvalidInputError:
-        # Such as a text that is no date.
+        # E.g. a text that is no date.
         return True
-    return bool(pc.any(pc.equal(made, value[0])).as_py())
+    return bool(pc.any(pc.equal(transformed, value[0])).as_py())
 
 
 def _overlaps(bound: ColumnBounds, value: Any, width: int) -> bool:
-    """Whether anything within the bounds can be truncated to a value."""
+    """Return whether anything within the bounds can be truncated to a value."""
     low, high = bound.limits()
     if isinstance(value, str | bytes):
         if len(value) < width:
@@ -225,15 +204,15 @@ def _overlaps(bound: ColumnBounds, value: Any, width: int) -> bool:
             and (low is None or low <= value or bool(low.startswith(value)))
             and bound.allows_prefix(value)
         )
-    # Integers end one before the next multiple; a width too far does no harm to decimals.
+    # Integers end one before the next multiple; for decimals one width more does no harm.
     reach = width - isinstance(value, int)
     first = value if value > 0 else value - reach
     last = value if value < 0 else value + reach
     return (high is None or high >= first) and (low is None or low <= last)
 
 
-def _has_period(bound: ColumnBounds, wanted: Sequence[tuple[CalendarPart, int]]) -> bool:
-    """Whether an hour or a day within the bounds has these parts of the calendar."""
+def _has_period(bound: ColumnBounds, values: Sequence[tuple[CalendarPart, int]]) -> bool:
+    """Return whether an hour or a day within the bounds has these parts of the calendar."""
     per_second = _per_second(bound.data_type)
     if per_second is None:
         return True
@@ -242,7 +221,7 @@ def _has_period(bound: ColumnBounds, wanted: Sequence[tuple[CalendarPart, int]])
         None if limit is None else _seconds(limit, per_second, bound.data_type)
         for limit in (low, high)
     )
-    for part, number in wanted:
+    for part, number in values:
         if part.part == "year":
             start, end = (
                 int(np.datetime64(year - 1970, "Y").astype("datetime64[s]").astype(np.int64))
@@ -254,14 +233,14 @@ def _has_period(bound: ColumnBounds, wanted: Sequence[tuple[CalendarPart, int]])
         return True
     if first > last:
         return False
-    unit = "h" if any(part.part == "hour" for part, _ in wanted) else "D"
+    unit = "h" if any(part.part == "hour" for part, _ in values) else "D"
     periods = range(first // _SECONDS[unit], last // _SECONDS[unit] + 1)
     if len(periods) > _MAX_PERIODS:
         return True
     seconds = np.arange(periods.start, periods.stop, dtype=np.int64) * _SECONDS[unit]
     times = pa.array(seconds).view(pa.timestamp("s"))
     fits = np.ones(len(times), np.bool_)
-    for part, number in wanted:
+    for part, number in values:
         fits &= date_part(part.part, times).fill_null(number).to_numpy() == number
     return bool(fits.any())
 

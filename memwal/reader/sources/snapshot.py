@@ -14,38 +14,39 @@ from memwal.base_table.region_snapshot import read_usable_snapshot, snapshot_age
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.errors import InvalidInputError, ObjectNotFoundError
 from memwal.format.region_manifest import RegionManifest
-from memwal.reader.cache.invalidation import forget_outdated
-from memwal.reader.cache.keys import Version, version_key
-from memwal.reader.cache.lru import Recent
-from memwal.reader.sources.key_routing import WantedKeys, divides_alike, needed_regions
+from memwal.reader.cache.invalidation import invalidate_stale
+from memwal.reader.cache.keys import VersionTag, version_key
+from memwal.reader.cache.lru import LruCache
+from memwal.reader.sources.key_routing import KeyBuilder, candidate_regions, routes_alike
 from memwal.region.manifest_store import read_manifests
 from memwal.storage.location import TableLocation
 
 _OPEN_BASES: Final = 4
-_SNAPSHOTS: Final = 8
-_SWEPT_TABLES: Final = 10_000
+_REGION_SNAPSHOTS: Final = 8
+_INVALIDATED_TABLES: Final = 10_000
 
-_bases: Recent[BaseTable] = Recent(_OPEN_BASES)
+_bases: LruCache[BaseTable] = LruCache(_OPEN_BASES)
 # The newest version of each table that a read has seen.
-_seen: Recent[BaseTable] = Recent(_OPEN_BASES)
-# Versions that were asked for by their number.
-_past: Recent[BaseTable] = Recent(_OPEN_BASES, lasting=True)
-# The version of each table for which what it left behind was forgotten last.
-_swept: Recent[Version] = Recent(_SWEPT_TABLES, lasting=True)
-_snapshots: Recent[dict[UUID, RegionManifest]] = Recent(_SNAPSHOTS)
+_newest_seen: LruCache[BaseTable] = LruCache(_OPEN_BASES)
+# Versions that were read by their number or tag.
+_past: LruCache[BaseTable] = LruCache(_OPEN_BASES, never_stale=True)
+# The version of each table for which stale values were removed last.
+_invalidated: LruCache[VersionTag] = LruCache(_INVALIDATED_TABLES, never_stale=True)
+_region_snapshots: LruCache[dict[UUID, RegionManifest]] = LruCache(_REGION_SNAPSHOTS)
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
-    """A version of the base table and what the regions say beside it.
+class TableSnapshot:
+    """A base-table version and the region manifests that were read before it.
 
     Attributes
     ----------
     base : BaseTable
     manifests : mapping of UUID to RegionManifest
-        Never newer than the base table: whatever was merged out of them is in it.
+        Never newer than the base table: a generation that was merged and dropped from them is in
+        it. Empty for a version that is read alone.
     snapshot_time : datetime or None
-        When the manifests were read that the MemWAL index carries; None when they were read now.
+        When the region snapshot of the MemWAL index was made; None if the manifests were read.
     """
 
     base: BaseTable
@@ -53,29 +54,30 @@ class Moment:
     snapshot_time: datetime | None = None
 
 
-def moment(
+def open_snapshot(
     location: TableLocation,
     *,
     regions: Collection[UUID] | None = None,
-    keys: WantedKeys | None = None,
+    keys: KeyBuilder | None = None,
     max_staleness: timedelta | None = None,
     clock: Callable[[], float] = time.time,
-) -> Moment:
-    """What a read sees that begins now.
+) -> TableSnapshot:
+    """Open the snapshot for a read that starts now.
 
     Parameters
     ----------
     regions : collection of UUID, optional
-        The only regions that matter; all by default.
+        The only regions whose manifests are read; all by default.
     keys : callable, optional
-        The only keys that matter, in the types of a version of the base table: where they tell
-        the regions, no manifest of another region is read.
+        Keys of a lookup, in the types of a version of the base table: if they determine the
+        regions, no manifest of another region is read.
     max_staleness : timedelta, optional
-        The read may take the regions as the snapshot in the MemWAL index has them, if that is not
-        older, and then sends no request to any region. What was flushed since is not seen, what
-        was merged since is. By default, and without such a snapshot, the manifests are read.
+        If the region snapshot in the MemWAL index is not older than this, it replaces the
+        manifests, and no request goes to any region. The read then misses generations that were
+        flushed since, and sees those that were merged since. By default, and without such a
+        snapshot, the manifests are read.
     clock : callable
-        Seconds since the epoch.
+        Returns seconds since the epoch.
 
     Raises
     ------
@@ -85,86 +87,89 @@ def moment(
     if max_staleness is not None:
         base = _newest(location)
         age = snapshot_age(base.details, clock())
-        found = None
+        published = None
         if age is not None and age <= max_staleness.total_seconds():
-            found = _published(base)
-        if found is not None:
-            chosen = found.keys() if regions is None else found.keys() & set(regions)
-            return Moment(
+            published = _read_region_snapshot(base)
+        if published is not None:
+            region_ids = published.keys() if regions is None else published.keys() & set(regions)
+            return TableSnapshot(
                 base,
-                {region_id: found[region_id] for region_id in chosen},
+                {region_id: published[region_id] for region_id in region_ids},
                 datetime.fromtimestamp(base.details.snapshot_ts_millis / 1000, UTC),
             )
-    seen = _seen.peek(_name(location)) if keys is not None and regions is None else None
-    needed = needed_regions(location, seen, keys) if seen is not None and keys else regions
+    seen = (
+        _newest_seen.peek(_location_key(location)) if keys is not None and regions is None else None
+    )
+    candidates = candidate_regions(location, seen, keys) if seen is not None and keys else regions
     # The manifests first: a generation that is merged in between is then in the base table too.
-    manifests = read_manifests(location.store, needed)
+    manifests = read_manifests(location.store, candidates)
     base = _newest(location)
-    if seen is not None and needed is not None and not divides_alike(seen, base):
+    if seen is not None and candidates is not None and not routes_alike(seen, base):
+        # The regions of the keys were determined by a routing that has changed since: read all.
         manifests = read_manifests(location.store)
         base = _newest(location)
-    return Moment(base, manifests)
+    return TableSnapshot(base, manifests)
 
 
-def past_base(location: TableLocation, version: int | str) -> BaseTable:
-    """The base table at a version or a tag.
+def open_version(location: TableLocation, version: int | str) -> BaseTable:
+    """Open the base table at a version or a tag.
 
     Raises
     ------
     InvalidInputError
         There is no such tag.
     TableSetupError
-        There is no table, or not that version any more.
+        There is no table, or that version is no longer stored.
     """
     if isinstance(version, int):
-        return _kept_past(open_base(location, version=version))
+        return _cached_past(open_base(location, version=version))
     tags = open_base(location).dataset.tags.list()
     tag = tags.get(version)
     if tag is None or tag["branch"]:
         raise InvalidInputError(
             f"{location} has no tag {version!r}; it has {user_tag_names(tags) or 'none'}"
         )
-    return _kept_past(open_base(location, version=int(tag["version"])))
+    return _cached_past(open_base(location, version=int(tag["version"])))
 
 
-def _published(base: BaseTable) -> dict[UUID, RegionManifest] | None:
-    """The region snapshot of a version; None when there is none."""
+def _read_region_snapshot(base: BaseTable) -> dict[UUID, RegionManifest] | None:
+    """Return the region snapshot of a version; None if there is none."""
     data = base.details.inline_snapshots
 
     def read() -> dict[UUID, RegionManifest]:
-        found = read_usable_snapshot(base.location.store, base.details)
-        if found is None:
+        manifests = read_usable_snapshot(base.location.store, base.details)
+        if manifests is None:
             raise ObjectNotFoundError("the file of the snapshot is gone")
-        return found
+        return manifests
 
     try:
-        return _snapshots.get(data, read) if data else None
+        return _region_snapshots.get(data, read) if data else None
     except ObjectNotFoundError:
         return None
 
 
 def _newest(location: TableLocation) -> BaseTable:
-    """The newest version; what those before have left in memory is forgotten."""
-    base = kept(open_base(location))
+    """Open the newest version, and remove cached values that it makes stale."""
+    base = cached_base(open_base(location))
     base.require_mem_wal()
-    _seen.put(_name(location), base)
+    _newest_seen.put(_location_key(location), base)
     version = version_key(base)
-    if _swept.peek(location.uri) != version:
-        _swept.put(location.uri, version)
-        forget_outdated(base, _past.values())
+    if _invalidated.peek(location.uri) != version:
+        _invalidated.put(location.uri, version)
+        invalidate_stale(base, _past.values())
     return base
 
 
-def _kept_past(base: BaseTable) -> BaseTable:
-    base = kept(base)
+def _cached_past(base: BaseTable) -> BaseTable:
+    base = cached_base(base)
     _past.put(version_key(base), base)
     return base
 
 
-def kept(base: BaseTable) -> BaseTable:
-    """The same version as it was opened before: its data set holds what reads have cached."""
-    return _bases.get((version_key(base), _name(base.location)), lambda: base)
+def cached_base(base: BaseTable) -> BaseTable:
+    """Return the version as it was first opened: Lance caches what it reads in its data set."""
+    return _bases.get((version_key(base), _location_key(base.location)), lambda: base)
 
 
-def _name(location: TableLocation) -> Hashable:
+def _location_key(location: TableLocation) -> Hashable:
     return location.uri, tuple(sorted(location.storage_options.items()))

@@ -20,7 +20,7 @@ from memwal.lsm.memtable.tokenizer import Tokenizer
 from memwal.reader.base_indexes import Bridge, covered_fragments, find_gap
 from memwal.reader.base_rows import ReplacedRows, replaced_rows
 from memwal.reader.cache.keys import version_key
-from memwal.reader.cache.lru import Recent
+from memwal.reader.cache.lru import LruCache
 from memwal.reader.hits import BASE
 from memwal.reader.latest import NewestRows
 from memwal.reader.row_set import RowIds, contains
@@ -165,7 +165,7 @@ def open_column(sources: ReadSources, newest: NewestRows, column: str) -> TextCo
         return _open_column(sources, newest, column, None)
     # Nothing of this changes, so that everything that depends on nothing else is kept as well.
     options = tuple(sorted(sources.base.location.storage_options.items()))
-    key = (version_key(sources.base), options, column, identities, sources.merged)
+    key = (version_key(sources.base), options, column, identities, sources.plan.merged)
     return _columns.get(key, lambda: _open_column(sources, newest, column, key))
 
 
@@ -348,5 +348,5 @@ def _weight(found: _Tokenized) -> int:
     return int(found.text.nbytes + found.rows.nbytes + found.view.to_table().nbytes)
 
 
-_tokenized: Recent[_Tokenized] = Recent(_TOKENIZED_BYTES, _weight)
-_columns: Recent[TextColumn] = Recent(_COLUMN_BYTES, column_weight)
+_tokenized: LruCache[_Tokenized] = LruCache(_TOKENIZED_BYTES, _weight)
+_columns: LruCache[TextColumn] = LruCache(_COLUMN_BYTES, column_weight)

@@ -22,7 +22,7 @@ from memwal.lsm.memtable.rows import RowView
 from memwal.lsm.memtable.text_index import TextIndex
 from memwal.lsm.memtable.tokenizer import Tokenizer
 from memwal.reader.base_rows import ReplacedRows
-from memwal.reader.cache.lru import Recent
+from memwal.reader.cache.lru import LruCache
 from memwal.reader.hits import BASE
 from memwal.reader.row_set import RowIds, contains
 from memwal.search.text.index_files import TextPart
@@ -377,5 +377,7 @@ def phrases_of(
     return held
 
 
-_masks: Recent[tuple[Mask, tuple[int, int]]] = Recent(_MASK_BYTES, lambda found: found[0].nbytes)
-_phrases: Recent[RowIds] = Recent(_PHRASE_BYTES, lambda rows: rows.nbytes)
+_masks: LruCache[tuple[Mask, tuple[int, int]]] = LruCache(
+    _MASK_BYTES, lambda found: found[0].nbytes
+)
+_phrases: LruCache[RowIds] = LruCache(_PHRASE_BYTES, lambda rows: rows.nbytes)

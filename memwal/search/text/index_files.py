@@ -17,7 +17,7 @@ from lance.file import LanceFileReader
 
 from memwal.base_table.snapshot import lance_errors
 from memwal.errors import CorruptDataError
-from memwal.reader.cache.lru import Recent
+from memwal.reader.cache.lru import LruCache
 from memwal.reader.row_set import RowIds
 from memwal.search.text.fst import TokenMap
 from memwal.search.text.postings import BLOCK, Numbers, decode_postings
@@ -317,7 +317,7 @@ def _open(
     return LanceFileReader(uri, columns=columns, **location.lance_arguments())
 
 
-_segments: Recent[TextSegment] = Recent(_PART_BYTES, lambda segment: segment.nbytes)
-_postings: Recent[tuple[Numbers, Numbers]] = Recent(
+_segments: LruCache[TextSegment] = LruCache(_PART_BYTES, lambda segment: segment.nbytes)
+_postings: LruCache[tuple[Numbers, Numbers]] = LruCache(
     _POSTING_BYTES, lambda found: found[0].nbytes + found[1].nbytes
 )

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from memwal.lsm.memtable.bm25 import TextStatistics, term_scores
 from memwal.lsm.memtable.tokenizer import Tokenizer
-from memwal.reader.cache.lru import Recent
+from memwal.reader.cache.lru import LruCache
 from memwal.reader.hits import Hits
 from memwal.search.text.column import TextColumn
 from memwal.search.text.documents import Body, Mask, Numbers, Postings
@@ -73,7 +73,7 @@ def _joined(column: TextColumn, parts: Sequence[Postings]) -> Postings:
     )
 
 
-_recent: Recent[Postings] = Recent(_GATHERED_BYTES, lambda postings: postings.nbytes)
+_recent: LruCache[Postings] = LruCache(_GATHERED_BYTES, lambda postings: postings.nbytes)
 
 
 # Where at least one in so many documents holds a term, arrays as long as all documents are quicker

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from memwal.errors import InvalidInputError
 from memwal.lsm.memtable.bm25 import TextStatistics, term_scores
-from memwal.reader.hits import Hits, matching
+from memwal.reader.hits import Hits, filter_hits
 from memwal.reader.latest import NewestRows
 from memwal.reader.sources.collect import ReadSources
 from memwal.search.text.column import TextColumn, open_column, text_columns
@@ -164,7 +164,7 @@ def best_texts(
     Parameters
     ----------
     sources, newest
-        See :func:`memwal.reader.scan.collect_newest`.
+        See :func:`memwal.reader.scan.open_newest`.
     query : str or query
         Text, for a query of any of its terms; or one of the classes of
         :mod:`memwal.search.text.query`.
@@ -223,11 +223,11 @@ def _filtered(sources: ReadSources, found: Hits, k: int | None, predicate: str) 
     """The best rows that a predicate lets through, reading as few of them as will do."""
     if k is None:
         ordered = found.best(None, smallest=False)
-        return ordered.take(matching(sources, ordered, predicate))
+        return ordered.take(filter_hits(sources, ordered, predicate))
     tried = max(_FILTERED, 2 * k)
     while True:
         best = found.best(tried, smallest=False)
-        kept = best.take(matching(sources, best, predicate))
+        kept = best.take(filter_hits(sources, best, predicate))
         if len(kept) >= k or tried >= len(found):
             return kept.take(np.arange(min(k, len(kept))))
         tried *= _GROWTH

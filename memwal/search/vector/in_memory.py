@@ -22,7 +22,7 @@ from memwal.base_table.snapshot import BaseTable
 from memwal.lsm.memtable.rows import RowView
 from memwal.lsm.memtable.vector_index import nearest_rows
 from memwal.reader.base_indexes import covered_fragments
-from memwal.reader.cache.lru import Recent, cache_budget
+from memwal.reader.cache.lru import LruCache, cache_budget
 from memwal.reader.hits import Hits
 from memwal.reader.row_set import RowIds
 from memwal.search.vector.candidates import Candidates
@@ -215,8 +215,8 @@ def _living(
         yield part.number, part.rows[at[living]], layout.vectors[position[living]]
 
 
-_partitions: Recent[tuple[NamedPartitions | None]] = Recent(
+_partitions: LruCache[tuple[NamedPartitions | None]] = LruCache(
     _PARTITION_BYTES, lambda found: found[0].partitions.centroids.nbytes if found[0] else 0
 )
-_searches: Recent[Iterator[int]] = Recent(_KNOWN_NAMES)
-_layouts: Recent[Layout] = Recent(_MEMORY_BYTES, lambda layout: layout.nbytes)
+_searches: LruCache[Iterator[int]] = LruCache(_KNOWN_NAMES)
+_layouts: LruCache[Layout] = LruCache(_MEMORY_BYTES, lambda layout: layout.nbytes)

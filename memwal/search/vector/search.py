@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from memwal.errors import InvalidInputError
 from memwal.reader.base_indexes import find_gap, find_index
-from memwal.reader.hits import BASE, Hits, matching
+from memwal.reader.hits import BASE, Hits, filter_hits
 from memwal.reader.latest import NewestRows
 from memwal.reader.row_set import RowIds
 from memwal.reader.sources.collect import ReadSources
@@ -68,7 +68,7 @@ def nearest(
     Parameters
     ----------
     sources, newest
-        See :func:`memwal.reader.scan.collect_newest`.
+        See :func:`memwal.reader.scan.open_newest`.
     vector : array of numbers, shape (dimension,) or (vectors, dimension)
         Several vectors for a column of multivectors, whose rows are as far as their nearest vector
         is from each of them, added up.
@@ -136,7 +136,7 @@ def nearest(
     measured = _measured(sources, query, estimated.best(query.k, smallest=True))
     hits = Hits.joined([*exact, measured]).best(k, smallest=True)
     if filter is not None and not prefilter and len(hits):
-        hits = hits.take(matching(sources, hits, filter))
+        hits = hits.take(filter_hits(sources, hits, filter))
     return hits
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pyarrow.compute as pc
 
 from memwal.reader.base_indexes import Gap, options_key
-from memwal.reader.cache.lru import Recent
+from memwal.reader.cache.lru import LruCache
 from memwal.reader.hits import BASE
 from memwal.reader.latest import NewestRows
 from memwal.reader.row_set import RowIds, encode_row_set
@@ -131,7 +131,7 @@ def _weight(parts: Sequence[Part]) -> int:
     return sum(part.nbytes for part in parts)
 
 
-_parts: Recent[tuple[GenerationPart, ...]] = Recent(_PART_BYTES, _weight)
-_gap_parts: Recent[tuple[tuple[GenerationPart, ...], Part | None]] = Recent(
+_parts: LruCache[tuple[GenerationPart, ...]] = LruCache(_PART_BYTES, _weight)
+_gap_parts: LruCache[tuple[tuple[GenerationPart, ...], Part | None]] = LruCache(
     _PART_BYTES, lambda found: _weight([*found[0], *([found[1]] if found[1] else [])])
 )

@@ -17,8 +17,9 @@ from memwal.base_table.snapshot import BaseTable
 from memwal.errors import InvalidInputError
 from memwal.format.paths import TOMBSTONE
 from memwal.lsm.memtable.unflushed import UnflushedRows
-from memwal.reader.lookup import look_up
-from memwal.reader.sources.collect import collect_sources, while_collected
+from memwal.reader.lookup import lookup_rows
+from memwal.reader.sources.collect import open_sources, retry_if_collected
+from memwal.reader.sources.plan import plan_read
 from memwal.region.rows import align_rows, key_column, newest_row_positions
 from memwal.storage.location import TableLocation
 from memwal.writer.region_writer.rows import RowSchema
@@ -146,10 +147,10 @@ def _stored_rows(
     """
 
     def look_up_keys() -> tuple[BaseTable, pa.Table]:
-        sources = collect_sources(location, regions=[region_id])
-        return sources.base, look_up(sources, keys)
+        sources = open_sources(lambda: plan_read(location, regions=[region_id]))
+        return sources.base, lookup_rows(sources, keys)
 
-    base, rows = while_collected(look_up_keys)
+    base, rows = retry_if_collected(look_up_keys)
     identified = pa.Table.from_arrays(rows.columns, schema=base.identified_schema)
     return align_rows(
         identified.append_column(

@@ -26,13 +26,13 @@ from support.faults.others import (
 from support.oracles.auditor import Auditor, has_folders
 from support.oracles.native import collect_all
 from support.oracles.native import merge as merge_natively
+from support.oracles.read_sources import collect_sources
 from support.stores.faulty_store import TABLE_MANIFEST
 
 import memwal
 from memwal.jobs.merge import commit as committing
 from memwal.jobs.merge.job import merge
 from memwal.lsm.indexes.catchup import caught_up
-from memwal.reader.sources.collect import collect_sources
 
 Play = tuple[memwal.Table, Auditor]
 

@@ -36,6 +36,7 @@ from support.data.tables import (
 )
 from support.faults.collecting import DAY, GRACE, HOUR, collect, drop, flush
 from support.faults.fault_schedule import CHANGES
+from support.oracles.read_sources import collect_sources
 from support.stores.faulty_store import REGION_MANIFEST, TABLE_MANIFEST, FaultyStores, Killed
 
 import memwal
@@ -44,7 +45,6 @@ from memwal.format.paths import generation_dir, manifest_key, region_dir, versio
 from memwal.format.region_manifest import RegionStatus
 from memwal.jobs.gc import collect_garbage
 from memwal.jobs.merge.job import merge
-from memwal.reader.sources.collect import collect_sources
 from memwal.region.router import bucket_region_id
 
 

@@ -27,6 +27,7 @@ from support.data.tables import (
 from support.faults.collecting import DAY, GRACE, HOUR, collect, drop, flush
 from support.faults.fault_schedule import CHANGES
 from support.oracles import native
+from support.oracles.read_sources import collect_sources
 from support.stores.faulty_store import FaultyStore, FaultyStores, Killed, Pause
 
 import memwal
@@ -36,7 +37,6 @@ from memwal.format.paths import BLOOM_FILTER_NAME, generation_dir, region_dir
 from memwal.jobs.gc import CollectionResult, Reason
 from memwal.jobs.verify import repair, verify
 from memwal.lsm.flush.generation import write_generation
-from memwal.reader.sources.collect import collect_sources
 from memwal.region.rows import align_rows
 
 PER_REGION = f"{region_dir(REGION)}*"

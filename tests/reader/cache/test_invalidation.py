@@ -13,22 +13,29 @@ import pyarrow as pa
 import pytest
 from support.data.searched import Searched
 from support.data.tables import MakeTable, rows, state
+from support.oracles.read_sources import collect_sources
 from support.oracles.reading import read_all_kinds
 
 import memwal
 from memwal.reader.cache import invalidation
-from memwal.reader.cache.keys import Generation, Name, Segment, Version, names_in, version_key
-from memwal.reader.cache.lru import Recent, all_kept
+from memwal.reader.cache.keys import (
+    CacheTag,
+    GenerationTag,
+    SegmentTag,
+    VersionTag,
+    tags_in,
+    version_key,
+)
+from memwal.reader.cache.lru import LruCache, all_caches
 from memwal.reader.sources import snapshot
-from memwal.reader.sources.collect import collect_sources
-from memwal.reader.sources.snapshot import past_base
+from memwal.reader.sources.snapshot import open_version
 
 NOW = timedelta(0)
 
 
-def names(table: memwal.Table) -> set[Name]:
+def names(table: memwal.Table) -> set[CacheTag]:
     """What is kept of a table."""
-    return {name for kept in all_kept() for name in kept.names() if name.uri == table.uri}
+    return {name for kept in all_caches() for name in kept.tags() if name.uri == table.uri}
 
 
 def datasets(table: memwal.Table) -> list[weakref.ref[Any]]:
@@ -59,7 +66,7 @@ def test_nothing_stays_of_what_is_merged_and_indexed(tmp_path: Path) -> None:
     read_all_kinds(table)
     seen = datasets(table)
     flush(searched, range(100, 130), range(120, 160))
-    assert any(isinstance(name, Generation) for name in names(table))
+    assert any(isinstance(name, GenerationTag) for name in names(table))
     seen += datasets(table)
     assert alive(seen) == len(seen)
     table.merge()
@@ -74,9 +81,9 @@ def test_nothing_stays_of_what_is_merged_and_indexed(tmp_path: Path) -> None:
         segment.uuid for index in base.dataset.describe_indices() for segment in index.segments
     }
     kept = names(table)
-    assert [name for name in kept if isinstance(name, Generation)] == []
-    assert [name for name in kept if isinstance(name, Version)] == [version_key(base)]
-    assert {name.uuid for name in kept if isinstance(name, Segment)} <= living
+    assert [name for name in kept if isinstance(name, GenerationTag)] == []
+    assert [name for name in kept if isinstance(name, VersionTag)] == [version_key(base)]
+    assert {name.uuid for name in kept if isinstance(name, SegmentTag)} <= living
     assert alive(seen) == 0
 
 
@@ -88,14 +95,14 @@ def test_nothing_stays_where_reads_may_be_stale(tmp_path: Path) -> None:
     table.scan(max_staleness=timedelta(hours=1)).to_table()
     table.checkpoint()
     table.scan(max_staleness=timedelta(hours=1)).to_table()
-    assert [name for name in names(table) if isinstance(name, Generation)] == []
+    assert [name for name in names(table) if isinstance(name, GenerationTag)] == []
 
 
 def test_what_answers_for_an_index_that_lags_stays(tmp_path: Path) -> None:
     """Generations that are merged find their rows until the index has them."""
     searched = Searched(tmp_path)
     flush(searched, range(100, 130))
-    before = {name for name in names(searched.table) if isinstance(name, Generation)}
+    before = {name for name in names(searched.table) if isinstance(name, GenerationTag)}
     searched.table.merge()
     read_all_kinds(searched.table)
     assert before <= names(searched.table)
@@ -109,7 +116,7 @@ def test_a_version_that_is_asked_for_stays(tmp_path: Path) -> None:
     table = searched.table
     version = table.base().version
     read_all_kinds(table.at(version))
-    of_it = {name for name in names(table) if isinstance(name, Version | Segment)}
+    of_it = {name for name in names(table) if isinstance(name, VersionTag | SegmentTag)}
     flush(searched, range(100, 130))
     table.checkpoint()
     read_all_kinds(table)
@@ -138,7 +145,7 @@ def test_the_same_version_is_looked_through_once(
     looked_through: list[str] = []
     monkeypatch.setattr(
         snapshot,
-        "forget_outdated",
+        "invalidate_stale",
         lambda newest, others: looked_through.append(newest.location.uri),
     )
     tables = [make_table() for _ in range(6)]
@@ -159,7 +166,7 @@ def test_a_version_that_is_gone_stops_nobody(
     with past.writer() as writer:
         writer.upsert(searched.rows(range(100, 130)) if own else rows({1: 1}))
     past.merge()
-    past_base(past.location, past.base().version)
+    open_version(past.location, past.base().version)
     with table.writer() as writer:
         writer.upsert(searched.rows(range(120, 150)))
     table.checkpoint()
@@ -169,7 +176,7 @@ def test_a_version_that_is_gone_stops_nobody(
         dry_run=False, grace=NOW, retention=NOW, base_versions=True, version_age=NOW
     )
     read_all_kinds(table)
-    assert any(isinstance(name, Segment) for name in names(table))
+    assert any(isinstance(name, SegmentTag) for name in names(table))
 
 
 def test_a_scan_under_way_goes_on(make_table: MakeTable) -> None:
@@ -182,7 +189,7 @@ def test_a_scan_under_way_goes_on(make_table: MakeTable) -> None:
     first = next(batches)
     table.merge()
     assert table.scan().count_rows() == 30
-    assert not any(isinstance(name, Generation) for name in names(table))
+    assert not any(isinstance(name, GenerationTag) for name in names(table))
     assert state(pa.Table.from_batches([first, *batches])) == {key: key for key in range(30)}
 
 
@@ -201,24 +208,24 @@ def test_other_tables_keep_theirs(make_table: MakeTable, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("address", "found"),
     [
-        ("a/_indices/some/part_0", Segment("a", "some")),
+        ("a/_indices/some/part_0", SegmentTag("a", "some")),
         ("a/_mem_wal/nobody/0123abcd_gen_5", None),
         ("a/_mem_wal/00000000-0000-0000-0000-000000000000/manifest", None),
         ("a/data", None),
     ],
 )
-def test_addresses_name_what_they_belong_to(address: str, found: Name | None) -> None:
-    assert names_in((1, (address, "other"))) == ({found} if found else frozenset())
+def test_addresses_name_what_they_belong_to(address: str, found: CacheTag | None) -> None:
+    assert tags_in((1, (address, "other"))) == ({found} if found else frozenset())
 
 
 def test_what_is_forgotten_weighs_nothing() -> None:
-    recent: Recent[str] = Recent(6, len)
-    gone = Segment("a", "x")
+    recent: LruCache[str] = LruCache(6, len)
+    gone = SegmentTag("a", "x")
     recent.get(("a/_indices/x", 1), lambda: "111")
     recent.get(("a/_indices/x", 2), lambda: "22")
     recent.get("b", lambda: "3")
-    assert recent.names() == {gone}
-    recent.forget([gone])
-    assert recent.names() == frozenset()
+    assert recent.tags() == {gone}
+    recent.invalidate([gone])
+    assert recent.tags() == frozenset()
     recent.get("c", lambda: "44444")
     assert recent.values() == ["3", "44444"]

@@ -9,54 +9,54 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from memwal.errors import InvalidInputError
-from memwal.reader.cache import lru as recent_module
-from memwal.reader.cache.keys import Name, Segment
-from memwal.reader.cache.lru import Recent
+from memwal.reader.cache import lru as lru_module
+from memwal.reader.cache.keys import CacheTag, SegmentTag
+from memwal.reader.cache.lru import LruCache
 
 
 def test_the_longest_unused_goes_first() -> None:
     made: list[str] = []
 
-    def get(recent: Recent[str], key: str) -> str:
-        return recent.get(key, lambda: (made.append(key), key * 2)[1])
+    def get(cache: LruCache[str], key: str) -> str:
+        return cache.get(key, lambda: (made.append(key), key * 2)[1])
 
-    recent: Recent[str] = Recent(6, len)
-    assert [get(recent, key) for key in "abca"] == ["aa", "bb", "cc", "aa"]
+    cache: LruCache[str] = LruCache(6, len)
+    assert [get(cache, key) for key in "abca"] == ["aa", "bb", "cc", "aa"]
     assert made == ["a", "b", "c"]
-    get(recent, "d")
-    assert recent.peek("b") is None
-    assert recent.peek("a") == "aa"
-    get(recent, "b")
+    get(cache, "d")
+    assert cache.peek("b") is None
+    assert cache.peek("a") == "aa"
+    get(cache, "b")
     assert made == ["a", "b", "c", "d", "b"]
 
 
 def test_one_that_is_too_heavy_is_kept_until_the_next() -> None:
-    recent: Recent[str] = Recent(3, len)
-    recent.get("a", lambda: "x" * 100)
-    assert recent.peek("a") is not None
-    recent.get("b", lambda: "x")
-    assert recent.peek("a") is None
-    assert recent.peek("b") == "x"
+    cache: LruCache[str] = LruCache(3, len)
+    cache.get("a", lambda: "x" * 100)
+    assert cache.peek("a") is not None
+    cache.get("b", lambda: "x")
+    assert cache.peek("a") is None
+    assert cache.peek("b") == "x"
 
 
 def test_a_value_can_be_replaced() -> None:
-    recent: Recent[str] = Recent(4, len)
-    recent.put("a", "xx")
-    recent.put("b", "x")
-    recent.put("a", "yyy")
-    assert recent.peek("a") == "yyy"
-    assert recent.peek("b") == "x"
-    recent.put("c", "x")
-    assert recent.peek("b") is None
-    assert recent.peek("a") == "yyy"
+    cache: LruCache[str] = LruCache(4, len)
+    cache.put("a", "xx")
+    cache.put("b", "x")
+    cache.put("a", "yyy")
+    assert cache.peek("a") == "yyy"
+    assert cache.peek("b") == "x"
+    cache.put("c", "x")
+    assert cache.peek("b") is None
+    assert cache.peek("a") == "yyy"
 
 
 def test_all_kinds_share_one_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was not asked for longest goes first, whoever keeps it."""
-    one, other = Recent[str](100, len), Recent[str](100, len)
-    counted = Recent[str](100)
+    one, other = LruCache[str](100, len), LruCache[str](100, len)
+    counted = LruCache[str](100)
     counted.get("x", lambda: "x")
-    monkeypatch.setattr(recent_module, "all_kept", lambda: [one, other, counted])
+    monkeypatch.setattr(lru_module, "all_caches", lambda: [one, other, counted])
     # An entry takes a kilobyte beside its value: there is room for two.
     monkeypatch.setenv("MEMWAL_READ_CACHE_BYTES", "2053")
     one.get("a", lambda: "aaa")
@@ -74,29 +74,29 @@ def test_all_kinds_share_one_budget(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_budget_is_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MEMWAL_READ_CACHE_BYTES", "1 GB")
     with pytest.raises(InvalidInputError, match="MEMWAL_READ_CACHE_BYTES"):
-        Recent[str](100, len).get("a", lambda: "a")
+        LruCache[str](100, len).get("a", lambda: "a")
 
 
 def test_threads_leave_it_right(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever they ask for, replace, and forget at once."""
-    caches = [Recent[str](50, len), Recent[str](1000, len)]
-    segments = [Segment("a", str(number)) for number in range(5)]
-    monkeypatch.setattr(recent_module, "all_kept", lambda: caches)
+    caches = [LruCache[str](50, len), LruCache[str](1000, len)]
+    segments = [SegmentTag("a", str(number)) for number in range(5)]
+    monkeypatch.setattr(lru_module, "all_caches", lambda: caches)
     monkeypatch.setenv("MEMWAL_READ_CACHE_BYTES", "12000")
 
     def live(seed: int) -> None:
         chance = random.Random(seed)
         for _ in range(20_000):
-            recent, segment = chance.choice(caches), chance.choice(segments)
+            cache, segment = chance.choice(caches), chance.choice(segments)
             number = chance.randrange(10)
             key, value = (f"a/_indices/{segment.uuid}", number), f"{segment.uuid}-{number}"
             act = chance.random()
             if act < 0.1:
-                recent.forget([segment])
+                cache.invalidate([segment])
             elif act < 0.2:
-                recent.put(key, value)
+                cache.put(key, value)
             else:
-                assert recent.get(key, lambda value=value: value) == value  # type: ignore[misc]
+                assert cache.get(key, lambda value=value: value) == value  # type: ignore[misc]
 
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
@@ -105,11 +105,11 @@ def test_threads_leave_it_right(monkeypatch: pytest.MonkeyPatch) -> None:
             list(pool.map(live, range(8)))
     finally:
         sys.setswitchinterval(interval)
-    assert sum(recent.nbytes for recent in caches) <= 12000
-    for recent in caches:
-        found = recent.values()
-        assert recent.nbytes == sum(1024 + len(value) for value in found)
-        names: set[Name] = {Segment("a", value.split("-")[0]) for value in found}
-        assert recent.names() == names
-        recent.forget(segments)
-        assert (recent.values(), recent.nbytes) == ([], 0)
+    assert sum(cache.nbytes for cache in caches) <= 12000
+    for cache in caches:
+        found = cache.values()
+        assert cache.nbytes == sum(1024 + len(value) for value in found)
+        names: set[CacheTag] = {SegmentTag("a", value.split("-")[0]) for value in found}
+        assert cache.tags() == names
+        cache.invalidate(segments)
+        assert (cache.values(), cache.nbytes) == ([], 0)

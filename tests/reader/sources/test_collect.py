@@ -23,6 +23,7 @@ from support.data.tables import (
     rows,
     state,
 )
+from support.oracles.read_sources import collect_sources
 from support.stores.faulty_store import REGION_MANIFEST, FaultyStores
 
 import memwal
@@ -37,8 +38,7 @@ from memwal.errors import (
 from memwal.format.paths import generation_dir, manifest_key
 from memwal.jobs.gc import collect_garbage
 from memwal.reader.sources import generation as generations_module
-from memwal.reader.sources import snapshot as moment_module
-from memwal.reader.sources.collect import collect_sources
+from memwal.reader.sources import snapshot as snapshot_module
 from memwal.storage.location import TableLocation
 
 
@@ -60,7 +60,7 @@ def meanwhile(
     monkeypatch: pytest.MonkeyPatch, name: str, act: Callable[[], object], *, times: int = 1
 ) -> list[int]:
     """Do something right before a function that collects sources is called."""
-    module = generations_module if name == "open_generation" else moment_module
+    module = generations_module if name == "open_generation" else snapshot_module
     real = getattr(module, name)
     done: list[int] = []
 
@@ -203,19 +203,19 @@ class TestRaces:
         table.merge()
         collect(table)
         flushed(table, {3: 3})
-        real = moment_module.read_manifests
+        real = snapshot_module.read_manifests
         answers = [old]
         monkeypatch.setattr(
-            moment_module,
+            snapshot_module,
             "read_manifests",
             lambda store, regions=None: answers.pop() if answers else real(store),
         )
         old_base = table.base().dataset.checkout_version(2)
         assert old_base.count_rows() == 0
-        real_base = moment_module.open_base
+        real_base = snapshot_module.open_base
         bases = [2]
         monkeypatch.setattr(
-            moment_module,
+            snapshot_module,
             "open_base",
             lambda location: real_base(location, version=bases.pop() if bases else None),
         )

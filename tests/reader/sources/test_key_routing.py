@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 from support.data.tables import MakeTable, keys, numbered, rows, state
 from support.oracles import native
+from support.oracles.read_sources import collect_sources
 from support.stores.faulty_store import FaultyStores
 
 import memwal
 from memwal.base_table.snapshot import BaseTable
-from memwal.reader.lookup import look_up
-from memwal.reader.sources.collect import collect_sources
+from memwal.reader.lookup import lookup_rows
 
 
 def wanted(*values: int) -> Any:
@@ -27,11 +27,11 @@ def wanted(*values: int) -> Any:
 
 def looked_up(table: memwal.Table, *values: int, memtables: Any = None) -> dict[int, Any]:
     sources = collect_sources(table.location, memtables, keys=wanted(*values))
-    return state(look_up(sources, pa.table({"id": keys(*values)})))
+    return state(lookup_rows(sources, pa.table({"id": keys(*values)})))
 
 
 def regions_read(table: memwal.Table, *values: int) -> int:
-    return len(collect_sources(table.location, keys=wanted(*values)).manifests)
+    return len(collect_sources(table.location, keys=wanted(*values)).plan.snapshot.manifests)
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_a_region_with_another_id_is_always_asked(divided: memwal.Table) -> None
     native.put(shard, divided, rows({700: 70}))
     shard.close()
     assert looked_up(divided, 7, 700) == {7: 0, 700: 70}
-    assert other in collect_sources(divided.location, keys=wanted(8)).manifests
+    assert other in collect_sources(divided.location, keys=wanted(8)).plan.snapshot.manifests
     assert regions_read(divided, 8) == 2
 
 
@@ -107,7 +107,7 @@ def test_a_table_that_was_made_anew_since_is_read_as_it_is(divided: memwal.Table
 
     for _ in range(2):
         sources = collect_sources(table.location, keys=typed)
-        assert look_up(sources, typed(sources.base)).to_pylist() == [{"n": 31, "id": 31}]
+        assert lookup_rows(sources, typed(sources.base)).to_pylist() == [{"n": 31, "id": 31}]
 
 
 @pytest.mark.parametrize(
@@ -138,4 +138,4 @@ def test_keys_that_do_not_fit_narrow_nothing(divided: memwal.Table) -> None:
     def of(base: BaseTable) -> pa.Table:
         return pa.table({"other": keys(1)})
 
-    assert len(collect_sources(divided.location, keys=of).manifests) == 8
+    assert len(collect_sources(divided.location, keys=of).plan.snapshot.manifests) == 8

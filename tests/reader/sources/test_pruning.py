@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from dataclasses import replace
 from typing import Any
 
 import lance
@@ -13,15 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.data.random_predicates import RandomPredicates
 from support.data.tables import MakeTable
+from support.oracles.read_sources import collect_sources
 
 import memwal
 from memwal import RegionSpec
 from memwal.base_table.snapshot import BaseTable
 from memwal.format.region_manifest import RegionManifest
 from memwal.reader.scan import Scan
-from memwal.reader.sources.collect import collect_sources
 from memwal.reader.sources.pruning import RegionPruner
 from memwal.region.router import Router
+from memwal.region.spec_fields import IMMUTABLE
 
 SCHEMA = pa.schema(
     [
@@ -302,6 +304,22 @@ def test_values_that_were_not_recorded_rule_nothing_out(tables: dict[str, BaseTa
         assert RegionPruner(base, "(id = 1)").reason_against(region) is None
 
 
+def test_a_region_by_a_column_that_may_change_is_not_ruled_out(
+    tables: dict[str, BaseTable],
+) -> None:
+    """Its newest rows may have another value than the one by which the region was made."""
+    name = "number beside the key"
+    base, spec = tables[name], SPECS[name]
+    row = {"id": 9, "name": "", "flag": True, "day": None, "at": None, "n": 7}
+    ((manifest, _),) = regions_of(base, spec, pa.Table.from_pylist([row], schema=SCHEMA))
+    (stored,) = base.details.region_specs
+    parameters = {k: v for k, v in stored.fields[0].parameters.items() if k != IMMUTABLE}
+    mutable = replace(stored, fields=(replace(stored.fields[0], parameters=parameters),))
+    changing = replace(base, details=replace(base.details, region_specs=(mutable,)))
+    assert RegionPruner(base, "(n = 3)").reason_against(manifest) is not None
+    assert RegionPruner(changing, "(n = 3)").reason_against(manifest) is None
+
+
 def test_bare_keys_of_another_client_are_found(tables: dict[str, BaseTable]) -> None:
     """Its tombstones have null where their rows had a number."""
     base = tables["bucket beside the key"]
@@ -362,8 +380,8 @@ def test_deleted_and_changed_rows_stay_so_under_a_filter(make_table: MakeTable) 
                 (t, i, n) for (t, i), n in model.items() if passes(t, i, n)
             ), predicate
         kept = collect_sources(table.location, writer.memtables(), filter="tenant = 'a'")
-        assert len(kept.pruned) == 2
+        assert len(kept.plan.pruned) == 2
         assert {source.region_id for source in kept.generations}.isdisjoint(
-            region.region_id for region in kept.pruned
+            region.region_id for region in kept.plan.pruned
         )
-        assert [region.generations for region in kept.pruned] == [(2,), (2,)]
+        assert [region.generations for region in kept.plan.pruned] == [(2,), (2,)]

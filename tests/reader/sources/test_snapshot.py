@@ -10,15 +10,15 @@ from pathlib import Path
 import lance
 import pytest
 from support.data.tables import MakeTable, keys, later, rows, state
+from support.oracles.read_sources import collect_sources
 from support.stores.faulty_store import FaultyStores
 
 import memwal
 from memwal.errors import InvalidInputError, TableSetupError
 from memwal.jobs.table.snapshot import build_snapshot
-from memwal.reader.lookup import look_up
+from memwal.reader.lookup import lookup_rows
 from memwal.reader.scan import Scan
-from memwal.reader.sources.collect import collect_sources, collect_version
-from memwal.reader.sources.snapshot import moment
+from memwal.reader.sources.snapshot import open_snapshot
 
 HOUR = timedelta(hours=1)
 
@@ -66,9 +66,9 @@ class TestEventual:
             writer.flush()
             table.build_snapshot()
             writer.upsert(rows({2: 2}))
-        young = moment(table.location, max_staleness=HOUR, clock=later(3500))
+        young = open_snapshot(table.location, max_staleness=HOUR, clock=later(3500))
         assert young.snapshot_time is not None
-        old = moment(table.location, max_staleness=HOUR, clock=later(3700))
+        old = open_snapshot(table.location, max_staleness=HOUR, clock=later(3700))
         assert old.snapshot_time is None
         (manifest,) = old.manifests.values()
         assert len(manifest.flushed) == 2
@@ -96,7 +96,7 @@ class TestEventual:
         table.build_snapshot()
         store = faults.of(table.location)
         before = len(store.calls)
-        found = moment(table.location, max_staleness=HOUR)
+        found = open_snapshot(table.location, max_staleness=HOUR)
         assert len(found.manifests) == 4
         assert store.calls[before:]
         asked = [call for call in store.calls[before:] if "_mem_wal" in str(call)]
@@ -122,17 +122,17 @@ class TestVersion:
             writer.upsert(rows({1: 99}))
         table.base().dataset.tags.create("second", sorted(versions)[1])
         for version, expected in versions.items():
-            sources = collect_version(table.location, version)
+            sources = collect_sources(table.location, version=version)
             assert state(Scan(lambda s=sources: s).to_table()) == expected  # type: ignore[misc]
-            found = look_up(sources, rows({1: 0}).select(["id"]))
+            found = lookup_rows(sources, rows({1: 0}).select(["id"]))
             assert found.column("n").to_pylist() == [expected[1]]
-        tagged = collect_version(table.location, "second")
+        tagged = collect_sources(table.location, version="second")
         assert tagged.base.version == sorted(versions)[1]
 
         caplog.clear()
         with caplog.at_level(logging.WARNING, "memwal"):
-            sources = collect_version(table.location, max(versions))
-        assert [len(region.generations) for region in sources.left_out] == [1]
+            sources = collect_sources(table.location, version=max(versions))
+        assert [len(region.generations) for region in sources.plan.newer] == [1]
         assert [record.levelname for record in caplog.records] == ["WARNING"]
 
     def test_that_leaves_nothing_out_is_silent(
@@ -142,15 +142,15 @@ class TestVersion:
             writer.upsert(rows({1: 1}))
         table.merge()
         with caplog.at_level(logging.WARNING, "memwal"):
-            sources = collect_version(table.location, table.base().version)
-        assert sources.left_out == ()
+            sources = collect_sources(table.location, version=table.base().version)
+        assert sources.plan.newer == ()
         assert caplog.text == ""
 
     def test_that_does_not_exist_is_refused(self, table: memwal.Table) -> None:
         with pytest.raises(TableSetupError, match="99"):
-            collect_version(table.location, 99)
+            collect_sources(table.location, version=99)
         with pytest.raises(InvalidInputError, match="'nope'"):
-            collect_version(table.location, "nope")
+            collect_sources(table.location, version="nope")
 
     def test_from_before_memwal_was_enabled(self, tmp_path: Path) -> None:
         uri = str(tmp_path / "table")

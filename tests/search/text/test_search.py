@@ -128,7 +128,7 @@ def test_keys_of_a_memtable_are_looked_up_once(
             assert asked == fresh
         writer.flush()
         # Keys that no MemTable has any more are forgotten when they are many.
-        monkeypatch.setattr(base_rows, "_MOST_KEYS", 3)
+        monkeypatch.setattr(base_rows, "_MAX_CACHED_KEYS", 3)
         for written, fresh in (([4], [4]), ([3], [3])):
             writer.upsert(searched.rows(written))
             asked.clear()

@@ -10,12 +10,11 @@ import lance
 import numpy as np
 import pyarrow as pa
 import pytest
-from support.oracles.read_sources import sources_now
+from support.oracles.read_sources import collect_sources, sources_now
 
 import memwal
 from memwal.errors import InvalidInputError
-from memwal.reader.scan import collect_newest
-from memwal.reader.sources.collect import collect_sources
+from memwal.reader.scan import open_newest
 from memwal.search import search
 from memwal.search.vector.candidates import nearest_multivectors
 
@@ -65,7 +64,7 @@ class Documents:
             columns=["id", "_distance"],
             nearest={"column": "v", "q": np.array(query, "f4"), "k": 10, "metric": metric},
         ).to_table()
-        sources, newest = collect_newest(lambda: sources_now(reads))
+        sources, newest = open_newest(lambda: sources_now(reads))
         found = search(sources, newest, query, metric=metric, columns=["id"], **options)
         assert found["id"].to_pylist() == wanted["id"].to_pylist()
         np.testing.assert_allclose(
@@ -118,7 +117,7 @@ def test_distances_of_lance_and_of_nothing() -> None:
 
 def test_mistakes_are_told(tmp_path: Path) -> None:
     documents = Documents(tmp_path, indexed=False)
-    sources, newest = collect_newest(lambda: collect_sources(documents.table.location))
+    sources, newest = open_newest(lambda: collect_sources(documents.table.location))
     for query in (
         np.zeros(3),
         np.zeros((2, 3)),

@@ -18,7 +18,7 @@ from support.oracles.read_sources import sources_now
 import memwal
 from memwal.errors import InvalidInputError
 from memwal.reader.base_indexes import find_gap, find_index
-from memwal.reader.scan import collect_newest
+from memwal.reader.scan import open_newest
 from memwal.search import search
 
 
@@ -107,7 +107,7 @@ class TestIndexBehindTheMerge:
             writer.upsert(searched.rows(range(100, 200)))
         searched.table.merge()
         sources, newest = searched.sources(searched.table)
-        assert sources.merged
+        assert sources.plan.merged
         for folder in Path(searched.uri).glob("_mem_wal/*/*_gen_*"):
             folder.rename(folder.with_name("gone"))
         found = search(sources, newest, np.zeros(DIMENSION), k=1000)
@@ -219,7 +219,7 @@ def test_a_table_without_vectors(tmp_path: Path) -> None:
 
 
 def _collect(reads: Any) -> Any:
-    return collect_newest(lambda: sources_now(reads))
+    return open_newest(lambda: sources_now(reads))
 
 
 def _gap(searched: Searched) -> Any:

@@ -11,11 +11,12 @@ import lance
 import lance.query as lq
 import numpy as np
 import pyarrow as pa
+from support.oracles.read_sources import collect_sources
 
 import memwal
 from memwal.reader.latest import NewestRows
-from memwal.reader.scan import collect_newest
-from memwal.reader.sources.collect import ReadSources, collect_sources
+from memwal.reader.scan import open_newest
+from memwal.reader.sources.collect import ReadSources
 from memwal.search import search, search_text
 from memwal.search.text.query import (
     BooleanQuery,
@@ -269,7 +270,7 @@ class Searched:
 
 def sources_of(reads: Any) -> tuple[ReadSources, NewestRows]:
     """Sources of a read by a table or a writer."""
-    return collect_newest(lambda: collect_sources(reads.location, reads._memtables()))
+    return open_newest(lambda: collect_sources(reads.location, reads._memtables()))
 
 
 def lance_scores(

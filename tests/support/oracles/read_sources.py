@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import memwal
-from memwal.reader.sources.collect import ReadSources, collect_sources
+from memwal.reader.sources.collect import ReadSources, open_sources
+from memwal.reader.sources.plan import MemTables, plan_read
+from memwal.storage.location import TableLocation
 from memwal.writer.table_writer import TableWriter
 
 
+def collect_sources(
+    location: TableLocation, memtables: MemTables | None = None, **options: Any
+) -> ReadSources:
+    """Plan a read and open its sources; ``options`` are those of ``plan_read``."""
+    return open_sources(lambda: plan_read(location, memtables, **options))
+
+
 def sources_now(reads: memwal.Table | TableWriter) -> ReadSources:
-    """Collect what a read that begins now would read."""
+    """Return the sources of a read that begins now."""
     memtables = reads.memtables() if isinstance(reads, TableWriter) else None
     return collect_sources(reads.location, memtables)

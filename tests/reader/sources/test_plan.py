@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from support.data.tables import MakeTable, generations, keys, rows, state
+from support.oracles.read_sources import collect_sources
 
 import memwal
 from memwal.reader.scan import Scan
-from memwal.reader.sources.collect import collect_sources, collect_version
 
 
 def explained(table: memwal.Table, filter: str | None = None, **options: Any) -> Any:
@@ -77,10 +77,10 @@ def test_a_plan_of_a_version_says_what_it_leaves_out(table: memwal.Table) -> Non
         writer.upsert(rows({1: 1}))
     version = table.base().version
     (number,) = generations(table)
-    plan = Scan(lambda: collect_version(table.location, version)).explain()
+    plan = Scan(lambda: collect_sources(table.location, version=version)).explain()
     assert plan.consistency == "version"
-    assert [region.generations for region in plan.left_out] == [(number,)]
-    assert str(plan.left_out[0].region_id) in str(plan)
+    assert [region.generations for region in plan.newer] == [(number,)]
+    assert str(plan.newer[0].region_id) in str(plan)
 
 
 def test_a_version_or_a_tag_leaves_out_what_was_not_merged(
@@ -106,14 +106,14 @@ def test_a_version_or_a_tag_leaves_out_what_was_not_merged(
             plan = past.explain(filter="n > 1")
             assert (plan.version, plan.consistency) == (version, "version")
             assert [source.kind for source in plan.sources] == ["base"]
-            (left,) = plan.left_out
+            (left,) = plan.newer
             assert left.generations == (2,)
             assert str(version) in left.reason
             assert left.reason in str(plan)
     # What was merged since is left out as well.
     table.checkpoint()
     assert state(table.at("then").scan().to_table()) == {1: 1, 2: 2}
-    (left,) = table.at("then").explain().left_out
+    (left,) = table.at("then").explain().newer
     assert left.generations == (2, 3)
 
 

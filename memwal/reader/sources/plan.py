@@ -1,0 +1,373 @@
+"""Read plan: the base-table version and the generations that a read uses, and those it leaves out.
+
+:func:`plan_read` goes from the snapshot to its regions, from these to their generations, and leaves
+out generations by the filter. It reads no rows. Every reader starts with it: a scan opens what the
+plan lists, ``explain()`` prints the plan, and Spark divides it into partitions. A new reason to
+leave out a generation belongs into :func:`_prune`, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from typing import Any, Literal
+from uuid import UUID
+
+from memwal.base_table.snapshot import BaseTable
+from memwal.errors import InvalidInputError
+from memwal.format.region_manifest import RegionManifest
+from memwal.lsm.memtable.unflushed import UnflushedRows
+from memwal.reader.sources.key_routing import KeyBuilder
+from memwal.reader.sources.pruning import RegionPruner
+from memwal.reader.sources.snapshot import TableSnapshot, open_snapshot, open_version
+from memwal.region.manifest_store import read_manifests
+from memwal.storage.location import TableLocation
+
+logger = logging.getLogger(__name__)
+
+MemTables = Mapping[UUID, Sequence[UnflushedRows]]
+"""Unflushed rows of the writers of this process, by region."""
+
+Consistency = Literal["strong", "fresh", "eventual", "version"]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredGeneration:
+    """A flushed generation, as the manifest of its region lists it.
+
+    Attributes
+    ----------
+    region_id : UUID
+    generation : int
+    path : str
+        Name of its folder in that of the region.
+    rows : int or None
+        Stored rows, superseded ones and tombstones included; None when nobody recorded it.
+    memory_bytes : int or None
+        Memory that its rows took in the MemTable.
+    """
+
+    region_id: UUID
+    generation: int
+    path: str
+    rows: int | None = None
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OmittedGenerations:
+    """Generations of a region that a read leaves out.
+
+    Attributes
+    ----------
+    region_id : UUID
+    generations : tuple of int
+    reason : str
+        Why the read does not need them, in words.
+    """
+
+    region_id: UUID
+    generations: tuple[int, ...]
+    reason: str
+
+    def __str__(self) -> str:
+        numbers = ", ".join(map(str, self.generations))
+        return f"region {self.region_id}, generations {numbers}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedSource:
+    """A source that a read uses.
+
+    Attributes
+    ----------
+    kind : {"memtable", "generation", "base"}
+    region_id : UUID or None
+        None for the base table.
+    generation : int
+        0 for the base table.
+    rows : int or None
+        Stored rows, superseded ones and tombstones included; None when nobody recorded it.
+    """
+
+    kind: Literal["memtable", "generation", "base"]
+    region_id: UUID | None
+    generation: int
+    rows: int | None
+
+    def __str__(self) -> str:
+        rows = "" if self.rows is None else f", {self.rows} rows"
+        if self.kind == "base":
+            return f"base table{rows}"
+        return f"{self.kind} {self.generation} of region {self.region_id}{rows}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadPlan:
+    """Everything that a read uses and leaves out. Printing it explains the read.
+
+    Attributes
+    ----------
+    snapshot : TableSnapshot
+        Pinned version of the base table, and the manifests that were read before it.
+    consistency : {"strong", "fresh", "eventual", "version"}
+        Whether the read sees unflushed rows of this process, all flushed rows, those flushed up to
+        ``snapshot_time``, or the base table alone.
+    filter : str or None
+        Predicate that ruled generations out. Rows of the sources still have to be filtered by it.
+    generations : tuple of StoredGeneration
+        Flushed generations that the read uses: none of them is in the base table. Oldest first.
+    memtables : tuple of (UUID, UnflushedRows)
+        MemTables that the read uses, with their regions.
+    merged : tuple of StoredGeneration
+        Generations that the base table contains and that are still stored. Until an index of the
+        base table has caught up, the generation's own index answers for its rows (spec: Indexed
+        Read Plan).
+    pruned : tuple of OmittedGenerations
+        Generations that the filter rules out.
+    newer : tuple of OmittedGenerations
+        Generations that a read of a version does not see, since that version does not contain them.
+    base_plan : str
+        How Lance reads the base table; empty unless the plan was made by ``explain()``.
+    """
+
+    snapshot: TableSnapshot
+    consistency: Consistency
+    filter: str | None = None
+    generations: tuple[StoredGeneration, ...] = ()
+    memtables: tuple[tuple[UUID, UnflushedRows], ...] = ()
+    merged: tuple[StoredGeneration, ...] = ()
+    pruned: tuple[OmittedGenerations, ...] = ()
+    newer: tuple[OmittedGenerations, ...] = ()
+    base_plan: str = ""
+
+    @property
+    def base(self) -> BaseTable:
+        """Pinned version of the base table."""
+        return self.snapshot.base
+
+    @property
+    def table(self) -> str:
+        """URI of the table."""
+        return self.base.location.uri
+
+    @property
+    def version(self) -> int:
+        """Version of the base table."""
+        return self.base.version
+
+    @property
+    def snapshot_time(self) -> datetime | None:
+        """When the manifests were read, with eventual consistency."""
+        return self.snapshot.snapshot_time
+
+    @property
+    def sources(self) -> tuple[PlannedSource, ...]:
+        """Sources that the read uses, newest first."""
+        sources = [
+            PlannedSource("generation", stored.region_id, stored.generation, stored.rows)
+            for stored in self.generations
+        ]
+        sources += [
+            PlannedSource("memtable", region_id, rows.generation, rows.snapshot.view.rows)
+            for region_id, rows in self.memtables
+        ]
+        sources.sort(key=lambda source: source.generation)
+        return (
+            *reversed(sources),
+            PlannedSource("base", None, 0, self.base.dataset.count_rows()),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plan in the types of JSON: ids and times as text."""
+        return {
+            "table": self.table,
+            "version": self.version,
+            "consistency": self.consistency,
+            "snapshot_time": self.snapshot_time and self.snapshot_time.isoformat(),
+            "sources": [_to_json(source) for source in self.sources],
+            "pruned": [_to_json(omitted) for omitted in self.pruned],
+            "newer": [_to_json(omitted) for omitted in self.newer],
+            "base_plan": self.base_plan,
+        }
+
+    def __str__(self) -> str:
+        since = f", regions as of {self.snapshot_time}" if self.snapshot_time else ""
+        lines = [f"{self.table}, version {self.version} ({self.consistency}{since})", "read:"]
+        lines += [f"  {source}" for source in self.sources]
+        for title, omissions in (
+            ("pruned by the filter:", self.pruned),
+            ("newer than the version:", self.newer),
+        ):
+            lines += [title] * bool(omissions)
+            lines += [f"  {omitted}" for omitted in omissions]
+        lines += ["base table:", *(f"  {line}" for line in self.base_plan.splitlines())]
+        return "\n".join(lines)
+
+
+def plan_read(
+    location: TableLocation,
+    memtables: MemTables | None = None,
+    *,
+    version: int | str | None = None,
+    regions: Collection[UUID] | None = None,
+    filter: str | None = None,
+    keys: KeyBuilder | None = None,
+    max_staleness: timedelta | None = None,
+) -> ReadPlan:
+    """Plan a read (spec: MemTable Collection).
+
+    The order makes it right whatever runs at the same time: MemTables (which the caller took
+    before), then region manifests, then the base table. A MemTable that was flushed meanwhile is
+    in a manifest as well, a generation that was merged meanwhile is in the base table as well,
+    and a row that is seen twice is the same row. The other way round, rows would be missed.
+
+    Parameters
+    ----------
+    memtables : mapping, optional
+        Unflushed rows of writers of this process; with them the read sees what these acknowledged.
+    version : int or str, optional
+        A version of the base table, or a tag: the read sees the base table alone, as it was then.
+        A warning is logged if flushed generations are not merged in that version.
+    regions : collection of UUID, optional
+        The only regions whose generations matter to the read; all by default.
+    filter : str, optional
+        Predicate of the read. Generations in which no row can pass it are left out.
+    keys : callable, optional
+        Keys of a lookup, in the types of a version of the base table. Manifests of regions that
+        cannot have them are not read, as far as that is known in advance.
+    max_staleness : timedelta, optional
+        Maximum age of a region snapshot that may replace the manifests; see
+        :func:`memwal.reader.sources.snapshot.open_snapshot`.
+
+    Raises
+    ------
+    InvalidInputError
+        MemTables were given and staleness was allowed: newer rows would be seen without older
+        ones. Or there is no such tag.
+    TableSetupError
+        No table, no such version, no primary key, or no MemWAL.
+    """
+    if memtables is not None and max_staleness is not None:
+        raise InvalidInputError(
+            "a writer's own reads see what it acknowledged and cannot be stale; read the table "
+            "instead, or leave max_staleness out"
+        )
+    if version is not None:
+        return _plan_version(location, version, regions)
+    snapshot = open_snapshot(location, regions=regions, keys=keys, max_staleness=max_staleness)
+    progress = snapshot.base.details.merged
+    stored = list(_stored_generations(snapshot.manifests))
+    unmerged = [s for s in stored if s.generation > progress.get(s.region_id, 0)]
+    unflushed = [
+        (region_id, rows)
+        for region_id, tables in (memtables or {}).items()
+        for rows in tables
+        if rows.generation > progress.get(region_id, 0)
+        and _is_unflushed(rows, snapshot.manifests.get(region_id))
+    ]
+    numbers = [(s.region_id, s.generation) for s in unmerged]
+    numbers += [(region_id, rows.generation) for region_id, rows in unflushed]
+    pruned = _prune(snapshot, numbers, filter)
+    excluded = {(omitted.region_id, n) for omitted in pruned for n in omitted.generations}
+    unmerged.sort(key=lambda s: s.generation)
+    consistency: Consistency = "fresh" if snapshot.snapshot_time is None else "eventual"
+    return ReadPlan(
+        snapshot=snapshot,
+        consistency=consistency if memtables is None else "strong",
+        filter=filter,
+        generations=tuple(s for s in unmerged if (s.region_id, s.generation) not in excluded),
+        memtables=tuple(
+            (region_id, rows)
+            for region_id, rows in unflushed
+            if (region_id, rows.generation) not in excluded
+        ),
+        merged=tuple(s for s in stored if s.generation <= progress.get(s.region_id, 0)),
+        pruned=pruned,
+    )
+
+
+def _plan_version(
+    location: TableLocation, version: int | str, regions: Collection[UUID] | None
+) -> ReadPlan:
+    """Plan a read of the base table alone, as it was at a version or a tag."""
+    base = open_version(location, version)
+    unmerged = [
+        (s.region_id, s.generation)
+        for s in _stored_generations(read_manifests(location.store, regions))
+        if s.generation > base.details.merged.get(s.region_id, 0)
+    ]
+    newer = tuple(
+        OmittedGenerations(region_id, numbers, f"not in version {base.version} of the base table")
+        for region_id, numbers in _by_region(unmerged).items()
+    )
+    if newer:
+        logger.warning(
+            "version %d of %s is read without %d generations of %d regions that were merged later "
+            "or not at all",
+            base.version,
+            location,
+            len(unmerged),
+            len(newer),
+        )
+    return ReadPlan(snapshot=TableSnapshot(base, {}), consistency="version", newer=newer)
+
+
+def _prune(
+    snapshot: TableSnapshot, generations: Sequence[tuple[UUID, int]], filter: str | None
+) -> tuple[OmittedGenerations, ...]:
+    """Find the generations that a filter rules out: those of regions in which no row can pass.
+
+    A generation may be left out only if it hides no row of an older generation or of the base
+    table that passes; see :mod:`memwal.reader.sources.pruning`.
+    """
+    if filter is None:
+        return ()
+    pruner = RegionPruner(snapshot.base, filter)
+    pruned = []
+    for region_id, numbers in _by_region(generations).items():
+        manifest = snapshot.manifests.get(region_id)
+        reason = pruner.reason_against(manifest) if manifest is not None else None
+        if reason is not None:
+            pruned.append(OmittedGenerations(region_id, numbers, reason))
+    return tuple(pruned)
+
+
+def _by_region(generations: Sequence[tuple[UUID, int]]) -> dict[UUID, tuple[int, ...]]:
+    """Group generations by region, oldest first and each once."""
+    numbers: dict[UUID, set[int]] = {}
+    for region_id, number in generations:
+        numbers.setdefault(region_id, set()).add(number)
+    return {region_id: tuple(sorted(group)) for region_id, group in numbers.items()}
+
+
+def _stored_generations(
+    manifests: Mapping[UUID, RegionManifest],
+) -> Iterator[StoredGeneration]:
+    for region_id, manifest in manifests.items():
+        for flushed in manifest.flushed:
+            yield StoredGeneration(
+                region_id, flushed.generation, flushed.path, flushed.rows, flushed.memory_bytes
+            )
+
+
+def _is_unflushed(rows: UnflushedRows, manifest: RegionManifest | None) -> bool:
+    """Return whether no flushed generation has the rows of a MemTable.
+
+    Once the manifest has moved past the generation, a writer flushed it: the one that holds the
+    MemTable, after the reader took it, or one that fenced that writer, replayed its log and then
+    wrote newer rows beside.
+    """
+    return manifest is None or rows.generation >= manifest.current_generation
+
+
+def _to_json(value: PlannedSource | OmittedGenerations) -> dict[str, Any]:
+    fields = asdict(value)
+    region_id = fields["region_id"]
+    return (
+        fields
+        | {"region_id": None if region_id is None else str(region_id)}
+        | {name: list(part) for name, part in fields.items() if isinstance(part, tuple)}
+    )
