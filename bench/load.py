@@ -23,16 +23,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _load_check import Check, final_checks
-from _load_crew import Crew
-from _load_rate import Pace
-from _load_report import Load, figures, lines, show, signs
-from _load_rows import SCHEMA, rows_of
-from _load_samples import Sampler
-from _load_state import Control, Events, Truth, mistakes
-from _measure import machine
-from _measure import show as show_lines
-from _tables import write_in_pieces
+from common.measure import machine
+from common.measure import show as show_lines
+from common.tables import write_in_pieces
+from load_test.check import Check, final_checks
+from load_test.crew import Crew
+from load_test.rate import Pace
+from load_test.report import Load, figures, lines, show, signs
+from load_test.rows import SCHEMA, rows_of
+from load_test.samples import Sampler
+from load_test.state import Control, Events, Truth, mistakes
 
 import memwal
 from memwal.catalog import Catalog, JobRun, Policy

@@ -13,15 +13,15 @@ import pytest
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "bench"))
 
-from _load_check import final_checks, unlike  # noqa: E402
-from _load_producer import Producer  # noqa: E402
-from _load_rate import Pace  # noqa: E402
-from _load_reader import Reader  # noqa: E402
-from _load_report import Load, lines, signs  # noqa: E402
-from _load_rows import ABSENT, impossible, regions_of, rows_of, seen, torn  # noqa: E402
-from _load_samples import FILES, stored  # noqa: E402
-from _load_state import Events, Notes, Truth, mistakes, of_kind  # noqa: E402
 from load import make_table  # noqa: E402
+from load_test.check import final_checks, unlike  # noqa: E402
+from load_test.producer import Producer  # noqa: E402
+from load_test.rate import Pace  # noqa: E402
+from load_test.reader import Reader  # noqa: E402
+from load_test.report import Load, lines, signs  # noqa: E402
+from load_test.rows import ABSENT, impossible, regions_of, rows_of, seen, torn  # noqa: E402
+from load_test.samples import FILES, stored  # noqa: E402
+from load_test.state import Events, Notes, Truth, mistakes, of_kind  # noqa: E402
 
 KEYS = 600
 
