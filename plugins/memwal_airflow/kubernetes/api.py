@@ -128,7 +128,7 @@ class Cluster:
             )
 
         missing = (_BAD_REQUEST, _NOT_FOUND)
-        answer = self._send("get", f"pods/{name}/log", read_log, missing=missing, pauses=())
+        answer = self._send("get", f"pods/{name}/log", read_log, missing=missing, attempts=1)
         return "" if answer is None else answer.decode(errors="replace")
 
     def _json(self, verb: str, path: str, method: str, **arguments: Any) -> dict[str, Any] | None:
@@ -136,7 +136,7 @@ class Cluster:
             return getattr(api, method)(namespace=self.namespace, **arguments, **options)
 
         missing = (_NOT_FOUND, _CONFLICT, _GONE)
-        answer = self._send(verb, path, request, missing=missing, pauses=PAUSES_SECONDS)
+        answer = self._send(verb, path, request, missing=missing)
         return None if answer is None else json.loads(answer)
 
     def _send(
@@ -146,7 +146,7 @@ class Cluster:
         request: Callable[..., Any],
         *,
         missing: tuple[int, ...],
-        pauses: tuple[float, ...],
+        attempts: int | None = None,
     ) -> bytes | None:
         """Send a request and return the answer's bytes.
 
@@ -163,8 +163,8 @@ class Cluster:
             return isinstance(error, HTTPError | OSError)
 
         retrying = Retrying(
-            stop=stop_after_attempt(len(pauses) + 1),
-            wait=wait_chain(*map(wait_fixed, pauses)),
+            stop=stop_after_attempt(attempts or len(PAUSES_SECONDS) + 1),
+            wait=wait_chain(*map(wait_fixed, PAUSES_SECONDS)),
             retry=retry_if_exception(may_pass),
             reraise=True,
         )

@@ -727,7 +727,7 @@ def test_a_try_that_is_killed_at_any_step_is_gone_on_with(
     with monkeypatch.context() as patch:
         patch.setenv("FAKE_SUBMIT", "stall" if step == "submitting" else "")
         patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-        script = Path(__file__).parents[2] / "support" / "cluster_try.py"
+        script = Path(__file__).parents[2] / "support" / "kubernetes" / "cluster_try.py"
         children.append(psutil.Popen([sys.executable, str(script), "t"]))
         if step == "submitting":
             until(lambda: len(made.server.pods) == 1)
