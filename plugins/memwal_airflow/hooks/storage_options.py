@@ -31,13 +31,13 @@ from memwal_airflow.hooks.connection import storage_options
 if TYPE_CHECKING:
     from memwal.table import Table
 
-NAME: Final = ".memwal-storage-options.json"
+OPTIONS_FILE_NAME: Final = ".memwal-storage-options.json"
 
 # Of the files that this process made: closing one gives its lock up.
 _locks: dict[Path, int] = {}
 
 
-def private_file(options: Mapping[str, str], folder: Path) -> Path:
+def write_private_file(options: Mapping[str, str], folder: Path) -> Path:
     """Write storage options as JSON into a file that only this user may read, and return its path.
 
     Parameters
@@ -47,8 +47,8 @@ def private_file(options: Mapping[str, str], folder: Path) -> Path:
         Folder of one job, without such a file yet; the caller removes the folder with its content.
         Files that ended processes left in sibling folders are removed.
     """
-    sweep(folder.parent)
-    path = folder / NAME
+    remove_orphaned_files(folder.parent)
+    path = folder / OPTIONS_FILE_NAME
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     _locks[path] = descriptor
     fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -57,12 +57,12 @@ def private_file(options: Mapping[str, str], folder: Path) -> Path:
     return path
 
 
-def sweep(parent: Path) -> int:
+def remove_orphaned_files(parent: Path) -> int:
     """Remove the files that ended processes left in the folders of ``parent``; return how many."""
     for path in [path for path in _locks if not path.exists()]:
         os.close(_locks.pop(path))
     swept = 0
-    for path in parent.glob(f"*/{NAME}"):
+    for path in parent.glob(f"*/{OPTIONS_FILE_NAME}"):
         # Of another user, or just gone, or in use.
         with contextlib.suppress(OSError):
             descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -122,7 +122,7 @@ def options_file(ref: str | None, folder: Path) -> str | None:
     """
     if ref is None or not ref.startswith(CONNECTION_PREFIX):
         return ref
-    return str(private_file(read_options(ref) or {}, folder))
+    return str(write_private_file(read_options(ref) or {}, folder))
 
 
 def table_at(uri: str, ref: str | None) -> Table:

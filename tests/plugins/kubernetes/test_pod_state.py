@@ -66,7 +66,7 @@ def test_states(found: dict[str, Any], flags: str, text: str) -> None:
         flag for flag in ("started", "ended", "succeeded", "blocked") if getattr(state, flag)
     ]
     assert set_flags == flags.split()
-    assert text in state.text
+    assert text in state.message
     assert state.container == DRIVER_CONTAINER
 
 
