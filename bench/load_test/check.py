@@ -48,7 +48,7 @@ def final_checks(table: memwal.Table, truth: Truth) -> Iterator[Check]:
         twice += int((found[keys] != ABSENT).sum()) + len(keys) - len(np.unique(keys))
         found[keys] = rows["count"].to_numpy()
         broken += torn(rows).tolist()
-    wrong = unlike(found, acked, attempt)
+    wrong = differing_keys(found, acked, attempt)
     yield Check.none_of(
         "every acknowledged write is in the table",
         [f"key {key} has count {found[key]}, acknowledged was state {acked[key]}" for key in wrong],
@@ -71,7 +71,7 @@ def final_checks(table: memwal.Table, truth: Truth) -> Iterator[Check]:
     yield Check.none_of("verify finds the table clean", bad, "errors and warnings")
 
 
-def unlike(found: Counts, acked: Counts, attempt: Counts) -> Counts:
+def differing_keys(found: Counts, acked: Counts, attempt: Counts) -> Counts:
     """Keys that are not as acknowledged, nor as a write left them that nobody settled."""
 
     def is_it(states: Counts) -> np.ndarray:

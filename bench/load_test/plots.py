@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, NullFormatter
 from numpy.typing import NDArray
 
-from load_test.crew import KINDS
+from load_test.processes import KINDS
 from load_test.report import Load, merged_rows
 from load_test.samples import FILES
 from load_test.state import WRITES, of_kind

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 import memwal
 from load_test.rows import ABSENT, Counts, regions_of, rows_of, torn
-from load_test.state import Control, Notes, Truth, turns
+from load_test.state import Control, EventLog, Truth, batch_turns
 
 _SHARE_OF_HOT_KEYS = 0.01
 _SHARE_OF_HOT_WRITES = 0.2
@@ -29,12 +29,12 @@ def produce(task: dict[str, Any]) -> None:
     ids, regions = regions_of(table, task["keys"])
     own = list(range(task["number"], len(ids), task["producers"]))
     options = memwal.WriterOptions(backpressure_timeout=_PATIENCE)
-    with Notes(folder / "notes", f"producer-{task['number']}") as notes:
+    with EventLog(folder / "events", f"producer-{task['number']}") as event_log:
         producer = Producer(
             keys=np.flatnonzero(np.isin(regions, own)),
             beacons=np.array([np.flatnonzero(regions == region)[0] for region in own]),
             truth=Truth(folder / "truth", task["keys"]),
-            notes=notes,
+            event_log=event_log,
             random=np.random.default_rng([task["seed"], task["number"], task["life"]]),
             batch=task["batch"],
         )
@@ -42,7 +42,7 @@ def produce(task: dict[str, Any]) -> None:
             writer.claim()
             producer.settle(writer)
             with _Flusher(lambda: producer.flush(writer), task["flush_seconds"]) as flusher:
-                for _ in turns(Control(folder), task["batch"]):
+                for _ in batch_turns(Control(folder), task["batch"]):
                     flusher.check()
                     producer.write(writer)
         producer.flushed(producer.acknowledged())
@@ -55,7 +55,7 @@ class Producer:
     ----------
     keys, beacons : array
         Its keys; those among them that every upsert writes: one of each region.
-    truth, notes : Truth, Notes
+    truth, event_log : Truth, EventLog
     random : numpy.random.Generator
     batch : int
         Rows of a call.
@@ -67,12 +67,12 @@ class Producer:
         keys: Counts,
         beacons: Counts,
         truth: Truth,
-        notes: Notes,
+        event_log: EventLog,
         random: np.random.Generator,
         batch: int,
     ) -> None:
         self._keys, self._beacons, self._truth = keys, beacons, truth
-        self._notes, self._random = notes, random
+        self._event_log, self._random = event_log, random
         self._hot = keys[: max(int(len(keys) * _SHARE_OF_HOT_KEYS), 1)]
         self._sizes = int(batch * _SHARE_OF_HOT_WRITES), int(batch * (1 - _SHARE_OF_HOT_WRITES))
         self._turn = 0
@@ -95,13 +95,13 @@ class Producer:
             writer.delete(pa.array(keys))
         else:
             writer.upsert(rows_of(keys, counts, written=time.time()))
-        self._notes.event(
+        self._event_log.event(
             "delete" if deletes else "upsert", time.perf_counter() - started, len(keys)
         )
         self._truth.acked[keys] = states
         waited = writer.stats().totals.backpressure_seconds
         if waited > self._waited:
-            self._notes.event("waited", waited - self._waited)
+            self._event_log.event("waited", waited - self._waited)
             self._waited = waited
 
     def flush(self, writer: memwal.Writer) -> None:
@@ -109,7 +109,7 @@ class Producer:
         states = self.acknowledged()
         started = time.perf_counter()
         writer.flush()
-        self._notes.event("flush", time.perf_counter() - started)
+        self._event_log.event("flush", time.perf_counter() - started)
         self.flushed(states)
 
     def acknowledged(self) -> np.ndarray:
@@ -134,13 +134,13 @@ class Producer:
             np.where(state % 2 == 1, found == ABSENT, found == state // 2) for state in (low, high)
         )
         for key in doubtful[~(is_low | is_high)][:10]:
-            self._notes.mistake("after a claim", self._shown(int(key), doubtful, found))
+            self._event_log.mistake("after a claim", self._shown(int(key), doubtful, found))
         for key in torn(rows)[:10]:
-            self._notes.mistake("torn row after a claim", f"key {key}")
+            self._event_log.mistake("torn row after a claim", f"key {key}")
         states = np.where(is_high, high, low)
         truth.acked[doubtful] = states
         truth.attempt[doubtful] = states
-        self._notes.event("settled", time.perf_counter() - started, len(doubtful))
+        self._event_log.event("settled", time.perf_counter() - started, len(doubtful))
 
     def _shown(self, key: int, keys: Counts, found: Counts) -> str:
         at = int(np.searchsorted(keys, key))

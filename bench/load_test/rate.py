@@ -1,4 +1,4 @@
-"""How much the producers are to write: a rate, all they can, or what the jobs keep up with."""
+"""Write rate of the producers: fixed, unlimited, or as much as the jobs keep up with."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _AFTER_KILL = 15.0
 
 
 @dataclass(slots=True)
-class Pace:
-    """The rate of all producers together.
+class RateController:
+    """Controls the rate of all producers together.
 
     ``auto`` raises it by two fifths with every step until something falls behind, halves it, and
     stays there; where something falls behind again, it takes away another seventh.
@@ -31,7 +31,7 @@ class Pace:
     Attributes
     ----------
     rate : float
-        Rows a second; infinite for all they can.
+        Rows a second; infinite for no limit.
     seconds : float
         Of a step.
     searching : bool
@@ -54,14 +54,14 @@ class Pace:
         self.searching = self.auto
 
     @classmethod
-    def of(cls, text: str, seconds: float) -> Pace:
-        """By what the command line says: ``auto``, ``max`` or a number."""
+    def of(cls, text: str, seconds: float) -> RateController:
+        """Build it from the command line: ``auto``, ``max`` or a number."""
         if text == "auto":
             return cls(_FIRST_RATE, seconds, auto=True)
         return cls(math.inf if text == "max" else float(text), seconds, auto=False)
 
-    def look(self, sample: dict[str, Any]) -> None:
-        """Take a sample in, and at the end of a step decide what comes next."""
+    def add(self, sample: dict[str, Any]) -> None:
+        """Add a sample; the last one of a step decides on the next rate."""
         if sample["kills"] != self._kills:
             # What a kill costs says nothing about the rate.
             self._kills, self._samples = sample["kills"], []

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 import memwal
 from load_test.rows import ABSENT, Counts, impossible, regions_of, rows_of, seen, torn
-from load_test.state import Control, Notes, Truth
+from load_test.state import Control, EventLog, Truth
 from memwal.errors import MemWalError
 
 _LOOKED_UP = 200
@@ -30,12 +30,12 @@ def read(task: dict[str, Any]) -> None:
     table = memwal.open(task["uri"])
     folder = Path(task["folder"])
     _, regions = regions_of(table, task["keys"])
-    with Notes(folder / "notes", f"reader-{task['number']}") as notes:
+    with EventLog(folder / "events", f"reader-{task['number']}") as event_log:
         reader = Reader(
             table,
             beacons=np.unique(regions, return_index=True)[1],
             truth=Truth(folder / "truth", task["keys"]),
-            notes=notes,
+            event_log=event_log,
             random=np.random.default_rng([task["seed"], 1 << 20, task["number"], task["life"]]),
         )
         reader.read_until_the_end(Control(folder))
@@ -49,7 +49,7 @@ class Reader:
     table : Table
     beacons : array
         Keys that are written all the time: one of each region.
-    truth, notes : Truth, Notes
+    truth, event_log : Truth, EventLog
     random : numpy.random.Generator
     """
 
@@ -59,11 +59,11 @@ class Reader:
         *,
         beacons: Counts,
         truth: Truth,
-        notes: Notes,
+        event_log: EventLog,
         random: np.random.Generator,
     ) -> None:
         self._table, self._beacons, self._truth = table, beacons, truth
-        self._notes, self._random = notes, random
+        self._event_log, self._random = event_log, random
         self._all = np.arange(len(truth.floor))
         # What this reader saw of each key: the next read must not show less.
         self._seen = np.zeros(len(truth.floor), dtype=np.int64)
@@ -87,9 +87,9 @@ class Reader:
             try:
                 rows = query()
             except MemWalError as error:
-                self._notes.mistake("a read failed", f"{kind}: {type(error).__name__}: {error}")
+                self._event_log.mistake("a read failed", f"{kind}: {type(error).__name__}: {error}")
             else:
-                self._notes.event(kind, time.perf_counter() - started, rows)
+                self._event_log.event(kind, time.perf_counter() - started, rows)
             time.sleep(_PAUSE)
 
     def look_up(self) -> int:
@@ -101,7 +101,7 @@ class Reader:
         again = np.isin(rows["id"].to_numpy(), self._beacons) & (rows["count"].to_numpy() > 1)
         newest = rows["written"].to_numpy()[again]
         if len(newest):
-            self._notes.event("stale", max(asked - float(newest.min()), 0.0))
+            self._event_log.event("stale", max(asked - float(newest.min()), 0.0))
         return len(rows)
 
     def read_range(self) -> int:
@@ -127,7 +127,9 @@ class Reader:
         rows = self._found(partial(self._table.search_text, wanted, k=_FOUND, columns=_ALL))
         for text in rows["text"].to_pylist():
             if wanted not in text.split():
-                self._notes.mistake("not what was searched for", f"{wanted!r} is not in {text!r}")
+                self._event_log.mistake(
+                    "not what was searched for", f"{wanted!r} is not in {text!r}"
+                )
         return len(rows)
 
     def _some_row(self) -> pa.Table:
@@ -145,7 +147,7 @@ class Reader:
         ids = rows["id"].to_numpy()
         at = np.minimum(np.searchsorted(keys, ids), len(keys) - 1)
         if (keys[at] != ids).any():
-            self._notes.mistake("not what was asked for", f"{ids[keys[at] != ids][:10]}")
+            self._event_log.mistake("not what was asked for", f"{ids[keys[at] != ids][:10]}")
         found = np.full(len(keys), ABSENT)
         found[at] = rows["count"].to_numpy()
         self._judge(keys, found, low, rows, whole=whole, absent_counts=True)
@@ -173,14 +175,14 @@ class Reader:
     ) -> None:
         high = self._truth.attempt[keys].astype(np.int64)
         if len(np.unique(rows["id"].to_numpy())) < len(rows):
-            self._notes.mistake("a key twice", f"{len(rows)} rows")
+            self._event_log.mistake("a key twice", f"{len(rows)} rows")
         wrong = impossible(found, low, high, absent_counts=absent_counts)
         for key in np.flatnonzero(wrong)[:10]:
-            self._notes.mistake(
+            self._event_log.mistake(
                 "not what a read may find",
                 f"key {keys[key]} has count {found[key]}; its state was {low[key]} before and "
                 f"{high[key]} behind; this reader saw {self._seen[keys[key]]}",
             )
         for key in torn(rows)[:10] if whole else ():
-            self._notes.mistake("a torn row", f"key {key}")
+            self._event_log.mistake("a torn row", f"key {key}")
         self._seen[keys] = np.where(wrong, low, seen(found, low, absent_counts=absent_counts))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table as Screen
 
-from load_test.crew import KINDS
+from load_test.processes import KINDS
 from load_test.rate import INDEXES_BEHIND_SECONDS, MERGES_BEHIND_SECONDS
 from load_test.state import READS, WRITES, of_kind
 

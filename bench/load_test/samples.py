@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 
 import memwal
-from load_test.crew import KINDS, Crew
+from load_test.processes import KINDS, LoadProcesses
 from load_test.state import WRITES, Events, of_kind
 from memwal.format.paths import APPLIED_DIR, MEM_WAL_DIR
 
@@ -46,10 +46,10 @@ class Sampler:
         All so far; each is a line of ``samples.jsonl`` as well.
     """
 
-    def __init__(self, folder: Path, table: memwal.Table, crew: Crew) -> None:
-        self._table, self._crew = table, crew
+    def __init__(self, folder: Path, table: memwal.Table, processes: LoadProcesses) -> None:
+        self._table, self._load_processes = table, processes
         self._root = Path(table.uri)
-        self._events = Events(folder / "notes")
+        self._events = Events(folder / "events")
         self._output = (folder / "samples.jsonl").open("w")
         self._device = _device(folder)
         self._processes: dict[int, psutil.Process] = {}
@@ -72,7 +72,7 @@ class Sampler:
             **self._stored(),
             "load": os.getloadavg()[0],
             "busy": psutil.cpu_percent() / 100,
-            "kills": len(self._crew.kills),
+            "kills": len(self._load_processes.kills),
             "free": shutil.disk_usage(self._root).free,
         }
         sample["cost"] = time.perf_counter() - started
@@ -116,7 +116,7 @@ class Sampler:
         seconds = now - self.samples[-1]["at"] if self.samples else math.inf
         memory: Counter[str] = Counter(dict.fromkeys((*KINDS, "this"), 0))
         processor: Counter[str] = Counter(dict.fromkeys((*KINDS, "this"), 0.0))
-        for kind, pid in (*self._crew.pids(), ("this", os.getpid())):
+        for kind, pid in (*self._load_processes.pids(), ("this", os.getpid())):
             try:
                 process = self._processes.setdefault(pid, psutil.Process(pid))
                 with process.oneshot():

@@ -68,8 +68,8 @@ class Control:
         self._values[_ENDS.index(what)] = 1.0
 
 
-class Notes:
-    """A process' events and mistakes. Each is handed to the system at once: a kill loses none."""
+class EventLog:
+    """Events and mistakes of a process, written without a buffer: a kill loses none."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._name = name
@@ -80,7 +80,7 @@ class Notes:
         one = np.array([(time.time(), seconds, rows, KINDS.index(kind))], _EVENT)
         self._events.write(one.tobytes())
 
-    def __enter__(self) -> Notes:
+    def __enter__(self) -> EventLog:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -88,7 +88,7 @@ class Notes:
         self._mistakes.close()
 
     def mistake(self, what: str, text: str) -> None:
-        """Tell of something that must not be."""
+        """Record something that must not happen."""
         told = {"at": time.time(), "who": self._name, "what": what, "text": text}
         self._mistakes.write(json.dumps(told).encode() + b"\n")
 
@@ -118,13 +118,13 @@ def of_kind(events: NDArray[Any], *kinds: str) -> NDArray[Any]:
 
 
 def mistakes(folder: Path) -> list[dict[str, Any]]:
-    """What all processes in a folder told of that must not be."""
+    """Return the mistakes that all processes of a folder recorded."""
     lines = (line for path in folder.glob("*.mistakes") for line in path.read_text().splitlines())
     return sorted(map(json.loads, lines), key=lambda told: told["at"])
 
 
-def turns(control: Control, batch: int) -> Iterator[None]:
-    """Comes back as often as batches are to be written, until the end."""
+def batch_turns(control: Control, batch: int) -> Iterator[None]:
+    """Yield when the next batch is to be written, until the end."""
     due = time.monotonic()
     while not control.is_over("writing"):
         rate = control.rate

@@ -1,4 +1,4 @@
-"""The processes of the load: producers, fleets that do the jobs, and readers; some are killed."""
+"""The processes of the load test: producers, fleets that do the jobs, and readers."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class Member:
         return f"{self.kind.removesuffix('s')}-{self.number}"
 
 
-class Crew:
-    """Starts the processes, sees to it that they live, and ends them.
+class LoadProcesses:
+    """Starts the processes, restarts those that die, kills some on request, and ends them.
 
     Parameters
     ----------
@@ -68,13 +68,13 @@ class Crew:
     def wait(self) -> None:
         """Wait until each producer has written and each reader has read."""
         waited_for = [
-            self._folder / "notes" / f"{member.name}.events"
+            self._folder / "events" / f"{member.name}.events"
             for member in self._members
             if member.kind != "fleets"
         ]
         until = time.monotonic() + _PATIENCE
         while not all(path.exists() and path.stat().st_size for path in waited_for):
-            self.tend()
+            self.restart_dead()
             if self.failures or time.monotonic() > until:
                 raise RuntimeError(f"the load did not begin: {self.failures or 'too slow'}")
             time.sleep(0.1)
@@ -85,8 +85,8 @@ class Crew:
             if member.kind not in self._ended:
                 yield member.kind, member.process.pid
 
-    def tend(self) -> None:
-        """Start again what died by itself: that is a failure."""
+    def restart_dead(self) -> None:
+        """Restart processes that died by themselves, and record each as a failure."""
         for member in self._members:
             if member.kind not in self._ended and member.process.poll() is not None:
                 self._failed(member)
@@ -103,7 +103,7 @@ class Crew:
 
     def end(self, kind: str, control: Control) -> None:
         """Have all of a kind end as they should, and wait for it."""
-        self.tend()
+        self.restart_dead()
         self._ended.add(kind)
         members = [member for member in self._members if member.kind == kind]
         if kind == "producers":
@@ -124,8 +124,8 @@ class Crew:
                 if member.process.returncode not in (0, -signal.SIGTERM):
                     self._failed(member)
 
-    def abandon(self) -> None:
-        """Leave no process behind."""
+    def kill_all(self) -> None:
+        """Kill all processes that still run."""
         for member in self._members:
             if "process" in vars(member) and member.process.poll() is None:
                 member.process.kill()
