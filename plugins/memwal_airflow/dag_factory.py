@@ -202,7 +202,7 @@ def _dag_doc(table: ManagedTable) -> str:
 {lines}
 
 To run it by hand, trigger it with `jobs` (only these), `regions` (merge these only), `force` (now,
-due or not) or `dry_run` (look and decide, change nothing).
+due or not) or `dry_run` (decide what to do, change nothing).
 
 Other DAGs can be scheduled by the assets `memwal://{table.name}/merged` and
 `memwal://{table.name}/indexed`.

@@ -36,14 +36,14 @@ FLEET_DAG_ID = "memwal_fleet"
 
 log = logging.getLogger(__name__)
 
-_DOC = """### What concerns no table in particular
+_DOC = """### Fleet-wide tasks
 
-`discover` looks for tables with MemWAL below the prefixes of `[memwal] discover` in `airflow.cfg`
-and registers new ones. `prune` forgets old runs and backlog samples, as the policies say. `export`
-writes the file that the DAGs of the tables are built from, so that they follow what was changed
-elsewhere. `verify` checks some tables a day, chosen at random. `clean_up` deletes what drivers in
-a cluster left and no task came back for. `notify` tells people through the connection of
-`[memwal] notify_conn_id` what happened; without one it tells nobody.
+`discover` registers new tables with MemWAL below the prefixes of `[memwal] discover` in
+`airflow.cfg`. `prune` deletes old runs and backlog samples, as the policies say. `export` writes
+the file that the DAGs of the tables are built from, so that they follow changes made elsewhere.
+`verify` checks some tables a day, chosen at random. `clean_up` deletes results and pods of drivers
+that no task came back for. `notify` sends what happened through the connection of
+`[memwal] notify_conn_id`; without a connection it sends nothing.
 """
 
 

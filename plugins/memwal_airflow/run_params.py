@@ -105,7 +105,7 @@ def run_params() -> ParamsDict:
                 False,
                 type="boolean",
                 title="Dry run",
-                description="Look and decide, and change nothing.",
+                description="Decide what to do, and change nothing.",
             ),
         }
     )

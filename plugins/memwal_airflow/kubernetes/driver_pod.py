@@ -205,7 +205,7 @@ class DriverPod:
             try:
                 pod = self._find()
                 if pod is None or (self._uid is not None and pod["metadata"]["uid"] != self._uid):
-                    self._outcome = "is gone: its pod was deleted by somebody, or with its node"
+                    self._outcome = "is gone: its pod was deleted, by a user or with its node"
                     return
                 self._uid = pod["metadata"]["uid"]
                 state = PodState.of(pod)

@@ -108,7 +108,7 @@ def _failure_message(status: Mapping[str, Any], terminated: Mapping[str, Any]) -
             "was killed (exit code 137): by its node, for memory as a rule; look at the events of "
             "the namespace"
         )
-    return f"ended with exit code {code}" if code is not None else "failed; nobody says why"
+    return f"ended with exit code {code}" if code is not None else "failed without an exit code"
 
 
 def _waiting_message(status: Mapping[str, Any], waiting: Mapping[str, Any]) -> str:

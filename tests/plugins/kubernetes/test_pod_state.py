@@ -56,7 +56,7 @@ def unschedulable() -> dict[str, Any]:
             "was evicted from its node (low on memory)",
         ),
         (pod("Failed", reason="NodeLost"), "started ended", "ended with its pod: NodeLost"),
-        (pod("Failed"), "started ended", "nobody says why"),
+        (pod("Failed"), "started ended", "without an exit code"),
         (pod("Succeeded"), "started ended succeeded", "ended well"),
     ],
 )
