@@ -32,8 +32,8 @@ from rich.table import Table as Screen
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "plugins"), str(ROOT / "examples")]
 
-from _measure import machine  # noqa: E402
 from airflow_demo.standalone import AirflowStandalone  # noqa: E402
+from common.measure import machine  # noqa: E402
 
 import memwal  # noqa: E402
 from memwal.catalog import Catalog, Policy, RunState  # noqa: E402

@@ -23,16 +23,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _load_check import Check, final_checks
-from _load_crew import Crew
-from _load_rate import Pace
-from _load_report import Load, figures, lines, show, signs
-from _load_rows import SCHEMA, rows_of
-from _load_samples import Sampler
-from _load_state import Control, Events, Truth, mistakes
-from _measure import machine
-from _measure import show as show_lines
-from _tables import write_in_pieces
+from common.measure import machine
+from common.measure import show as show_lines
+from common.tables import write_in_pieces
+from load_test.check import Check, final_checks
+from load_test.processes import LoadProcesses
+from load_test.rate import RateController
+from load_test.report import Load, figures, lines, show, signs
+from load_test.rows import SCHEMA, rows_of
+from load_test.samples import Sampler
+from load_test.state import Control, Events, Truth, mistakes
 
 import memwal
 from memwal.catalog import Catalog, JobRun, Policy
@@ -97,7 +97,7 @@ def run(folder: Path, options: argparse.Namespace) -> tuple[dict[str, Any], Load
     where = machine(folder)
     table = make_table(folder / "load.lance", options.keys, options.regions)
     truth = Truth(folder / "truth", options.keys, create=True)
-    (folder / "notes").mkdir()
+    (folder / "events").mkdir()
     url = f"sqlite:///{folder / 'catalog.db'}?timeout=60"
     catalog = Catalog(url)
     catalog.migrate()
@@ -105,28 +105,30 @@ def run(folder: Path, options: argparse.Namespace) -> tuple[dict[str, Any], Load
     task = {name: vars(options)[name] for name in ("keys", "producers", "batch", "seed")}
     task |= {"uri": table.uri, "folder": str(folder), "flush_seconds": options.flush_seconds}
     counts = {kind: vars(options)[kind] for kind in ("producers", "fleets", "readers")}
-    crew = Crew(folder, counts, task, url)
+    processes = LoadProcesses(folder, counts, task, url)
     step = min(max(60 * options.minutes / _STEPS, _SHORTEST_STEP), _LONGEST_STEP)
-    pace = Pace.of(options.rate, step)
-    sampler = Sampler(folder, table, crew)
+    controller = RateController.of(options.rate, step)
+    sampler = Sampler(folder, table, processes)
     try:
-        ended = _press(folder, options, crew, pace, sampler)
+        ended = _press(folder, options, processes, controller, sampler)
         result = table.checkpoint(timeout=timedelta(minutes=10))
         control = Control(folder)
-        crew.end("readers", control)
+        processes.end("readers", control)
     finally:
-        crew.abandon()
+        processes.kill_all()
         sampler.close()
-    told = mistakes(folder / "notes")
+    told = mistakes(folder / "events")
     checks = [
         Check.none_of("readers and producers met nothing wrong", told, "mistakes"),
-        Check.none_of("no process failed by itself", crew.failures, "failures"),
+        Check.none_of("no process failed by itself", processes.failures, "failures"),
         Check.none_of("the checkpoint left nothing undone", result.problems, "problems"),
         *final_checks(table, truth),
     ]
     runs = [_run(one) for one in catalog.runs(limit=1_000_000)]
     catalog.close()
-    load = Load.of(sampler.samples, Events(folder / "notes").new(), pace.changes, runs, crew.kills)
+    load = Load.of(
+        sampler.samples, Events(folder / "events").new(), controller.changes, runs, processes.kills
+    )
     settings = {k: v for k, v in vars(options).items() if k not in ("folder", "plots", "json")}
     report = {
         "machine": where,
@@ -136,9 +138,9 @@ def run(folder: Path, options: argparse.Namespace) -> tuple[dict[str, Any], Load
         "figures": figures(load),
         "gave_way": signs(load),
         "lines": [line.as_dict() for line in lines(load)],
-        "rates": pace.changes,
-        "kills": crew.kills,
-        "failures": crew.failures,
+        "rates": controller.changes,
+        "kills": processes.kills,
+        "failures": processes.failures,
         "mistakes": told,
         "failed_runs": [one for one in load.runs if one["error"]],
         "samples": sampler.samples,
@@ -174,39 +176,45 @@ def make_table(path: Path, keys: int, regions: int) -> memwal.Table:
 
 
 def _press(
-    folder: Path, options: argparse.Namespace, crew: Crew, pace: Pace, sampler: Sampler
+    folder: Path,
+    options: argparse.Namespace,
+    processes: LoadProcesses,
+    controller: RateController,
+    sampler: Sampler,
 ) -> str:
     """Let them all work for the time; return why it ended."""
     control = Control(folder, create=True)
-    control.rate = pace.rate / options.producers
+    control.rate = controller.rate / options.producers
     random = np.random.default_rng([options.seed, 1 << 21])
-    crew.start()
-    crew.wait()
+    processes.start()
+    processes.wait()
     began, seconds = time.monotonic(), 60 * options.minutes
     kills = sorted(random.uniform(_EDGE * seconds, (1 - _EDGE) * seconds, options.kills))
     why = ""
     while not why:
-        sample = sampler.sample(pace.rate)
-        crew.tend()
+        sample = sampler.sample(controller.rate)
+        processes.restart_dead()
         passed = time.monotonic() - began
         while kills and kills[0] <= passed:
             kills.pop(0)
-            crew.kill(random)
-        pace.look(sample)
-        control.rate = pace.rate / options.producers
-        why = _reason(passed >= seconds, sample, options, crew)
+            processes.kill(random)
+        controller.add(sample)
+        control.rate = controller.rate / options.producers
+        why = _reason(passed >= seconds, sample, options, processes)
         time.sleep(max(int(passed) + 1 - (time.monotonic() - began), 0.0))
-    crew.end("producers", control)
-    crew.end("fleets", control)
+    processes.end("producers", control)
+    processes.end("fleets", control)
     return why
 
 
-def _reason(is_over: bool, sample: dict[str, Any], options: argparse.Namespace, crew: Crew) -> str:
+def _reason(
+    is_over: bool, sample: dict[str, Any], options: argparse.Namespace, processes: LoadProcesses
+) -> str:
     if is_over:
         return "the time was over"
     if sample["free"] < _LEAST_FREE or sum(sample["bytes"].values()) > options.disk_gib * (1 << 30):
         return "the disk would be full"
-    if len(crew.failures) > _MOST_FAILURES:
+    if len(processes.failures) > _MOST_FAILURES:
         return "too many failures"
     return ""
 
@@ -246,7 +254,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--disk-gib", type=float, default=40, help="end when so much is stored")
     parser.add_argument("--folder", type=Path, help="on the disk to load; a temporary one")
-    parser.add_argument("--keep", action="store_true", help="leave table, notes and samples there")
+    parser.add_argument("--keep", action="store_true", help="leave table, events and samples there")
     parser.add_argument(
         "--plots", type=Path, metavar="FOLDER", help="write load.svg, load.png, load.json"
     )

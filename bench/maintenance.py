@@ -11,12 +11,11 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from _index_builds import index_lines
-from _measure import Line, machine, show
-from _merges import memory_lines, merge_lines
-from _quality import quality_lines
-from _regions import region_lines
-from _spark_merges import spark_lines
+from cases.index_builds import index_lines
+from cases.merges import memory_lines, merge_lines, spark_lines
+from cases.quality import quality_lines
+from cases.regions import region_lines
+from common.measure import Line, machine, show
 
 _PARTS: dict[str, Callable[[Path, int], Iterator[Line]]] = {
     "merge": merge_lines,

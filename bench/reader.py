@@ -15,24 +15,21 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import _read_requests
-import _scans
-import _searches
-import _text_searches
-from _backlog import Backlog, backlog
-from _measure import Line, machine, show
+from cases import requests, scans, searches, text_searches
+from common.backlog import Backlog, backlog
+from common.measure import Line, machine, show
 
 # Of the tables that all of these read, which are made once.
 OF_THE_BACKLOG: dict[str, Callable[[Backlog], Iterator[Line]]] = {
-    "scan": _scans.scan_lines,
-    "scan-memory": _scans.memory_lines,
-    "lookup": _scans.lookup_lines,
+    "scan": scans.scan_lines,
+    "scan-memory": scans.memory_lines,
+    "lookup": scans.lookup_lines,
 }
 # With tables of their own.
 BENCHMARKS: dict[str, Callable[[Path, int], Iterator[Line]]] = {
-    "vector": _searches.vector_lines,
-    "text": _text_searches.text_lines,
-    "read-requests": _read_requests.request_lines,
+    "vector": searches.vector_lines,
+    "text": text_searches.text_lines,
+    "read-requests": requests.query_requests,
 }
 
 

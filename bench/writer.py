@@ -13,25 +13,21 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import _latency
-import _memory
-import _reads
-import _requests
-import _throughput
-from _folders import quick_folder
-from _measure import Line, machine, show
+from cases import latency, memory, reads, requests, throughput
+from common.folders import quick_folder
+from common.measure import Line, machine, show
 
 BENCHMARKS: dict[str, Callable[[Path, int], Iterator[Line]]] = {
-    "durable-single": _latency.durable_single,
-    "single": _latency.single,
-    "threads": _latency.threads,
-    "bulk": _throughput.bulk,
-    "indexed": _throughput.indexed,
-    "reads": _reads.reads,
-    "routing": _throughput.routing,
-    "memory": _memory.memory,
-    "requests": _requests.requests,
-    "replay": _memory.replay,
+    "durable-single": latency.durable_single,
+    "single": latency.single,
+    "threads": latency.threads,
+    "bulk": throughput.bulk,
+    "indexed": throughput.indexed,
+    "reads": reads.reads,
+    "routing": throughput.routing,
+    "memory": memory.writing,
+    "requests": requests.flush_requests,
+    "replay": memory.replaying,
 }
 
 

@@ -13,15 +13,15 @@ import pytest
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "bench"))
 
-from _load_check import final_checks, unlike  # noqa: E402
-from _load_producer import Producer  # noqa: E402
-from _load_rate import Pace  # noqa: E402
-from _load_reader import Reader  # noqa: E402
-from _load_report import Load, lines, signs  # noqa: E402
-from _load_rows import ABSENT, impossible, regions_of, rows_of, seen, torn  # noqa: E402
-from _load_samples import FILES, stored  # noqa: E402
-from _load_state import Events, Notes, Truth, mistakes, of_kind  # noqa: E402
 from load import make_table  # noqa: E402
+from load_test.check import differing_keys, final_checks  # noqa: E402
+from load_test.producer import Producer  # noqa: E402
+from load_test.rate import RateController  # noqa: E402
+from load_test.reader import Reader  # noqa: E402
+from load_test.report import Load, lines, signs  # noqa: E402
+from load_test.rows import ABSENT, impossible, regions_of, rows_of, seen, torn  # noqa: E402
+from load_test.samples import FILES, stored  # noqa: E402
+from load_test.state import EventLog, Events, Truth, mistakes, of_kind  # noqa: E402
 
 KEYS = 600
 
@@ -88,7 +88,7 @@ def test_what_a_search_leaves_out_is_not_gone() -> None:
 def test_a_write_that_nobody_settled_may_be_there_or_not() -> None:
     acked, attempt = array(4, 4, 4, 5), array(6, 6, 6, 5)
 
-    assert unlike(array(2, 3, 4, 2), acked, attempt).tolist() == [2, 3]
+    assert differing_keys(array(2, 3, 4, 2), acked, attempt).tolist() == [2, 3]
 
 
 def test_the_last_checks_find_what_is_wrong(tmp_path: Path) -> None:
@@ -125,12 +125,12 @@ def test_what_a_kill_left_open_is_settled(tmp_path: Path) -> None:
     table = make_table(tmp_path / "load.lance", KEYS, 2)
     truth = Truth(tmp_path / "truth", KEYS, create=True)
     random = np.random.default_rng(0)
-    with Notes(tmp_path, "producer-0") as notes, table.writer() as writer:
+    with EventLog(tmp_path, "producer-0") as event_log, table.writer() as writer:
         producer = Producer(
             keys=np.arange(KEYS),
             beacons=array(0),
             truth=truth,
-            notes=notes,
+            event_log=event_log,
             random=random,
             batch=40,
         )
@@ -158,9 +158,9 @@ def test_what_a_kill_left_open_is_settled(tmp_path: Path) -> None:
 def test_a_reader_tells_of_what_is_lost(tmp_path: Path, kind: str) -> None:
     table = make_table(tmp_path / "load.lance", KEYS, 2)
     truth = Truth(tmp_path / "truth", KEYS, create=True)
-    with Notes(tmp_path, "reader-0") as notes:
+    with EventLog(tmp_path, "reader-0") as event_log:
         random = np.random.default_rng(0)
-        reader = Reader(table, beacons=array(0, 1), truth=truth, notes=notes, random=random)
+        reader = Reader(table, beacons=array(0, 1), truth=truth, event_log=event_log, random=random)
         query = getattr(reader, kind)
         assert query() > 0
         assert mistakes(tmp_path) == []
@@ -172,11 +172,11 @@ def test_a_reader_tells_of_what_is_lost(tmp_path: Path, kind: str) -> None:
 
 def test_notes_of_a_process_are_read_once(tmp_path: Path) -> None:
     events = Events(tmp_path)
-    with Notes(tmp_path, "producer-0") as notes:
-        notes.event("upsert", 0.5, rows=10)
+    with EventLog(tmp_path, "producer-0") as event_log:
+        event_log.event("upsert", 0.5, rows=10)
         assert of_kind(events.new(), "upsert")["rows"].tolist() == [10]
-        notes.event("lookup", 0.5, rows=3)
-        notes.mistake("a torn row", "key 1")
+        event_log.event("lookup", 0.5, rows=3)
+        event_log.mistake("a torn row", "key 1")
 
     found = events.new()
     assert of_kind(found, "lookup")["rows"].tolist() == [3]
@@ -197,34 +197,36 @@ def sample(at: float, **changed: Any) -> dict[str, Any]:
 
 
 def test_a_rate_goes_up_until_something_is_behind() -> None:
-    pace = Pace.of("auto", 10.0)
+    controller = RateController.of("auto", 10.0)
     for second in range(22):
-        pace.look(sample(float(second), rows=int(pace.rate)))
-    assert [change["rate"] for change in pace.changes] == pytest.approx([2_800, 3_920])
+        controller.add(sample(float(second), rows=int(controller.rate)))
+    assert [change["rate"] for change in controller.changes] == pytest.approx([2_800, 3_920])
     for second in range(22, 200):
-        pace.look(sample(float(second), rows=int(pace.rate), backlog_rows=1_000_000))
+        controller.add(sample(float(second), rows=int(controller.rate), backlog_rows=1_000_000))
 
-    assert not pace.searching
-    assert pace.changes[2]["rate"] == pytest.approx(3_920 / 2)
-    assert "merges" in pace.changes[2]["why"]
-    assert pace.changes[-1]["rate"] < pace.changes[2]["rate"]
+    assert not controller.searching
+    assert controller.changes[2]["rate"] == pytest.approx(3_920 / 2)
+    assert "merges" in controller.changes[2]["why"]
+    assert controller.changes[-1]["rate"] < controller.changes[2]["rate"]
 
 
 def test_what_a_kill_costs_says_nothing_about_the_rate() -> None:
-    pace = Pace.of("auto", 10.0)
+    controller = RateController.of("auto", 10.0)
     for second in range(30):
         killed = second >= 4
-        pace.look(sample(float(second), rows=0 if 4 <= second < 18 else 2_000, kills=int(killed)))
+        controller.add(
+            sample(float(second), rows=0 if 4 <= second < 18 else 2_000, kills=int(killed))
+        )
 
-    assert [change["why"] for change in pace.changes] == ["nothing is behind"]
+    assert [change["why"] for change in controller.changes] == ["nothing is behind"]
 
 
 def test_a_fixed_rate_stays() -> None:
-    pace = Pace.of("500", 10.0)
+    controller = RateController.of("500", 10.0)
     for second in range(100):
-        pace.look(sample(float(second), backlog_rows=1_000_000))
+        controller.add(sample(float(second), backlog_rows=1_000_000))
 
-    assert (pace.rate, pace.changes) == (500.0, [])
+    assert (controller.rate, controller.changes) == (500.0, [])
 
 
 def test_what_grows_misses_its_target(tmp_path: Path) -> None:

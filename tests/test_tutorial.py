@@ -49,7 +49,7 @@ def test_every_command_runs(tmp_path: Path) -> None:
     script = HARNESS.format(blocks="\necho ======\n".join(BLOCKS))
     shell = subprocess.Popen(
         ["bash", "-c", script],
-        cwd=tmp_path,
+        cwd=ROOT,
         env=env,
         text=True,
         stdout=subprocess.PIPE,

@@ -1,8 +1,8 @@
 """``python examples/airflow_demo``: a local Airflow that maintains the tables of a catalog.
 
-It runs until it is interrupted or told to end, with what :mod:`airflow_demo.standalone` says of
-itself, and is for trying things out. The catalog is that of ``$MEMWAL_CATALOG_URL``, and the
-tables those of ``$MEMWAL_CATALOG_SNAPSHOT``.
+It runs until SIGINT or SIGTERM, and is for trials only: :mod:`airflow_demo.standalone` says why.
+The catalog is that of ``$MEMWAL_CATALOG_URL``, the tables are those of
+``$MEMWAL_CATALOG_SNAPSHOT``.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from memwal_airflow.dag_factory import snapshot_path
 from airflow_demo.standalone import AirflowStandalone, AirflowStandaloneError
 from memwal.errors import InvalidInputError
 
-LOOK_SECONDS = 1.0
+CHECK_SECONDS = 1.0
 
 
 def main() -> int:
-    """Run it; 0 when it was told to end, 1 when it ended by itself, 2 when it cannot begin."""
+    """Run it; returns 0 after a signal, 1 if a component ended, 2 for invalid arguments."""
     parser = argparse.ArgumentParser(
         prog="python examples/airflow_demo",
         description="Run an Airflow on 127.0.0.1 that maintains the tables of the catalog.",
@@ -59,7 +59,7 @@ def main() -> int:
             print(f"users and their passwords: {airflow.home / 'passwords.json'}", flush=True)
             while True:
                 airflow.check()
-                time.sleep(LOOK_SECONDS)
+                time.sleep(CHECK_SECONDS)
     except KeyboardInterrupt:
         return 0
     except AirflowStandaloneError as error:

@@ -50,7 +50,7 @@ USERS = {"admin": "admin", "viewer": "viewer"}
 
 LAUNCHER = (
     "import ctypes, runpy, signal, sys\n"
-    # PR_SET_PDEATHSIG: told to end when the caller dies and cannot call stop() any more.
+    # PR_SET_PDEATHSIG: SIGTERM when the caller dies and cannot call stop() any more.
     "ctypes.CDLL(None).prctl(1, signal.SIGTERM)\n"
     "sys.argv[0] = 'airflow'\n"
     "runpy.run_module('airflow', run_name='__main__')\n"
@@ -66,7 +66,7 @@ class AirflowStandaloneError(AirflowApiError):
 
 
 class AirflowStandalone(AirflowApi):
-    """Start, ask and stop an Airflow of one's own.
+    """Start, query and stop an embedded Airflow.
 
     Parameters
     ----------

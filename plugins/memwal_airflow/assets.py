@@ -1,4 +1,4 @@
-"""Assets that other DAGs can be scheduled by."""
+"""Assets that users' DAGs can be scheduled by."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from airflow.sdk import Asset
 
 
 def merged_asset(table: str) -> Asset:
-    """Updated when rows of a table's regions reached its base table.
+    """Return the asset that is updated when a merge adds rows to the base table.
 
     The event's extra holds ``version``, ``rows`` and ``generations``.
 
@@ -19,7 +19,7 @@ def merged_asset(table: str) -> Asset:
 
 
 def indexed_asset(table: str) -> Asset:
-    """Updated when the indexes of a table caught up with what was merged.
+    """Return the asset that is updated when the indexes have caught up with the merges.
 
     The event's extra holds ``version``, and the ``generations`` and ``rows`` that the index which
     was furthest behind had not covered.

@@ -1,7 +1,7 @@
-"""Where the DAG files are: in the installed package, or in the checkout it is run from.
+"""DAG bundle with the DAG files of the installed package, or of the checkout.
 
-An Airflow that memwal is installed into finds them by the class :class:`MemWalDagBundle`, without a
-path of its machine in the settings; ``docs/airflow.md`` has them.
+An Airflow with memwal installed finds the files by the class :class:`MemWalDagBundle`, without a
+path of the machine in its settings; ``docs/airflow.md`` shows them.
 
 ``python -m memwal_airflow.dag_bundle`` prints the folder.
 """
@@ -17,9 +17,9 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def dags_folder() -> Path:
-    """Folder of the DAG files.
+    """Return the folder of the DAG files.
 
-    A wheel has them inside the package ``memwal_airflow``; a checkout two folders above.
+    In a wheel it is inside the package ``memwal_airflow``, in a checkout two folders above.
     """
     installed = _PACKAGE / "dags"
     return installed if installed.is_dir() else _PACKAGE.parents[1] / "dags"

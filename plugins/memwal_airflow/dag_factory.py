@@ -6,11 +6,11 @@ The DAG of a table::
                              \-> region_problems      -> announce_indexed -> compact
                                                        -> snapshot -> collect -> quality
 
-``merge`` starts with the first region that is due and does not wait for the others. When the
-window ends and none was, it is skipped. What follows looks for itself whether there is work left
-from earlier runs, so a skipped merge does not skip it. Every stage that has nothing to do is
-skipped with the reason. A region whose sensor failed does not hold the others up, and
-``region_problems`` fails the run so that it is seen.
+``merge`` starts with the first region that is due and does not wait for the others. If no region is
+due when the window ends, it is skipped. The later stages check themselves whether earlier runs left
+work, so a skipped merge does not skip them. Every stage without work is skipped with the reason. A
+region whose sensor failed does not stop the others; ``region_problems`` then fails the run to show
+it.
 """
 
 from __future__ import annotations
@@ -43,44 +43,44 @@ from memwal_airflow.run_params import run_params
 from memwal_airflow.sensors.table import RegionBacklogSensor
 
 START = datetime(2025, 1, 1, tzinfo=UTC)
-LONGEST_JOB = timedelta(hours=6)
+MAX_JOB_DURATION = timedelta(hours=6)
 
 
 def build_dags(snapshot: str | Path) -> dict[str, DAG]:
     """Build the DAGs of all enabled tables of a snapshot, by DAG id.
 
-    A task parses the DAG file again and wants one DAG only; Airflow says which, and the others
-    are not built.
+    A task parses the DAG file again and needs one DAG only. Airflow says which, and only that one
+    is built.
 
     Parameters
     ----------
     snapshot : str or Path
-        A file written by ``Catalog.export_snapshot``. When there is none, no table was
-        registered yet and there are no DAGs.
+        A file written by ``Catalog.export_snapshot``. Without the file, no table was registered
+        yet and there are no DAGs.
 
     Raises
     ------
     InvalidInputError
-        The file is no snapshot; Airflow shows it as an import error.
+        The file is no snapshot; Airflow shows this as an import error.
     """
     if not Path(snapshot).exists():
         return {}
-    wanted = get_parsing_context().dag_id
+    parsed_dag_id = get_parsing_context().dag_id
     tables = (table for table in read_snapshot(snapshot) if table.enabled)
     return {
         dag_id(table): build_dag(table)
         for table in tables
-        if wanted is None or wanted == dag_id(table)
+        if parsed_dag_id is None or parsed_dag_id == dag_id(table)
     }
 
 
 def snapshot_path() -> Path:
-    """``$MEMWAL_CATALOG_SNAPSHOT``, where the catalog writes its snapshot.
+    """Return ``$MEMWAL_CATALOG_SNAPSHOT``, the path that the catalog writes its snapshot to.
 
     Raises
     ------
     InvalidInputError
-        The variable is not set; Airflow shows it as an import error.
+        The variable is not set; Airflow shows this as an import error.
     """
     path = os.environ.get(PATH_VARIABLE)
     if not path:
@@ -92,7 +92,7 @@ def snapshot_path() -> Path:
 
 
 def dag_id(table: ManagedTable) -> str:
-    """Id of a table's DAG."""
+    """Return the id of a table's DAG."""
     return f"{DAG_PREFIX}{table.name}"
 
 
@@ -104,9 +104,9 @@ def build_dag(table: ManagedTable) -> DAG:
         "retries": policy.retries,
         **({} if policy.pool is None else {"pool": policy.pool}),
     }
-    # What looks for itself whether it is due.
-    looks_itself = TriggerRule.NONE_FAILED
-    later: dict[str, Any] = {"trigger_rule": looks_itself, **job}
+    # These tasks check themselves whether they are due: an earlier skip does not skip them.
+    after_skips = TriggerRule.NONE_FAILED
+    later: dict[str, Any] = {"trigger_rule": after_skips, **job}
     with DAG(
         dag_id=dag_id(table),
         description=f"Maintenance of {table.uri}",
@@ -114,18 +114,18 @@ def build_dag(table: ManagedTable) -> DAG:
         start_date=START,
         catchup=False,
         max_active_runs=1,
-        # The switch of a table is its entry in the catalog.
+        # A table is switched on and off in the catalog, not by pausing its DAG.
         is_paused_upon_creation=False,
         tags=["memwal", *policy.tags],
-        doc_md=_doc(table),
+        doc_md=_dag_doc(table),
         deadline=run_deadline(table.name, seconds=policy.late_seconds),
         default_args={
             "owner": table.owner,
             "priority_weight": policy.priority,
-            # The merges of all tables come before the rest of any: backlogs are what grows old.
+            # The merges of all tables run before any other job: only backlogs grow while they wait.
             "weight_rule": "downstream",
-            "execution_timeout": LONGEST_JOB,
-            # Here and not left to the operators: a mapped task does not see its class's defaults.
+            "execution_timeout": MAX_JOB_DURATION,
+            # Set here as well: a mapped task does not see the defaults of its operator class.
             "retries": 2,
             "retry_delay": timedelta(seconds=15),
         },
@@ -145,7 +145,7 @@ def build_dag(table: ManagedTable) -> DAG:
             **job,
         )
         indexes = PlanIndexesOperator(
-            task_id="plan_indexes", table=table.name, trigger_rule=looks_itself
+            task_id="plan_indexes", table=table.name, trigger_rule=after_skips
         )
         index = MemWalIndexOperator.partial(task_id="index", **job).expand(index=indexes.output)
         announce = AnnounceIndexedOperator(
@@ -162,15 +162,15 @@ def build_dag(table: ManagedTable) -> DAG:
         sensors >> [merge, region_problems()]
         merge >> indexes
         index >> announce >> compact >> snapshot >> collect >> quality
-    # Set last: every task made in a DAG with parameters would copy and validate them, which takes
-    # half of the time that 500 tables need.
+    # Set last: every task created in a DAG with parameters copies and validates them, which would
+    # take half of the time that 500 tables need.
     dag.params = run_params()
     return dag
 
 
 @task(trigger_rule=TriggerRule.ONE_FAILED, retries=0)
 def region_problems() -> None:
-    """Fail the run when the sensor of a region failed; skipped otherwise."""
+    """Fail the run if the sensor of a region failed; skipped otherwise."""
     raise AirflowFailException(
         "The backlog of at least one region could not be read; its sensor's log says why."
     )
@@ -180,13 +180,13 @@ def _schedule(schedule: str | float | None) -> str | timedelta | None:
     return timedelta(seconds=schedule) if isinstance(schedule, int | float) else schedule
 
 
-def _doc(table: ManagedTable) -> str:
+def _dag_doc(table: ManagedTable) -> str:
     policy = table.policy
     rows: Iterable[tuple[str, object]] = (
         ("Table", f"`{table.uri}`"),
         ("Owner", table.owner),
         ("A region is merged at", f"{policy.merge_at_generations} generations"),
-        ("or at", _or_never(policy.merge_at_bytes, "bytes")),
+        ("or at", _limit_text(policy.merge_at_bytes, "bytes")),
         ("or when one is as old as", f"{policy.merge_at_age_seconds:g} s"),
         ("Quiet hours", ", ".join(policy.quiet_hours) or "none"),
         ("A run waits for", f"{policy.sensor_timeout_seconds:g} s"),
@@ -202,12 +202,12 @@ def _doc(table: ManagedTable) -> str:
 {lines}
 
 To run it by hand, trigger it with `jobs` (only these), `regions` (merge these only), `force` (now,
-due or not) or `dry_run` (look and decide, change nothing).
+due or not) or `dry_run` (decide what to do, change nothing).
 
 Other DAGs can be scheduled by the assets `memwal://{table.name}/merged` and
 `memwal://{table.name}/indexed`.
 """
 
 
-def _or_never(limit: int | None, unit: str) -> str:
+def _limit_text(limit: int | None, unit: str) -> str:
     return "no number of " + unit if limit is None else f"{limit} {unit}"

@@ -1,4 +1,4 @@
-"""A run that is not over in time: Airflow's deadline of a table's DAG."""
+"""Deadline of a table's DAG runs, by Airflow's deadline alerts."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from airflow.sdk import (  # type: ignore[attr-defined]
 log = logging.getLogger(__name__)
 
 LATE = "late"
-"""Stands among the jobs in trouble for a run that is not over in time."""
+"""Name of a late run among the failed jobs of a table."""
 
 
 def run_deadline(table: str, *, seconds: float) -> DeadlineAlert:
-    """The deadline of a table's runs, from the moment that they are queued.
+    """Return the deadline of a table's runs, counted from when they are queued.
 
     Parameters
     ----------
@@ -40,18 +40,18 @@ def run_deadline(table: str, *, seconds: float) -> DeadlineAlert:
 
 
 async def tell_late(*, table: str, seconds: float, context: dict[str, Any] | None = None) -> None:
-    """Write down that a run of a table is late; called by the triggerer.
+    """Record in the catalog that a run of a table is late; called by the triggerer.
 
-    It is a trouble of the table in the catalog, for whoever shows or sends them, until the next
-    run begins.
+    The record is listed with the failed jobs of the table, on the page and in notifications, until
+    the next run begins.
     """
     run = str((context or {}).get("dag_run", {}).get("dag_run_id", "?"))
     reason = f"the run {run} was not over {seconds:g} s after it was queued"
     log.error("%s: %s", table, reason)
-    await asyncio.to_thread(_write_down, table, reason)
+    await asyncio.to_thread(_record_late_run, table, reason)
 
 
-def _write_down(table: str, reason: str) -> None:
+def _record_late_run(table: str, reason: str) -> None:
     from memwal.catalog import Catalog
 
     catalog = Catalog()

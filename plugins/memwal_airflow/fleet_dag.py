@@ -1,4 +1,4 @@
-"""The DAG of what concerns no table in particular.
+"""The DAG of fleet-wide tasks: discovery, the catalog, verification, notifications.
 
 ::
 
@@ -8,8 +8,8 @@
     choose_tables -> verify (mapped over tables)
     notify
 
-Without prefixes there is no ``discover``, and without drivers in a cluster no ``clean_up``. They
-go on without each other, and each that fails fails the run.
+Without prefixes there is no ``discover``, and without drivers in a cluster no ``clean_up``. The
+branches are independent, and each task that fails fails the run.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ FLEET_DAG_ID = "memwal_fleet"
 
 log = logging.getLogger(__name__)
 
-_DOC = """### What concerns no table in particular
+_DOC = """### Fleet-wide tasks
 
-`discover` looks for tables with MemWAL below the prefixes of `[memwal] discover` in `airflow.cfg`
-and registers new ones. `prune` forgets old runs and backlog samples, as the policies say. `export`
-writes the file that the DAGs of the tables are built from, so that they follow what was changed
-elsewhere. `verify` checks some tables a day, chosen at random. `clean_up` deletes what drivers in
-a cluster left and no task came back for. `notify` tells people through the connection of
-`[memwal] notify_conn_id` what happened; without one it tells nobody.
+`discover` registers new tables with MemWAL below the prefixes of `[memwal] discover` in
+`airflow.cfg`. `prune` deletes old runs and backlog samples, as the policies say. `export` writes
+the file that the DAGs of the tables are built from, so that they follow changes made elsewhere.
+`verify` checks some tables a day, chosen at random. `clean_up` deletes results and pods of drivers
+that no task came back for. `notify` sends what happened through the connection of
+`[memwal] notify_conn_id`; without a connection it sends nothing.
 """
 
 
@@ -87,29 +87,29 @@ def build_fleet_dag(settings: FleetSettings | None = None) -> DAG:
 
 @task(map_index_template="{{ place }}")
 def discover(uri: str, storage_options_ref: str | None, enable: bool) -> list[str]:
-    """Register the tables with MemWAL below a prefix that are new, and return their names.
+    """Register new tables with MemWAL below a prefix, and return their names.
 
-    Tables that cannot be opened are in the log, and stop nothing.
+    Tables that cannot be opened are logged and skipped.
     """
     from memwal.catalog import Catalog
     from memwal.fleet.tables import find_tables, register_found
 
     context: Any = get_current_context()
     context["place"] = uri
-    found = find_tables(uri, storage_options=read_options(storage_options_ref))
+    tables = find_tables(uri, storage_options=read_options(storage_options_ref))
     log.info(
         "%d Lance tables below %s, %d of them with MemWAL.",
-        len(found),
+        len(tables),
         uri,
-        sum(table.mem_wal for table in found),
+        sum(table.mem_wal for table in tables),
     )
-    for seen in found:
-        if seen.problem is not None:
-            log.warning("%s cannot be opened: %s", seen.uri, seen.problem)
+    for candidate in tables:
+        if candidate.problem is not None:
+            log.warning("%s cannot be opened: %s", candidate.uri, candidate.problem)
     catalog = Catalog()
     try:
         added = register_found(
-            catalog, found, storage_options_ref=storage_options_ref, enabled=enable
+            catalog, tables, storage_options_ref=storage_options_ref, enabled=enable
         )
     finally:
         catalog.close()
@@ -123,7 +123,7 @@ def discover(uri: str, storage_options_ref: str | None, enable: bool) -> list[st
 
 @task(retries=0)
 def notify() -> int:
-    """Tell people what happened to the tables, and return how many things were told."""
+    """Send the events of the tables, and return how many were sent."""
     from memwal_airflow.notifications.events import notify_events
 
     return notify_events()
@@ -131,30 +131,33 @@ def notify() -> int:
 
 @task
 def prune() -> dict[str, int]:
-    """Forget what the policies do not keep."""
+    """Delete old runs and backlog samples, as the policies say."""
     from memwal.catalog import Catalog
 
     catalog = Catalog()
     try:
-        gone = catalog.prune().values()
+        pruned = catalog.prune().values()
     finally:
         catalog.close()
-    return {"runs": sum(one.runs for one in gone), "samples": sum(one.samples for one in gone)}
+    return {
+        "runs": sum(counts.runs for counts in pruned),
+        "samples": sum(counts.samples for counts in pruned),
+    }
 
 
 @task
 def clean_up() -> dict[str, int]:
-    """Delete results and ended pods of drivers that nobody came back for within a week."""
+    """Delete results and ended pods of drivers that no retry fetched within a week."""
     from memwal.spark.result_store import clean_results
-    from memwal_airflow.kubernetes.cluster import clean_drivers, cluster_of
+    from memwal_airflow.kubernetes.cluster import connect_cluster, delete_old_drivers
     from memwal_airflow.spark.settings import is_kubernetes
     from memwal_airflow.spark.submit import submit_hook
 
     results = ResultsFolder.configured()
-    gone = 0 if results is None else clean_results(results.uri, results.options)
+    deleted_results = 0 if results is None else clean_results(results.uri, results.options)
     hook = submit_hook()
-    ended = clean_drivers(cluster_of(hook)) if is_kubernetes(hook.master) else 0
-    return {"results": gone, "pods": ended}
+    deleted_pods = delete_old_drivers(connect_cluster(hook)) if is_kubernetes(hook.master) else 0
+    return {"results": deleted_results, "pods": deleted_pods}
 
 
 @task
@@ -173,7 +176,7 @@ def export() -> int:
 
 @task
 def choose_tables(per_day: int) -> list[str]:
-    """Choose tables that were not verified within a day, at random."""
+    """Choose random tables that were not verified within a day."""
     from memwal.catalog import Catalog
 
     catalog = Catalog()
@@ -189,7 +192,7 @@ def choose_tables(per_day: int) -> list[str]:
 
 
 def sample_tables(catalog: Catalog, *, per_day: int, now: datetime) -> list[str]:
-    """Names of enabled tables that are to be verified now, so that it is so many a day."""
+    """Return the names of enabled tables to verify now, so that ``per_day`` are verified a day."""
     since = now - timedelta(days=1)
     newest = {table: runs.newest.get("verify") for table, runs in catalog.latest_runs().items()}
     done = {table for table, run in newest.items() if run is not None and run.started_at >= since}

@@ -1,4 +1,4 @@
-"""What section ``[memwal]`` of ``airflow.cfg`` says of the fleet DAG."""
+"""Settings of the fleet DAG in section ``[memwal]`` of ``airflow.cfg``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DEFAULT_VERIFIED = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefix:
-    """Where to look for tables.
+    """A prefix that is searched for tables.
 
     Attributes
     ----------
@@ -38,10 +38,10 @@ class FleetSettings:
     Attributes
     ----------
     discover : tuple of Prefix
-        ``discover``: entries divided by commas or new lines, each a prefix and, after a space,
-        where its storage options are. None by default.
+        ``discover``: entries divided by commas or new lines, each a prefix and, after a space, a
+        reference to its storage options. Empty by default.
     discover_enable : bool
-        ``discover_enable``: whether tables that are found are maintained from then on. They are
+        ``discover_enable``: True if discovered tables are maintained from then on. They are
         registered in any case.
     fleet_schedule : str or None
         ``fleet_schedule``: a cron expression, or ``none``. Hourly by default.
@@ -56,7 +56,7 @@ class FleetSettings:
 
     @classmethod
     def read(cls) -> Self:
-        """Read them; ``AIRFLOW__MEMWAL__DISCOVER`` and so on are the same.
+        """Read the settings; Airflow also takes them from ``AIRFLOW__MEMWAL__DISCOVER`` and so on.
 
         Raises
         ------
@@ -74,14 +74,14 @@ class FleetSettings:
 
 
 def parse_prefixes(text: str) -> tuple[Prefix, ...]:
-    """Take the value of ``discover`` apart.
+    """Parse the value of ``discover``.
 
     Raises
     ------
     InvalidInputError
         An entry has more than two parts.
     """
-    found = []
+    prefixes = []
     for entry in re.split(r"[,\n]", text):
         parts = entry.split()
         if len(parts) > 2:
@@ -90,5 +90,5 @@ def parse_prefixes(text: str) -> tuple[Prefix, ...]:
                 "after a space, a reference to storage options. Divide entries by commas."
             )
         if parts:
-            found.append(Prefix(uri=parts[0], storage_options_ref=(parts[1:] or [None])[0]))
-    return tuple(found)
+            prefixes.append(Prefix(uri=parts[0], storage_options_ref=(parts[1:] or [None])[0]))
+    return tuple(prefixes)

@@ -1,7 +1,7 @@
-"""Links from a task of memwal: to Spark's UI, and to the page of its table.
+"""Links of a task: to Spark's UI, and to the page of its table.
 
-Airflow keeps the address of a link as an XCom of the task. It does so when the task has ended;
-the operators do it as soon as they know one.
+Airflow stores the address of a link as an XCom when the task has ended; the operators store it as
+soon as they know it.
 """
 
 from __future__ import annotations
@@ -27,61 +27,62 @@ _APPLICATION = re.compile(
 
 
 class SparkUiLink(BaseOperatorLink):
-    """To the UI of the Spark application while it runs, and then to the history server.
+    """Link to the UI of the Spark application while it runs, and then to the history server.
 
-    The latter is ``[memwal] spark_history_url`` of ``airflow.cfg``; without one, the link is empty
-    when the application has ended. Of a driver in a cluster it leads to the page of its pod while
-    that runs, see :func:`pod_address`.
+    The history server is ``[memwal] spark_history_url`` of ``airflow.cfg``; without it, the link is
+    empty when the application has ended. For a driver in a cluster, the link leads to the page of
+    its pod while that runs, see :func:`pod_address`.
     """
 
     name = "Spark UI"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        """Address of an application that has ended, in the process of its task."""
+        """Return the history server's address of an ended application."""
         return history_address(getattr(operator, "spark_application_id", None))
 
 
 class TablePageLink(BaseOperatorLink):
-    """To the page of the table, in Airflow's UI."""
+    """Link to the page of the table in Airflow's UI."""
 
     name = "MemWAL table"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        """Address of the table's page; empty for a table that is in no catalog."""
+        """Return the address of the table's page; empty for a table that is in no catalog."""
         return table_address(getattr(operator, "table", None))
 
 
 def spark_application(line: str) -> tuple[str, str | None] | None:
-    """Id of the Spark application, and the address of its UI, if this line of its log tells."""
-    found = _APPLICATION.search(line)
-    return None if found is None else (found["id"], found["ui"])
+    """Return id and UI address of the Spark application, if this line of its log has them."""
+    match = _APPLICATION.search(line)
+    return None if match is None else (match["id"], match["ui"])
 
 
 def history_address(application_id: str | None) -> str:
-    """Where the history server shows an application; empty when there is none of them."""
+    """Return the history server's page of an application; empty if either is missing."""
     server = conf.get(SECTION, "spark_history_url", fallback="")
     if not server or application_id is None:
         return ""
     return f"{server.rstrip('/')}/history/{application_id}/"
 
 
-def pod_address(known: Mapping[str, str]) -> str:
-    """Page of a driver's pod, where ``[memwal] driver_pod_url`` tells of such; else empty.
+def pod_address(reattach_state: Mapping[str, str]) -> str:
+    """Return the page of a driver's pod by ``[memwal] driver_pod_url``; empty without the setting.
 
     Parameters
     ----------
-    known : mapping
-        ``namespace`` and ``pod``, which the setting may hold as ``{namespace}`` and ``{pod}``;
-        nothing of an application that has no pod.
+    reattach_state : mapping
+        ``namespace`` and ``pod``, which replace ``{namespace}`` and ``{pod}`` in the setting. An
+        application without a pod has neither, and no page.
     """
     page = str(conf.get(SECTION, "driver_pod_url", fallback=""))
-    if not page or "pod" not in known:
+    if not page or "pod" not in reattach_state:
         return ""
-    return page.replace("{namespace}", known["namespace"]).replace("{pod}", known["pod"])
+    page = page.replace("{namespace}", reattach_state["namespace"])
+    return page.replace("{pod}", reattach_state["pod"])
 
 
 def table_address(table: Any) -> str:
-    """Where Airflow's UI shows a managed table."""
+    """Return the path of a managed table's page in Airflow's UI."""
     if table is None:
         return ""
     path = urlsplit(conf.get("api", "base_url", fallback="")).path.rstrip("/")

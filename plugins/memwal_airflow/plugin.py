@@ -1,4 +1,4 @@
-"""Registers the parts of memwal that Airflow must know by name."""
+"""Register the page and the listener of memwal in Airflow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from memwal_airflow.web.places import URL_PREFIX, app_path
 
 
 class _Apps:
-    """The app, made when somebody asks: the API server does, and every task loads this module."""
+    """Creates the app on access: every task loads this module, but only the API server serves."""
 
     def __get__(self, instance: object, owner: type) -> list[dict[str, Any]]:
         return _apps()

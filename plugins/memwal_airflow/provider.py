@@ -1,14 +1,14 @@
-"""What Airflow is told of this package: the connection type and its form.
+"""Provider metadata of this package: the connection type and its form.
 
-Airflow reads it through an entry point of group ``apache_airflow_provider`` and shows the form from
-it; the hook is not imported for that.
+Airflow reads it through an entry point of group ``apache_airflow_provider``, and builds the form
+from it without importing the hook.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-# The masker of Airflow goes by the names of fields: each of the secret ones has "secret", "token",
+# Airflow's masker decides by the names of fields: each secret field has "secret", "token",
 # "access_key" or "service_account" in it, so that they are hidden in the API and in logs as well.
 _SECRET = {"type": ["string", "null"], "format": "password"}
 _TEXT = {"type": ["string", "null"]}

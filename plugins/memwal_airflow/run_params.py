@@ -1,4 +1,4 @@
-"""What a run by hand can ask for, and the form for it."""
+"""Parameters of a manual DAG run, and their form."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class RunRequest:
     Attributes
     ----------
     jobs : tuple of str
-        Only these; empty for all.
+        Only these jobs; empty for all.
     regions : tuple of str
         UUIDs of the regions to merge; empty for all.
     force : bool
-        Due or not, in quiet hours, and without waiting.
+        Run jobs due or not, in quiet hours, and without waiting.
     dry_run : bool
-        Look and decide, and change nothing.
+        Decide what to do, and change nothing.
     """
 
     jobs: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ class RunRequest:
 
     @classmethod
     def of(cls, params: Mapping[str, Any]) -> Self:
-        """Take the parameters of a run; absent ones, as in DAGs of others, take their defaults."""
+        """Read the parameters of a run; those that a user's own DAG lacks take their defaults."""
         return cls(
             jobs=tuple(params.get("jobs") or ()),
             regions=tuple(params.get("regions") or ()),
@@ -54,17 +54,18 @@ class RunRequest:
         )
 
     def leaves_out(self, job: str) -> str | None:
-        """Why this run is not about a job; None when it is."""
+        """Return why this run excludes a job; None if it does not."""
         if not self.jobs or job in self.jobs:
             return None
         return f"This run was asked for {', '.join(self.jobs)} only."
 
 
-class _Form(ParamsDict):
-    """Parameters whose defaults are not checked each time that a DAG is built.
+class _UncheckedParams(ParamsDict):
+    """Parameters whose defaults are not validated each time that a DAG is built.
 
-    They are the same for all tables, and checking them takes as long as all else. What a run is
-    given is checked: by the server when it is started, and by each task, which both copy them.
+    The defaults are the same for all tables, and validating them takes as long as the rest of the
+    build. The values of a run are validated: by the server that starts it and by each task, which
+    both copy them.
     """
 
     __slots__ = ()
@@ -74,8 +75,8 @@ class _Form(ParamsDict):
 
 
 def run_params() -> ParamsDict:
-    """The form; made anew for each DAG, since a run's values are kept in it."""
-    return _Form(
+    """Return the parameters; new ones for each DAG, since they store the values of a run."""
+    return _UncheckedParams(
         {
             "jobs": Param(
                 [],
@@ -104,7 +105,7 @@ def run_params() -> ParamsDict:
                 False,
                 type="boolean",
                 title="Dry run",
-                description="Look and decide, and change nothing.",
+                description="Decide what to do, and change nothing.",
             ),
         }
     )

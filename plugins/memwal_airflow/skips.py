@@ -1,4 +1,4 @@
-"""Skipped tasks, with a code that tells the reasons apart."""
+"""The exception of skipped tasks, with a reason code."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class TaskSkipped(AirflowSkipException):
     Parameters
     ----------
     message : str
-        The reason for people, with figures; Airflow writes it to the log of the task.
+        The reason for users, with figures; Airflow writes it to the log of the task.
     reason : SkipReason
-        The reason for programs.
+        The reason as a code.
     """
 
     def __init__(self, message: str, *, reason: SkipReason) -> None:

@@ -58,7 +58,7 @@ def test_a_driver_outlives_its_task_and_ends_with_it(tmp_path: Path, registered:
     dags.mkdir()
     binaries.mkdir()
     (dags / "far.py").write_text(DAG_FILE)
-    submit = REPOSITORY / "tests" / "support" / "fake_cluster_submit.py"
+    submit = REPOSITORY / "tests" / "support" / "kubernetes" / "fake_cluster_submit.py"
     script = binaries / "spark3-submit"
     script.write_text(f'#!/bin/sh\nexec {sys.executable} -I {submit} "$@"\n')
     script.chmod(0o755)

@@ -37,7 +37,7 @@ def test_files_are_not_copies() -> None:
     for name in (RULES, DASHBOARD):
         file = CHART / "files" / name
         assert file.is_symlink()
-        assert file.resolve() == CHART.parents[1] / "memwal" / "telemetry" / "shipped" / name
+        assert file.resolve() == CHART.parents[1] / "memwal" / "exporter" / "shipped" / name
 
 
 def test_a_package_holds_the_files(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ import memwal
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
 BINARIES = Path(sys.executable).parent
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 def make(folder: Path, **options: Any) -> memwal.Table:
@@ -161,6 +162,9 @@ def airflow(folder: Path) -> None:
     """Airflow finds plugin, provider, DAGs and page, and merges a table that is registered."""
     (plugin,) = entry_points(group="airflow.plugins", name="memwal")
     assert plugin.value == "memwal_airflow.plugin:MemWalPlugin"
+    # Behind everything else, so that memwal and its plugin come from the wheel. The components of
+    # Airflow do not get this folder: they run with the folders of memwal and memwal_airflow.
+    sys.path.append(str(EXAMPLES))
     from airflow_demo.standalone import AirflowStandalone
 
     from memwal.catalog import Catalog, Policy, RunState

@@ -1,4 +1,4 @@
-"""Temporary credentials for a role, a web identity or a profile of AWS."""
+"""Temporary credentials of AWS for a role, a web identity or a profile."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ _SESSION = "memwal"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AwsIdentity:
-    """Who to be, beside what keys say.
+    """AWS identity of a connection, besides its keys.
 
     Attributes
     ----------
     profile : str or None
-        Of ``~/.aws`` where the connection is read.
+        Profile of ``~/.aws`` on the machine that reads the connection.
     role_arn : str or None
-        Role to take, with the keys or the profile, or with a web identity.
+        Role to assume, with the keys or the profile, or with a web identity.
     external_id : str or None
-        What the role asks for.
+        External id that the role requires.
     web_identity_token_file : str or None
         File with a token; needs a role.
     seconds : int or None
-        How long the credentials are to last; None for what AWS gives, an hour.
+        Lifetime of the credentials; None for AWS's default, an hour.
     """
 
     profile: str | None = None
@@ -37,7 +37,7 @@ class AwsIdentity:
 
     @property
     def is_given(self) -> bool:
-        """Whether credentials must be asked for."""
+        """True if temporary credentials must be requested."""
         return any((self.profile, self.role_arn, self.web_identity_token_file))
 
 
@@ -50,16 +50,16 @@ def temporary_options(
     ----------
     identity : AwsIdentity
     options : mapping
-        Storage options; their keys and region are used to ask.
+        Storage options; their keys and region are used for the request.
     what : str
-        Where the identity comes from, for messages.
+        Source of the identity, for messages.
 
     Raises
     ------
     InvalidInputError
         boto3 is not installed, or a token file is given without a role.
     StoreAccessError
-        There are no credentials to be had.
+        No credentials could be obtained.
     """
     try:
         import boto3
@@ -80,17 +80,17 @@ def temporary_options(
         )
         region = {"aws_region": session.region_name} if session.region_name else {}
         if identity.role_arn is not None:
-            return _of_role(session, identity) | region
+            return _assume_role(session, identity) | region
         credentials = session.get_credentials()
         if credentials is None:
             raise StoreAccessError(f"the profile of {what} has no credentials")
         frozen = credentials.get_frozen_credentials()
-        found = {
+        values = {
             "AccessKeyId": frozen.access_key,
             "SecretAccessKey": frozen.secret_key,
             "SessionToken": frozen.token,
         }
-        return _options(found) | region
+        return _storage_options(values) | region
     except OSError as error:
         raise StoreAccessError(
             f"cannot read the web identity token of {what}: {error.strerror}"
@@ -109,27 +109,27 @@ def temporary_options(
         ) from None
 
 
-def _of_role(session: Any, identity: AwsIdentity) -> dict[str, str]:
-    asked: dict[str, Any] = {"RoleArn": identity.role_arn, "RoleSessionName": _SESSION}
+def _assume_role(session: Any, identity: AwsIdentity) -> dict[str, str]:
+    request: dict[str, Any] = {"RoleArn": identity.role_arn, "RoleSessionName": _SESSION}
     if identity.seconds is not None:
-        asked["DurationSeconds"] = int(identity.seconds)
-    # Any region knows the role; without one there is no address to ask.
+        request["DurationSeconds"] = int(identity.seconds)
+    # Any region knows the role; without a region there is no endpoint.
     service = session.client("sts", region_name=session.region_name or "us-east-1")
     if identity.web_identity_token_file is not None:
         with open(identity.web_identity_token_file, encoding="utf-8") as file:
             token = file.read().strip()
-        answer = service.assume_role_with_web_identity(WebIdentityToken=token, **asked)
+        answer = service.assume_role_with_web_identity(WebIdentityToken=token, **request)
     else:
         if identity.external_id is not None:
-            asked["ExternalId"] = identity.external_id
-        answer = service.assume_role(**asked)
-    return _options(answer["Credentials"])
+            request["ExternalId"] = identity.external_id
+        answer = service.assume_role(**request)
+    return _storage_options(answer["Credentials"])
 
 
-def _options(credentials: Mapping[str, Any]) -> dict[str, str]:
-    named = {
+def _storage_options(credentials: Mapping[str, Any]) -> dict[str, str]:
+    options = {
         "aws_access_key_id": credentials["AccessKeyId"],
         "aws_secret_access_key": credentials["SecretAccessKey"],
         "aws_session_token": credentials.get("SessionToken"),
     }
-    return {name: value for name, value in named.items() if value}
+    return {name: value for name, value in options.items() if value}

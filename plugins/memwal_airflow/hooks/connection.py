@@ -1,7 +1,7 @@
-"""Storage options out of Airflow's connections: ``memwal``, and those of the clouds' providers.
+"""Storage options from Airflow's connections: ``memwal``, and those of the cloud providers.
 
-What cannot travel to Spark's executors as it is, a profile or a role, is exchanged for temporary
-credentials here, where the connection is read.
+A profile or a role does not exist on Spark's executors, so it is exchanged for temporary
+credentials when the connection is read.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ MEMWAL: Final = "memwal"
 SECRET_OPTIONS: Final = "secret_options"  # noqa: S105 - the name of a field
 TEST_URI: Final = "test_uri"
 
-# Fields of the form that say how to get credentials, and are none.
+# Fields of the form that say how to get credentials, and are no storage options.
 _IDENTITY = {
     "aws_profile": "profile",
     "aws_role_arn": "role_arn",
     "aws_role_external_id": "external_id",
     "aws_web_identity_token_file": "web_identity_token_file",
 }
-# What a connection of Amazon's provider says in its extra, beside what is mapped below.
+# Fields of the extra of Amazon's provider that are no storage options.
 _AWS_ONLY = frozenset(
     {
         "assume_role_kwargs",
@@ -66,7 +66,7 @@ _AZURE_RENAMED = {
 
 
 class AirflowConnection(Protocol):
-    """What is read of a connection."""
+    """The attributes of a connection that are read here."""
 
     conn_id: str
     conn_type: str | None
@@ -80,7 +80,7 @@ class AirflowConnection(Protocol):
 
 
 def storage_options(connection: AirflowConnection) -> dict[str, str]:
-    """Return the storage options that a connection stands for.
+    """Return the storage options of a connection.
 
     Parameters
     ----------
@@ -91,91 +91,94 @@ def storage_options(connection: AirflowConnection) -> dict[str, str]:
     Raises
     ------
     InvalidInputError
-        Something in it is not what it should be, or cannot be used. No message shows a value.
+        A field is invalid or not supported. No message shows a value.
     StoreAccessError
         A role or a profile gave no credentials.
     """
     match connection.conn_type:
         case "memwal":
-            return _of_memwal(connection)
+            return _memwal_options(connection)
         case "aws":
-            return _of_aws(connection)
+            return _aws_options(connection)
         case "google_cloud_platform":
-            return _of_google(connection)
+            return _google_options(connection)
         case "wasb":
-            return _of_azure(connection)
-    return parse_options(connection.extra_dejson, _extra_of(connection))
+            return _azure_options(connection)
+    return parse_options(connection.extra_dejson, _describe_extra(connection))
 
 
-def _of_memwal(connection: AirflowConnection) -> dict[str, str]:
-    fields = _filled(connection.extra_dejson)
+def _memwal_options(connection: AirflowConnection) -> dict[str, str]:
+    fields = _without_empty(connection.extra_dejson)
     fields.pop(TEST_URI, None)
-    more = fields.pop(SECRET_OPTIONS, None)
-    given: dict[str, Any] = {
+    secret_options = fields.pop(SECRET_OPTIONS, None)
+    identity_fields: dict[str, Any] = {
         name: str(fields.pop(key)) for key, name in _IDENTITY.items() if key in fields
     }
-    identity = AwsIdentity(**given)
-    options = parse_options(fields, _extra_of(connection))
-    if more is not None:
+    identity = AwsIdentity(**identity_fields)
+    options = parse_options(fields, _describe_extra(connection))
+    if secret_options is not None:
         options |= parse_options(
-            _parsed(more, connection), f"{SECRET_OPTIONS} of {_named(connection)}"
+            _parse_secret_options(secret_options, connection),
+            f"{SECRET_OPTIONS} of {_describe(connection)}",
         )
-    return _finished(options, identity, connection)
+    return _with_credentials(options, identity, connection)
 
 
-def _of_aws(connection: AirflowConnection) -> dict[str, str]:
-    fields = _filled(connection.extra_dejson)
-    more = _object(fields, "assume_role_kwargs", connection)
+def _aws_options(connection: AirflowConnection) -> dict[str, str]:
+    fields = _without_empty(connection.extra_dejson)
+    role_arguments = _object_field(fields, "assume_role_kwargs", connection)
     method = fields.get("assume_role_method", "assume_role")
     token_file = fields.pop(_WEB_IDENTITY_FILE, None)
     federation = fields.get("assume_role_with_web_identity_federation", "file")
     if method == "assume_role_with_saml" or federation != "file":
         raise InvalidInputError(
-            f"{_named(connection)} takes its role with SAML or from Google, which memwal does not; "
-            "use assume_role, or a web identity token in a file"
+            f"{_describe(connection)} takes its role with SAML or from Google, which memwal does "
+            "not; use assume_role, or a web identity token in a file"
         )
     identity = AwsIdentity(
         profile=fields.get("profile_name"),
         role_arn=fields.get("role_arn"),
-        external_id=fields.get("external_id") or more.get("ExternalId"),
+        external_id=fields.get("external_id") or role_arguments.get("ExternalId"),
         web_identity_token_file=token_file,
-        seconds=more.get("DurationSeconds"),
+        seconds=role_arguments.get("DurationSeconds"),
     )
-    services = _object(fields, "service_config", connection)
-    endpoint = _object(services, "s3", connection).get("endpoint_url")
-    given = {
+    services = _object_field(fields, "service_config", connection)
+    endpoint = _object_field(services, "s3", connection).get("endpoint_url")
+    options = {
         "aws_access_key_id": connection.login,
         "aws_secret_access_key": connection.password,
         **{_AWS_RENAMED.get(k, k): v for k, v in fields.items() if k not in _AWS_ONLY},
         **({"aws_endpoint": endpoint} if endpoint else {}),
     }
-    return _finished(parse_options(_filled(given), _extra_of(connection)), identity, connection)
+    return _with_credentials(
+        parse_options(_without_empty(options), _describe_extra(connection)), identity, connection
+    )
 
 
-def _of_google(connection: AirflowConnection) -> dict[str, str]:
+def _google_options(connection: AirflowConnection) -> dict[str, str]:
     fields = {
         name.removeprefix(_GOOGLE_PREFIX): value
-        for name, value in _filled(connection.extra_dejson).items()
+        for name, value in _without_empty(connection.extra_dejson).items()
     }
     refused = [name for name in _GOOGLE_REFUSED if name in fields]
     if refused:
         raise InvalidInputError(
-            f"{_named(connection)} has {', '.join(refused)}, which memwal cannot use; give "
+            f"{_describe(connection)} has {', '.join(refused)}, which memwal cannot use; give "
             "key_path or keyfile_dict"
         )
     key = fields.pop("keyfile_dict", None)
     path = fields.pop("key_path", None)
-    given = {
+    options = {
         "google_service_account_key": json.dumps(key) if isinstance(key, dict) else key,
         "google_service_account": path,
         "google_skip_signature": True if fields.get("is_anonymous") in (True, "true") else None,
         **{name: value for name, value in fields.items() if name not in _GOOGLE_ONLY},
     }
-    return parse_options(_filled(given), _extra_of(connection))
+    return parse_options(_without_empty(options), _describe_extra(connection))
 
 
-def _of_azure(connection: AirflowConnection) -> dict[str, str]:
-    fields = _filled(connection.extra_dejson)
+def _azure_options(connection: AirflowConnection) -> dict[str, str]:
+    fields = _without_empty(connection.extra_dejson)
     tenant = fields.pop("tenant_id", None)
     identity = fields.pop("managed_identity_client_id", None)
     fields.pop("workload_identity_tenant_id", None)
@@ -194,65 +197,65 @@ def _of_azure(connection: AirflowConnection) -> dict[str, str]:
             "azure_storage_access_key": connection.password,
             "azure_storage_client_id": identity,
         }
-    given = {
-        **_filled(account),
+    options = {
+        **_without_empty(account),
         **parts,
         **{_AZURE_RENAMED.get(name, name): value for name, value in fields.items()},
     }
-    if "azure_storage_sas_token" in given:
+    if "azure_storage_sas_token" in options:
         # A signature is a right of its own; with a key beside it, the key would be used.
-        given["azure_storage_sas_token"] = str(given["azure_storage_sas_token"]).lstrip("?")
-    return parse_options(given, _extra_of(connection))
+        options["azure_storage_sas_token"] = str(options["azure_storage_sas_token"]).lstrip("?")
+    return parse_options(options, _describe_extra(connection))
 
 
 def _azure_parts(text: str) -> dict[str, str]:
-    """What a connection string says of the account."""
+    """Return the options of the account in a connection string."""
     pairs = (part.partition("=") for part in text.split(";"))
     named = {name.strip().lower(): value.strip() for name, _, value in pairs}
     return {option: named[name] for name, option in _AZURE_PARTS.items() if named.get(name)}
 
 
-def _finished(
+def _with_credentials(
     options: dict[str, str], identity: AwsIdentity, connection: AirflowConnection
 ) -> dict[str, str]:
     if options.get("aws_endpoint", "").startswith("http://"):
         options.setdefault("allow_http", "true")
     if identity.is_given:
-        options |= temporary_options(identity, options, what=_named(connection))
+        options |= temporary_options(identity, options, what=_describe(connection))
     return options
 
 
-def _parsed(text: Any, connection: AirflowConnection) -> Any:
+def _parse_secret_options(text: Any, connection: AirflowConnection) -> Any:
     if not isinstance(text, str):
         return text
     try:
         return read_json(text)
     except ValueError:
-        # The message of the parser quotes what it read; so would the cause.
+        # The message of the parser quotes its input; so would the cause.
         raise InvalidInputError(
-            f"{SECRET_OPTIONS} of {_named(connection)} are not JSON; write an object such as "
+            f"{SECRET_OPTIONS} of {_describe(connection)} are not JSON; write an object such as "
             '{"timeout": "60s"}'
         ) from None
 
 
-def _filled(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that were filled in; a form sends the others as null or empty."""
+def _without_empty(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields with a value; a form sends the others as null or empty."""
     return {name: value for name, value in fields.items() if value is not None and value != ""}
 
 
-def _object(
+def _object_field(
     fields: Mapping[str, Any], name: str, connection: AirflowConnection
 ) -> Mapping[str, Any]:
-    """A field that is an object in itself."""
-    found = fields.get(name) or {}
-    if not isinstance(found, Mapping):
-        raise InvalidInputError(f"{name} in {_extra_of(connection)} must be an object")
-    return found
+    """Return a field whose value is an object; empty if the field is missing."""
+    value = fields.get(name) or {}
+    if not isinstance(value, Mapping):
+        raise InvalidInputError(f"{name} in {_describe_extra(connection)} must be an object")
+    return value
 
 
-def _named(connection: AirflowConnection) -> str:
+def _describe(connection: AirflowConnection) -> str:
     return f"connection {connection.conn_id!r}"
 
 
-def _extra_of(connection: AirflowConnection) -> str:
-    return f"the extra of {_named(connection)}"
+def _describe_extra(connection: AirflowConnection) -> str:
+    return f"the extra of {_describe(connection)}"

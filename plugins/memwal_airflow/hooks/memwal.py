@@ -1,4 +1,4 @@
-"""A hook for those who write DAGs of their own: tables and the catalog behind a connection."""
+"""Hook for users' own DAGs: opens tables and the catalog with an Airflow connection."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ class MemWalHook(BaseHook):
         self.memwal_conn_id = memwal_conn_id
 
     def get_conn(self) -> dict[str, str]:
-        """The same as :meth:`storage_options`."""
+        """Return the storage options, see :meth:`storage_options`."""
         return self.storage_options()
 
     def storage_options(self) -> dict[str, str]:
-        """Read the connection, and return its storage options, as Lance takes them.
+        """Read the connection, and return its storage options in Lance's names.
 
-        They are secrets: do not return them from a task, and do not log them.
+        The options are secrets: do not return them from a task, and do not log them.
         """
         return storage_options(self.get_connection(self.memwal_conn_id))
 
     def catalog(self) -> Catalog:
-        """The catalog of ``$MEMWAL_CATALOG_URL``; close it after use."""
+        """Open the catalog of ``$MEMWAL_CATALOG_URL``; close it after use."""
         from memwal.catalog import Catalog
 
         return Catalog()
@@ -73,7 +73,7 @@ class MemWalHook(BaseHook):
         return open_table(self._uri(name_or_uri), storage_options=self.storage_options())
 
     def test_connection(self) -> tuple[bool, str]:
-        """Tell whether the address of the form can be listed, and takes a name only once."""
+        """Check that the address of the form can be listed, and that it supports put-if-absent."""
         from memwal.storage.location import TableLocation
         from memwal.storage.open import check_put_if_absent
 
@@ -86,12 +86,12 @@ class MemWalHook(BaseHook):
             location = TableLocation(uri, options)
             if location.local_path is not None and not location.local_path.is_dir():
                 return False, f"{location.uri} is no folder."
-            found = len(list(islice(location.store.list(""), 1)))
+            is_empty = not list(islice(location.store.list(""), 1))
             check_put_if_absent(location.store)
         except MemWalError as error:
             return False, str(error)
-        seen = "objects were found" if found else "nothing lies there yet"
-        return True, f"{location.uri} can be listed ({seen}), and takes a name only once."
+        content = "nothing lies there yet" if is_empty else "objects were found"
+        return True, f"{location.uri} can be listed ({content}), and takes a name only once."
 
     def _uri(self, name_or_uri: str) -> str:
         if NAME.fullmatch(name_or_uri) is None:

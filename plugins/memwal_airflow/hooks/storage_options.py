@@ -1,15 +1,14 @@
-"""Handing storage options to a process that is started by a command line.
-
-They lie in a file of mode 0600 in the folder of the job, which goes with the job. The process that
-made the file holds a lock on it, which ends with that process, however it ends: by then the driver,
-which reads the file before anything else, does not need it any more. Whoever hands something over
-next removes the files beside its own that nobody has locked.
-
-From a reference to storage options, and from there to a table.
+"""Resolve references to storage options, and pass the options to a process by a private file.
 
 The catalog, DAGs, triggers and command lines carry references only: the path of a JSON file, or
-``airflow:{connection id}``. What they refer to is read where it is used, anew each time: temporary
-credentials are as fresh as the connection gives them.
+``airflow:{connection id}``. A reference is resolved where the options are used, anew each time:
+temporary credentials are as fresh as the connection gives them.
+
+A driver that is started by a command line reads the options of a connection from a file of mode
+0600 in the folder of its job, which is removed with that folder. The process that wrote the file
+holds a lock on it. The lock ends with that process, however it ends; by then the driver does not
+need the file, since it reads the file before anything else. The next process that writes such a
+file removes the files beside its own that no process has locked.
 """
 
 from __future__ import annotations
@@ -32,25 +31,24 @@ from memwal_airflow.hooks.connection import storage_options
 if TYPE_CHECKING:
     from memwal.table import Table
 
-NAME: Final = ".memwal-storage-options.json"
+OPTIONS_FILE_NAME: Final = ".memwal-storage-options.json"
 
 # Of the files that this process made: closing one gives its lock up.
 _locks: dict[Path, int] = {}
 
 
-def private_file(options: Mapping[str, str], folder: Path) -> Path:
-    """Write storage options as JSON into a file for this user alone.
+def write_private_file(options: Mapping[str, str], folder: Path) -> Path:
+    """Write storage options as JSON into a file that only this user may read, and return its path.
 
     Parameters
     ----------
     options : mapping
-        What it holds.
     folder : Path
-        Of one job, which nothing was handed over to yet; the caller removes it with what is in it.
-        Its parent is looked through for files that were left behind.
+        Folder of one job, without such a file yet; the caller removes the folder with its content.
+        Files that ended processes left in sibling folders are removed.
     """
-    sweep(folder.parent)
-    path = folder / NAME
+    remove_orphaned_files(folder.parent)
+    path = folder / OPTIONS_FILE_NAME
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     _locks[path] = descriptor
     fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -59,12 +57,12 @@ def private_file(options: Mapping[str, str], folder: Path) -> Path:
     return path
 
 
-def sweep(parent: Path) -> int:
-    """Remove what processes that are gone left in the folders of a folder; return how much."""
+def remove_orphaned_files(parent: Path) -> int:
+    """Remove the files that ended processes left in the folders of ``parent``; return how many."""
     for path in [path for path in _locks if not path.exists()]:
         os.close(_locks.pop(path))
     swept = 0
-    for path in parent.glob(f"*/{NAME}"):
+    for path in parent.glob(f"*/{OPTIONS_FILE_NAME}"):
         # Of another user, or just gone, or in use.
         with contextlib.suppress(OSError):
             descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -79,19 +77,19 @@ def sweep(parent: Path) -> int:
     return swept
 
 
-# Every task of Airflow imports this module when it parses its DAG; Lance, which takes a second or
-# two, is imported by those that look at a table.
+# Every task of Airflow imports this module when it parses its DAG. Lance takes a second or two to
+# import, so only the functions that open a table import it.
 
 
 def read_options(ref: str | None) -> dict[str, str] | None:
-    """Storage options behind a reference; None when there is no reference.
+    """Resolve a reference to storage options; None without a reference.
 
     Raises
     ------
     InvalidInputError
         The file or the connection does not hold storage options, see
-        :func:`memwal_airflow.hooks.connection.storage_options`. The message does not show what it
-        holds.
+        :func:`memwal_airflow.hooks.connection.storage_options`. The message does not show their
+        content.
     """
     if ref is None:
         return None
@@ -101,34 +99,34 @@ def read_options(ref: str | None) -> dict[str, str] | None:
 
 
 async def read_options_async(ref: str | None) -> dict[str, str] | None:
-    """The same as :func:`read_options`, for triggers."""
+    """Resolve a reference as :func:`read_options` does, for triggers."""
     if ref is None:
         return None
     if ref.startswith(CONNECTION_PREFIX):
         connection = await BaseHook.aget_connection(ref.removeprefix(CONNECTION_PREFIX))
-        # A role is asked for over the network.
+        # Assuming a role takes requests over the network.
         return await asyncio.to_thread(storage_options, connection)
     return await asyncio.to_thread(read_options_file, Path(ref))
 
 
 def options_file(ref: str | None, folder: Path) -> str | None:
-    """Path of a file that holds the options, for a command line.
+    """Return the path of a file with the options, for a command line.
 
     Parameters
     ----------
     ref : str or None
-        A file is returned as it is; what a connection stands for is written to a file of mode
-        0600, see :mod:`memwal_airflow.hooks.storage_options`.
+        The path of a file is returned as it is. The options of a connection are written to a
+        file by :func:`private_file`.
     folder : Path
-        Of the job; where that file is made. The caller removes it.
+        Folder of the job, where that file is written. The caller removes it.
     """
     if ref is None or not ref.startswith(CONNECTION_PREFIX):
         return ref
-    return str(private_file(read_options(ref) or {}, folder))
+    return str(write_private_file(read_options(ref) or {}, folder))
 
 
 def table_at(uri: str, ref: str | None) -> Table:
-    """Open a table with the options behind a reference."""
+    """Open a table with the options of a reference."""
     from memwal.table import open as open_table
 
     return open_table(uri, storage_options=read_options(ref))

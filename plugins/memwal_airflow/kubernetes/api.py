@@ -1,8 +1,8 @@
-"""The few things that are asked of a Kubernetes API server, with what goes wrong told apart.
+"""Requests to a Kubernetes API server, each failure as the error that says what to do about it.
 
-The official client does the requests and finds the credentials: those of the service account of
-this pod, or of the user's kubeconfig. It takes a second to import, which only those pay who have a
-driver in a cluster.
+The official client sends the requests and finds the credentials: those of the service account of
+this pod, or of the user's kubeconfig. It takes a second to import, so only tasks with a driver in a
+cluster import it.
 """
 
 from __future__ import annotations
@@ -11,34 +11,34 @@ import contextlib
 import json
 import logging
 import os
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from airflow.sdk.exceptions import AirflowException
+from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_chain, wait_fixed
 
 from memwal.errors import InvalidInputError
 from memwal_airflow.spark.settings import MASTER_PREFIX
 
 ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _DEFAULT_NAMESPACE = "default"
-# To connect, and until something comes.
+# To connect, and between two parts of an answer.
 TIMEOUT_SECONDS = (5.0, 10.0)
 PAUSES_SECONDS = (0.2, 1.0, 3.0)
-_UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _CONFLICT, _GONE = 401, 403, 404, 409, 410
-_VERBS = {"GET": "get or list", "DELETE": "delete"}
+_BAD_REQUEST, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND = 400, 401, 403, 404
+_CONFLICT, _GONE, _TOO_MANY_REQUESTS = 409, 410, 429
 
 log = logging.getLogger(__name__)
 
 
 class KubernetesUnavailableError(AirflowException):
-    """The API server did not answer properly; what was asked for may have happened."""
+    """The API server did not answer properly; what it was asked for may have happened."""
 
 
 def own_namespace(file: Path = ACCOUNT_NAMESPACE) -> str:
-    """The namespace of the pod that this process runs in; ``default`` outside of a cluster."""
+    """Return the namespace of the pod that this process runs in; ``default`` outside a cluster."""
     with contextlib.suppress(OSError):
         return file.read_text().strip() or _DEFAULT_NAMESPACE
     return _DEFAULT_NAMESPACE
@@ -58,10 +58,10 @@ class Cluster:
     Raises
     ------
     InvalidInputError
-        The Kubernetes client is not installed, or the kubeconfig has no such context. All
-        methods raise it when the credentials do not allow what is asked for.
+        The Kubernetes client is not installed, or the kubeconfig has no such context. Every method
+        raises it when the credentials do not allow the request.
     KubernetesUnavailableError
-        Raised by all methods when the server gives no proper answer, after some tries.
+        Raised by every method when the server gives no proper answer, after some attempts.
     """
 
     def __init__(self, master: str, namespace: str, *, context: str | None = None) -> None:
@@ -69,43 +69,40 @@ class Cluster:
         self.host = address if "://" in address else f"https://{address}"
         self.namespace = namespace
         self._context = context
-        self._client = self._connect()
+        self._api = self._connect()
 
     def pod(self, name: str) -> dict[str, Any] | None:
-        """A pod as the API has it; None when there is none of this name."""
-        return self._json("GET", f"pods/{quote(name)}")
+        """Return a pod as the API has it; None without a pod of this name."""
+        return self._json("get", f"pods/{name}", "read_namespaced_pod", name=name)
 
     def pods(self, labels: Mapping[str, str]) -> list[dict[str, Any]]:
-        """The pods that have all of these labels."""
+        """Return the pods that have all of these labels."""
         selector = ",".join(f"{name}={value}" for name, value in labels.items())
-        found = self._json("GET", "pods", query={"labelSelector": selector}) or {}
-        return list(found.get("items") or ())
+        answer = self._json("list", "pods", "list_namespaced_pod", label_selector=selector)
+        return list((answer or {}).get("items") or ())
 
     def delete(self, pod: Mapping[str, Any], *, grace_seconds: int) -> None:
-        """Ask for the end of this very pod; of none that was made later by the same name."""
-        meta = pod["metadata"]
-        self._json(
-            "DELETE",
-            f"pods/{quote(meta['name'])}",
-            body={
-                "kind": "DeleteOptions",
-                "apiVersion": "v1",
-                "gracePeriodSeconds": grace_seconds,
-                "preconditions": {"uid": meta["uid"]},
-            },
+        """Ask for the end of this very pod, never of a later pod of the same name."""
+        from kubernetes.client import V1DeleteOptions, V1Preconditions
+
+        name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
+        body = V1DeleteOptions(
+            grace_period_seconds=grace_seconds, preconditions=V1Preconditions(uid=uid)
         )
+        self._json("delete", f"pods/{name}", "delete_namespaced_pod", name=name, body=body)
 
     def has_config_map(self, name: str) -> bool | None:
-        """Whether there is a config map of this name; None where that may not be asked."""
+        """Return whether there is a config map of this name; None where reading it is forbidden."""
         try:
-            return self._json("GET", f"configmaps/{quote(name)}") is not None
+            path = f"configmaps/{name}"
+            return self._json("get", path, "read_namespaced_config_map", name=name) is not None
         except InvalidInputError:
             return None
 
     def log(self, name: str, container: str, *, since: str | None = None) -> str:
-        """The log of a container, each line with its time; empty when it has none (yet).
+        """Return the log of a container, each line with its time; empty without a log (yet).
 
-        It is asked for once: whoever follows a log asks again in any case.
+        Sent once only: a caller that follows a log asks again in any case.
 
         Parameters
         ----------
@@ -113,83 +110,88 @@ class Cluster:
         since : str, optional
             Leave out lines of before this second.
         """
-        query = {"container": container, "timestamps": "true"}
+        query = [("container", container), ("timestamps", "true")]
         if since is not None:
-            query["sinceTime"] = since
-        path = f"pods/{quote(name)}/log"
-        found = self._ask("GET", path, query=query, missing=(400, 404), pauses=())
-        return "" if found is None else found.decode(errors="replace")
+            query.append(("sinceTime", since))
 
-    def _json(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: Mapping[str, Any] | None = None,
-    ) -> dict[str, Any] | None:
-        found = self._ask(method, path, query=query, body=body)
-        return None if found is None else json.loads(found)
+        def read_log(api: Any, **options: Any) -> Any:
+            # read_namespaced_pod_log has no sinceTime. Its since_seconds counts back from the
+            # node's clock: lines would be lost where this clock differs from it.
+            return api.api_client.call_api(
+                "/api/v1/namespaces/{namespace}/pods/{name}/log",
+                "GET",
+                path_params={"namespace": self.namespace, "name": name},
+                query_params=query,
+                auth_settings=["BearerToken"],
+                _return_http_data_only=True,
+                **options,
+            )
 
-    def _ask(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: Mapping[str, Any] | None = None,
-        missing: tuple[int, ...] = (_NOT_FOUND, _CONFLICT, _GONE),
-        pauses: tuple[float, ...] | None = None,
-    ) -> bytes | None:
-        """The answer; None when what it is about is not there (or is another by that name)."""
-        from kubernetes.client import ApiException
-        from urllib3.exceptions import HTTPError
+        missing = (_BAD_REQUEST, _NOT_FOUND)
+        answer = self._send("get", f"pods/{name}/log", read_log, missing=missing, attempts=1)
+        return "" if answer is None else answer.decode(errors="replace")
 
-        what = ""
-        for pause in (*(PAUSES_SECONDS if pauses is None else pauses), None):
-            try:
-                return self._send(method, path, query, body)
-            except ApiException as error:
-                if error.status in missing:
-                    return None
-                if error.status == _FORBIDDEN:
-                    raise InvalidInputError(self._forbidden(method, path)) from None
-                what = f"it answered {error.status} {error.reason}"
-                if error.status == _UNAUTHORIZED:
-                    # A token that has run out; there is a newer one where this one was found.
-                    self._client = self._connect()
-                elif error.status and error.status < 500 and error.status != 429:
-                    raise KubernetesUnavailableError(
-                        f"{self._said(method, path)}: {what}"
-                    ) from None
-            except (HTTPError, OSError) as error:
-                what = f"it did not answer ({type(error).__name__})"
-            if pause is None:
-                break
-            time.sleep(pause)
-        raise KubernetesUnavailableError(f"{self._said(method, path)}: {what}")
+    def _json(self, verb: str, path: str, method: str, **arguments: Any) -> dict[str, Any] | None:
+        def request(api: Any, **options: Any) -> Any:
+            return getattr(api, method)(namespace=self.namespace, **arguments, **options)
+
+        missing = (_NOT_FOUND, _CONFLICT, _GONE)
+        answer = self._send(verb, path, request, missing=missing)
+        return None if answer is None else json.loads(answer)
 
     def _send(
         self,
-        method: str,
+        verb: str,
         path: str,
-        query: Mapping[str, str] | None,
-        body: Mapping[str, Any] | None,
-    ) -> bytes:
-        response = self._client.call_api(
-            f"/api/v1/namespaces/{quote(self.namespace)}/{path}",
-            method,
-            query_params=list((query or {}).items()),
-            header_params={"Accept": "*/*", "Content-Type": "application/json"},
-            body=body,
-            auth_settings=["BearerToken"],
-            _preload_content=False,
-            _return_http_data_only=True,
-            _request_timeout=TIMEOUT_SECONDS,
-            # Where Spark sends its driver to; the client would put back where it has its
-            # credentials from, whenever it renews them.
-            _host=self.host,
+        request: Callable[..., Any],
+        *,
+        missing: tuple[int, ...],
+        attempts: int | None = None,
+    ) -> bytes | None:
+        """Send a request and return the answer's bytes.
+
+        Returns None for a status of ``missing``: the object is not there, or is another one of the
+        same name.
+        """
+        from kubernetes.client import ApiException
+        from urllib3.exceptions import HTTPError
+
+        def may_pass(error: BaseException) -> bool:
+            if isinstance(error, ApiException):
+                status = error.status or 0
+                return status in (0, _UNAUTHORIZED, _TOO_MANY_REQUESTS) or status >= 500
+            return isinstance(error, HTTPError | OSError)
+
+        retrying = Retrying(
+            stop=stop_after_attempt(attempts or len(PAUSES_SECONDS) + 1),
+            wait=wait_chain(*map(wait_fixed, PAUSES_SECONDS)),
+            retry=retry_if_exception(may_pass),
+            reraise=True,
         )
+        try:
+            return retrying(self._read, request)
+        except ApiException as error:
+            if error.status in missing:
+                return None
+            if error.status == _FORBIDDEN:
+                raise InvalidInputError(self._forbidden(verb, path)) from None
+            outcome = f"it answered {error.status} {error.reason}"
+        except (HTTPError, OSError) as error:
+            outcome = f"it did not answer ({type(error).__name__})"
+        raise KubernetesUnavailableError(
+            f"Kubernetes at {self.host} was asked to {verb} {self.namespace}/{path}: {outcome}"
+        )
+
+    def _read(self, request: Callable[..., Any]) -> bytes:
+        from kubernetes.client import ApiException
+
+        try:
+            response = request(self._api, _preload_content=False, _request_timeout=TIMEOUT_SECONDS)
+        except ApiException as error:
+            if error.status == _UNAUTHORIZED:
+                # The token has expired; there is a newer one where this one came from.
+                self._api = self._connect()
+            raise
         try:
             data: bytes = response.data
         finally:
@@ -197,6 +199,7 @@ class Cluster:
         return data
 
     def _connect(self) -> Any:
+        """Return a ``CoreV1Api`` with the credentials of now."""
         try:
             from kubernetes import client, config
         except ImportError:
@@ -204,31 +207,32 @@ class Cluster:
                 "A Spark master on Kubernetes needs the Kubernetes client: install "
                 "memwal[kubernetes] where Airflow runs."
             ) from None
-        known = client.Configuration()
+        configuration = client.Configuration()
         try:
-            config.load_incluster_config(client_configuration=known)
+            config.load_incluster_config(client_configuration=configuration)
         except config.ConfigException:
             try:
                 config.load_kube_config(
                     os.environ.get("KUBECONFIG"),
                     context=self._context,
-                    client_configuration=known,
+                    client_configuration=configuration,
                     persist_config=False,
                 )
             except config.ConfigException as error:
                 if self._context is not None:
                     raise InvalidInputError(f"The kubeconfig cannot be used: {error}") from None
                 log.info("No credentials of Kubernetes were found; %s is asked without.", self.host)
-        # Tried again here, where it is known what may be.
-        known.retries = 0
-        return client.ApiClient(known)
+        # Retried by _send, which knows what may pass.
+        configuration.retries = 0
+        api_client = client.ApiClient(configuration)
+        # Requests go where Spark sends its driver to. The host of the configuration does not do:
+        # the client puts back the host that its credentials came from whenever it renews them.
+        api_client.call_api = partial(api_client.call_api, _host=self.host)
+        return client.CoreV1Api(api_client)
 
-    def _said(self, method: str, path: str) -> str:
-        return f"Kubernetes at {self.host} was asked to {method} {self.namespace}/{path}"
-
-    def _forbidden(self, method: str, path: str) -> str:
-        kind = "pods/log" if path.endswith("/log") else path.partition("/")[0]
+    def _forbidden(self, verb: str, path: str) -> str:
+        resource = "pods/log" if path.endswith("/log") else path.partition("/")[0]
         return (
-            f"Kubernetes does not let Airflow {_VERBS[method]} {kind} in the namespace "
+            f"Kubernetes does not let Airflow {verb} {resource} in the namespace "
             f"{self.namespace}: bind a Role that does to the service account of Airflow's workers."
         )

@@ -1,8 +1,8 @@
-"""Jobs whose driver runs in a Kubernetes cluster: how one is submitted, and found again.
+"""Submit jobs whose driver runs in a Kubernetes cluster, and find their drivers in a retry.
 
-Nothing that reaches the driver is a secret: it is told names of things (the table, files that a
-Secret is mounted as, the address of its result), and finds credentials by the identity of its
-service account, or in what the Spark configuration mounts.
+The arguments of the driver hold no secrets, only names: the table, files that a Secret is mounted
+as, the address of its result. The driver gets credentials by the identity of its service account,
+or from what the Spark configuration mounts.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from memwal_airflow.kubernetes.driver_pod import (
     DriverPod,
     ResultAddress,
     attempt_of,
-    is_whole,
-    remove,
+    delete_and_wait,
+    is_complete,
 )
 from memwal_airflow.kubernetes.pod_state import PodState
 from memwal_airflow.kubernetes.results_folder import ResultsFolder
-from memwal_airflow.spark.application import SparkJob, new_folder
+from memwal_airflow.spark.application import SparkJob, new_job_folder
 from memwal_airflow.spark.settings import SECTION
 
 if TYPE_CHECKING:
@@ -46,14 +46,14 @@ if TYPE_CHECKING:
 LEASE_LABEL = LABEL + "lease"
 
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-_DIGITS = 24
+_HASH_DIGITS = 24
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DriverPlace:
-    """Where the drivers of one task instance run, and what they are called.
+class TaskDriver:
+    """Submits the driver of one task instance, or finds the driver of its earlier try.
 
     Attributes
     ----------
@@ -61,9 +61,9 @@ class DriverPlace:
     cluster : Cluster
     results : ResultsFolder
     run : str
-        Stands for the task instance, whatever its try.
+        Hash of the task instance, the same for all of its tries.
     job : str
-        What it does.
+        Name of the job, for example ``merge``.
     """
 
     hook: JobSubmitHook
@@ -73,8 +73,8 @@ class DriverPlace:
     job: str
 
     @classmethod
-    def of(cls, hook: JobSubmitHook, *, external_id: str, job: str) -> DriverPlace:
-        """The place that the settings and the Spark connection lead to.
+    def of(cls, hook: JobSubmitHook, *, external_id: str, job: str) -> TaskDriver:
+        """Build it from the settings and the Spark connection.
 
         Raises
         ------
@@ -87,8 +87,8 @@ class DriverPlace:
                 "In cluster mode the driver writes its result into an object store: set [memwal] "
                 "results_uri in airflow.cfg to a folder there."
             )
-        cluster = cluster_of(hook)
-        run = _hashed(results, external_id)
+        cluster = connect_cluster(hook)
+        run = _name_hash(results, external_id)
         return cls(hook=hook, cluster=cluster, results=results, run=run, job=job)
 
     @property
@@ -97,9 +97,9 @@ class DriverPlace:
         return f"memwal-{self.job}-{self.run}"
 
     def find(self) -> tuple[DriverPod, tuple[UUID, ...] | None] | None:
-        """The driver that an earlier try left, and its regions, if it runs or has a result.
+        """Return the driver of an earlier try, with its regions, if it runs or has a result.
 
-        What is left of one that died without a result, or cannot start, is removed.
+        Deletes the pod of a driver that died without a result, or that cannot start.
         """
         pod = self.cluster.pod(self.pod_name)
         if pod is None:
@@ -107,18 +107,18 @@ class DriverPlace:
         driver = self._driver(attempt_of(pod) or "", uid=pod["metadata"]["uid"])
         if pod["metadata"].get("deletionTimestamp"):
             log.info("The %s of an earlier try is being deleted.", driver.name)
-            remove(self.cluster, pod)
+            delete_and_wait(self.cluster, pod)
             return None
         state = PodState.of(pod)
         if state.ended and driver.result() is None:
-            log.info("The %s of an earlier try %s, without a result.", driver.name, state.text)
-            remove(self.cluster, pod)
+            log.info("The %s of an earlier try %s, without a result.", driver.name, state.message)
+            delete_and_wait(self.cluster, pod)
             return None
-        if not state.started and not is_whole(self.cluster, pod):
+        if not state.started and not is_complete(self.cluster, pod):
             log.info("The %s of an earlier try was not submitted to the end.", driver.name)
-            remove(self.cluster, pod)
+            delete_and_wait(self.cluster, pod)
             return None
-        return driver, _regions(pod)
+        return driver, _merged_regions(pod)
 
     def submit(
         self,
@@ -128,36 +128,36 @@ class DriverPlace:
         table_uri: str,
         storage_options_ref: str | None,
         leases: Sequence[str],
-        look: Callable[[], None],
+        check_lease: Callable[[], None],
     ) -> DriverPod:
         """Start ``spark-submit`` for a driver.
 
         Parameters
         ----------
         arguments : sequence of str
-            Options of the application, beside those that follow.
+            Options of the application, besides those of the parameters below.
         table : str or None
             Name of the table in the catalog.
         table_uri : str
         storage_options_ref : str or None
             Path of a JSON file in the driver's container.
         leases : sequence of str
-            What nobody else can have the lease of now, that of this job first; empty when it
-            has none. Drivers that had one of them are ended.
-        look : callable
+            Resources that this task holds the lease of, the resource of this job first; empty
+            without leases. Drivers that were submitted under one of these leases are ended.
+        check_lease : callable
             Raises when the lease is lost.
 
         Raises
         ------
         InvalidInputError
-            The storage options are in an Airflow connection, which the driver cannot be given.
+            The storage options are in an Airflow connection, which must not reach the driver.
         """
-        attempt = uuid4().hex[:_DIGITS]
-        given = ["--table", table_uri, *_options_arguments(storage_options_ref)]
+        attempt = uuid4().hex[:_HASH_DIGITS]
+        common = ["--table", table_uri, *_options_arguments(storage_options_ref)]
         address = self._result_at(attempt)
-        given += ["--result", address.uri]
+        common += ["--result", address.uri]
         if self.results.options_file is not None:
-            given += ["--result-options-file", self.results.options_file]
+            common += ["--result-options-file", self.results.options_file]
         labels = {
             RUN_LABEL: self.run,
             ATTEMPT_LABEL: attempt,
@@ -166,11 +166,11 @@ class DriverPlace:
             LEASE_LABEL: self.lease_label(leases[0]) if leases else "",
         }
         for lease in leases:
-            self._end_without_lease(lease, look)
+            self._end_without_lease(lease, check_lease)
         command, env = self.hook.command(
             f"{self.job}.py",
-            # Kubernetes takes $(NAME) in arguments for variables, and $$ for a $.
-            [argument.replace("$", "$$") for argument in [*given, *arguments]],
+            # Kubernetes expands $(NAME) in arguments, and reads $$ as $.
+            [argument.replace("$", "$$") for argument in [*common, *arguments]],
             conf={
                 "spark.kubernetes.namespace": self.cluster.namespace,
                 "spark.kubernetes.driver.pod.name": self.pod_name,
@@ -186,7 +186,7 @@ class DriverPlace:
                 },
             },
         )
-        folder = new_folder(self.job)
+        folder = new_job_folder(self.job)
         try:
             submission = SparkJob.start(command, env=env, folder=folder)
         except BaseException:
@@ -195,19 +195,19 @@ class DriverPlace:
         return self._driver(attempt, submission=submission)
 
     def lease_label(self, resource: str) -> str:
-        """The value of the label that stands for a leased resource."""
-        return _hashed(self.results, resource)
+        """Return the label value of a leased resource."""
+        return _name_hash(self.results, resource)
 
-    def _end_without_lease(self, lease: str, look: Callable[[], None]) -> None:
-        """End the drivers of tasks that died: by having their lease, this process knows it."""
+    def _end_without_lease(self, lease: str, check_lease: Callable[[], None]) -> None:
+        """End the drivers of dead tasks: this process holds their lease, so they have lost it."""
         for pod in self.cluster.pods({LEASE_LABEL: self.lease_label(lease)}):
             if pod["metadata"]["name"] != self.pod_name and not PodState.of(pod).ended:
                 log.warning(
                     "The driver pod %s has lost its lease, which is this task's now; it is ended.",
                     pod["metadata"]["name"],
                 )
-                look()
-                remove(self.cluster, pod)
+                check_lease()
+                delete_and_wait(self.cluster, pod)
 
     def _driver(
         self, attempt: str, *, submission: SparkJob | None = None, uid: str | None = None
@@ -226,34 +226,36 @@ class DriverPlace:
         return ResultAddress(uri=uri, options=self.results.options)
 
 
-def cluster_of(hook: JobSubmitHook) -> Cluster:
-    """The namespace that drivers run in: one that Spark is told, the configured one, or our own."""
+def connect_cluster(hook: JobSubmitHook) -> Cluster:
+    """Connect to the namespace of the drivers: that of Spark's configuration, else ``[memwal]
+    kubernetes_namespace``, else the namespace of this pod.
+    """
     configured = conf.get(SECTION, "kubernetes_namespace", fallback=None)
     namespace = hook.namespace or configured or own_namespace()
     return Cluster(hook.master, namespace, context=hook.context)
 
 
-def _hashed(results: ResultsFolder, name: str) -> str:
-    # With the folder: another Airflow may use the namespace, and have tables and DAGs of this name.
-    return sha256(f"{results.uri} {name}".encode()).hexdigest()[:_DIGITS]
+def _name_hash(results: ResultsFolder, name: str) -> str:
+    # With the folder: another Airflow may use the namespace with the same names of tables and DAGs.
+    return sha256(f"{results.uri} {name}".encode()).hexdigest()[:_HASH_DIGITS]
 
 
-def clean_drivers(cluster: Cluster) -> int:
-    """Delete the pods of drivers that ended long ago and that no task came back for.
+def delete_old_drivers(cluster: Cluster) -> int:
+    """Delete the pods of drivers that ended long ago and that no retry reattached to.
 
-    They are kept as long as their results are.
+    Pods are kept as long as results are.
     """
     old = [pod for pod in cluster.pods({"spark-role": "driver"}) if _is_old(pod)]
     for pod in old:
-        remove(cluster, pod)
+        delete_and_wait(cluster, pod)
     return len(old)
 
 
 def _is_old(pod: Mapping[str, Any]) -> bool:
     if attempt_of(pod) is None or not PodState.of(pod).ended:
         return False
-    made = datetime.fromisoformat(pod["metadata"]["creationTimestamp"])
-    return datetime.now(UTC) - made > KEEP
+    created = datetime.fromisoformat(pod["metadata"]["creationTimestamp"])
+    return datetime.now(UTC) - created > KEEP
 
 
 def _options_arguments(ref: str | None) -> list[str]:
@@ -269,8 +271,8 @@ def _options_arguments(ref: str | None) -> list[str]:
     return ["--storage-options-file", ref]
 
 
-def _regions(pod: Mapping[str, Any]) -> tuple[UUID, ...] | None:
-    """The regions that a driver was told to merge; None for all, or another job."""
+def _merged_regions(pod: Mapping[str, Any]) -> tuple[UUID, ...] | None:
+    """Return the regions in a driver's arguments; None for all, or for another job."""
     arguments: list[str] = pod["spec"]["containers"][0].get("args") or []
-    named = [value for flag, value in pairwise(arguments) if flag == "--region"]
-    return tuple(map(UUID, named)) or None
+    regions = [value for flag, value in pairwise(arguments) if flag == "--region"]
+    return tuple(map(UUID, regions)) or None

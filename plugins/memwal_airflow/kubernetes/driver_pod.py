@@ -1,7 +1,7 @@
-"""The driver of a job in a cluster: submitted by this try, or found by it; followed, and ended.
+"""A driver pod that this try submitted or reattached to: its log, its result and its end.
 
-Its pod has a name that is made of the run it belongs to. The API server gives a name to one pod at
-a time, which is what keeps two tries of a task from having two drivers.
+The name of the pod follows from the task instance. The API server gives a name to one pod at a
+time, which keeps two tries of a task from having two drivers.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from memwal.spark.result_store import delete_result, read_result
 from memwal_airflow.kubernetes.api import Cluster, KubernetesUnavailableError
 from memwal_airflow.kubernetes.pod_log import LogPosition
 from memwal_airflow.kubernetes.pod_state import PodState, config_maps
-from memwal_airflow.spark.application import LOOK_SECONDS, SparkJob
+from memwal_airflow.spark.application import LEASE_CHECK_SECONDS, SparkJob
 from memwal_airflow.spark.settings import SECTION
 
 LABEL = "memwal.io/"
 RUN_LABEL, ATTEMPT_LABEL = LABEL + "run", LABEL + "attempt"
 DEFAULT_START_SECONDS = 600
 BLOCKED_SECONDS = 120.0
-"""How long a driver may wait for its image, or for a Secret, before it is given up."""
+"""How long a driver may wait for its image or for a Secret before it is deleted."""
 
 GRACE_SECONDS = 10
-GONE_SECONDS = 40.0
-"""How long is waited for the end of a pod that was told to end."""
+DELETE_SECONDS = 40.0
+"""How long to wait for the end of a pod after its deletion was requested."""
 
 POLL_SECONDS = 2.0
-GONE_POLL_SECONDS = 0.25
+DELETE_POLL_SECONDS = 0.25
 
 log = logging.getLogger(__name__)
 
 
 def start_seconds() -> float:
-    """``[memwal] driver_start_seconds`` of ``airflow.cfg``: how long a driver may take to start."""
+    """Return ``[memwal] driver_start_seconds`` of ``airflow.cfg``: how long a start may take."""
     return float(conf.getfloat(SECTION, "driver_start_seconds", fallback=DEFAULT_START_SECONDS))
 
 
@@ -51,7 +51,7 @@ class ResultAddress:
     ----------
     uri : str
     options : dict or None
-        Storage options that reach it.
+        Storage options for this address.
     """
 
     uri: str
@@ -59,19 +59,19 @@ class ResultAddress:
 
 
 class DriverPod:
-    """A driver in a cluster, as the operators deal with any application.
+    """A driver in a cluster, with the interface of :class:`RunningJob`.
 
     Parameters
     ----------
     cluster : Cluster
     pod_name : str
     attempt : str
-        Tells this driver from others that had its name.
+        Tells this driver from other drivers that had its name.
     result_at : ResultAddress
     submission : SparkJob, optional
-        The ``spark-submit`` that makes the pod, if it is this try's own.
+        The ``spark-submit`` that creates the pod, if this try started it.
     uid : str, optional
-        That of the pod, where it is known.
+        Uid of the pod, if known.
     """
 
     def __init__(
@@ -97,68 +97,68 @@ class DriverPod:
 
     @property
     def name(self) -> str:
-        """What it is called in messages."""
+        """Name for messages."""
         return f"driver pod {self.cluster.namespace}/{self.pod_name}"
 
     @property
     def outcome(self) -> str:
-        """How it ended, for messages."""
+        """How the driver ended, for messages."""
         if self._ended is not None and self._ended.succeeded:
             return f"ended well and left no result at {self.result_at.uri}; look at its log above"
         return self._outcome
 
     @property
     def failed(self) -> bool:
-        """Whether it ended otherwise than well."""
+        """True if the driver is known to have failed."""
         return self._ended is not None and not self._ended.succeeded
 
     @property
-    def known(self) -> dict[str, str]:
-        """What a retry finds it by."""
+    def reattach_state(self) -> dict[str, str]:
+        """State that a retry needs to find the driver."""
         return {"namespace": self.cluster.namespace, "pod": self.pod_name}
 
-    def is_there(self) -> bool:
-        """Whether it runs, or has left its result."""
+    def exists(self) -> bool:
+        """Return whether the driver runs or has left its result."""
         return self._find() is not None or self.result() is not None
 
-    def lines(self, look: Callable[[], None]) -> Iterator[str]:
-        """The lines of its submission and of its log, until it ends.
+    def lines(self, check_lease: Callable[[], None]) -> Iterator[str]:
+        """Yield the lines of the submission and of the driver's log, until the driver ends.
 
         Parameters
         ----------
-        look : callable
-            Called every few seconds; what it raises ends the wait, and not the driver.
+        check_lease : callable
+            Called every few seconds. An error that it raises ends the wait, not the driver.
         """
         if self.submission is not None:
-            yield from self.submission.lines(look)
+            yield from self.submission.lines(check_lease)
             if not self._is_submitted(self.submission):
                 return
-        yield from self._follow(_Patience(look))
+        yield from self._follow(_StartLimits(check_lease))
 
     def result(self) -> dict[str, Any] | None:
-        """The result that it wrote, if it did."""
+        """Return the result that the driver wrote; None without one."""
         if self._result is None:
             self._result = read_result(self.result_at.uri, self.result_at.options)
-            # From here on nothing of it is needed that is not in this process.
+            # From here on, this process needs neither the pod nor the stored result.
             self._settled = self._result is not None or self._ended is not None
         return self._result
 
     def end(self) -> None:
-        """End it: the submission that may make its pod, the pod, and with that its executors.
+        """End the submission that may create the pod, the pod, and with the pod its executors.
 
-        Safe to call when it has ended.
+        Safe to call when the driver has ended.
         """
         if self.submission is not None:
             self.submission.end()
         try:
             pod = self._find()
             if pod is not None:
-                remove(self.cluster, pod)
+                delete_and_wait(self.cluster, pod)
         except (KubernetesUnavailableError, MemWalError) as error:
             log.error("The %s may still run; delete it. %s", self.name, error)
 
     def clean_up(self) -> None:
-        """Remove what it left: its pod, then its result, once that is taken."""
+        """Delete the pod, then the stored result, once the result is taken."""
         if self.submission is not None:
             self.submission.clean_up()
         if not self._settled:
@@ -166,19 +166,19 @@ class DriverPod:
         try:
             pod = self._find()
             if pod is not None:
-                remove(self.cluster, pod)
-            # Last: a pod that ended well without a result would be taken for one that failed.
+                delete_and_wait(self.cluster, pod)
+            # Last: a pod that succeeded without a stored result would count as failed.
             delete_result(self.result_at.uri, self.result_at.options)
         except (KubernetesUnavailableError, MemWalError) as error:
             log.warning("What is left of the %s is cleaned up later: %s", self.name, error)
 
     def _find(self) -> dict[str, Any] | None:
-        """Its pod, and no other one by its name."""
+        """Return the pod of this driver, never another driver's pod of the same name."""
         pod = self.cluster.pod(self.pod_name)
         return pod if pod is not None and attempt_of(pod) == self.attempt else None
 
     def _is_submitted(self, submission: SparkJob) -> bool:
-        """Whether there is a driver to wait for, whatever ``spark-submit`` said of it."""
+        """Return whether there is a driver to wait for, whatever ``spark-submit`` reported."""
         code = submission.exit_code
         if code == 0:
             return True
@@ -193,108 +193,108 @@ class DriverPod:
         if PodState.of(pod).started:
             log.warning("spark-submit ended with exit code %s, and its %s runs.", code, self.name)
             return True
-        # Made and not whole: what else it needs is made after the pod.
-        remove(self.cluster, pod)
+        # Incomplete: spark-submit creates what else the driver needs after the pod.
+        delete_and_wait(self.cluster, pod)
         self._outcome = f"{how}; the pod that it left had not started, and was deleted"
         return False
 
-    def _follow(self, patience: _Patience) -> Iterator[str]:
+    def _follow(self, limits: _StartLimits) -> Iterator[str]:
         position = LogPosition()
-        told = ""
+        logged = ""
         while True:
             try:
                 pod = self._find()
                 if pod is None or (self._uid is not None and pod["metadata"]["uid"] != self._uid):
-                    self._outcome = "is gone: its pod was deleted by somebody, or with its node"
+                    self._outcome = "is gone: its pod was deleted, by a user or with its node"
                     return
                 self._uid = pod["metadata"]["uid"]
                 state = PodState.of(pod)
                 if state.started:
                     yield from self._new_lines(state, position)
                 if state.ended:
-                    self._ended, self._outcome = state, state.text
+                    self._ended, self._outcome = state, state.message
                     return
-                if not state.started and patience.is_over(state):
-                    remove(self.cluster, pod)
-                    self._outcome = f"was given up, since it {state.text}"
+                if not state.started and limits.exceeded(state):
+                    delete_and_wait(self.cluster, pod)
+                    self._outcome = f"was given up, since it {state.message}"
                     return
-                if not state.started and state.text != told:
-                    told = state.text
-                    log.info("The %s %s.", self.name, told)
+                if not state.started and state.message != logged:
+                    logged = state.message
+                    log.info("The %s %s.", self.name, logged)
             except KubernetesUnavailableError as error:
-                # The driver needs nobody to look at it; it is looked at again.
+                # The driver runs on without being watched; the next round asks again.
                 log.warning("%s", error)
-            patience.rest()
+            limits.pause()
 
     def _new_lines(self, state: PodState, position: LogPosition) -> Iterator[str]:
         try:
             text = self.cluster.log(self.pod_name, state.container, since=position.since)
         except KubernetesUnavailableError as error:
-            # It comes from the node, which can be gone when the rest of the pod is known.
+            # The log comes from the node, which can be gone while the API server has the pod.
             log.warning("%s", error)
             return
-        yield from position.new_lines(text, over=state.ended)
+        yield from position.new_lines(text, ended=state.ended)
 
 
-class _Patience:
-    """The pauses of a wait, and its limits."""
+class _StartLimits:
+    """Limits on the start of a driver, and the pauses between two polls of its pod."""
 
-    def __init__(self, look: Callable[[], None]) -> None:
-        self._look = look
-        self._began = self._looked_at = time.monotonic()
+    def __init__(self, check_lease: Callable[[], None]) -> None:
+        self._check_lease = check_lease
+        self._started_at = self._checked_at = time.monotonic()
         self._blocked_since: float | None = None
-        self._longest = start_seconds()
+        self._start_seconds = start_seconds()
 
-    def is_over(self, state: PodState) -> bool:
-        """Whether a driver that has not started is not waited for any longer."""
+    def exceeded(self, state: PodState) -> bool:
+        """Return whether a driver that has not started has used up its time."""
         now = time.monotonic()
         if not state.blocked:
             self._blocked_since = None
         elif self._blocked_since is None:
             self._blocked_since = now
         blocked_for = 0.0 if self._blocked_since is None else now - self._blocked_since
-        return now - self._began >= self._longest or blocked_for >= BLOCKED_SECONDS
+        return now - self._started_at >= self._start_seconds or blocked_for >= BLOCKED_SECONDS
 
-    def rest(self) -> None:
-        """Wait a little; look at the lease now and then."""
+    def pause(self) -> None:
+        """Sleep until the next poll, and check the lease every few seconds."""
         time.sleep(POLL_SECONDS)
-        if time.monotonic() - self._looked_at >= LOOK_SECONDS:
-            self._look()
-            self._looked_at = time.monotonic()
+        if time.monotonic() - self._checked_at >= LEASE_CHECK_SECONDS:
+            self._check_lease()
+            self._checked_at = time.monotonic()
 
 
 def attempt_of(pod: Mapping[str, Any]) -> str | None:
-    """Which driver of its name a pod is."""
-    found: str | None = (pod["metadata"].get("labels") or {}).get(ATTEMPT_LABEL)
-    return found
+    """Return the attempt that a pod belongs to, from its label."""
+    attempt: str | None = (pod["metadata"].get("labels") or {}).get(ATTEMPT_LABEL)
+    return attempt
 
 
-def is_whole(cluster: Cluster, pod: Mapping[str, Any]) -> bool:
-    """Whether all is there that a pod needs to start, as far as this may be asked.
+def is_complete(cluster: Cluster, pod: Mapping[str, Any]) -> bool:
+    """Return whether everything that a pod needs to start exists, as far as it may be read.
 
-    ``spark-submit`` makes the driver's config map last. One that died before left a pod that
-    waits for it for ever.
+    ``spark-submit`` creates the driver's config map last. If it died before, the pod waits for the
+    config map for ever.
     """
     return all(cluster.has_config_map(name) is not False for name in config_maps(pod))
 
 
-def remove(cluster: Cluster, pod: Mapping[str, Any]) -> None:
-    """Delete a pod, and make sure that it is gone.
+def delete_and_wait(cluster: Cluster, pod: Mapping[str, Any]) -> None:
+    """Delete a pod and wait until it is gone.
 
     Raises
     ------
     KubernetesUnavailableError
-        It is not known to be gone: the server does not answer, or the pod's node does not.
+        The pod may still exist: the API server or the pod's node does not answer.
     """
     meta = pod["metadata"]
     cluster.delete(pod, grace_seconds=GRACE_SECONDS)
-    ends_at = time.monotonic() + GONE_SECONDS
+    ends_at = time.monotonic() + DELETE_SECONDS
     while time.monotonic() < ends_at:
-        found = cluster.pod(meta["name"])
-        if found is None or found["metadata"]["uid"] != meta["uid"]:
+        current = cluster.pod(meta["name"])
+        if current is None or current["metadata"]["uid"] != meta["uid"]:
             return
-        time.sleep(GONE_POLL_SECONDS)
+        time.sleep(DELETE_POLL_SECONDS)
     raise KubernetesUnavailableError(
-        f"The pod {meta['name']} was told to end and is still there after {GONE_SECONDS:g} s; its "
-        "node may be out of reach."
+        f"The pod {meta['name']} was told to end and is still there after {DELETE_SECONDS:g} s; "
+        "its node may be out of reach."
     )

@@ -1,7 +1,7 @@
-"""The log of a container, read bit by bit without losing or repeating a line.
+"""Read the log of a container in steps, without losing or repeating a line.
 
-The API server gives the lines of a log from a whole second on. Each line has its time in
-nanoseconds, by which those are left out that were read before.
+The API server returns the lines of a log from a whole second on. Each line has a timestamp in
+nanoseconds, which tells the lines that were read before.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-_STAMPED = re.compile(
+_LOG_LINE = re.compile(
     r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?(Z|[+-]\d\d:\d\d) ?(.*)", re.DOTALL
 )
 
-Moment = tuple[int, int]
+Timestamp = tuple[int, int]
 """Seconds since the epoch, and nanoseconds."""
 
 
@@ -22,42 +22,41 @@ class LogPosition:
     """How far a log was read."""
 
     def __init__(self) -> None:
-        self._last: Moment | None = None
-        # Of the last moment, since several lines can have the same.
-        self._seen = 0
+        self._last: Timestamp | None = None
+        # Lines read with the timestamp ``_last``: several lines can have the same one.
+        self._lines_at_last = 0
 
     @property
     def since(self) -> str | None:
-        """From which second on to read; None for all."""
+        """The second to read from; None for the whole log."""
         if self._last is None:
             return None
         return f"{datetime.fromtimestamp(self._last[0], UTC):%Y-%m-%dT%H:%M:%SZ}"
 
-    def new_lines(self, text: str, *, over: bool = False) -> Iterator[str]:
-        """The lines of an answer that were not read before, without their times.
+    def new_lines(self, text: str, *, ended: bool = False) -> Iterator[str]:
+        """Yield the lines of an answer that were not read before, without their timestamps.
 
-        A line that is not whole yet is left for the next answer, unless the log is ``over``.
+        An incomplete last line is left for the next answer, unless the log has ``ended``.
         """
-        seen_before, again = self._seen, 0
-        first = self._last
-        *whole, begun = text.split("\n")
-        for line in [*whole, begun] if over and begun else whole:
-            found = _STAMPED.fullmatch(line)
-            if found is None:
-                # Not of the container, such as a note on a log that was rotated away.
+        first, lines_at_first, repeated = self._last, self._lines_at_last, 0
+        *whole_lines, partial_line = text.split("\n")
+        for line in [*whole_lines, partial_line] if ended and partial_line else whole_lines:
+            match = _LOG_LINE.fullmatch(line)
+            if match is None:
+                # Not written by the container, for example a note on a log that was rotated.
                 continue
-            moment = _moment(found)
-            if first is not None and moment < first:
+            timestamp = _timestamp(match)
+            if first is not None and timestamp < first:
                 continue
-            if moment == first:
-                again += 1
-                if again <= seen_before:
+            if timestamp == first:
+                repeated += 1
+                if repeated <= lines_at_first:
                     continue
-            self._seen = self._seen + 1 if moment == self._last else 1
-            self._last = moment
-            yield found[4]
+            self._lines_at_last = self._lines_at_last + 1 if timestamp == self._last else 1
+            self._last = timestamp
+            yield match[4]
 
 
-def _moment(found: re.Match[str]) -> Moment:
-    whole = datetime.fromisoformat(f"{found[1]}{found[3].replace('Z', '+00:00')}")
-    return int(whole.timestamp()), int((found[2] or "0")[:9].ljust(9, "0"))
+def _timestamp(match: re.Match[str]) -> Timestamp:
+    second = datetime.fromisoformat(f"{match[1]}{match[3].replace('Z', '+00:00')}")
+    return int(second.timestamp()), int((match[2] or "0")[:9].ljust(9, "0"))

@@ -1,4 +1,4 @@
-"""What the status of a driver's pod means, and what to do about it."""
+"""State of a driver's pod, with what to do about it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 DRIVER_CONTAINER = "spark-kubernetes-driver"
-"""What Spark calls the driver's container, unless a pod template names it."""
+"""Name that Spark gives the driver's container, unless a pod template names it."""
 
-# Waiting for what will not come by itself, or rarely.
+# Reasons of a wait that rarely ends by itself.
 _IMAGE = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"}
 _CONFIG = {"CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
 _OUT_OF_MEMORY = "OOMKilled"
@@ -20,22 +20,22 @@ _KILLED = 137
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodState:
-    """How far a driver is.
+    """State of a driver's pod.
 
     Attributes
     ----------
     container : str
         Name of the driver's container.
     started : bool
-        Whether that runs, or ran.
+        True if the container runs or ran.
     ended : bool
-        Whether it has ended, also when others in its pod have not.
+        True if the container has ended, also when others in the pod have not.
     succeeded : bool
-        Whether it has ended with 0.
+        True if the container has ended with exit code 0.
     blocked : bool
-        Whether it waits for something that seldom comes without somebody's help.
-    text : str
-        The state for people, with what to do about it.
+        True if the container waits for something that rarely comes without a user's help.
+    message : str
+        The state for users, with what to do about it.
     """
 
     container: str
@@ -43,54 +43,54 @@ class PodState:
     ended: bool
     succeeded: bool
     blocked: bool
-    text: str
+    message: str
 
     @classmethod
     def of(cls, pod: Mapping[str, Any]) -> Self:
-        """Read the status of a pod."""
+        """Derive the state from a pod as the API has it."""
         status = pod.get("status") or {}
         phase = status.get("phase") or "Pending"
         container = _driver_container(pod)
-        states = {one["name"]: one.get("state") or {} for one in _statuses(status)}
+        states = {item["name"]: item.get("state") or {} for item in _container_statuses(status)}
         state = states.get(container, {})
-        ended = state.get("terminated")
-        over = ended is not None or phase in ("Succeeded", "Failed")
-        succeeded = ended["exitCode"] == 0 if ended else phase == "Succeeded"
+        terminated = state.get("terminated")
+        ended = terminated is not None or phase in ("Succeeded", "Failed")
+        succeeded = terminated["exitCode"] == 0 if terminated else phase == "Succeeded"
         waiting = state.get("waiting") or {}
-        if over:
-            text = "ended well" if succeeded else _failure(status, ended or {})
+        if ended:
+            message = "ended well" if succeeded else _failure_message(status, terminated or {})
         elif "running" in state or phase == "Running":
-            text = "runs"
+            message = "runs"
         else:
-            text = _why_it_waits(status, waiting)
+            message = _waiting_message(status, waiting)
         return cls(
             container=container,
-            started=over or "running" in state or (not waiting and phase == "Running"),
-            ended=over,
-            succeeded=over and succeeded,
-            blocked=not over and waiting.get("reason") in _IMAGE | _CONFIG,
-            text=text,
+            started=ended or "running" in state or (not waiting and phase == "Running"),
+            ended=ended,
+            succeeded=ended and succeeded,
+            blocked=not ended and waiting.get("reason") in _IMAGE | _CONFIG,
+            message=message,
         )
 
 
 def config_maps(pod: Mapping[str, Any]) -> list[str]:
-    """Names of the config maps that a pod cannot start without."""
+    """Return the names of the config maps that a pod cannot start without."""
     volumes = pod["spec"].get("volumes") or ()
     return [volume["configMap"]["name"] for volume in volumes if "configMap" in volume]
 
 
 def _driver_container(pod: Mapping[str, Any]) -> str:
-    names: list[str] = [one["name"] for one in pod["spec"]["containers"]]
+    names: list[str] = [container["name"] for container in pod["spec"]["containers"]]
     return DRIVER_CONTAINER if DRIVER_CONTAINER in names else names[0]
 
 
-def _statuses(status: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _container_statuses(status: Mapping[str, Any]) -> list[dict[str, Any]]:
     return list(status.get("containerStatuses") or ())
 
 
-def _failure(status: Mapping[str, Any], ended: Mapping[str, Any]) -> str:
-    reason = ended.get("reason") or status.get("reason") or ""
-    code = ended.get("exitCode")
+def _failure_message(status: Mapping[str, Any], terminated: Mapping[str, Any]) -> str:
+    reason = terminated.get("reason") or status.get("reason") or ""
+    code = terminated.get("exitCode")
     if reason == _OUT_OF_MEMORY:
         return (
             "was killed since it ran out of memory (OOMKilled): give it more by "
@@ -108,10 +108,10 @@ def _failure(status: Mapping[str, Any], ended: Mapping[str, Any]) -> str:
             "was killed (exit code 137): by its node, for memory as a rule; look at the events of "
             "the namespace"
         )
-    return f"ended with exit code {code}" if code is not None else "failed; nobody says why"
+    return f"ended with exit code {code}" if code is not None else "failed without an exit code"
 
 
-def _why_it_waits(status: Mapping[str, Any], waiting: Mapping[str, Any]) -> str:
+def _waiting_message(status: Mapping[str, Any], waiting: Mapping[str, Any]) -> str:
     reason, message = waiting.get("reason") or "", waiting.get("message") or "no more is said"
     if reason in _IMAGE:
         return (

@@ -1,4 +1,4 @@
-"""The folder that drivers in a cluster write their results into."""
+"""Folder that drivers in a cluster write their results to."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ResultsFolder:
     uri : str
     options_file : str or None
         JSON file of storage options, at the same path here and in the driver's container; None
-        for what the environment gives, here and there.
+        if the environment gives the options in both places.
     """
 
     uri: str
@@ -30,23 +30,23 @@ class ResultsFolder:
 
     @classmethod
     def configured(cls) -> ResultsFolder | None:
-        """``[memwal] results_uri`` and ``results_options_file`` of ``airflow.cfg``, if set.
+        """Return ``[memwal] results_uri`` and ``results_options_file`` of ``airflow.cfg``, if set.
 
         Raises
         ------
         InvalidInputError
-            It is no address.
+            ``results_uri`` is not a valid address.
         """
         uri = conf.get(SECTION, "results_uri", fallback="")
         if not uri:
             return None
-        found = parse_uri(uri)
+        parsed = parse_uri(uri)
         # As a URI also where it is a folder that both sides mount: a path would be a file.
-        address = f"file://{quote(found.path)}" if found.scheme == LOCAL else str(found)
+        address = f"file://{quote(parsed.path)}" if parsed.scheme == LOCAL else str(parsed)
         options_file = conf.get(SECTION, "results_options_file", fallback=None) or None
         return cls(uri=address, options_file=options_file)
 
     @property
     def options(self) -> dict[str, str] | None:
-        """Storage options that reach it, read anew."""
+        """Storage options of the folder, read anew."""
         return None if self.options_file is None else read_options_file(Path(self.options_file))

@@ -1,11 +1,11 @@
-"""Telling people of events through Airflow's connections: Slack's webhooks, or any over HTTP.
+"""Send events through Airflow's connections: to Slack's webhooks, or to any address over HTTP.
 
-Who is told stands in section ``[memwal]`` of ``airflow.cfg``:
+The recipients are set in section ``[memwal]`` of ``airflow.cfg``:
 
 ``notify_conn_id``
-    Connection of type ``slackwebhook`` or ``http``; nobody is told without it.
+    Connection of type ``slackwebhook`` or ``http``; without it, nothing is sent.
 ``notify_owners``
-    JSON object from owners of tables to connections of their own: ``{"air team": "slack_air"}``.
+    JSON object from owners of tables to their own connections: ``{"air team": "slack_air"}``.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ HTTP: Final = "http"
 
 log = logging.getLogger(__name__)
 
-# What the libraries below log of a request has its address in it.
-_TALKATIVE = ("urllib3.connectionpool", "urllib3.util.retry", "requests", "slack_sdk")
+# Loggers of the libraries below, which log the address of a request.
+_LOGGERS_WITH_ADDRESSES = ("urllib3.connectionpool", "urllib3.util.retry", "requests", "slack_sdk")
 
 
 def notify_events(
@@ -44,18 +44,18 @@ def notify_events(
     timeout: float = TIMEOUT_SECONDS,
     catalog: Catalog | None = None,
 ) -> int:
-    """Tell everybody who is to be told what is new, and never fail for it.
+    """Send new events to all configured connections. A failed delivery does not raise.
 
-    What could not be told is in the log, without the address, and is told by a later call.
+    A failed delivery is logged without the address, and a later call sends its events.
 
     Parameters
     ----------
     conn_id : str, optional
-        Tell this connection about all tables, whatever ``airflow.cfg`` says.
+        Send the events of all tables to this connection, whatever ``airflow.cfg`` says.
     tables : sequence of str, optional
-        Only of these tables; by default of all.
+        Send events of these tables only; default: all.
     attempts : int, default 3
-        Most tries to deliver a message.
+        Maximum attempts to deliver a message.
     timeout : float, default 10
         Seconds to wait for an answer.
     catalog : Catalog, optional
@@ -64,37 +64,37 @@ def notify_events(
     Returns
     -------
     int
-        How many events were told.
+        Number of events that were sent.
     """
-    if conn_id is None and configured_connection() is None and not _owners_text():
+    if conn_id is None and configured_connection() is None and not _configured_owners():
         return 0
-    own = catalog or Catalog()
+    opened = catalog or Catalog()
     try:
-        audiences = {conn_id: tables} if conn_id else _audiences(own, tables)
+        recipients = {conn_id: tables} if conn_id else _tables_by_connection(opened, tables)
         return sum(
-            _told(own, connection, about, attempts=attempts, timeout=timeout)
-            for connection, about in audiences.items()
+            _notify_connection(opened, connection, names, attempts=attempts, timeout=timeout)
+            for connection, names in recipients.items()
         )
     except MemWalError as error:
         log.warning("Nobody was told of events: %s", error)
         return 0
     finally:
         if catalog is None:
-            own.close()
+            opened.close()
 
 
 def configured_connection() -> str | None:
-    """Connection id of ``[memwal] notify_conn_id`` in ``airflow.cfg``, if any."""
+    """Return the connection id of ``[memwal] notify_conn_id`` in ``airflow.cfg``, if any."""
     return conf.get(SECTION, "notify_conn_id", fallback=None) or None
 
 
-def _owners_text() -> str:
+def _configured_owners() -> str:
     return str(conf.get(SECTION, "notify_owners", fallback="") or "").strip()
 
 
-def _audiences(catalog: Catalog, tables: Sequence[str] | None) -> dict[str, list[str]]:
-    """Which connection hears of which tables."""
-    text = _owners_text()
+def _tables_by_connection(catalog: Catalog, tables: Sequence[str] | None) -> dict[str, list[str]]:
+    """Return the names of the tables whose events each connection receives."""
+    text = _configured_owners()
     try:
         owners = read_json(text) if text else {}
     except ValueError:
@@ -104,16 +104,16 @@ def _audiences(catalog: Catalog, tables: Sequence[str] | None) -> dict[str, list
             f"[{SECTION}] notify_owners in airflow.cfg must be a JSON object from owners to "
             'connection ids: {"air team": "slack_air"}'
         )
-    usual = configured_connection()
-    found: dict[str, list[str]] = {}
+    default = configured_connection()
+    tables_of: dict[str, list[str]] = {}
     for table in catalog.list():
-        connection = owners.get(table.owner, usual)
+        connection = owners.get(table.owner, default)
         if connection is not None and (tables is None or table.name in tables):
-            found.setdefault(connection, []).append(table.name)
-    return found
+            tables_of.setdefault(connection, []).append(table.name)
+    return tables_of
 
 
-def _told(
+def _notify_connection(
     catalog: Catalog,
     conn_id: str,
     tables: Sequence[str] | None,
@@ -127,7 +127,7 @@ def _told(
 
     try:
         events = tell(catalog, f"airflow:{conn_id}"[:100], send, tables=tables)
-    # RuntimeError: outside of Airflow's processes there is nobody to ask for a connection.
+    # RuntimeError: outside of Airflow's processes, connections cannot be read.
     except (MemWalError, AirflowException, OSError, RuntimeError, ValueError) as error:
         # Only our own messages are known to be free of addresses.
         why = str(error) if isinstance(error, MemWalError) else type(error).__name__
@@ -140,30 +140,30 @@ def _told(
 
 @contextmanager
 def _sender(conn_id: str, timeout: float) -> Iterator[Post]:
-    """Post through the provider's hook of a connection, with its address kept out of logs."""
+    """Yield a function that posts through the provider's hook; logs do not show its address."""
     connection = BaseHook.get_connection(conn_id)
     match connection.conn_type:
         case "slackwebhook":
-            post, url = _slack(conn_id, timeout)
+            post, url = _slack_post(conn_id, timeout)
         case "http":
-            # Airflow keeps a host in the clear, and a password encrypted. Without a login, it is
-            # no password of HTTP.
+            # Airflow stores a host in plain text and a password encrypted. Without a login, the
+            # password field is not a password of HTTP, so it holds the secret part of the path.
             secret_path = None if connection.login else connection.password
-            post, url = _http(conn_id, timeout, secret_path)
+            post, url = _http_post(conn_id, timeout, secret_path)
         case other:
             raise InvalidInputError(
                 f"connection {conn_id!r} is of type {other}; events are told to connections of "
                 f"type {SLACK} or {HTTP}"
             )
-    with _hidden(url):
+    with _redact_logs(url):
         yield post
 
 
-def _slack(conn_id: str, timeout: float) -> tuple[Post, str]:
+def _slack_post(conn_id: str, timeout: float) -> tuple[Post, str]:
     from airflow.providers.slack.hooks.slack_webhook import SlackWebhookHook
 
     quiet = logging.getLogger(f"{__name__}.slack")
-    # The client looks at the level itself, and writes the address when it is DEBUG or not set.
+    # The client checks the level itself, and logs the address when the level is DEBUG or unset.
     quiet.setLevel(logging.CRITICAL)
     hook = SlackWebhookHook(
         slack_webhook_conn_id=conn_id,
@@ -181,7 +181,7 @@ def _slack(conn_id: str, timeout: float) -> tuple[Post, str]:
     return post, client.url
 
 
-def _http(conn_id: str, timeout: float, path: str | None) -> tuple[Post, str]:
+def _http_post(conn_id: str, timeout: float, path: str | None) -> tuple[Post, str]:
     from airflow.providers.http.hooks.http import HttpHook
 
     hook = HttpHook(method="POST", http_conn_id=conn_id)
@@ -197,23 +197,23 @@ def _http(conn_id: str, timeout: float, path: str | None) -> tuple[Post, str]:
 
 
 @contextmanager
-def _hidden(url: str) -> Iterator[None]:
-    """Keep an address out of what the libraries log meanwhile."""
+def _redact_logs(url: str) -> Iterator[None]:
+    """Redact an address in what the libraries log meanwhile."""
     host_and_path = re.sub(r"^\w+://", "", url)
     secrets = [part for part in (url, "/" + host_and_path.partition("/")[2]) if len(part) > 1]
 
-    def without(record: logging.LogRecord) -> bool:
+    def redact(record: logging.LogRecord) -> bool:
         text = record.getMessage()
         for secret in secrets:
             text = text.replace(secret, "/***")
         record.msg, record.args = text, ()
         return True
 
-    loggers = [logging.getLogger(name) for name in _TALKATIVE]
+    loggers = [logging.getLogger(name) for name in _LOGGERS_WITH_ADDRESSES]
     for logger in loggers:
-        logger.addFilter(without)
+        logger.addFilter(redact)
     try:
         yield
     finally:
         for logger in loggers:
-            logger.removeFilter(without)
+            logger.removeFilter(redact)

@@ -1,4 +1,7 @@
-"""Tells of what went wrong as soon as a maintenance task failed, beside the regular look."""
+"""Airflow listener that sends a table's events as soon as one of its maintenance tasks fails.
+
+The task ``notify`` of the fleet DAG sends all events regularly.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +19,16 @@ log = logging.getLogger(__name__)
 
 @hookimpl
 def on_task_instance_failed(previous_state: Any, task_instance: Any, error: Any) -> None:
-    """Look at the table whose task failed; in the process of the task, which ends right after."""
+    """Send the events of the table, in the process of the failed task, which ends right after."""
     dag_id = str(task_instance.dag_id)
     if not dag_id.startswith(DAG_PREFIX):
         return
-    # Every process of Airflow loads its listeners; few of them ever come here.
+    # Imported late: every process of Airflow loads its listeners, and few of them call this.
     from memwal_airflow.notifications.events import notify_events
 
-    # One try: the regular look tells what this one does not.
-    told = notify_events(
+    # One attempt: the task ``notify`` sends what this call does not.
+    sent = notify_events(
         tables=[dag_id.removeprefix(DAG_PREFIX)], attempts=1, timeout=_TIMEOUT_SECONDS
     )
-    if told:
-        log.info("%d events of %s were told", told, dag_id)
+    if sent:
+        log.info("%d events of %s were told", sent, dag_id)

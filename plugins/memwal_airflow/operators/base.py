@@ -24,14 +24,20 @@ from memwal_airflow.links import (
 )
 from memwal_airflow.operators.target import Target, open_target
 from memwal_airflow.skips import SkipReason, TaskSkipped
-from memwal_airflow.spark.application import RESULT_FILE, RunningJob, SparkJob, new_folder
-from memwal_airflow.spark.reattach import EarlierTry, FoundDriver, find_earlier, forget, remember
+from memwal_airflow.spark.application import RESULT_FILE, RunningJob, SparkJob, new_job_folder
+from memwal_airflow.spark.reattach import (
+    ClusterDriver,
+    EarlierTry,
+    clear_state,
+    find_earlier_try,
+    save_state,
+)
 
 if TYPE_CHECKING:
     from memwal.fleet import Skipped
     from memwal.jobs.job import JobResult
     from memwal.jobs.policy import Policy
-    from memwal_airflow.kubernetes.cluster import DriverPlace
+    from memwal_airflow.kubernetes.cluster import TaskDriver
     from memwal_airflow.spark.submit import JobSubmitHook
 
 # Of what the catalog keeps; names in Airflow can be longer.
@@ -179,12 +185,14 @@ class MemWalOperator(BaseOperator):
         if self.table is not None:
             context["ti"].xcom_push(key=TablePageLink().xcom_key, value=table_address(self.table))
         try:
-            self.earlier_try = earlier = find_earlier(context, lambda: self._find_driver(context))
+            self.earlier_try = earlier = find_earlier_try(
+                context, lambda: self._find_driver(context)
+            )
             with open_target(
                 self.table, self.table_uri, self.storage_options_ref, self.policy
             ) as target:
                 if earlier is not None:
-                    earlier.give_leases_back(target.catalog, target.name)
+                    earlier.release_leases(target.catalog, target.name)
                 found = self.run_on(target, context, earlier)
                 if self.table is not None and not isinstance(found, Skipped):
                     self._look(target)
@@ -194,7 +202,7 @@ class MemWalOperator(BaseOperator):
             if self.spark_job is not None:
                 self.spark_job.clean_up()
         if self.spark_job is not None:
-            forget(context)
+            clear_state(context)
         if isinstance(found, Skipped):
             raise TaskSkipped(found.reason, reason=SkipReason(found.why))
         for problem in found.problems:
@@ -278,7 +286,7 @@ class MemWalOperator(BaseOperator):
         AirflowException
             The application left no result.
         """
-        if earlier is not None and not earlier.job.is_there():
+        if earlier is not None and not earlier.job.exists():
             self.log.info("The earlier try took the result of its application itself.")
             earlier = None
         hook = self.hook()
@@ -293,9 +301,9 @@ class MemWalOperator(BaseOperator):
         self.spark_job = job
         try:
             if earlier is None:
-                remember(context, job, regions=regions)
+                save_state(context, job, regions=regions)
             self.go_on()
-            page = pod_address(job.known)
+            page = pod_address(job.reattach_state)
             if page:
                 context["ti"].xcom_push(key=SparkUiLink().xcom_key, value=page)
             # The UI of a driver in a cluster has an address that only the cluster knows.
@@ -341,9 +349,9 @@ class MemWalOperator(BaseOperator):
                 storage_options_ref=target.storage_options_ref,
                 # A rehearsal has no lease.
                 leases=() if self.is_dry_run(context) else self.leased(target),
-                look=look,
+                check_lease=look,
             )
-        folder = new_folder(self.job)
+        folder = new_job_folder(self.job)
         try:
             given = ["--table", target.managed.uri, "--result", str(folder / RESULT_FILE)]
             options = options_file(target.storage_options_ref, folder)
@@ -355,14 +363,14 @@ class MemWalOperator(BaseOperator):
             shutil.rmtree(folder, ignore_errors=True)
             raise
 
-    def _find_driver(self, context: Context) -> FoundDriver | None:
+    def _find_driver(self, context: Context) -> ClusterDriver | None:
         hook = self.hook()
         return self._place(hook, context).find() if hook.is_cluster_mode else None
 
-    def _place(self, hook: JobSubmitHook, context: Context) -> DriverPlace:
-        from memwal_airflow.kubernetes.cluster import DriverPlace
+    def _place(self, hook: JobSubmitHook, context: Context) -> TaskDriver:
+        from memwal_airflow.kubernetes.cluster import TaskDriver
 
-        return DriverPlace.of(hook, external_id=external_id(context), job=self.job)
+        return TaskDriver.of(hook, external_id=external_id(context), job=self.job)
 
     def _noticed(self, lines: Iterator[str], context: Context, *, shown: bool) -> Iterator[str]:
         """The lines of the log, of which the link to Spark's UI is taken if it can be shown."""

@@ -1,4 +1,4 @@
-"""Waiting for a table: for its backlog, for a merge, for its indexes."""
+"""Sensors that wait for a table: for its backlog, for a merge, for its indexes."""
 
 from __future__ import annotations
 
@@ -17,42 +17,48 @@ from airflow.sdk.exceptions import (
 
 from memwal.errors import InvalidInputError
 from memwal_airflow.skips import SkipReason, TaskSkipped
-from memwal_airflow.triggers.conditions import BacklogDue, CaughtUp, Condition, Finding, Merged
+from memwal_airflow.triggers.conditions import (
+    BacklogDue,
+    Condition,
+    ConditionResult,
+    GenerationsMerged,
+    IndexesCaughtUp,
+)
 from memwal_airflow.triggers.table import (
     BacklogTrigger,
     GenerationMergedTrigger,
     IndexCaughtUpTrigger,
     TableTrigger,
 )
-from memwal_airflow.triggers.table_status import TableSource, look
+from memwal_airflow.triggers.table_status import TableSource, read_table_status
 
 TRIGGER_GRACE = timedelta(minutes=5)
-"""How long after its window a trigger may answer; later, no triggerer is running."""
+"""How long after its window a trigger may answer; after that, no triggerer is running."""
 
-_STARTED = "waits_for"
+_CONDITION_KEY = "waits_for"
 
 
 class TableSensor(BaseSensorOperator):
-    """What all sensors of a table share.
+    """Base class of the sensors of a table.
 
-    It looks once in the worker, then waits in the triggerer and needs no worker slot again.
+    Reads the table once in the worker, then waits in the triggerer without a worker slot.
 
     Parameters
     ----------
     table : str, optional
-        Name in the catalog, which tells address, storage options and policy.
+        Name in the catalog, which holds the address, the storage options and the policy.
     table_uri : str, optional
-        Address of a table instead; the catalog is not asked then.
+        Address of the table instead; the catalog is not read then.
     storage_options_ref : str, optional
         With ``table_uri``: path of a JSON file with storage options, or
         ``airflow:{connection id}``.
     poke_interval : float, default 30
-        Seconds between two looks. Sensors of one table that wait in one triggerer share them.
+        Seconds between two reads. Sensors of one table that wait in one triggerer share them.
     timeout : float, default 3600
-        Length of the window in seconds, counted from the first look.
+        Length of the window in seconds, counted from the first read.
     soft_fail : bool
-        Whether the end of the window skips the task, with the reason in its log and under the
-        XCom key ``reason``, or fails it.
+        True if the end of the window skips the task, with the reason in its log and under the
+        XCom key ``reason``; otherwise it fails the task.
     deferrable : bool, default True
         False waits in the worker, as ``mode`` says: ``poke`` or ``reschedule``.
     **kwargs
@@ -65,7 +71,7 @@ class TableSensor(BaseSensorOperator):
 
     Notes
     -----
-    ``retries`` defaults to 2, since a store may be away for a moment. A mapped sensor takes
+    ``retries`` defaults to 2, since a store may be unavailable for a moment. A mapped sensor takes
     ``retries`` from ``partial()`` or from the ``default_args`` of its DAG and knows no defaults of
     this class: give it there.
     """
@@ -95,16 +101,16 @@ class TableSensor(BaseSensorOperator):
 
     @abstractmethod
     def condition(self) -> Condition:
-        """What is waited for."""
+        """Return the condition to wait for."""
 
     def execute(self, context: Context) -> Any:
-        """Look once; succeed, or go on waiting in the triggerer or here."""
+        """Read once; succeed, or wait in the triggerer or here."""
         if not self.deferrable:
             return super().execute(context)
-        condition, finding = self._look(self.condition())
-        if finding.met:
-            self.log.info("%s: %s.", self._source, finding.text)
-            return finding.value
+        condition, result = self._evaluate(self.condition())
+        if result.met:
+            self.log.info("%s: %s.", self._source, result.message)
+            return result.value
         raise TaskDeferred(
             trigger=self.trigger_type(
                 table=self.table,
@@ -120,21 +126,23 @@ class TableSensor(BaseSensorOperator):
         )
 
     def poke(self, context: Context) -> PokeReturnValue:
-        """Look once, for Airflow's own loop."""
+        """Read once, for Airflow's own loop."""
         condition = self.condition()
         ti = context["ti"]
-        if condition.is_open:
-            begun = ti.xcom_pull(task_ids=self.task_id, key=_STARTED, map_indexes=ti.map_index)
+        if condition.needs_start:
+            begun = ti.xcom_pull(
+                task_ids=self.task_id, key=_CONDITION_KEY, map_indexes=ti.map_index
+            )
             condition = condition if begun is None else type(condition)(**begun)
-        started, finding = self._look(condition)
-        if condition.is_open:
-            # The next look may be that of another process, and must wait for the same.
-            ti.xcom_push(key=_STARTED, value=started.arguments())
-        self.log.info("%s: %s.", self._source, finding.text)
-        return PokeReturnValue(is_done=finding.met, xcom_value=finding.value)
+        started, result = self._evaluate(condition)
+        if condition.needs_start:
+            # The next read may happen in another process, which must wait for the same condition.
+            ti.xcom_push(key=_CONDITION_KEY, value=started.arguments())
+        self.log.info("%s: %s.", self._source, result.message)
+        return PokeReturnValue(is_done=result.met, xcom_value=result.value)
 
     def ended_by_trigger(self, context: Context, event: str) -> None:
-        """Take the state that the trigger gave the task; only ``dag.test()`` comes here."""
+        """Apply the state that the trigger gave the task; only ``dag.test()`` calls this."""
         if event == TaskInstanceState.FAILED:
             raise AirflowSensorTimeout("The window is over.")
         if event != TaskInstanceState.SUCCESS:
@@ -148,30 +156,30 @@ class TableSensor(BaseSensorOperator):
             storage_options_ref=self.storage_options_ref,
         )
 
-    def _look(self, condition: Condition) -> tuple[Condition, Finding]:
-        found = look(self._source, regions=condition.regions)
-        condition = condition.started(found)
-        return condition, condition.check(found)
+    def _evaluate(self, condition: Condition) -> tuple[Condition, ConditionResult]:
+        reading = read_table_status(self._source, regions=condition.regions)
+        condition = condition.started_at(reading)
+        return condition, condition.check(reading)
 
 
 class RegionBacklogSensor(TableSensor):
     """Waits until one of some regions is due for a merge. Map it over regions.
 
-    It goes by the rule that merges go by: every limit of the policy, its quiet hours, and regions
-    that are held. When the window ends first, the task is *skipped*, unless ``soft_fail`` is
-    False: no backlog is the normal state of a table.
+    Applies the rule that the merge job uses: every limit of the policy, its quiet hours, and held
+    regions. When the window ends first, the task is *skipped*, unless ``soft_fail`` is False: no
+    backlog is the normal state of a table.
 
     Parameters
     ----------
     regions : str or list of str
-        UUIDs of the regions. One that does not exist yet has no backlog.
+        UUIDs of the regions. A region that does not exist yet has no backlog.
     policy : mapping, optional
-        Keys of the policy that are to be others than those of the table, for example
+        Keys of the policy that replace those of the table, for example
         ``{"merge_at_generations": 1}``.
     wait : bool, default True
-        False looks once and does not wait.
+        False reads once and does not wait.
     force : bool, default False
-        Succeed whatever the backlog is, without a look.
+        Succeed whatever the backlog is, without reading it.
     **kwargs
         As of :class:`TableSensor`.
 
@@ -179,7 +187,7 @@ class RegionBacklogSensor(TableSensor):
     -------
     dict
         ``regions`` that are due, ``due`` (the reason), and ``generations``, ``rows``, ``bytes`` of
-        the backlog of all that were looked at.
+        the backlog of all regions that were read.
     """
 
     template_fields: Sequence[str] = (*TableSensor.template_fields, "regions")
@@ -202,26 +210,26 @@ class RegionBacklogSensor(TableSensor):
         self.force = force
 
     def condition(self) -> BacklogDue:
-        """One of the regions is due."""
+        """Return the condition that one of the regions is due."""
         regions = [self.regions] if isinstance(self.regions, str) else list(self.regions)
         return BacklogDue(regions, dict(self.policy or {}))
 
     def execute(self, context: Context) -> Any:
-        """Look once; succeed, skip, or go on waiting."""
+        """Read once; succeed, skip, or wait."""
         if self.force:
             return {"regions": [], "due": "forced by the run's parameters"}
         if self.wait:
             return super().execute(context)
-        _, finding = self._look(self.condition())
-        if not finding.met:
+        _, result = self._evaluate(self.condition())
+        if not result.met:
             raise TaskSkipped(
-                f"{self._source}: {finding.text}.", reason=finding.reason or SkipReason.NOT_DUE
+                f"{self._source}: {result.message}.", reason=result.reason or SkipReason.NOT_DUE
             )
-        return finding.value
+        return result.value
 
 
 class TableBacklogSensor(TableSensor):
-    """Waits until any region of a table is due for a merge, by the rule that merges go by.
+    """Waits until any region of a table is due for a merge, by the rule that the merge job uses.
 
     Parameters
     ----------
@@ -244,7 +252,7 @@ class TableBacklogSensor(TableSensor):
         self.policy = policy
 
     def condition(self) -> BacklogDue:
-        """Any region is due."""
+        """Return the condition that any region is due."""
         return BacklogDue(None, dict(self.policy or {}))
 
 
@@ -257,7 +265,7 @@ class GenerationMergedSensor(TableSensor):
         UUID of one region.
     generation : int, optional
         The generation of that region that must be merged. By default all that are flushed when
-        the sensor looks first, of that region or of all.
+        the sensor reads first, of that region or of all.
     **kwargs
         As of :class:`TableSensor`; ``soft_fail`` is False.
 
@@ -284,25 +292,25 @@ class GenerationMergedSensor(TableSensor):
         self.region = region
         self.generation = generation
 
-    def condition(self) -> Merged:
-        """The generations that are meant are merged."""
+    def condition(self) -> GenerationsMerged:
+        """Return the condition that the generations are merged."""
         if self.region is None:
-            return Merged(None)
+            return GenerationsMerged(None)
         if self.generation is None:
-            return Merged(None, region_ids=[self.region])
+            return GenerationsMerged(None, region_ids=[self.region])
         # A template gives text.
-        return Merged({self.region: int(self.generation)})
+        return GenerationsMerged({self.region: int(self.generation)})
 
 
 class IndexCaughtUpSensor(TableSensor):
-    """Waits until maintained indexes cover what was merged.
+    """Waits until maintained indexes cover the merged generations.
 
     Parameters
     ----------
     indexes : list of str, optional
         Names of maintained indexes; all of them by default.
     generations : int, default 0
-        Each may be this many merged generations behind.
+        How many merged generations each index may be behind.
     **kwargs
         As of :class:`TableSensor`; ``soft_fail`` is False.
 
@@ -322,6 +330,8 @@ class IndexCaughtUpSensor(TableSensor):
         self.indexes = indexes
         self.generations = generations
 
-    def condition(self) -> CaughtUp:
-        """The indexes that are meant have caught up."""
-        return CaughtUp(None if self.indexes is None else list(self.indexes), self.generations)
+    def condition(self) -> IndexesCaughtUp:
+        """Return the condition that the indexes have caught up."""
+        return IndexesCaughtUp(
+            None if self.indexes is None else list(self.indexes), self.generations
+        )

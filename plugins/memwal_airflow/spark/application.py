@@ -1,8 +1,8 @@
-"""Spark applications of tasks, which live on when their task is killed and are found again.
+"""Spark applications in client mode, which survive their task so that its retry can reattach.
 
 An application runs in a session of its own and writes its log to a file, so that neither signals
-nor a closed pipe reach it when its task ends. A folder of its own holds the log, the result and,
-while it runs, the storage options of an Airflow connection.
+nor a closed pipe reach it when its task ends. Its folder holds the log, the result and, while it
+runs, the storage options of an Airflow connection.
 """
 
 from __future__ import annotations
@@ -24,68 +24,68 @@ from typing import Any, Protocol, Self
 from airflow.sdk.configuration import conf
 
 from memwal.errors import InvalidInputError
-from memwal_airflow.spark.processes import END_SECONDS, ProcessId, end_session
+from memwal_airflow.spark.processes import EXIT_SECONDS, ProcessId, end_session
 from memwal_airflow.spark.settings import SECTION
 
 LOG_FILE = "driver.log"
 RESULT_FILE = "result.json"
-LOOK_SECONDS = 5.0
-"""How often a task that waits makes sure that it still has its lease."""
+LEASE_CHECK_SECONDS = 5.0
+"""Seconds between two lease checks of a task that waits for its application."""
 
 KEEP_SECONDS = 86_400.0
-"""How long the folder of an application whose task never came back is kept."""
+"""How long the folder of an application is kept when no retry of its task came for it."""
 
 _POLL_SECONDS = 0.2
-READ_AT_ONCE = 1 << 20
+MAX_READ_CHARACTERS = 1 << 20
 _PROCESS_FILE = "process.json"
 
 log = logging.getLogger(__name__)
 
 
 class RunningJob(Protocol):
-    """An application, wherever its driver runs."""
+    """A Spark application, wherever its driver runs."""
 
     @property
     def name(self) -> str:
-        """What it is called in messages."""
+        """Name for messages."""
 
     @property
-    def known(self) -> dict[str, str]:
-        """What a retry finds it by."""
+    def reattach_state(self) -> dict[str, str]:
+        """State that a retry needs to find the application."""
 
     @property
     def outcome(self) -> str:
-        """How it ended, for messages."""
+        """How the application ended, for messages."""
 
     @property
     def failed(self) -> bool:
-        """Whether it is known to have ended otherwise than well."""
+        """True if the application is known to have failed."""
 
-    def is_there(self) -> bool:
-        """Whether it runs, or has left its result."""
+    def exists(self) -> bool:
+        """Return whether the application runs or has left its result."""
 
-    def lines(self, look: Callable[[], None]) -> Iterator[str]:
-        """The lines of its log from the first on, until it ends."""
+    def lines(self, check_lease: Callable[[], None]) -> Iterator[str]:
+        """Yield the lines of the log from the first on, until the application ends."""
 
     def result(self) -> dict[str, Any] | None:
-        """The result that it wrote, if it did."""
+        """Return the result that the application wrote; None without one."""
 
     def end(self) -> None:
-        """End it, and all that belongs to it; safe to call when it has ended."""
+        """End the application and its processes; safe to call when it has ended."""
 
     def clean_up(self) -> None:
-        """Remove what it leaves, when it has ended and its result is taken."""
+        """Remove what an ended application left, once its result is taken."""
 
 
 def state_folder() -> Path:
-    """``[memwal] state_folder`` of ``airflow.cfg``, by default ``memwal/jobs`` in Airflow's home.
+    """Return ``[memwal] state_folder`` of ``airflow.cfg``, else ``memwal/jobs`` in Airflow's home.
 
-    It is made when it is not there, for this user alone.
+    Creates the folder if it is missing, readable by this user only.
 
     Raises
     ------
     InvalidInputError
-        It cannot be made.
+        The folder cannot be created.
     """
     home = Path(os.environ.get("AIRFLOW_HOME", "~/airflow")).expanduser()
     folder = Path(conf.get(SECTION, "state_folder", fallback=str(home / "memwal" / "jobs")))
@@ -99,27 +99,27 @@ def state_folder() -> Path:
     return folder
 
 
-def new_folder(job: str) -> Path:
-    """Make the folder of a new application, and remove those that nobody came back for."""
+def new_job_folder(job: str) -> Path:
+    """Create the folder of a new application, and remove abandoned ones."""
     parent = state_folder()
-    _sweep(parent)
+    _remove_abandoned_folders(parent)
     return Path(tempfile.mkdtemp(prefix=f"{job}-", dir=parent))
 
 
 @dataclass(kw_only=True)
 class SparkJob:
-    """A Spark application of a task: started by it, or found by its retry.
+    """A Spark application that this task started, or that its retry found.
 
     Attributes
     ----------
     process : ProcessId
         The ``spark-submit``, which becomes the JVM.
     folder : Path
-        Where its files are.
+        Folder with the files of the application.
     host : str
-        Where it runs.
+        Host that the application runs on.
     child : subprocess.Popen or None
-        The same process, where this one started it.
+        The same process, if this process started it.
     """
 
     process: ProcessId
@@ -141,8 +141,8 @@ class SparkJob:
             )
         job = cls(process=ProcessId.of(child.pid), folder=folder, child=child)
         try:
-            known = {"host": job.host, "process": job.process.to_dict()}
-            (folder / _PROCESS_FILE).write_text(json.dumps(known))
+            state = {"host": job.host, "process": job.process.to_dict()}
+            (folder / _PROCESS_FILE).write_text(json.dumps(state))
         except BaseException:
             job.end()
             job.clean_up()
@@ -151,27 +151,27 @@ class SparkJob:
 
     @classmethod
     def of(cls, folder: Path) -> Self | None:
-        """The application whose folder this is; None where it does not tell of one."""
+        """Return the application of a folder; None if the folder names none."""
         try:
-            known = json.loads((folder / _PROCESS_FILE).read_text())
-            process = ProcessId.from_dict(known["process"])
-            return cls(process=process, folder=folder, host=str(known["host"]))
+            state = json.loads((folder / _PROCESS_FILE).read_text())
+            process = ProcessId.from_dict(state["process"])
+            return cls(process=process, folder=folder, host=str(state["host"]))
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
     @property
     def name(self) -> str:
-        """What it is called in messages."""
+        """Name for messages."""
         return f"process {self.process.pid}"
 
     @property
-    def known(self) -> dict[str, str]:
-        """What a retry finds it by."""
+    def reattach_state(self) -> dict[str, str]:
+        """State that a retry needs to find the application."""
         return {"folder": self.folder.name}
 
     @property
     def outcome(self) -> str:
-        """How it ended, for messages."""
+        """How the application ended, for messages."""
         code = self.exit_code
         if code is None:
             return "of an earlier try ended and left no result"
@@ -181,78 +181,78 @@ class SparkJob:
 
     @property
     def failed(self) -> bool:
-        """Whether it is known to have ended otherwise than well."""
+        """True if the application is known to have failed."""
         return bool(self.exit_code)
 
-    def is_there(self) -> bool:
-        """Whether it runs, or has left its result."""
+    def exists(self) -> bool:
+        """Return whether the application runs or has left its result."""
         return self.folder.is_dir()
 
     @property
     def running(self) -> bool:
-        """Whether it has not ended."""
+        """True while the application has not ended."""
         if self.child is not None:
             return self.child.poll() is None
         return self.process.running
 
     @property
     def exit_code(self) -> int | None:
-        """How it ended; None while it runs, and where another process started it."""
+        """Exit code; None while the application runs, or if another process started it."""
         return None if self.child is None else self.child.poll()
 
     def result(self) -> dict[str, Any] | None:
-        """The result that it wrote, if it did."""
+        """Return the result that the application wrote; None without one."""
         try:
             text = (self.folder / RESULT_FILE).read_text(encoding="utf-8")
         except FileNotFoundError:
             return None
-        found: dict[str, Any] = json.loads(text)
-        return found
+        result: dict[str, Any] = json.loads(text)
+        return result
 
-    def lines(self, look: Callable[[], None]) -> Iterator[str]:
-        """The lines of its log from the first on, until it ends.
+    def lines(self, check_lease: Callable[[], None]) -> Iterator[str]:
+        """Yield the lines of the log from the first on, until the application ends.
 
         Parameters
         ----------
-        look : callable
-            Called every few seconds; what it raises ends the wait, and not the application.
+        check_lease : callable
+            Called every few seconds. An error that it raises ends the wait, not the application.
         """
-        looked_at = time.monotonic()
-        begun = ""
+        checked_at = time.monotonic()
+        partial_line = ""
         with open(self.folder / LOG_FILE, encoding="utf-8", errors="replace") as output:
             while True:
-                # Asked before reading, so that what it wrote last is read.
-                over = not self.running
-                read = output.read(READ_AT_ONCE)
-                *whole, begun = (begun + read).split("\n")
-                yield from whole
-                if len(begun) >= READ_AT_ONCE:
-                    yield begun
-                    begun = ""
-                if time.monotonic() - looked_at >= LOOK_SECONDS:
-                    look()
-                    looked_at = time.monotonic()
+                # Checked before reading, so that the last lines are read, too.
+                ended = not self.running
+                read = output.read(MAX_READ_CHARACTERS)
+                *whole_lines, partial_line = (partial_line + read).split("\n")
+                yield from whole_lines
+                if len(partial_line) >= MAX_READ_CHARACTERS:
+                    yield partial_line
+                    partial_line = ""
+                if time.monotonic() - checked_at >= LEASE_CHECK_SECONDS:
+                    check_lease()
+                    checked_at = time.monotonic()
                 if read:
                     continue
-                if over:
+                if ended:
                     break
                 time.sleep(_POLL_SECONDS)
-        if begun:
-            yield begun
+        if partial_line:
+            yield partial_line
 
     def end(self) -> None:
-        """End it: the JVM, its Python driver and its workers. Safe to call when it has ended."""
+        """End the JVM, its Python driver and its workers; safe to call when they have ended."""
         end_session(self.process)
 
     def clean_up(self) -> None:
-        """Remove its files, when it has ended."""
+        """Remove the files of the application when it has ended."""
         if self.child is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self.child.wait(END_SECONDS)
+                self.child.wait(EXIT_SECONDS)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _sweep(parent: Path) -> None:
+def _remove_abandoned_folders(parent: Path) -> None:
     for folder in parent.iterdir():
         try:
             if time.time() - folder.stat().st_mtime < KEEP_SECONDS:

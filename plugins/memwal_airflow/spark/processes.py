@@ -1,4 +1,4 @@
-"""Processes that outlive the one that started them: found again, and ended with all their kin."""
+"""Identify processes that outlive their parent, and end them with their whole session."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import psutil
 
-END_SECONDS = 2.0
+EXIT_SECONDS = 2.0
 _POLL_SECONDS = 0.05
 # The start of a process is counted from the boot, whose time is corrected with the clock.
 _CLOCK_SLACK_SECONDS = 2.0
@@ -19,13 +19,13 @@ _CLOCK_SLACK_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessId:
-    """A process of this machine; its start tells it from a later one with the same number.
+    """A process of this machine; its start time tells it from a later one with the same pid.
 
     Attributes
     ----------
     pid : int
     created : float
-        When it was started, in seconds since the epoch.
+        Start time in seconds since the epoch.
     """
 
     pid: int
@@ -38,62 +38,62 @@ class ProcessId:
 
     @property
     def running(self) -> bool:
-        """Whether it has not ended. One that has and was not waited for does not run."""
-        found = self._find()
-        return found is not None and _is_alive(found)
+        """True while the process has not ended. A zombie has ended."""
+        process = self._find()
+        return process is not None and _is_alive(process)
 
     @property
     def replaced(self) -> bool:
-        """Whether its number belongs to another process by now."""
+        """True if the pid belongs to another process by now."""
         return psutil.pid_exists(self.pid) and self._find() is None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Return plain values, for JSON."""
         return {"pid": self.pid, "created": self.created}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Make one of what :meth:`to_dict` gave."""
+        """Build an id from the values of :meth:`to_dict`."""
         return cls(pid=int(values["pid"]), created=float(values["created"]))
 
     def _find(self) -> psutil.Process | None:
         try:
-            found = psutil.Process(self.pid)
-            same = abs(found.create_time() - self.created) < _CLOCK_SLACK_SECONDS
+            process = psutil.Process(self.pid)
+            same = abs(process.create_time() - self.created) < _CLOCK_SLACK_SECONDS
         except psutil.NoSuchProcess:
             return None
-        return found if same else None
+        return process if same else None
 
 
 def end_session(leader: ProcessId) -> None:
-    """End a session leader, all that descend from it, and all of its session.
+    """End a session leader, its descendants, and all processes of its session.
 
-    They are asked first; what is left after 2 s is killed. When the leader is a child of this
-    process, its exit code stays for the caller to fetch.
+    Sends SIGTERM first, and SIGKILL to those that still run after 2 s. When the leader is a child
+    of this process, its exit code stays for the caller to fetch.
     """
     if leader.replaced:
-        # A number is not given away while there is a session of that number.
+        # The kernel does not reuse a pid while a session with that number exists.
         return
-    kin = _kin(leader)
+    processes = _session_processes(leader)
     for name in ("terminate", "kill"):
         with contextlib.suppress(psutil.NoSuchProcess):
             getattr(psutil.Process(leader.pid), name)()
-        for member in kin:
+        for member in processes:
             with contextlib.suppress(psutil.NoSuchProcess):
                 getattr(member, name)()
-        kin = _left(leader, kin)
-        if not kin and not leader.running:
+        processes = _wait_for_exit(leader, processes)
+        if not processes and not leader.running:
             return
 
 
-def _left(leader: ProcessId, kin: list[psutil.Process]) -> list[psutil.Process]:
-    """Wait until all have ended, for 2 s at most; those of the kin that have not."""
-    ends_at = time.monotonic() + END_SECONDS
+def _wait_for_exit(leader: ProcessId, processes: list[psutil.Process]) -> list[psutil.Process]:
+    """Wait up to 2 s for all to end, and return the processes that still run."""
+    ends_at = time.monotonic() + EXIT_SECONDS
     while True:
-        # Only looked at, and not waited for: psutil would fetch the exit code of a child.
-        kin = [process for process in kin if _is_alive(process)]
-        if (not kin and not leader.running) or time.monotonic() >= ends_at:
-            return kin
+        # Polled, not waited for: psutil would fetch the exit code of a child.
+        processes = [process for process in processes if _is_alive(process)]
+        if (not processes and not leader.running) or time.monotonic() >= ends_at:
+            return processes
         time.sleep(_POLL_SECONDS)
 
 
@@ -104,13 +104,13 @@ def _is_alive(process: psutil.Process) -> bool:
         return False
 
 
-def _kin(leader: ProcessId) -> list[psutil.Process]:
-    found: dict[int, psutil.Process] = {}
+def _session_processes(leader: ProcessId) -> list[psutil.Process]:
+    processes: dict[int, psutil.Process] = {}
     with contextlib.suppress(psutil.NoSuchProcess):
-        found = {p.pid: p for p in psutil.Process(leader.pid).children(recursive=True)}
-    # Children whose parent died are not found as descendants; their session is that of the leader.
+        processes = {p.pid: p for p in psutil.Process(leader.pid).children(recursive=True)}
+    # Children whose parent died are no descendants any more; their session is that of the leader.
     for process in psutil.process_iter():
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if process.pid != leader.pid and os.getsid(process.pid) == leader.pid:
-                found.setdefault(process.pid, process)
-    return list(found.values())
+                processes.setdefault(process.pid, process)
+    return list(processes.values())

@@ -1,9 +1,9 @@
-"""How the retry of a killed task finds the application that it left, and takes its place.
+"""Reattach the retry of a killed task to the Spark application that the earlier try started.
 
-What is needed is kept in Airflow's own store for task state, which outlives a try. Users who may
-change task instances can write there: it only names one of the folders of this machine, and what is
-in that folder tells which process may be waited for and ended. Of a driver in a cluster it only
-says that there may be one; the name of its pod follows from the task.
+The state is kept in Airflow's own store for task state, which outlives a try. Users who may change
+task instances can write there. So the state only names one of the folders of this machine, and the
+content of that folder says which process may be waited for and ended. For a driver in a cluster the
+state only says that there may be one; the name of its pod follows from the task.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
     from memwal.catalog import Catalog
 
-FoundDriver = tuple[RunningJob, tuple[UUID, ...] | None]
-"""A driver that was found in a cluster, and the regions that it merges."""
+ClusterDriver = tuple[RunningJob, tuple[UUID, ...] | None]
+"""A driver in a cluster that an earlier try left, and the regions that it merges."""
 
 STATE_KEY = "memwal_spark_job"
-OUTLIVE_SECONDS = 60.0
-"""How long a retry waits for the end of a try that Airflow gave up."""
+EARLIER_TRY_SECONDS = 60.0
+"""How long a retry waits for the end of an earlier try that Airflow gave up."""
 
 _POLL_SECONDS = 0.2
 
@@ -41,18 +41,18 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlierTry:
-    """What a try of a task that was killed left behind.
+    """The application that a killed try of a task left behind.
 
     Attributes
     ----------
     job : RunningJob
-        Its application, which still runs or has left its result.
+        The application, which still runs or has left its result.
     host : str
-        Where the task ran.
+        Host that the task ran on.
     task : ProcessId or None
-        The process of the task, where it ran on this machine.
+        The process of the task, if it ran on this machine.
     regions : tuple of UUID or None
-        The regions that it merges; None for all, or another job.
+        The regions that the application merges; None for all, or for another job.
     """
 
     job: RunningJob
@@ -60,10 +60,10 @@ class EarlierTry:
     task: ProcessId | None
     regions: tuple[UUID, ...] | None
 
-    def give_leases_back(self, catalog: Catalog, table: str) -> None:
-        """End the leases on a table that the process of the task held, if it is dead.
+    def release_leases(self, catalog: Catalog, table: str) -> None:
+        """Release the leases on a table that the process of the task held, if it is dead.
 
-        Of a process on another machine nobody here knows; its leases run out.
+        The state of a process on another machine is unknown here; its leases expire.
         """
         from memwal.catalog.leases import job_resource
 
@@ -73,58 +73,58 @@ class EarlierTry:
             log.info("The earlier try still runs as process %d.", self.task.pid)
             return
         if self.task.replaced:
-            # Another process has its number, and may have leases by the same name.
+            # Another process has its pid, and may hold leases by the same name.
             return
         holder = f"{self.host}:{self.task.pid}"
         for lease in catalog.leases.list():
             if lease.holder == holder and lease.resource.startswith(job_resource(table, "")):
-                # It may have run out meanwhile, and somebody else may have it.
+                # The lease may have expired meanwhile, and another process may hold it.
                 with contextlib.suppress(ConflictError):
                     catalog.leases.release(lease.resource, token=lease.token)
 
 
-def remember(context: Context, job: RunningJob, *, regions: Sequence[UUID] | None) -> None:
-    """Keep what a retry needs to find an application."""
+def save_state(context: Context, job: RunningJob, *, regions: Sequence[UUID] | None) -> None:
+    """Store what a retry needs to find an application."""
     store = context.get("task_state_store")
     if store is None:
         log.warning("Airflow gives this task no state: a retry will not find its application.")
         return
     state: dict[str, Any] = {
         "host": socket.gethostname(),
-        **job.known,
+        **job.reattach_state,
         "task": ProcessId.of(os.getpid()).to_dict(),
         "regions": None if regions is None else [str(region) for region in regions],
     }
     store.set(STATE_KEY, state)
 
 
-def forget(context: Context) -> None:
-    """Keep nothing any more: the application has ended, and its result is taken."""
+def clear_state(context: Context) -> None:
+    """Delete the state: the application has ended, and its result is taken."""
     store = context.get("task_state_store")
     if store is not None:
         store.delete(STATE_KEY)
 
 
-def find_earlier(
-    context: Context, in_cluster: Callable[[], FoundDriver | None]
+def find_earlier_try(
+    context: Context, find_in_cluster: Callable[[], ClusterDriver | None]
 ) -> EarlierTry | None:
-    """The application that an earlier try left, if it runs or has a result.
+    """Return the application that an earlier try left, if it runs or has a result.
 
-    It ran on this machine, or its driver is in a cluster. What is left of one that died without a
-    result is removed.
+    It ran on this machine, or its driver is in a cluster. The files or the pod of one that died
+    without a result are removed.
 
     Parameters
     ----------
     context : Context
-    in_cluster : callable
-        Looks for a driver in a cluster, where jobs of the task run in one.
+    find_in_cluster : callable
+        Finds a driver in a cluster; returns None where the jobs of the task do not run in one.
     """
     store = context.get("task_state_store")
     state: Any = None if store is None else store.get(STATE_KEY)
     if not state:
-        # Of what a later try was never told it can still find the driver.
+        # The driver of a try that stored no state can still be found by the name of its pod.
         later = getattr(context["ti"], "try_number", 1) > 1
-        return _driver_of(in_cluster(), host="", task=None) if later else None
+        return _earlier_driver(find_in_cluster(), host="", task=None) if later else None
     try:
         host, regions = state["host"], state["regions"]
         task = ProcessId.from_dict(state["task"])
@@ -132,16 +132,16 @@ def find_earlier(
         name = None if "pod" in state else state["folder"]
     except (KeyError, TypeError, ValueError, AttributeError):
         log.warning("The state of an earlier try cannot be read; it is not waited for.")
-        forget(context)
+        clear_state(context)
         return None
     if "pod" in state:
-        here = task if host == socket.gethostname() else None
-        if here is not None:
-            _outlive(here)
-        found = _driver_of(in_cluster(), host=host, task=here)
-        if found is None:
-            forget(context)
-        return found
+        local_task = task if host == socket.gethostname() else None
+        if local_task is not None:
+            _wait_for_exit(local_task)
+        earlier = _earlier_driver(find_in_cluster(), host=host, task=local_task)
+        if earlier is None:
+            clear_state(context)
+        return earlier
     if host != socket.gethostname():
         log.info(
             "An earlier try started an application on %s, which cannot be watched from here; if "
@@ -149,40 +149,40 @@ def find_earlier(
             host,
         )
         return None
-    _outlive(task)
-    # Compared with what is there: a name cannot lead elsewhere.
-    folder = next((one for one in state_folder().iterdir() if one.name == name), None)
+    _wait_for_exit(task)
+    # Compared with the existing folders, so that a name cannot lead elsewhere.
+    folder = next((path for path in state_folder().iterdir() if path.name == name), None)
     job = None if folder is None else SparkJob.of(folder)
     if job is None or job.host != host:
-        forget(context)
+        clear_state(context)
         return None
     if not job.running and job.result() is None:
         log.info("The application of an earlier try ended without a result.")
         job.end()
         job.clean_up()
-        forget(context)
+        clear_state(context)
         return None
     return EarlierTry(job=job, host=host, task=task, regions=merged)
 
 
-def _driver_of(
-    found: FoundDriver | None, *, host: str, task: ProcessId | None
+def _earlier_driver(
+    driver: ClusterDriver | None, *, host: str, task: ProcessId | None
 ) -> EarlierTry | None:
-    if found is None:
+    if driver is None:
         return None
-    job, regions = found
+    job, regions = driver
     return EarlierTry(job=job, host=host, task=task, regions=regions)
 
 
-def _outlive(task: ProcessId) -> None:
+def _wait_for_exit(task: ProcessId) -> None:
     """Wait for the end of an earlier try that Airflow gave up while it ran.
 
-    A scheduler that was taken for dead, or killed, leaves such tries. They learn of it with their
-    next heartbeat, and end with their application; what is left of that is certain only then.
+    A scheduler that was taken for dead, or killed, leaves such tries. They notice it with their
+    next heartbeat and end with their application. Only then is it certain what the try left.
     """
     if task.pid == os.getpid() or not task.running:
         return
     log.info("The earlier try still runs as process %d; Airflow ends it soon.", task.pid)
-    ends_at = time.monotonic() + OUTLIVE_SECONDS
+    ends_at = time.monotonic() + EARLIER_TRY_SECONDS
     while task.running and time.monotonic() < ends_at:
         time.sleep(_POLL_SECONDS)

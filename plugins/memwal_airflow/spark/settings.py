@@ -1,4 +1,4 @@
-"""Where jobs run: which master, in which mode, which applications, with what environment."""
+"""Settings of Spark jobs: master, deploy mode, applications and environment."""
 
 from __future__ import annotations
 
@@ -15,46 +15,44 @@ from memwal.spark.runner import trace_environment
 from memwal.spark.session import ensure_java
 
 MASTER_PREFIX = "k8s://"
-
-
 SECTION = "memwal"
 DEFAULT_MASTER = "local[*]"
 CLIENT, CLUSTER = "client", "cluster"
 IN_IMAGE = "local://"
-"""What the path of an application starts with that is in the image of the driver."""
+"""Prefix of the path of an application in the driver's image."""
 
 _APPS_IN_IMAGE = f"{IN_IMAGE}/opt/memwal/spark_apps"
 HIDDEN_PREFIXES = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_", "_AIRFLOW_", "MEMWAL_CATALOG_")
 
 
 def configured_master() -> str:
-    """Master URL of ``[memwal] spark_master`` in ``airflow.cfg``, else ``local[*]``."""
+    """Return the master URL of ``[memwal] spark_master`` in ``airflow.cfg``, else ``local[*]``."""
     return str(conf.get(SECTION, "spark_master", fallback=DEFAULT_MASTER))
 
 
 def configured_connection() -> str | None:
-    """Connection id of ``[memwal] spark_conn_id`` in ``airflow.cfg``, if any."""
+    """Return the connection id of ``[memwal] spark_conn_id`` in ``airflow.cfg``, if any."""
     return conf.get(SECTION, "spark_conn_id", fallback=None) or None
 
 
 def configured_deploy_mode() -> str:
-    """``[memwal] deploy_mode`` in ``airflow.cfg``, else ``client``.
+    """Return ``[memwal] deploy_mode`` in ``airflow.cfg``, else ``client``.
 
     Raises
     ------
     InvalidInputError
-        It is neither that nor ``cluster``.
+        The setting is neither ``client`` nor ``cluster``.
     """
     return checked_deploy_mode(str(conf.get(SECTION, "deploy_mode", fallback=CLIENT)))
 
 
 def checked_deploy_mode(mode: str) -> str:
-    """A deploy mode, when it is one.
+    """Return a deploy mode if it is valid.
 
     Raises
     ------
     InvalidInputError
-        It is neither ``client`` nor ``cluster``.
+        The mode is neither ``client`` nor ``cluster``.
     """
     if mode not in (CLIENT, CLUSTER):
         raise InvalidInputError(f"The deploy mode is {mode!r}; it must be client or cluster.")
@@ -62,20 +60,20 @@ def checked_deploy_mode(mode: str) -> str:
 
 
 def properties_file() -> str | None:
-    """``[memwal] spark_properties_file`` in ``airflow.cfg``, if any."""
+    """Return ``[memwal] spark_properties_file`` in ``airflow.cfg``, if any."""
     return conf.get(SECTION, "spark_properties_file", fallback=None) or None
 
 
 def application_path(name: str, *, mode: str = CLIENT) -> str:
-    """Path of a Spark application, such as ``merge.py``.
+    """Return the path of a Spark application, for example ``merge.py``.
 
-    They are in ``[memwal] spark_apps_folder``; by default those that came with memwal, and in
-    cluster mode those in ``/opt/memwal/spark_apps`` of the driver's image.
+    Applications are in ``[memwal] spark_apps_folder``; default: the folder that came with memwal,
+    and in cluster mode ``/opt/memwal/spark_apps`` of the driver's image.
 
     Raises
     ------
     InvalidInputError
-        There is no such file, or a driver in a cluster would not have it.
+        There is no such file, or a driver in a cluster could not read it.
     """
     folder = conf.get(SECTION, "spark_apps_folder", fallback=None)
     if mode == CLUSTER:
@@ -95,12 +93,12 @@ def application_path(name: str, *, mode: str = CLIENT) -> str:
 
 
 def job_environment() -> dict[str, str]:
-    """Environment of a client-mode job: the task's, without what is Airflow's own.
+    """Return the environment of a client-mode job: that of the task, without Airflow's variables.
 
     Connections, variables, the keys of the API and the catalog's address, which may hold a
-    password, stay behind; the rest is handed on. Python is the interpreter that runs the task, in
-    driver and workers, and finds the same ``memwal``; ``JAVA_HOME`` is a Java that Spark can run
-    on. If Airflow traces the task, the job goes on with its trace.
+    password, are left out. Driver and workers run the Python interpreter of the task and find the
+    same ``memwal``; ``JAVA_HOME`` is a Java that Spark can run on. If Airflow traces the task, the
+    job continues its trace.
 
     Raises
     ------
@@ -119,5 +117,5 @@ def job_environment() -> dict[str, str]:
 
 
 def is_kubernetes(master: str) -> bool:
-    """Whether a Spark master is a Kubernetes cluster."""
+    """Return whether a Spark master is a Kubernetes cluster."""
     return master.startswith(MASTER_PREFIX)

@@ -1,7 +1,7 @@
-"""The command line of spark-submit, made by Airflow's Spark provider.
+"""Command line of spark-submit, built by Airflow's Spark provider.
 
-The provider imports the client of Kubernetes where that is installed, which takes seconds: only
-what submits a job imports this.
+The provider imports the Kubernetes client if it is installed, which takes seconds. So only tasks
+that submit a job import this module.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class JobSubmitHook(SparkSubmitHook):
     Attributes
     ----------
     master, mode : str
-        What it came to.
+        The resolved master and deploy mode.
 
     Raises
     ------
     InvalidInputError
-        Cluster mode is asked for, and the cluster is not Kubernetes; or there is no provider of
-        Kubernetes for Airflow, which that of Spark needs.
+        The deploy mode is cluster, and the cluster is not Kubernetes; or Airflow's Kubernetes
+        provider is missing, which the Spark provider needs.
     """
 
     def __init__(
@@ -62,17 +62,17 @@ class JobSubmitHook(SparkSubmitHook):
         try:
             super().__init__(deploy_mode=deploy_mode, **options)
         except NameError:
-            # What the provider comes to for a master that it lacks a package for.
+            # The provider raises this for a master whose package is not installed.
             if importlib.util.find_spec(_KUBERNETES_PROVIDER) is not None:
                 raise
             raise InvalidInputError(
                 "A Spark master on Kubernetes needs Airflow's provider of it: install "
                 "memwal[kubernetes] where Airflow runs."
             ) from None
-        known = self._connection
-        self.master: str = known["master"]
-        self.mode = checked_deploy_mode(known["deploy_mode"] or configured_deploy_mode())
-        known["deploy_mode"] = self.mode
+        resolved = self._connection
+        self.master: str = resolved["master"]
+        self.mode = checked_deploy_mode(resolved["deploy_mode"] or configured_deploy_mode())
+        resolved["deploy_mode"] = self.mode
         if self.is_cluster_mode and not is_kubernetes(self.master):
             raise InvalidInputError(
                 f"Cluster mode is for Kubernetes (k8s://...), and the master is {self.master}: a "
@@ -82,21 +82,21 @@ class JobSubmitHook(SparkSubmitHook):
 
     @property
     def is_cluster_mode(self) -> bool:
-        """Whether the driver runs in the cluster."""
+        """True if the driver runs in the cluster."""
         return self.mode == CLUSTER
 
     @property
     def namespace(self) -> str | None:
-        """Namespace that the connection or the Spark configuration names, if any."""
+        """Namespace of the connection or the Spark configuration, if any."""
         return self._connection["namespace"] or None
 
     @property
     def context(self) -> str | None:
-        """Context of the kubeconfig that the Spark configuration names, if any."""
+        """Context of the kubeconfig in the Spark configuration, if any."""
         return self._conf.get("spark.kubernetes.context")
 
     def get_connection(self, conn_id: str) -> Connection:  # type: ignore[override]
-        """The connection that stands for the master, or the real one."""
+        """Return the Spark connection, or one that is built from the given master."""
         if self._given_master is None:
             return SparkSubmitHook.get_connection(conn_id)
         return Connection(conn_id=conn_id, conn_type="spark", host=self._given_master)
@@ -108,16 +108,16 @@ class JobSubmitHook(SparkSubmitHook):
         *,
         conf: Mapping[str, str] | None = None,
     ) -> tuple[list[str], dict[str, str]]:
-        """Command line and environment of ``spark-submit`` for an application.
+        """Return command line and environment of ``spark-submit`` for an application.
 
         Parameters
         ----------
         application : str
-            Its name, such as ``merge.py``.
+            File name, for example ``merge.py``.
         arguments : sequence of str
-            What it is given.
+            Arguments of the application.
         conf : mapping, optional
-            Spark properties that count before all others.
+            Spark properties that take precedence over all others.
 
         Raises
         ------
@@ -128,7 +128,7 @@ class JobSubmitHook(SparkSubmitHook):
         self._conf = {**self._conf, **(conf or {})}
         env = job_environment()
         if self.master.startswith("local"):
-            # Else the JVM binds to the machine's address on the network.
+            # Otherwise the JVM binds to the machine's address on the network.
             env.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         binary = self._connection["spark_binary"]
         if shutil.which(binary, path=env["PATH"]) is None:
@@ -139,7 +139,7 @@ class JobSubmitHook(SparkSubmitHook):
         return command, {**env, **(self._env or {})}
 
     def follow(self, lines: Iterator[str]) -> str:
-        """Write the log of an application to that of the task; return the end of it."""
+        """Copy the log of an application to the log of the task, and return its last lines."""
         self._process_spark_submit_log(lines)
         return self._submit_log_tail
 
@@ -147,7 +147,7 @@ class JobSubmitHook(SparkSubmitHook):
 def submit_hook(
     *, master: str | None = None, conn_id: str | None = None, **options: Any
 ) -> JobSubmitHook:
-    """The hook for a master or a connection; without either, for the configured ones.
+    """Return the hook for a master or a connection; default: the configured ones.
 
     Parameters
     ----------
@@ -158,7 +158,7 @@ def submit_hook(
     if conn_id is None and master is None:
         conn_id = configured_connection()
     if conn_id is not None:
-        # The provider takes a connection that does not exist for a YARN cluster.
+        # Raises if it is missing: the provider takes a missing connection for a YARN cluster.
         BaseHook.get_connection(conn_id)
     return JobSubmitHook(
         master=None if conn_id else master or configured_master(),

@@ -1,4 +1,4 @@
-"""Triggers that wait for one table share its looks: one per interval, however many they are."""
+"""Share the polls of a table between triggers: one read per interval for all of them."""
 
 from __future__ import annotations
 
@@ -11,58 +11,58 @@ from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 from memwal.errors import StoreUnavailableError
-from memwal_airflow.triggers.table_status import Look, TableSource, look_async
+from memwal_airflow.triggers.table_status import TableReading, TableSource, read_table_status_async
 
-LOOKS_AT_ONCE = 8
-"""Most tables that are being looked at; the others wait for their turn."""
+MAX_CONCURRENT_READS = 8
+"""Tables that are read at once; further tables wait."""
 
-LONGEST_LOOK = 300.0
-"""Seconds after which a look that does not end counts as failed."""
+READ_TIMEOUT_SECONDS = 300.0
+"""Seconds after which a read counts as failed."""
 
 
-class AsyncLook(Protocol):
-    """As :func:`memwal_airflow.triggers.table_status.look_async`."""
+class ReadTableStatus(Protocol):
+    """Signature of :func:`memwal_airflow.triggers.table_status.read_table_status_async`."""
 
     def __call__(
         self, source: TableSource, *, regions: frozenset[str] | None
-    ) -> Coroutine[Any, Any, Look]: ...
+    ) -> Coroutine[Any, Any, TableReading]: ...
 
 
 class TablePolls:
-    """The looks at tables of one event loop.
+    """The polls of tables in one event loop.
 
-    A table is known here as long as somebody watches it, with its latest look or error and
-    nothing older. The regions that are looked at are those that the watchers want together.
+    A table has an entry while a trigger watches it, with the latest reading or error only. Each
+    read covers the regions that its watches need together.
 
     Parameters
     ----------
-    look : callable
-        Looks at a table.
+    read : callable
+        Reads the status of a table.
     clock : callable
-        Seconds, never set back.
-    looks_at_once : int
-        See :data:`LOOKS_AT_ONCE`.
-    longest_look : float
-        See :data:`LONGEST_LOOK`.
+        Monotonic seconds.
+    max_concurrent_reads : int
+        See :data:`MAX_CONCURRENT_READS`.
+    read_timeout : float
+        See :data:`READ_TIMEOUT_SECONDS`.
     """
 
     def __init__(
         self,
         *,
-        look: AsyncLook = look_async,
+        read: ReadTableStatus = read_table_status_async,
         clock: Callable[[], float] = time.monotonic,
-        looks_at_once: int = LOOKS_AT_ONCE,
-        longest_look: float = LONGEST_LOOK,
+        max_concurrent_reads: int = MAX_CONCURRENT_READS,
+        read_timeout: float = READ_TIMEOUT_SECONDS,
     ) -> None:
-        self._look = look
+        self._read = read
         self._clock = clock
-        self._longest_look = longest_look
-        self._watched: dict[TableSource, _Poll] = {}
-        self._at_once = asyncio.Semaphore(looks_at_once)
+        self._read_timeout = read_timeout
+        self._polls: dict[TableSource, _TablePoll] = {}
+        self._read_slots = asyncio.Semaphore(max_concurrent_reads)
 
     def __len__(self) -> int:
-        """How many tables are watched."""
-        return len(self._watched)
+        """Return how many tables are watched."""
+        return len(self._polls)
 
     @contextlib.asynccontextmanager
     async def watching(
@@ -73,28 +73,28 @@ class TablePolls:
         Parameters
         ----------
         source : TableSource
-            Equal ones share their looks.
+            Watches of equal sources share their reads.
         regions : frozenset of str or None
-            UUIDs of the regions whose figures are wanted; None for all.
+            UUIDs of the regions to read; None for all.
         """
-        poll = self._watched.setdefault(source, _Poll())
+        poll = self._polls.setdefault(source, _TablePoll())
         watch = Watch(self, source, poll, regions)
         poll.watches.append(watch)
         try:
             yield watch
         finally:
             poll.watches.remove(watch)
-            if not poll.watches and self._watched.get(source) is poll:
-                del self._watched[source]
+            if not poll.watches and self._polls.get(source) is poll:
+                del self._polls[source]
 
-    async def next_look(self, watch: Watch, *, every: float) -> Look:
-        """See :meth:`Watch.next`."""
+    async def next_reading(self, watch: Watch, *, every: float) -> TableReading:
+        """Wait for a reading that a watch has not seen; see :meth:`Watch.next`."""
         poll = watch.poll
-        asked_at = self._clock()
+        requested_at = self._clock()
         while True:
             age = self._clock() - poll.ended_at
-            # One that ended since is fresh enough, whatever the interval.
-            fresh = age < every or poll.ended_at >= asked_at
+            # A read that ended since this call is fresh enough, whatever the interval.
+            fresh = age < every or poll.ended_at >= requested_at
             if poll.number > watch.seen and fresh and poll.covers(watch.regions):
                 watch.seen = poll.number
                 return poll.result()
@@ -103,19 +103,19 @@ class TablePolls:
             elif poll.task is None:
                 poll.task = asyncio.ensure_future(self._take(watch.source, poll))
             else:
-                # One who stops waiting does not stop the look for the others.
+                # A trigger that is cancelled does not cancel the read for the others.
                 await asyncio.shield(poll.task)
 
-    async def _take(self, source: TableSource, poll: _Poll) -> None:
-        regions = poll.wanted()
-        outcome: Look | Exception
+    async def _take(self, source: TableSource, poll: _TablePoll) -> None:
+        regions = poll.watched_regions()
+        outcome: TableReading | Exception
         try:
-            async with self._at_once, asyncio.timeout(self._longest_look):
-                outcome = await self._look(source, regions=regions)
+            async with self._read_slots, asyncio.timeout(self._read_timeout):
+                outcome = await self._read(source, regions=regions)
         except TimeoutError:
-            limit = self._longest_look
+            limit = self._read_timeout
             outcome = StoreUnavailableError(f"{source} did not answer in {limit:.0f} s")
-        except Exception as error:  # Everyone who waits for this look is told.
+        except Exception as error:  # Raised again in every trigger that waits for this read.
             outcome = error
         poll.outcome = outcome
         poll.regions = regions
@@ -125,10 +125,14 @@ class TablePolls:
 
 
 class Watch:
-    """A place in :class:`TablePolls`, of one trigger."""
+    """One trigger's interest in a table of :class:`TablePolls`."""
 
     def __init__(
-        self, polls: TablePolls, source: TableSource, poll: _Poll, regions: frozenset[str] | None
+        self,
+        polls: TablePolls,
+        source: TableSource,
+        poll: _TablePoll,
+        regions: frozenset[str] | None,
     ) -> None:
         self._polls = polls
         self.source = source
@@ -136,60 +140,60 @@ class Watch:
         self.regions = regions
         self.seen = 0
 
-    async def next(self, *, every: float) -> Look:
-        """Wait for a look that this watch has not seen yet.
+    async def next(self, *, every: float) -> TableReading:
+        """Wait for a reading that this watch has not seen yet.
 
         Parameters
         ----------
         every : float
-            Seconds that lie between two looks, and that the one returned is old at most.
+            Seconds between two reads, and the maximum age of the returned reading.
 
         Raises
         ------
         Exception
-            What the look failed with; the next call waits for the next one.
+            The error of the read; the next call waits for the next read.
         """
-        return await self._polls.next_look(self, every=every)
+        return await self._polls.next_reading(self, every=every)
 
 
 @dataclass(eq=False, slots=True)
-class _Poll:
-    """The latest look at one table; ``number`` counts them."""
+class _TablePoll:
+    """The latest reading of one table, or its error; ``number`` counts the reads."""
 
     watches: list[Watch] = field(default_factory=list)
     number: int = 0
     ended_at: float = 0.0
     regions: frozenset[str] | None = None
-    outcome: Look | Exception | None = None
+    outcome: TableReading | Exception | None = None
     task: asyncio.Task[None] | None = None
 
-    def wanted(self) -> frozenset[str] | None:
-        """Regions that the watches want together."""
-        found: frozenset[str] = frozenset()
+    def watched_regions(self) -> frozenset[str] | None:
+        """Return the regions that the watches need together; None for all."""
+        regions: frozenset[str] = frozenset()
         for watch in self.watches:
             if watch.regions is None:
                 return None
-            found |= watch.regions
-        return found
+            regions |= watch.regions
+        return regions
 
     def covers(self, regions: frozenset[str] | None) -> bool:
-        """Whether the latest look was at these regions. One that failed concerns everyone."""
+        """True if the latest read included these regions. An error counts for every region."""
         if self.regions is None or isinstance(self.outcome, Exception):
             return True
         return regions is not None and regions <= self.regions
 
-    def result(self) -> Look:
-        """The latest look, or what it failed with."""
-        if isinstance(self.outcome, Look):
+    def result(self) -> TableReading:
+        """Return the latest reading, or raise the error of the read."""
+        if isinstance(self.outcome, TableReading):
             return self.outcome
-        error = self.outcome or StoreUnavailableError("nobody has looked yet")
-        # Else each waiter would add its own frames to one and the same error.
+        error = self.outcome or StoreUnavailableError("the table has not been read yet")
+        # Otherwise each trigger would add its own frames to the same error.
         raise error.with_traceback(None)
 
 
-_polls: WeakKeyDictionary[asyncio.AbstractEventLoop, TablePolls] = WeakKeyDictionary()
+_shared_polls: WeakKeyDictionary[asyncio.AbstractEventLoop, TablePolls] = WeakKeyDictionary()
 
 
-def polls() -> TablePolls:
-    """Those of the running event loop; a triggerer has one."""
-    return _polls.setdefault(asyncio.get_running_loop(), TablePolls())
+def shared_polls() -> TablePolls:
+    """Return the polls of the running event loop; a triggerer has one loop."""
+    return _shared_polls.setdefault(asyncio.get_running_loop(), TablePolls())

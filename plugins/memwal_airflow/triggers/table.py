@@ -1,4 +1,4 @@
-"""The waiting part of the sensors; runs in Airflow's triggerer."""
+"""Triggers of the sensors, which run in Airflow's triggerer."""
 
 from __future__ import annotations
 
@@ -16,36 +16,41 @@ from airflow.triggers.base import (
 )
 
 from memwal.errors import MemWalError
-from memwal_airflow.triggers.conditions import BacklogDue, CaughtUp, Condition, Merged
-from memwal_airflow.triggers.shared_poll import polls
+from memwal_airflow.triggers.conditions import (
+    BacklogDue,
+    Condition,
+    GenerationsMerged,
+    IndexesCaughtUp,
+)
+from memwal_airflow.triggers.shared_poll import shared_polls
 from memwal_airflow.triggers.table_status import TableSource
 
-MOST_FAILURES = 3
-"""So many looks in a row may fail before a trigger gives up, and its task is tried again."""
+MAX_FAILURES = 3
+"""Failed reads in a row after which a trigger gives up and Airflow retries its task."""
 
 
 class TableTrigger(BaseTrigger):
-    """Looks at one table until a condition is met or the window ends, and ends the task.
+    """Polls one table until a condition is met or the window ends, and ends the task.
 
-    The task does not go back to a worker. That saves a process for each task, and more: a task
-    that is resumed before the scheduler has taken notice of its deferral (some seconds on a busy
-    machine) is taken for one that was killed, and failed. A task that is over cannot be.
+    The task does not go back to a worker. That saves a process for each task, and it is safe: the
+    scheduler takes a task that is resumed before it has noticed the deferral (some seconds on a
+    busy machine) for one that was killed, and fails it. It cannot do so to a task that has ended.
 
-    All state is in the arguments, so that another triggerer can go on where one stopped; the end
-    of the window is a point in time for the same reason. Triggers of one table share its looks:
-    see :mod:`memwal_airflow.triggers.shared_poll`.
+    All state is in the arguments, so that another triggerer can continue; the end of the window is
+    a point in time for the same reason. Triggers of one table share its polls, see
+    :mod:`memwal_airflow.triggers.shared_poll`.
 
     Parameters
     ----------
     table, table_uri, storage_options_ref
         As of :class:`memwal_airflow.triggers.table_status.TableSource`.
     poke_seconds : float
-        Pause between looks, and before the first one: an event that comes before the deferral is
-        stored would be lost.
+        Pause between reads, and before the first read: an event that comes before the deferral
+        is stored would be lost.
     window_ends_at : float
         Seconds since the epoch.
     soft_fail : bool
-        Whether the end of the window skips the task, or fails it.
+        True if the end of the window skips the task; otherwise it fails the task.
     **condition
         Fields of the condition, see the subclasses.
     """
@@ -73,7 +78,7 @@ class TableTrigger(BaseTrigger):
         self.condition = self.condition_type(**condition)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Class path and arguments that make the same trigger elsewhere."""
+        """Return the class path and the arguments that build an equal trigger elsewhere."""
         return (
             f"{type(self).__module__}.{type(self).__qualname__}",
             {
@@ -90,33 +95,33 @@ class TableTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[BaseTaskEndEvent]:
         """Yield one event, which ends the task as success, skipped or failed.
 
-        The XCom of a success is the value of the finding; otherwise ``reason`` tells why. Errors
-        of the storage in :data:`MOST_FAILURES` looks in a row end the trigger; Airflow then tries
-        the task again.
+        The XCom of a success is the value of the condition; otherwise ``reason`` tells why. Errors
+        of the storage in :data:`MAX_FAILURES` reads in a row end the trigger; Airflow then retries
+        the task.
         """
         failures = 0
-        async with polls().watching(self.source, regions=self.condition.regions) as watch:
+        async with shared_polls().watching(self.source, regions=self.condition.regions) as watch:
             await asyncio.sleep(self.poke_seconds)
             while True:
                 try:
-                    look = await watch.next(every=self.poke_seconds)
+                    reading = await watch.next(every=self.poke_seconds)
                 except (MemWalError, OSError) as error:
                     failures += 1
-                    if failures >= MOST_FAILURES:
+                    if failures >= MAX_FAILURES:
                         raise
-                    self.log.warning("Look %d at %s failed: %s", failures, self.source, error)
+                    self.log.warning("Read %d of %s failed: %s", failures, self.source, error)
                     continue
                 failures = 0
-                finding = self.condition.check(look)
-                if finding.met:
-                    self.log.info("%s: %s.", self.source, finding.text)
-                    yield TaskSuccessEvent(xcoms={"return_value": finding.value})
+                result = self.condition.check(reading)
+                if result.met:
+                    self.log.info("%s: %s.", self.source, result.message)
+                    yield TaskSuccessEvent(xcoms={"return_value": result.value})
                     return
                 if time.time() >= self.window_ends_at:
-                    reason = f"{self.source}: {finding.text}."
+                    reason = f"{self.source}: {result.message}."
                     self.log.info("%s The window is over.", reason)
-                    ended = TaskSkippedEvent if self.soft_fail else TaskFailedEvent
-                    yield ended(xcoms={"reason": reason})
+                    event_type = TaskSkippedEvent if self.soft_fail else TaskFailedEvent
+                    yield event_type(xcoms={"reason": reason})
                     return
 
 
@@ -136,7 +141,8 @@ class BacklogTrigger(TableTrigger):
 
 
 class GenerationMergedTrigger(TableTrigger):
-    """Waits until generations are merged; see :class:`memwal_airflow.triggers.conditions.Merged`.
+    """Waits until generations are merged; see
+    :class:`memwal_airflow.triggers.conditions.GenerationsMerged`.
 
     Parameters
     ----------
@@ -146,11 +152,12 @@ class GenerationMergedTrigger(TableTrigger):
         As of :class:`TableTrigger`.
     """
 
-    condition_type = Merged
+    condition_type = GenerationsMerged
 
 
 class IndexCaughtUpTrigger(TableTrigger):
-    """Waits until indexes have caught up; see :class:`memwal_airflow.triggers.conditions.CaughtUp`.
+    """Waits until indexes have caught up; see
+    :class:`memwal_airflow.triggers.conditions.IndexesCaughtUp`.
 
     Parameters
     ----------
@@ -160,4 +167,4 @@ class IndexCaughtUpTrigger(TableTrigger):
         As of :class:`TableTrigger`.
     """
 
-    condition_type = CaughtUp
+    condition_type = IndexesCaughtUp

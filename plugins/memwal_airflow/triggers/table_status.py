@@ -1,4 +1,4 @@
-"""One look at a table, for whoever waits for something: how it is reached, and what is found."""
+"""Read the status of a table once, for a sensor or a trigger that waits for it."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from memwal.jobs.status import TableStatus
 from memwal.storage.location import TableLocation
 from memwal_airflow.hooks.storage_options import read_options, read_options_async
 
-# Catalog and Lance, which take a second to load, are imported by what looks.
+# Catalog and Lance take a second to import, so only the functions that read import them.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSource:
-    """A table that is looked at: its name in the catalog, or its address.
+    """A table to read: its name in the catalog, or its address.
 
     Attributes
     ----------
     table : str or None
-        Name in the catalog of ``$MEMWAL_CATALOG_URL``, which tells address, storage options,
-        policy and held regions.
+        Name in the catalog of ``$MEMWAL_CATALOG_URL``, which holds the address, the storage
+        options, the policy and the held regions.
     table_uri : str or None
         Address of a table that is in no catalog.
     storage_options_ref : str or None
@@ -55,47 +55,47 @@ class TableSource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where a source is, and what the catalog says of it.
+class ResolvedSource:
+    """Address of a table, with what the catalog records about it.
 
     Attributes
     ----------
     uri : str
     storage_options_ref : str or None
     policy : Policy
-        The default one for a table that is in no catalog.
-    waiting : frozenset of str
-        Regions that are held, and whose next try is still to come.
+        The default policy for a table that is in no catalog.
+    regions_in_backoff : frozenset of str
+        Held regions whose next attempt is still to come.
     """
 
     uri: str
     storage_options_ref: str | None
     policy: Policy
-    waiting: frozenset[str] = frozenset()
+    regions_in_backoff: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """What one look found.
+class TableReading:
+    """The status of a table as read once, with its policy.
 
     Attributes
     ----------
     status : TableStatus
-        Of the regions that were asked for.
-    policy, waiting
-        As of :class:`Place`.
+        Of the requested regions.
+    policy, regions_in_backoff
+        As of :class:`ResolvedSource`.
     at : datetime
         In UTC.
     """
 
     status: TableStatus
     policy: Policy
-    waiting: frozenset[str]
+    regions_in_backoff: frozenset[str]
     at: datetime
 
 
-def find(source: TableSource) -> Place:
-    """Ask the catalog where a table is; it is not asked for one that is given by its address.
+def resolve_source(source: TableSource) -> ResolvedSource:
+    """Return where a table is: from the catalog by its name, or as given by its address.
 
     Raises
     ------
@@ -103,7 +103,7 @@ def find(source: TableSource) -> Place:
         No table has this name.
     """
     if source.table_uri is not None:
-        return Place(
+        return ResolvedSource(
             uri=source.table_uri,
             storage_options_ref=source.storage_options_ref,
             policy=Policy(),
@@ -117,44 +117,55 @@ def find(source: TableSource) -> Place:
         held = catalog.setbacks.held(name)
     finally:
         catalog.close()
-    return Place(
+    return ResolvedSource(
         uri=managed.uri,
         storage_options_ref=managed.storage_options_ref,
         policy=managed.policy,
-        waiting=frozenset(record.region_id for record in held if record.waiting),
+        regions_in_backoff=frozenset(record.region_id for record in held if record.waiting),
     )
 
 
-def look(source: TableSource, *, regions: Collection[str] | None = None) -> Look:
-    """Look at a table now.
+def read_table_status(
+    source: TableSource, *, regions: Collection[str] | None = None
+) -> TableReading:
+    """Read the status of a table now.
 
     Parameters
     ----------
     source : TableSource
     regions : collection of str, optional
-        UUIDs of the regions whose figures are wanted; all by default.
+        UUIDs of the regions to read; all by default.
 
     Raises
     ------
     MemWalError
         The catalog, the storage options or the table cannot be read.
     """
-    place = find(source)
-    return _read(place, read_options(place.storage_options_ref), regions)
+    resolved = resolve_source(source)
+    return _read_resolved(resolved, read_options(resolved.storage_options_ref), regions)
 
 
-async def look_async(source: TableSource, *, regions: Collection[str] | None = None) -> Look:
-    """The same as :func:`look`, for triggers: the event loop goes on meanwhile."""
-    place = await asyncio.to_thread(find, source)
-    options = await read_options_async(place.storage_options_ref)
-    return await asyncio.to_thread(_read, place, options, regions)
+async def read_table_status_async(
+    source: TableSource, *, regions: Collection[str] | None = None
+) -> TableReading:
+    """Read the status without blocking the event loop; see :func:`read_table_status`."""
+    resolved = await asyncio.to_thread(resolve_source, source)
+    options = await read_options_async(resolved.storage_options_ref)
+    return await asyncio.to_thread(_read_resolved, resolved, options, regions)
 
 
-def _read(place: Place, options: Mapping[str, str] | None, regions: Collection[str] | None) -> Look:
+def _read_resolved(
+    resolved: ResolvedSource, options: Mapping[str, str] | None, regions: Collection[str] | None
+) -> TableReading:
     from memwal.jobs.backlog import read_status
 
     status = read_status(
-        TableLocation(place.uri, options or {}),
+        TableLocation(resolved.uri, options or {}),
         regions=None if regions is None else [UUID(region) for region in sorted(regions)],
     )
-    return Look(status=status, policy=place.policy, waiting=place.waiting, at=datetime.now(UTC))
+    return TableReading(
+        status=status,
+        policy=resolved.policy,
+        regions_in_backoff=resolved.regions_in_backoff,
+        at=datetime.now(UTC),
+    )

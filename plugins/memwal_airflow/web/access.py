@@ -1,7 +1,7 @@
-"""Who may see and do what: everything is asked of Airflow's auth manager.
+"""Authorization of the page, by Airflow's auth manager.
 
-Every route needs a user. A table is seen by those who may read its DAG, and its jobs are started
-by those who may start runs of that DAG.
+Every route needs a user. Users who may read the DAG of a table see the table, and users who may
+start runs of that DAG may start its jobs.
 """
 
 from __future__ import annotations
@@ -26,48 +26,48 @@ from memwal_airflow.web.state import CatalogDep
 
 CUSTOM_HEADER = "X-Requested-With"
 CUSTOM_VALUE = "memwal"
-"""A form or an image of another site cannot send this header, and a script of it may not."""
+"""A form or an image of another site cannot send this header, and a script of that site may not."""
 
 
-def readable(user: BaseUser, dag_ids: Collection[str]) -> set[str]:
-    """Those of some DAGs that a user may read; they need not exist yet."""
+def readable_dag_ids(user: BaseUser, dag_ids: Collection[str]) -> set[str]:
+    """Return the DAGs that a user may read, out of some; they need not exist yet."""
     teams = _teams(dag_ids)
     by_team: dict[str | None, set[str]] = defaultdict(set)
-    for one in dag_ids:
-        by_team[teams.get(one)].add(one)
-    found: set[str] = set()
+    for each in dag_ids:
+        by_team[teams.get(each)].add(each)
+    allowed: set[str] = set()
     for team, members in by_team.items():
-        found |= get_auth_manager().filter_authorized_dag_ids(
+        allowed |= get_auth_manager().filter_authorized_dag_ids(
             dag_ids=members, user=user, method="GET", team_name=team
         )
-    return found
+    return allowed
 
 
-def may_start(user: BaseUser, one: str | None) -> bool:
-    """Whether a user may start runs of a DAG, or of DAGs in general."""
-    team = _teams([one]).get(one) if one is not None else None
+def may_start_runs(user: BaseUser, dag: str | None) -> bool:
+    """Return whether a user may start runs of a DAG; None stands for DAGs in general."""
+    team = _teams([dag]).get(dag) if dag is not None else None
     return get_auth_manager().is_authorized_dag(
         method="POST",
         access_entity=DagAccessEntity.RUN,
-        details=DagDetails(id=one, team_name=team) if one is not None else None,
+        details=DagDetails(id=dag, team_name=team) if dag is not None else None,
         user=user,
     )
 
 
-def may_start_any(user: BaseUser, catalog: Catalog) -> bool:
-    """Whether a user may start jobs of at least one table."""
-    return may_start(user, None) or any(
-        may_start(user, dag_id(table)) for table in catalog.list(enabled_only=True)
+def may_start_any_runs(user: BaseUser, catalog: Catalog) -> bool:
+    """Return whether a user may start jobs of at least one table."""
+    return may_start_runs(user, None) or any(
+        may_start_runs(user, dag_id(table)) for table in catalog.list(enabled_only=True)
     )
 
 
 def readable_table(name: str, user: GetUserDep, catalog: CatalogDep) -> ManagedTable:
-    """The table of a path. One that the user may not see is answered like one that is not."""
+    """Return the table of a path; one that the user may not see is answered like a missing one."""
     try:
         table = catalog.get(name)
     except ObjectNotFoundError as error:
         raise _no_table(name) from error
-    if not readable(user, {dag_id(table)}):
+    if not readable_dag_ids(user, {dag_id(table)}):
         raise _no_table(name)
     return table
 
@@ -75,8 +75,8 @@ def readable_table(name: str, user: GetUserDep, catalog: CatalogDep) -> ManagedT
 def startable_table(
     table: Annotated[ManagedTable, Depends(readable_table)], user: GetUserDep
 ) -> ManagedTable:
-    """The table of a path, for a user who may start its jobs."""
-    if not may_start(user, dag_id(table)):
+    """Return the table of a path if the user may start its jobs."""
+    if not may_start_runs(user, dag_id(table)):
         raise HTTPException(
             status.HTTP_403_FORBIDDEN,
             f"You may look at {table.name}, and not start its jobs: that needs the right to start "
@@ -86,10 +86,10 @@ def startable_table(
 
 
 def from_this_page(request: Request, user: GetUserDep) -> None:
-    """Refuse a request that another site may have made a browser send, with its cookie.
+    """Refuse cross-site requests: another site may make a browser send them with its cookie.
 
-    It must be JSON with a header of ours, which both need the consent of this server when another
-    site sends them, and the browser must not say that it comes from elsewhere.
+    The request must be JSON with our header; when another site sends either, the browser needs the
+    consent of this server. And the browser must not say that the request comes from another site.
     """
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type != "application/json":
@@ -121,7 +121,7 @@ def _teams(dag_ids: Collection[str]) -> dict[str, str | None]:
 
 
 def _own_origins(request: Request) -> set[tuple[str, str]]:
-    """Scheme and host of this server: as the request names them, and as it is configured."""
+    """Return scheme and host of this server: from the request and from the configuration."""
     own = {_origin(str(request.base_url)), _origin(conf.get("api", "base_url", fallback=""))}
     return own - {("", "")}
 

@@ -1,4 +1,4 @@
-"""What can be done: start runs, and try held regions again."""
+"""Routes that change something: start runs, and retry held regions."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from memwal_airflow.web.state import CatalogDep
 
 Model = TypeVar("Model", bound=BaseModel)
 
-MOST_BYTES = 1 << 20
-"""Room for the ids of 20,000 regions."""
+MAX_REQUEST_BYTES = 1 << 20
+"""Enough for the ids of 20,000 regions."""
 
 router = APIRouter(dependencies=[Depends(from_this_page)])
 
@@ -40,11 +40,11 @@ class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     regions: list[UUID] = Field(default_factory=list)
-    """All of them when empty."""
+    """All regions if empty."""
 
 
 class RunBody(_Body):
-    """Which jobs to run, and how; the parameters of a table's DAG."""
+    """Which jobs to run, and how: the parameters of a table's DAG."""
 
     jobs: list[str] = Field(default_factory=list)
     force: StrictBool = False
@@ -52,7 +52,7 @@ class RunBody(_Body):
 
     @field_validator("jobs")
     @classmethod
-    def _known(cls, jobs: list[str]) -> list[str]:
+    def _jobs_exist(cls, jobs: list[str]) -> list[str]:
         unknown = sorted(set(jobs) - set(JOBS))
         if unknown:
             raise ValueError(f"there is no job {', '.join(unknown)}; there are {', '.join(JOBS)}")
@@ -60,17 +60,18 @@ class RunBody(_Body):
 
 
 class RetryBody(_Body):
-    """Which held regions to try again."""
+    """Which held regions to retry."""
 
 
-async def _body(request: Request, _user: GetUserDep) -> Any:
-    """The JSON of a request, which is read only when a user sends it."""
+async def _read_json_body(request: Request, _user: GetUserDep) -> Any:
+    """Return the JSON of a request; the body is read for logged-in users only."""
     content = bytearray()
     async for chunk in request.stream():
         content += chunk
-        if len(content) > MOST_BYTES:
+        if len(content) > MAX_REQUEST_BYTES:
             raise HTTPException(
-                status.HTTP_413_CONTENT_TOO_LARGE, f"A request has at most {MOST_BYTES} bytes."
+                status.HTTP_413_CONTENT_TOO_LARGE,
+                f"A request has at most {MAX_REQUEST_BYTES} bytes.",
             )
     try:
         return read_json(bytes(content))
@@ -78,48 +79,48 @@ async def _body(request: Request, _user: GetUserDep) -> Any:
         raise HTTPException(status.HTTP_400_BAD_REQUEST, "The request is not JSON.") from error
 
 
-def _checked(kind: type[Model], values: Any) -> Model:
+def _validate(kind: type[Model], values: Any) -> Model:
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        found = (
-            f"{'.'.join(map(str, one['loc'])) or 'the request'}: {one['msg']}"
-            for one in error.errors(include_url=False, include_input=False)
+        problems = (
+            f"{'.'.join(map(str, item['loc'])) or 'the request'}: {item['msg']}"
+            for item in error.errors(include_url=False, include_input=False)
         )
-        raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, "; ".join(found)) from error
+        raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, "; ".join(problems)) from error
 
 
-def _run_body(values: Annotated[Any, Depends(_body)]) -> RunBody:
-    return _checked(RunBody, values)
+def _run_body(values: Annotated[Any, Depends(_read_json_body)]) -> RunBody:
+    return _validate(RunBody, values)
 
 
-def _retry_body(values: Annotated[Any, Depends(_body)]) -> RetryBody:
-    return _checked(RetryBody, values)
+def _retry_body(values: Annotated[Any, Depends(_read_json_body)]) -> RetryBody:
+    return _validate(RetryBody, values)
 
 
 @router.post("/tables/{name}/runs", status_code=status.HTTP_202_ACCEPTED)
 def start_run(
     managed: StartableTable,
-    asked: Annotated[RunBody, Depends(_run_body)],
+    body: Annotated[RunBody, Depends(_run_body)],
     user: GetUserDep,
     session: SessionDep,
     request: Request,
 ) -> dict[str, Any]:
-    """Start a run of the table's DAG, as the user, with what was asked as its parameters."""
+    """Start a run of the table's DAG as the user, with the request as its parameters."""
     dag = dag_id(managed)
     conf = {
-        "jobs": asked.jobs,
-        "regions": [str(region) for region in asked.regions],
-        "force": asked.force,
-        "dry_run": asked.dry_run,
+        "jobs": body.jobs,
+        "regions": [str(region) for region in body.regions],
+        "force": body.force,
+        "dry_run": body.dry_run,
     }
-    found = session.scalar(
+    model = session.scalar(
         select(DagModel).where(DagModel.dag_id == dag, ~DagModel.is_stale).limit(1)
     )
-    if found is None:
+    if model is None:
         why = "not yet" if managed.enabled else "since the table is not maintained"
         raise HTTPException(status.HTTP_409_CONFLICT, f"There is no DAG {dag} in Airflow, {why}.")
-    # It says that it returns what its route answers with, and returns the run itself.
+    # Annotated with the answer of its route, but returns the run itself.
     run: Any = trigger_dag_run(
         dag,
         TriggerDAGRunPostBody(logical_date=None, conf=conf),
@@ -133,20 +134,20 @@ def start_run(
     return {
         "dag_run_id": run.run_id,
         "link": run_link(dag, run.run_id),
-        "paused": bool(found.is_paused),
+        "paused": bool(model.is_paused),
     }
 
 
 @router.post("/tables/{name}/retry")
 def retry(
     managed: StartableTable,
-    asked: Annotated[RetryBody, Depends(_retry_body)],
+    body: Annotated[RetryBody, Depends(_retry_body)],
     user: GetUserDep,
     session: SessionDep,
     catalog: CatalogDep,
 ) -> dict[str, Any]:
-    """Let the next merge take held regions in; all of them when none is named."""
-    regions = [str(region) for region in asked.regions]
+    """Let the next merge include held regions; all of them if the request names none."""
+    regions = [str(region) for region in body.regions]
     released = catalog.setbacks.retry(managed.name, regions or None)
     _log(session, user, "memwal_retry", dag_id=dag_id(managed), extra={"regions": regions})
     return {"retried": [record.region_id for record in released]}
@@ -154,12 +155,12 @@ def retry(
 
 @cache
 def _dag_bag() -> DBDagBag:
-    # The API server's own is out of reach of a mounted app.
+    # A mounted app cannot reach the one of the API server.
     return create_dag_bag()
 
 
 def _log(session: Session, user: BaseUser, event: str, **values: Any) -> None:
-    """Leave a trace in Airflow's audit log."""
+    """Write an entry to Airflow's audit log."""
     extra = json.dumps(values.pop("extra"))
     name = user.get_name()
     session.add(Log(event=event, owner=name, owner_display_name=name, extra=extra, **values))

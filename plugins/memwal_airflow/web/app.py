@@ -1,4 +1,4 @@
-"""The app that Airflow's API server mounts."""
+"""The FastAPI app that Airflow's API server mounts."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ HEADERS = {
     "Referrer-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-"""On every answer, whatever it is."""
+"""Headers of every answer."""
 
 NO_CACHE = "no-store"
-"""On every answer that does not say how long it may be kept."""
+"""``Cache-Control`` of answers that set none."""
 
 
 def create_app() -> FastAPI:
-    """Make the app. All its routes, those that do not exist among them, need a user."""
+    """Create the app. All of its routes need a user, also paths that do not exist."""
     app = FastAPI(
         title="memwal",
         docs_url=None,
@@ -48,13 +48,13 @@ def create_app() -> FastAPI:
     )
     app.include_router(views.router, prefix="/api")
     app.include_router(actions.router, prefix="/api")
-    app.include_router(_nothing(), prefix="/api")
+    app.include_router(_not_found_router(), prefix="/api")
     app.include_router(page.router)
-    app.include_router(_nothing())
+    app.include_router(_not_found_router())
     app.add_middleware(SecurityHeaders)
-    app.add_exception_handler(MemWalError, _failed)
-    app.add_exception_handler(RequestValidationError, _not_valid)
-    app.add_exception_handler(Exception, _broken)
+    app.add_exception_handler(MemWalError, _error_response)
+    app.add_exception_handler(RequestValidationError, _validation_error_response)
+    app.add_exception_handler(Exception, _unexpected_error_response)
     return app
 
 
@@ -77,8 +77,8 @@ class SecurityHeaders:
         await self._app(scope, receive, send_with_headers)
 
 
-def _nothing() -> APIRouter:
-    """Whatever else is asked for: 404, to those who are logged in."""
+def _not_found_router() -> APIRouter:
+    """Return routes that answer every other path: 404, for logged-in users."""
     router = APIRouter()
 
     @router.api_route(
@@ -98,19 +98,20 @@ _STATUS: tuple[tuple[type[MemWalError], int], ...] = (
 )
 
 
-def _failed(_: Request, error: Any) -> JSONResponse:
-    found = (code for kind, code in _STATUS if isinstance(error, kind))
-    code = next(found, status.HTTP_500_INTERNAL_SERVER_ERROR)
+def _error_response(_: Request, error: Any) -> JSONResponse:
+    codes = (code for kind, code in _STATUS if isinstance(error, kind))
+    code = next(codes, status.HTTP_500_INTERNAL_SERVER_ERROR)
     return JSONResponse({"detail": str(error)}, status_code=code)
 
 
-def _not_valid(_: Request, error: Any) -> JSONResponse:
-    words = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
-    return JSONResponse({"detail": words}, status_code=status.HTTP_422_UNPROCESSABLE_CONTENT)
+def _validation_error_response(_: Request, error: Any) -> JSONResponse:
+    problems = (f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
+    detail = "; ".join(problems)
+    return JSONResponse({"detail": detail}, status_code=status.HTTP_422_UNPROCESSABLE_CONTENT)
 
 
-def _broken(_: Request, __: Any) -> JSONResponse:
-    """Answer what nobody expected; the server logs it."""
+def _unexpected_error_response(_: Request, __: Any) -> JSONResponse:
+    """Answer an unexpected error, which the server logs."""
     return JSONResponse(
         {"detail": "This failed unexpectedly; the log of the API server says why."},
         status_code=status.HTTP_500_INTERNAL_SERVER_ERROR,

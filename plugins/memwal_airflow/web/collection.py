@@ -1,4 +1,4 @@
-"""What a collection would do, asked of the table itself, and kept for a moment."""
+"""Dry runs of the garbage collection for the page, cached for 30 s."""
 
 from __future__ import annotations
 
@@ -17,61 +17,60 @@ from memwal.fleet.execute import would_collect
 from memwal.jobs.gc.decision import summarise
 from memwal_airflow.hooks.storage_options import table_at
 
-KEPT_SECONDS = 30.0
-_MOST_KEPT = 1000
+CACHE_SECONDS = 30.0
+_MAX_CACHED = 1000
 
 
 @dataclass(slots=True)
-class _Kept:
-    """An answer, and the lock under which it is made, once for all who wait for it."""
+class _CachedAnswer:
+    """An answer, and the lock under which one request computes it for all that wait."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     answer: dict[str, Any] | None = None
     until: float = 0.0
 
 
-_kept: dict[tuple[str, datetime], _Kept] = {}
-_changing = threading.Lock()
+_cache: dict[tuple[str, datetime], _CachedAnswer] = {}
+_cache_lock = threading.Lock()
 
 
-def explained(table: ManagedTable) -> dict[str, Any]:
-    """What goes and what stays, as of at most 30 s ago.
+def explain_collection(table: ManagedTable) -> dict[str, Any]:
+    """Return what a collection would delete and keep, at most 30 s old.
 
     Raises
     ------
     HTTPException
         502: the table could not be opened or read.
     """
-    kept = _place(table)
-    with kept.lock:
-        if kept.answer is None or time.monotonic() >= kept.until:
-            kept.answer = _look(table)
-            kept.until = time.monotonic() + KEPT_SECONDS
-        return kept.answer
+    entry = _cache_entry(table)
+    with entry.lock:
+        if entry.answer is None or time.monotonic() >= entry.until:
+            entry.answer = _dry_run(table)
+            entry.until = time.monotonic() + CACHE_SECONDS
+        return entry.answer
 
 
-def _place(table: ManagedTable) -> _Kept:
-    # A changed policy or address asks anew.
+def _cache_entry(table: ManagedTable) -> _CachedAnswer:
+    # A changed policy or address has another key, so it is computed anew.
     key = (table.name, table.updated_at)
-    with _changing:
-        if key not in _kept and len(_kept) >= _MOST_KEPT:
-            _kept.clear()
-        return _kept.setdefault(key, _Kept())
+    with _cache_lock:
+        if key not in _cache and len(_cache) >= _MAX_CACHED:
+            _cache.clear()
+        return _cache.setdefault(key, _CachedAnswer())
 
 
-def _look(table: ManagedTable) -> dict[str, Any]:
+def _dry_run(table: ManagedTable) -> dict[str, Any]:
     at = datetime.now(UTC)
     try:
         opened = table_at(table.uri, table.storage_options_ref)
         result = would_collect(opened, table.policy)
     except MemWalError as error:
         # Its messages hold no credentials.
-        raise _cannot(table, f"{type(error).__name__}: {error}") from error
+        raise _unreadable(table, f"{type(error).__name__}: {error}") from error
     except AirflowException as error:
-        # The connection does not exist, or the secrets backend refuses; neither is for readers.
-        raise _cannot(table, f"its storage options cannot be read ({type(error).__name__})") from (
-            error
-        )
+        # The connection does not exist, or the secrets backend refuses; users must not see which.
+        message = f"its storage options cannot be read ({type(error).__name__})"
+        raise _unreadable(table, message) from error
     return {
         "at": at.isoformat(),
         **summarise(result.decisions).to_dict(),
@@ -79,5 +78,5 @@ def _look(table: ManagedTable) -> dict[str, Any]:
     }
 
 
-def _cannot(table: ManagedTable, why: str) -> HTTPException:
+def _unreadable(table: ManagedTable, why: str) -> HTTPException:
     return HTTPException(status.HTTP_502_BAD_GATEWAY, f"{table.name} cannot be looked at: {why}")

@@ -1,4 +1,4 @@
-"""The built front end, and the way from a DAG to its table."""
+"""Routes of the built front end, and of the tab of a DAG."""
 
 from __future__ import annotations
 
@@ -12,21 +12,23 @@ from memwal_airflow import DAG_PREFIX
 from memwal_airflow.web.places import app_path
 
 STATIC = Path(__file__).parent / "static"
-"""Where the set-up puts the built front end."""
+"""Folder of the built front end."""
 
-_FOR_EVER = "private, max-age=31536000, immutable"
-_ASK_AGAIN = "private, no-cache"
+_CACHE_IMMUTABLE = "private, max-age=31536000, immutable"
+_CACHE_REVALIDATE = "private, no-cache"
 
 router = APIRouter()
 
 
 @router.get("/")
 def index() -> Response:
-    """The page, or how to build it."""
+    """Serve the page, or say how to build it."""
     built = STATIC / "index.html"
     if built.is_file():
-        return FileResponse(built, media_type="text/html", headers={"Cache-Control": _ASK_AGAIN})
-    return _plain(
+        return FileResponse(
+            built, media_type="text/html", headers={"Cache-Control": _CACHE_REVALIDATE}
+        )
+    return _text_page(
         "The page is not built",
         "Build it with <code>make ui</code> in the repository of memwal and load this page again. "
         "The same figures are printed by <code>memwal fleet status</code>.",
@@ -35,12 +37,12 @@ def index() -> Response:
 
 
 @router.get("/dags/{dag_id}")
-def of_dag(dag_id: str) -> Response:
-    """Lead to the table that a DAG maintains: the tab of every DAG shows this."""
+def table_of_dag(dag_id: str) -> Response:
+    """Redirect to the table that a DAG maintains; the tab of every DAG shows this."""
     if dag_id.startswith(DAG_PREFIX):
         name = dag_id.removeprefix(DAG_PREFIX)
         return RedirectResponse(app_path(f"/#/tables/{name}"))
-    return _plain(
+    return _text_page(
         "No table belongs to this DAG",
         f"{html.escape(dag_id)} is not one of the DAGs that maintain a table; their names begin "
         f"with <code>{DAG_PREFIX}</code>.",
@@ -49,23 +51,23 @@ def of_dag(dag_id: str) -> Response:
 
 @router.get("/{path:path}")
 def asset(path: str) -> Response:
-    """A file of the front end. The names of those below ``assets`` change with what they hold."""
+    """Serve a file of the front end. Names of files below ``assets`` change with their content."""
     try:
         file = (STATIC / path).resolve()
-        found = file.is_relative_to(STATIC.resolve()) and file.is_file()
+        exists = file.is_relative_to(STATIC.resolve()) and file.is_file()
     except (OSError, ValueError):
         # Longer than a name can be, or with a zero byte.
-        found = False
-    if not found:
+        exists = False
+    if not exists:
         raise HTTPException(status.HTTP_404_NOT_FOUND, "There is nothing here.")
-    kept = _FOR_EVER if path.startswith("assets/") else _ASK_AGAIN
-    return FileResponse(file, headers={"Cache-Control": kept})
+    cache_control = _CACHE_IMMUTABLE if path.startswith("assets/") else _CACHE_REVALIDATE
+    return FileResponse(file, headers={"Cache-Control": cache_control})
 
 
-def _plain(title: str, words: str, *, status_code: int = status.HTTP_200_OK) -> HTMLResponse:
+def _text_page(title: str, words: str, *, status_code: int = status.HTTP_200_OK) -> HTMLResponse:
     return HTMLResponse(
         f"<!doctype html><html lang='en'><meta charset='utf-8'><title>{title}</title>"
         f"<h1>{title}</h1><p>{words}</p></html>",
         status_code=status_code,
-        headers={"Cache-Control": _ASK_AGAIN},
+        headers={"Cache-Control": _CACHE_REVALIDATE},
     )

@@ -1,4 +1,4 @@
-"""Where things are in the Airflow UI."""
+"""Paths in the Airflow UI."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from urllib.parse import quote, urlsplit
 from airflow.configuration import conf
 
 URL_PREFIX = "/memwal"
-"""Where the app is mounted."""
+"""Path that the app is mounted at."""
 
 
 def root_path() -> str:
-    """Path below which this Airflow is served, without a slash at its end; usually empty."""
+    """Return the path that Airflow is served below, without a trailing slash; usually empty."""
     return urlsplit(conf.get("api", "base_url", fallback="/")).path.rstrip("/")
 
 
 def app_path(rest: str) -> str:
-    """Path of something that the app serves; ``rest`` begins with a slash."""
+    """Return the path of a resource of the app; ``rest`` begins with a slash."""
     return f"{root_path()}{URL_PREFIX}{rest}"
 
 
 def dag_link(dag_id: str) -> str:
-    """Path of the page of a DAG."""
+    """Return the path of a DAG's page."""
     return f"{root_path()}/dags/{quote(dag_id, safe='')}"
 
 
 def run_link(dag_id: str, run_id: str) -> str:
-    """Path of the page of a DAG run."""
+    """Return the path of a DAG run's page."""
     return f"{dag_link(dag_id)}/runs/{quote(run_id, safe='')}"
 
 
 def task_link(external_id: str | None) -> str | None:
-    """Path of the page of a task instance.
+    """Return the path of a task instance's page.
 
     Parameters
     ----------

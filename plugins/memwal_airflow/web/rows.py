@@ -1,4 +1,4 @@
-"""What the catalog knows, as the page is told it."""
+"""JSON of the page, from records of the catalog."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from memwal_airflow.dag_factory import dag_id
 from memwal_airflow.web.places import dag_link, task_link
 
 
-def fleet_row(one: TableOverview) -> dict[str, Any]:
-    """One table among all."""
-    policy, sample = one.managed.policy, one.backlog
-    dag = dag_id(one.managed)
+def fleet_row(overview: TableOverview) -> dict[str, Any]:
+    """Return one table of the fleet."""
+    policy, sample = overview.managed.policy, overview.backlog
+    dag = dag_id(overview.managed)
     return {
-        "table": one.table,
-        "uri": one.uri,
-        "owner": one.managed.owner,
-        "enabled": one.enabled,
+        "table": overview.table,
+        "uri": overview.uri,
+        "owner": overview.managed.owner,
+        "enabled": overview.enabled,
         "tags": list(policy.tags),
         "dag_id": dag,
         "dag_link": dag_link(dag),
-        "health": one.health.value,
-        "reasons": list(one.reasons),
+        "health": overview.health.value,
+        "reasons": list(overview.reasons),
         "sampled_at": None if sample is None else sample.at.isoformat(),
         "backlog": None
         if sample is None
@@ -33,41 +33,41 @@ def fleet_row(one: TableOverview) -> dict[str, Any]:
             "rows": sample.rows,
             "bytes": sample.bytes,
             "wal_entries": sample.wal_entries,
-            "oldest_seconds": one.oldest_seconds,
+            "oldest_seconds": overview.oldest_seconds,
         },
         "late_seconds": policy.late_seconds,
         "critical_seconds": policy.critical_seconds,
-        "rows_in_per_second": one.rates.rows_in,
-        "rows_merged_per_second": one.rates.rows_merged,
+        "rows_in_per_second": overview.rates.rows_in,
+        "rows_merged_per_second": overview.rates.rows_merged,
         "lag_generations": sample and sample.lag_generations,
         "lag_rows": sample and sample.lag_rows,
         "reclaimable_bytes": sample and sample.reclaimable_bytes,
         "regions": sample and sample.regions,
         "base_rows": sample and sample.base_rows,
         "version": sample and sample.version,
-        "running": [_running(run) for run in one.running],
-        "last_runs": {job: at.isoformat() for job, at in one.last_runs.items()},
-        "held": one.held,
-        "errors": [error.to_dict() for error in one.errors],
+        "running": [_running_row(run) for run in overview.running],
+        "last_runs": {job: at.isoformat() for job, at in overview.last_runs.items()},
+        "held": overview.held,
+        "errors": [error.to_dict() for error in overview.errors],
     }
 
 
 def table_page(detail: TableDetail) -> dict[str, Any]:
-    """One table with its regions; ``held`` are the regions themselves here."""
+    """Return one table with its regions; ``held`` lists the regions here."""
     state: TableState | None = detail.state
     return {
         **fleet_row(detail.overview),
         "policy": detail.overview.managed.policy.to_dict(),
         "status": None if state is None else state.status.to_dict(),
-        "due": {job: one.to_dict() for job, one in detail.due.items()},
+        "due": {job: due.to_dict() for job, due in detail.due.items()},
         "held": [record.to_dict() for record in detail.held],
         "troubles": [trouble.to_dict() for trouble in detail.overview.troubles],
-        "quality": None if detail.checked is None else _found_in_rows(detail.checked),
+        "quality": None if detail.checked is None else _quality_row(detail.checked),
     }
 
 
 def run_row(run: JobRun) -> dict[str, Any]:
-    """One run of a job."""
+    """Return one run of a job."""
     result = run.result or {}
     ended = run.finished_at
     return {
@@ -91,8 +91,8 @@ def run_row(run: JobRun) -> dict[str, Any]:
     }
 
 
-def _found_in_rows(run: JobRun) -> dict[str, Any]:
-    """What a gate or a check found, with where it did."""
+def _quality_row(run: JobRun) -> dict[str, Any]:
+    """Return the findings of a gate or of a check, with the run that made them."""
     ended = run.finished_at
     return {
         **(run.result or {})[QUALITY],
@@ -102,7 +102,7 @@ def _found_in_rows(run: JobRun) -> dict[str, Any]:
     }
 
 
-def _running(run: JobRun) -> dict[str, Any]:
+def _running_row(run: JobRun) -> dict[str, Any]:
     return {
         "run_id": run.run_id,
         "job": run.job,

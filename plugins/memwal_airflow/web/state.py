@@ -1,4 +1,4 @@
-"""What the app keeps between requests."""
+"""State of the app between requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from memwal.catalog import Catalog
 
 @cache
 def get_catalog() -> Catalog:
-    """The catalog of ``$MEMWAL_CATALOG_URL``, with its connections, for all requests."""
+    """Return the catalog of ``$MEMWAL_CATALOG_URL``, with its connections, for all requests."""
     return Catalog()
 
 

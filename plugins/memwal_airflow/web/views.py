@@ -1,4 +1,4 @@
-"""What can be read. Only the view of a collection opens a table; the others ask the catalog."""
+"""Routes that read. Only the dry run of a collection opens a table; the others read the catalog."""
 
 from __future__ import annotations
 
@@ -12,38 +12,43 @@ from memwal.fleet import overview
 from memwal.fleet.overview import table_detail, table_history
 from memwal_airflow.dag_factory import dag_id
 from memwal_airflow.web import collection
-from memwal_airflow.web.access import ReadableTable, may_start, may_start_any, readable
+from memwal_airflow.web.access import (
+    ReadableTable,
+    may_start_any_runs,
+    may_start_runs,
+    readable_dag_ids,
+)
 from memwal_airflow.web.rows import fleet_row, run_row, table_page
 from memwal_airflow.web.state import CatalogDep
 
-MOST_POINTS = 500
+MAX_POINTS = 500
 
 router = APIRouter()
 
 
 @router.get("/me")
 def me(user: GetUserDep, catalog: CatalogDep) -> dict[str, Any]:
-    """Who asks, and whether the page should show buttons at all."""
-    return {"name": user.get_name(), "may_write": may_start_any(user, catalog)}
+    """Return the user, and whether the page shows buttons."""
+    return {"name": user.get_name(), "may_write": may_start_any_runs(user, catalog)}
 
 
 @router.get("/fleet")
 def fleet(user: GetUserDep, catalog: CatalogDep) -> dict[str, Any]:
-    """All tables that the user may see."""
+    """Return the tables that the user may see."""
     now = datetime.now(UTC)
-    found = overview(catalog, now=now)
-    seen = readable(user, {dag_id(one.managed) for one in found})
+    tables = overview(catalog, now=now)
+    allowed = readable_dag_ids(user, {dag_id(table.managed) for table in tables})
     return {
         "at": now.isoformat(),
-        "tables": [fleet_row(one) for one in found if dag_id(one.managed) in seen],
+        "tables": [fleet_row(table) for table in tables if dag_id(table.managed) in allowed],
     }
 
 
 @router.get("/tables/{name}")
 def table(managed: ReadableTable, user: GetUserDep, catalog: CatalogDep) -> dict[str, Any]:
-    """One table with its regions, and what is due."""
+    """Return one table with its regions, and the jobs that are due."""
     page = table_page(table_detail(catalog, managed.name))
-    return {**page, "may_write": may_start(user, dag_id(managed))}
+    return {**page, "may_write": may_start_runs(user, dag_id(managed))}
 
 
 @router.get("/tables/{name}/history")
@@ -52,9 +57,9 @@ def history(
     catalog: CatalogDep,
     hours: Annotated[float, Query(gt=0, le=24 * 366)] = 24,
 ) -> dict[str, Any]:
-    """How the backlog went."""
+    """Return samples of the backlog."""
     since = datetime.now(UTC) - timedelta(hours=hours)
-    points = table_history(catalog, managed.name, since=since, most=MOST_POINTS)
+    points = table_history(catalog, managed.name, since=since, most=MAX_POINTS)
     return {"samples": [point.to_dict() for point in points]}
 
 
@@ -65,12 +70,12 @@ def runs(
     limit: Annotated[int, Query(ge=1, le=1000)] = 50,
     job: Annotated[str | None, Query(max_length=32, pattern=r"^[\w-]*$")] = None,
 ) -> dict[str, Any]:
-    """The latest runs of its jobs, newest first."""
-    found = catalog.runs(table=managed.name, job=job or None, limit=limit)
-    return {"runs": [run_row(run) for run in found]}
+    """Return the latest runs of the table's jobs, newest first."""
+    latest = catalog.runs(table=managed.name, job=job or None, limit=limit)
+    return {"runs": [run_row(run) for run in latest]}
 
 
 @router.get("/tables/{name}/collection")
-def would_go(managed: ReadableTable) -> dict[str, Any]:
-    """What a collection would delete now, what it would leave, and why."""
-    return collection.explained(managed)
+def explain_garbage(managed: ReadableTable) -> dict[str, Any]:
+    """Return what a collection would delete now, what it would keep, and why."""
+    return collection.explain_collection(managed)

@@ -23,7 +23,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from memwal_airflow import fleet_dag
 from memwal_airflow.assets import merged_asset
 from memwal_airflow.kubernetes import api, driver_pod
-from memwal_airflow.kubernetes.cluster import DriverPlace
+from memwal_airflow.kubernetes.cluster import TaskDriver
 from memwal_airflow.kubernetes.results_folder import ResultsFolder
 from memwal_airflow.operators.base import external_id
 from memwal_airflow.operators.maintenance import (
@@ -54,10 +54,10 @@ pytestmark = pytest.mark.usefixtures("managed")
 @pytest.fixture(autouse=True)
 def quick(in_cluster: KubernetesServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api, "PAUSES_SECONDS", (0.01,))
-    monkeypatch.setattr(driver_pod, "GONE_SECONDS", 5.0)
-    monkeypatch.setattr(driver_pod, "GONE_POLL_SECONDS", 0.02)
-    monkeypatch.setattr(application, "LOOK_SECONDS", 0.1)
-    monkeypatch.setattr(driver_pod, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(driver_pod, "DELETE_SECONDS", 5.0)
+    monkeypatch.setattr(driver_pod, "DELETE_POLL_SECONDS", 0.02)
+    monkeypatch.setattr(application, "LEASE_CHECK_SECONDS", 0.1)
+    monkeypatch.setattr(driver_pod, "LEASE_CHECK_SECONDS", 0.1)
 
 
 def task(**options: Any) -> MemWalMergeOperator:
@@ -111,8 +111,8 @@ def left(tmp_path: Path) -> list[str]:
     return [path.name for folder in folders if folder.is_dir() for path in folder.iterdir()]
 
 
-def driver_place(context: Any) -> DriverPlace:
-    return DriverPlace.of(task().hook(), external_id=external_id(context), job="merge")
+def driver_place(context: Any) -> TaskDriver:
+    return TaskDriver.of(task().hook(), external_id=external_id(context), job="merge")
 
 
 def leave_driver(made: Any, context: Any, *, whole: bool = True, region: str = "") -> Pod:
@@ -216,7 +216,7 @@ def test_arguments_reach_the_driver_as_they_are(made: Any, context: Any) -> None
         table_uri="s3://lake/a$b",
         storage_options_ref="/etc/lake/options.json",
         leases=(),
-        look=lambda: None,
+        check_lease=lambda: None,
     )
     assert next(driver.lines(lambda: None)) == "submitting"
     until(lambda: len(made.server.pods) == 1)
@@ -573,7 +573,7 @@ def test_a_driver_that_does_not_end_is_named(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(driver_pod, "GONE_SECONDS", 0.2)
+    monkeypatch.setattr(driver_pod, "DELETE_SECONDS", 0.2)
     stuck = threading.Event()
     made.server.on_delete = lambda pod: print(stuck.wait(20))
     pod = leave_driver(made, context)
@@ -635,7 +635,12 @@ def test_options_of_the_results_are_read_here_and_there(
     place = driver_place(context)
     assert place.results.options == {"timeout": "5s"}
     driver = place.submit(
-        [], table=None, table_uri="/t", storage_options_ref=None, leases=(), look=lambda: None
+        [],
+        table=None,
+        table_uri="/t",
+        storage_options_ref=None,
+        leases=(),
+        check_lease=lambda: None,
     )
     assert next(driver.lines(lambda: None)) == "submitting"
     until(lambda: len(made.server.pods) == 1)
@@ -727,7 +732,7 @@ def test_a_try_that_is_killed_at_any_step_is_gone_on_with(
     with monkeypatch.context() as patch:
         patch.setenv("FAKE_SUBMIT", "stall" if step == "submitting" else "")
         patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-        script = Path(__file__).parents[2] / "support" / "cluster_try.py"
+        script = Path(__file__).parents[2] / "support" / "kubernetes" / "cluster_try.py"
         children.append(psutil.Popen([sys.executable, str(script), "t"]))
         if step == "submitting":
             until(lambda: len(made.server.pods) == 1)

@@ -33,7 +33,7 @@ def test_a_line_is_taken_when_it_is_whole() -> None:
     position = LogPosition()
     text = "2026-11-22T01:00:05.7Z begun"
     assert list(position.new_lines(text)) == []
-    assert list(position.new_lines(text, over=True)) == ["begun"]
+    assert list(position.new_lines(text, ended=True)) == ["begun"]
     assert list(position.new_lines(f"{text}\n")) == []
 
 

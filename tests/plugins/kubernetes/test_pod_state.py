@@ -56,7 +56,7 @@ def unschedulable() -> dict[str, Any]:
             "was evicted from its node (low on memory)",
         ),
         (pod("Failed", reason="NodeLost"), "started ended", "ended with its pod: NodeLost"),
-        (pod("Failed"), "started ended", "nobody says why"),
+        (pod("Failed"), "started ended", "without an exit code"),
         (pod("Succeeded"), "started ended succeeded", "ended well"),
     ],
 )
@@ -66,7 +66,7 @@ def test_states(found: dict[str, Any], flags: str, text: str) -> None:
         flag for flag in ("started", "ended", "succeeded", "blocked") if getattr(state, flag)
     ]
     assert set_flags == flags.split()
-    assert text in state.text
+    assert text in state.message
     assert state.container == DRIVER_CONTAINER
 
 

@@ -178,7 +178,7 @@ def test_a_lost_lease_ends_the_application(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("FAKE_SPARK_WAIT", str(tmp_path / "never"))
-    monkeypatch.setattr(application, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(application, "LEASE_CHECK_SECONDS", 0.1)
     started = application.SparkJob.start
     running: list[application.SparkJob] = []
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from memwal_airflow.spark import application
-from memwal_airflow.spark.application import SparkJob, new_folder, state_folder
+from memwal_airflow.spark.application import SparkJob, new_job_folder, state_folder
 
 from memwal.errors import InvalidInputError
 
@@ -40,7 +40,7 @@ def start() -> Iterator[Callable[[str], SparkJob]]:
 
     def run(code: str) -> SparkJob:
         command = [sys.executable, "-c", code]
-        started.append(SparkJob.start(command, env=dict(os.environ), folder=new_folder("x")))
+        started.append(SparkJob.start(command, env=dict(os.environ), folder=new_job_folder("x")))
         return started[-1]
 
     yield run
@@ -72,7 +72,7 @@ def test_whoever_finds_it_follows_it_from_the_beginning(start: Start) -> None:
 def test_whoever_waits_is_asked_whether_to_go_on(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(application, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(application, "LEASE_CHECK_SECONDS", 0.0)
     job = start("import time; print('here', flush=True); time.sleep(600)")
 
     def look() -> None:
@@ -86,24 +86,24 @@ def test_whoever_waits_is_asked_whether_to_go_on(
 
 
 def test_folders_that_nobody_came_back_for_are_removed(state: Path, start: Start) -> None:
-    done, running, half_made = start(""), start("import time; time.sleep(600)"), new_folder("x")
+    done, running, half_made = start(""), start("import time; time.sleep(600)"), new_job_folder("x")
     assert done.child is not None
     done.child.wait(30)
     long_ago = time.time() - 2 * application.KEEP_SECONDS
     for folder in (done.folder, running.folder, half_made):
         os.utime(folder, (long_ago, long_ago))
-    kept = new_folder("x")
+    kept = new_job_folder("x")
     assert set(state.iterdir()) == {running.folder, kept}
 
 
 def test_what_else_lies_there_keeps_no_job_from_starting(state: Path, start: Start) -> None:
-    torn = new_folder("x")
+    torn = new_job_folder("x")
     (torn / "process.json").write_text('{"host": "he')
     (state / "notes.txt").write_text("by hand")
     long_ago = time.time() - 2 * application.KEEP_SECONDS
     for path in (torn, state / "notes.txt"):
         os.utime(path, (long_ago, long_ago))
-    kept = new_folder("x")
+    kept = new_job_folder("x")
     assert set(state.iterdir()) == {kept, state / "notes.txt"}
 
 
@@ -120,7 +120,7 @@ def test_an_application_that_cannot_be_written_down_is_ended(
 
 
 def test_a_long_log_is_read_in_pieces(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(application, "READ_AT_ONCE", 10)
+    monkeypatch.setattr(application, "MAX_READ_CHARACTERS", 10)
     job = start("print('a' * 25); print('b'); print('c' * 12, end='')")
     assert job.child is not None
     job.child.wait(30)

@@ -22,7 +22,7 @@ from memwal_airflow.skips import SkipReason
 from memwal_airflow.spark import application, reattach
 from memwal_airflow.spark.application import SparkJob
 from memwal_airflow.spark.processes import ProcessId
-from memwal_airflow.spark.reattach import STATE_KEY, find_earlier
+from memwal_airflow.spark.reattach import STATE_KEY, find_earlier_try
 from support.airflow.skips import skips
 
 from memwal.catalog import Catalog, RunState
@@ -62,7 +62,7 @@ class Killed:
         self.go = tmp_path / "go"
         script = tmp_path / "left.py"
         script.write_text(MERGE.format(go=str(self.go)))
-        folder = application.new_folder("merge")
+        folder = application.new_job_folder("merge")
         arguments = ["--table", made.uri, "--region", made.hot, "--result"]
         command = [sys.executable, str(script), *arguments, str(folder / "result.json")]
         self.started = SparkJob.start(command, env=dict(os.environ), folder=folder)
@@ -223,7 +223,7 @@ def test_what_is_in_the_store_leads_to_no_other_folder_or_process(
         ["nonsense"],
     ):
         store.set(STATE_KEY, state)
-        assert find_earlier({"task_state_store": store}, lambda: None) is None  # type: ignore[typeddict-item]
+        assert find_earlier_try({"task_state_store": store}, lambda: None) is None  # type: ignore[typeddict-item]
         assert store.values == {}
     assert folder.is_dir()
     assert victim.poll() is None
@@ -257,7 +257,7 @@ def test_a_try_that_was_given_up_ends_first(killed: Killed, context: Any) -> Non
         process.communicate(b"\n")
 
     threading.Timer(0.5, end).start()
-    assert reattach.find_earlier(context, lambda: None) is None
+    assert reattach.find_earlier_try(context, lambda: None) is None
     assert process.wait(5) == 0
     assert context["task_state_store"].get(STATE_KEY) is None
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from memwal_airflow.skips import SkipReason
-from memwal_airflow.triggers.conditions import BacklogDue, CaughtUp, Merged
-from memwal_airflow.triggers.table_status import Look
+from memwal_airflow.triggers.conditions import BacklogDue, GenerationsMerged, IndexesCaughtUp
+from memwal_airflow.triggers.table_status import TableReading
 
 from memwal.errors import InvalidInputError
 from memwal.jobs.policy import Policy
@@ -35,25 +35,27 @@ def region(name: str, waiting: int, *, merged: int = 0, **options: Any) -> Regio
     )
 
 
-def looked(*regions: RegionBacklog, lags: tuple[IndexLag, ...] = (), **options: Any) -> Look:
+def reading(
+    *regions: RegionBacklog, lags: tuple[IndexLag, ...] = (), **options: Any
+) -> TableReading:
     status = TableStatus(
         uri="/t", version=7, regions=regions, indexes=lags, snapshot_age_seconds=None
     )
     arguments = {
         "policy": Policy(merge_at_generations=3, merge_at_bytes=None, merge_at_age_seconds=60),
-        "waiting": frozenset(),
+        "regions_in_backoff": frozenset(),
         "at": NOON,
         **options,
     }
-    return Look(status=status, **arguments)
+    return TableReading(status=status, **arguments)
 
 
 def test_a_region_is_due_by_the_limits_of_its_table() -> None:
-    found = BacklogDue([A, B], {}).check(looked(region(A, 3), region(B, 1), region(C, 9)))
+    found = BacklogDue([A, B], {}).check(reading(region(A, 3), region(B, 1), region(C, 9)))
     assert found.met
     assert found.value["regions"] == [A]
     assert (found.value["generations"], found.value["rows"], found.value["bytes"]) == (4, 40, 400)
-    assert (found.reason, found.value["due"]) == (None, found.text)
+    assert (found.reason, found.value["due"]) == (None, found.message)
     json.dumps(found.value)
 
 
@@ -66,71 +68,71 @@ def test_a_region_is_due_by_the_limits_of_its_table() -> None:
     ],
 )
 def test_every_limit_counts_and_can_be_another(policy: dict[str, Any]) -> None:
-    look = looked(region(A, 2))
-    assert not BacklogDue([A], {}).check(look).met
-    assert BacklogDue([A], policy).check(look).met
+    read = reading(region(A, 2))
+    assert not BacklogDue([A], {}).check(read).met
+    assert BacklogDue([A], policy).check(read).met
 
 
 def test_of_no_regions_in_particular_all_count() -> None:
     assert BacklogDue(None, {}).regions is None
-    assert BacklogDue(None, {}).check(looked(region(A, 1), region(B, 3))).value["regions"] == [B]
+    assert BacklogDue(None, {}).check(reading(region(A, 1), region(B, 3))).value["regions"] == [B]
 
 
 def test_quiet_hours_hold_back_what_is_not_critical() -> None:
     quiet = Policy(merge_at_generations=3, quiet_hours=("11:00-13:00 UTC",))
-    found = BacklogDue([A], {}).check(looked(region(A, 3), policy=quiet))
+    found = BacklogDue([A], {}).check(reading(region(A, 3), policy=quiet))
     assert not found.met
     assert found.reason is SkipReason.QUIET
     late = region(A, 3, oldest_backlog_seconds=1e6)
-    assert BacklogDue([A], {}).check(looked(late, policy=quiet)).met
+    assert BacklogDue([A], {}).check(reading(late, policy=quiet)).met
 
 
 def test_a_region_that_is_held_is_not_due() -> None:
-    found = BacklogDue([A], {}).check(looked(region(A, 9), waiting=frozenset([A])))
+    found = BacklogDue([A], {}).check(reading(region(A, 9), regions_in_backoff=frozenset([A])))
     assert not found.met
     assert found.reason is SkipReason.HELD
 
 
 def test_a_region_that_does_not_exist_yet_has_no_backlog() -> None:
-    found = BacklogDue([A], {}).check(looked())
+    found = BacklogDue([A], {}).check(reading())
     assert not found.met
     assert found.reason is SkipReason.NOT_DUE
     assert found.value["generations"] == 0
 
 
 def test_a_named_generation_may_still_have_to_be_written() -> None:
-    wait = Merged({A: 3})
+    wait = GenerationsMerged({A: 3})
     assert wait.regions == {A}
-    assert wait.started(looked()) == wait
-    assert not wait.check(looked()).met
-    assert A in wait.check(looked()).text
-    assert not wait.check(looked(region(A, 0, merged=2))).met
-    behind = wait.check(looked(region(A, 1, merged=2)))
+    assert wait.started_at(reading()) == wait
+    assert not wait.check(reading()).met
+    assert A in wait.check(reading()).message
+    assert not wait.check(reading(region(A, 0, merged=2))).met
+    behind = wait.check(reading(region(A, 1, merged=2)))
     assert (behind.met, behind.value) == (False, {"version": 7, "generations": {A: 2}})
-    found = wait.check(looked(region(A, 0, merged=3)))
+    found = wait.check(reading(region(A, 0, merged=3)))
     assert (found.met, found.value) == (True, {"version": 7, "generations": {A: 3}})
 
 
 def test_what_is_flushed_at_the_start_is_what_counts() -> None:
-    before = looked(region(A, 2, merged=1), region(B, 0, merged=5))
-    wait = Merged(None).started(before)
-    assert wait == Merged({A: 3}, existing=True)
+    before = reading(region(A, 2, merged=1), region(B, 0, merged=5))
+    wait = GenerationsMerged(None).started_at(before)
+    assert wait == GenerationsMerged({A: 3}, existing=True)
     assert wait.regions == {A}
     assert not wait.check(before).met
-    assert not wait.check(looked(region(A, 1, merged=2))).met
+    assert not wait.check(reading(region(A, 1, merged=2))).met
     # Whatever comes later does not count.
-    assert wait.check(looked(region(A, 8, merged=3))).met
+    assert wait.check(reading(region(A, 8, merged=3))).met
 
 
 def test_without_a_backlog_there_is_nothing_to_wait_for() -> None:
-    quiet = looked(region(A, 0, merged=5))
-    assert Merged(None, region_ids=[A]).regions == {A}
-    assert Merged(None).started(quiet).check(quiet).met
+    quiet = reading(region(A, 0, merged=5))
+    assert GenerationsMerged(None, region_ids=[A]).regions == {A}
+    assert GenerationsMerged(None).started_at(quiet).check(quiet).met
 
 
 def test_numbers_that_no_generation_got_and_regions_that_went_do_not_matter() -> None:
-    wait = Merged({A: 9, B: 1}, existing=True)
-    assert wait.check(looked(region(A, 0, merged=7, current_generation=10))).met
+    wait = GenerationsMerged({A: 9, B: 1}, existing=True)
+    assert wait.check(reading(region(A, 0, merged=7, current_generation=10))).met
 
 
 def test_indexes_catch_up() -> None:
@@ -138,23 +140,23 @@ def test_indexes_catch_up() -> None:
         IndexLag(name="a", generations=0, regions=0),
         IndexLag(name="b", generations=2, regions=1),
     )
-    look = looked(lags=lags)
-    assert CaughtUp(["a"]).check(look).met
-    assert CaughtUp(None, 2).check(look).met
-    found = CaughtUp(None).check(look)
+    read = reading(lags=lags)
+    assert IndexesCaughtUp(["a"]).check(read).met
+    assert IndexesCaughtUp(None, 2).check(read).met
+    found = IndexesCaughtUp(None).check(read)
     assert not found.met
     assert found.value == {"version": 7, "indexes": {"a": 0, "b": 2}}
-    assert CaughtUp(None).check(looked()).met
+    assert IndexesCaughtUp(None).check(reading()).met
     with pytest.raises(InvalidInputError, match=r"\bc\b.*\ba, b\b"):
-        CaughtUp(["a", "c"]).check(look)
+        IndexesCaughtUp(["a", "c"]).check(read)
 
 
 @pytest.mark.parametrize(
     "condition",
     [
         BacklogDue([A], {"merge_at_generations": 1}),
-        Merged({A: 1}, existing=True),
-        CaughtUp(["a"], 1),
+        GenerationsMerged({A: 1}, existing=True),
+        IndexesCaughtUp(["a"], 1),
     ],
 )
 def test_a_condition_can_be_made_again(condition: Any) -> None:

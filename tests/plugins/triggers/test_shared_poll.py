@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from memwal_airflow.triggers import shared_poll
-from memwal_airflow.triggers.shared_poll import TablePolls, polls
+from memwal_airflow.triggers.shared_poll import TablePolls, shared_polls
 from memwal_airflow.triggers.table_status import TableSource
 
 from memwal.errors import StoreUnavailableError
@@ -33,13 +33,15 @@ class Looks:
         self.at_once -= 1
         if self.error is not None:
             raise self.error
-        return shared_poll.Look(status=number, policy=None, waiting=None, at=None)  # type: ignore[arg-type]
+        return shared_poll.TableReading(
+            status=number, policy=None, regions_in_backoff=None, at=None
+        )  # type: ignore[arg-type]
 
 
 def run(work: Callable[[TablePolls, Looks], Coroutine[Any, Any, Any]], **limits: Any) -> Any:
     async def go() -> Any:
         looks = Looks()
-        return await work(TablePolls(look=looks, **limits), looks)
+        return await work(TablePolls(read=looks, **limits), looks)
 
     return asyncio.run(go())
 
@@ -108,7 +110,7 @@ def test_tables_are_apart_and_not_too_many_at_once() -> None:
         assert len({source for source, _ in looks.taken}) == 10
         assert looks.most == 2
 
-    run(work, looks_at_once=2)
+    run(work, max_concurrent_reads=2)
 
 
 def test_a_failure_is_told_to_all_and_tried_again_after_the_interval() -> None:
@@ -149,7 +151,7 @@ def test_a_look_that_hangs_is_a_failure() -> None:
         await asyncio.sleep(3600)
 
     async def work() -> None:
-        shared = TablePolls(look=hang, longest_look=0.01)
+        shared = TablePolls(read=hang, read_timeout=0.01)
         async with shared.watching(TABLE, regions=None) as watch:
             with pytest.raises(StoreUnavailableError):
                 await watch.next(every=1)
@@ -159,8 +161,8 @@ def test_a_look_that_hangs_is_a_failure() -> None:
 
 def test_those_of_a_loop_that_is_over_are_forgotten() -> None:
     async def own() -> weakref.ref[TablePolls]:
-        assert polls() is polls()
-        return weakref.ref(polls())
+        assert shared_polls() is shared_polls()
+        return weakref.ref(shared_polls())
 
     found = asyncio.run(own())
     gc.collect()

@@ -1,0 +1,66 @@
+"""Vector and text reads that see what was written and is not flushed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from common import tables
+from common.measure import Line, Target, constant, milliseconds, seconds
+
+from memwal.lsm.memtable.indexes import MemTableSnapshot
+from memwal.writer.region_writer.memtables import MemTable
+from memwal.writer.region_writer.rows import RowSchema
+
+_BATCH = 1_000
+_READS = 50
+_WRITTEN_BETWEEN = 10
+_FOUND = 10
+_LIMIT_MS = 20.0
+
+
+def reads(folder: Path, rows: int) -> Iterator[Line]:
+    """Reads of a MemTable's rows, each after a few more came that it has to see."""
+    table = tables.create_wide(folder / "table", indexed=True)
+    row_schema = RowSchema(table.base().identified_schema, table.primary_key)
+    memtable = MemTable(row_schema, 1, text={"text": {}})
+    random = np.random.default_rng(0)
+    queries = random.random((_READS, tables.DIMENSIONS), dtype=np.float32)
+    vector: list[float] = []
+    text: list[float] = []
+    for start in range(0, rows, _BATCH):
+        _add(memtable, tables.wide_rows(min(_BATCH, rows - start), start))
+    memtable.catch_up()
+    for number, query in enumerate(queries):
+        written = tables.wide_rows(_WRITTEN_BETWEEN, rows + number * _WRITTEN_BETWEEN)
+        _add(memtable, written)
+        words = written["text"][0].as_py()
+        vector.append(seconds(lambda q=query: _nearest(memtable.unflushed().snapshot, q)))
+        text.append(seconds(lambda w=words: _matching(memtable.unflushed().snapshot, w)))
+    for name, samples in (("vector", vector), ("text", text)):
+        yield Line(
+            name="reads",
+            what=f"{name} read of {rows:,} unflushed rows",
+            ours=milliseconds(samples),
+            other=constant(_LIMIT_MS),
+            unit="ms",
+            against="limit",
+            target=Target(1.0),
+            note=f"{_FOUND} found, {_WRITTEN_BETWEEN} rows written before each of {_READS}",
+        )
+
+
+def _add(memtable: MemTable, rows: pa.Table) -> None:
+    batches = memtable.row_schema.convert_upserts(rows)
+    memtable.add(batches, position=memtable.last_position + 1)
+
+
+def _nearest(snapshot: MemTableSnapshot, query: np.ndarray) -> pa.Table:
+    return snapshot.take(snapshot.nearest("vector", query, k=_FOUND).rows)
+
+
+def _matching(snapshot: MemTableSnapshot, words: str) -> pa.Table:
+    terms = snapshot.text_terms("text", words)
+    return snapshot.take(snapshot.search_text("text", terms, k=_FOUND).rows)

@@ -1,0 +1,1 @@
+"""Programs that a benchmark runs as processes of their own."""

@@ -1,0 +1,1 @@
+"""What the benchmarks share: measures, tables, folders, requests and child processes."""

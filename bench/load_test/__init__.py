@@ -1,0 +1,1 @@
+"""The parts of the load test (``load.py``)."""
