@@ -264,8 +264,8 @@ class AsyncWriter:
 class AsyncHandle:
     """Awaitable handle of a queued write. Awaiting it returns when the write is durable.
 
-    Raises the error of a failed write. Many tasks may await it, more than once, or never.
-    Cancelling a waiting task does not change the write.
+    Awaiting raises the error of a failed write. Many tasks may await it, more than once, or never.
+    Cancelling a task that awaits it does not change the write.
 
     Parameters
     ----------

@@ -35,7 +35,7 @@ def no_look_after_a_pause() -> None:
 
 def no_epoch_at_a_flush() -> None:
     """A writer that was fenced goes on to name its generations."""
-    claim.ClaimedRegion._check = lambda self, latest: None  # type: ignore[method-assign]
+    claim.ClaimedRegion._check_not_fenced = lambda self, latest: None  # type: ignore[method-assign]
 
 
 def no_replay() -> None:

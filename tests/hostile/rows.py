@@ -152,7 +152,11 @@ def _table(
 def _write(_: Any, rows: pa.Table | None) -> None:
     if rows is None:
         return
-    for taken in (ROW_SCHEMA.upserts, ROW_SCHEMA.partial, ROW_SCHEMA.deletes):
+    for taken in (
+        ROW_SCHEMA.convert_upserts,
+        ROW_SCHEMA.convert_partial,
+        ROW_SCHEMA.convert_deletes,
+    ):
         batches = safely(lambda taken=taken: taken(rows))
         if isinstance(batches, MemWalError):
             continue
@@ -164,7 +168,7 @@ def _write(_: Any, rows: pa.Table | None) -> None:
 
 
 AREAS = (
-    Area("rows", _columns(), _write, (rows, "_flags")),
+    Area("rows", _columns(), _write, (rows, "_tombstones")),
     Area(
         "keys",
         _columns(),

@@ -80,7 +80,7 @@ def no_look_after_a_pause(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_epoch_at_a_flush(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(claim.ClaimedRegion, "_check", lambda self, latest: None)
+    patch.setattr(claim.ClaimedRegion, "_check_not_fenced", lambda self, latest: None)
 
 
 def no_look_for_the_folder(patch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from memwal.storage.location import TableLocation
 from memwal.util.redaction import redact, redact_store_response, secret_values
 
 
-def test_only_what_is_known_to_be_harmless_is_shown() -> None:
+def test_only_public_options_are_shown() -> None:
     shown = redact(
         {
             "aws_region": "eu-west-1",
@@ -49,7 +49,7 @@ def test_secrets_are_collected_from_options_and_environment() -> None:
     assert values == ("longer-secret", "secret")
 
 
-def test_what_a_store_answered_is_cut_out_of_an_error_but_for_its_code() -> None:
+def test_a_store_response_is_cut_out_of_an_error_except_its_code() -> None:
     body = "<?xml version='1.0'?>\n<Error><Code>{}</Code><Token>{}</Token></Error>"
     for given, left in (
         (f"403: {body.format('SignatureDoesNotMatch', 'hunter2')}, at 1", "SignatureDoesNotMatch"),
@@ -83,7 +83,7 @@ class _Echo(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-def test_a_token_that_a_store_repeats_is_in_no_traceback() -> None:
+def test_a_token_in_a_store_response_is_in_no_traceback() -> None:
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Echo)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()

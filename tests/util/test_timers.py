@@ -89,7 +89,7 @@ class TestTimer:
         assert (early.count, late.count) == (1, 1)
         assert {*early.names, *late.names} == {"memwal-timers"}
 
-    def test_has_one_deadline_the_earliest(self, clock: Clock, timers: TimerThread) -> None:
+    def test_keeps_the_earliest_deadline(self, clock: Clock, timers: TimerThread) -> None:
         calls, last = Calls(), Calls()
         timer = timers.new_timer(calls.call)
         for at in (7.0, 3.0, 5.0, 3.0):
@@ -103,7 +103,9 @@ class TestTimer:
 
         assert calls.count == 1
 
-    def test_may_be_scheduled_again_also_by_itself(self, clock: Clock, timers: TimerThread) -> None:
+    def test_can_be_scheduled_again_even_by_its_own_method(
+        self, clock: Clock, timers: TimerThread
+    ) -> None:
         class Again(Calls):
             def call(self) -> None:
                 if self.count < 4:
@@ -119,7 +121,7 @@ class TestTimer:
         calls.wait_for(6)
         assert calls.count == 6
 
-    def test_that_was_cancelled_is_not_called(self, clock: Clock, timers: TimerThread) -> None:
+    def test_is_not_called_after_cancel(self, clock: Clock, timers: TimerThread) -> None:
         calls, last = Calls(), Calls()
         timer = timers.new_timer(calls.call)
         timer.schedule(1.0)
@@ -133,7 +135,7 @@ class TestTimer:
         timer.schedule(1.0)
         calls.wait_for(1)
 
-    def test_that_fails_is_logged_without_its_message_and_others_go_on(
+    def test_a_failure_is_logged_without_its_message_and_other_timers_go_on(
         self, timers: TimerThread, caplog: pytest.LogCaptureFixture
     ) -> None:
         failing, other = Calls(), Calls()
@@ -147,7 +149,7 @@ class TestTimer:
         assert "ValueError" in caplog.text
         assert "marker" not in caplog.text
 
-    def test_from_many_threads_is_never_lost(self, timers: TimerThread) -> None:
+    def test_no_deadline_from_many_threads_is_lost(self, timers: TimerThread) -> None:
         """Whoever schedules after having changed something has it seen by a later call."""
         lock = threading.Lock()
         given, taken = 0, 0
@@ -189,7 +191,7 @@ class TestThread:
         (started,) = set(threads()) - set(before)
         assert started.daemon
 
-    def test_ends_at_the_close_and_nothing_is_called_then(self, clock: Clock) -> None:
+    def test_close_ends_the_thread_and_cancels_all_timers(self, clock: Clock) -> None:
         timers, calls, first = TimerThread(clock=clock), Calls(), Calls()
         timers.new_timer(first.call).schedule(0.0)
         first.wait_for(1)
@@ -204,7 +206,7 @@ class TestThread:
         timers.close()
         assert calls.count == 0
 
-    def test_the_close_waits_for_the_call_that_runs(self, clock: Clock) -> None:
+    def test_close_waits_for_a_running_call(self, clock: Clock) -> None:
         timers = TimerThread(clock=clock)
         entered, leave, left = threading.Event(), threading.Event(), threading.Event()
 
@@ -225,7 +227,7 @@ class TestThread:
         closing.join(LONG)
         assert left.is_set()
 
-    def test_may_close_its_own_upkeep(self, clock: Clock) -> None:
+    def test_a_method_can_close_its_timer_thread(self, clock: Clock) -> None:
         timers = TimerThread(clock=clock)
         closed = threading.Event()
 
@@ -260,7 +262,7 @@ class TestThread:
         thread.join(LONG)
         assert not thread.is_alive()
 
-    def test_calls_no_method_of_what_is_gone(self, clock: Clock, timers: TimerThread) -> None:
+    def test_calls_no_method_of_a_collected_object(self, clock: Clock, timers: TimerThread) -> None:
         seen, last = [], Calls()
 
         class Short:

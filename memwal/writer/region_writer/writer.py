@@ -228,12 +228,12 @@ class RegionWriter:
     def _write_partial(self, rows: PartialRows, *, wait: bool) -> PendingWrite:
         while True:
             with self._lock:
-                mark = self._tables.active.end_row
+                first_new_row = self._tables.active.end_row
                 unflushed = self._tables.unflushed()
             current = current_rows(self._context.location, self.region_id, rows, unflushed)
             with self._lock:
                 self._wait_for_room()
-                logged = self._tables.since(mark)
+                logged = self._tables.since(first_new_row)
                 if logged is not None:
                     pending = group_by_schema(
                         [batch for w in self._log_queue.pending() for batch in w.batches]

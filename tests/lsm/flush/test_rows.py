@@ -108,7 +108,7 @@ def test_same_files_from_every_form(table: memwal.Table) -> None:
     assert BloomFilter.from_bytes(blooms[0]).might_contain([keys(*range(3500))]).all()
 
 
-def test_a_stream_is_gone_through_once(table: memwal.Table) -> None:
+def test_a_stream_is_read_once(table: memwal.Table) -> None:
     stream = Stream(stored(table, numbered(0, 10)), ("id",))
     write(table, stream)
     assert stream.passes == 1
@@ -172,7 +172,7 @@ def test_structs_in_a_table_of_the_oldest_storage_version(make_table: MakeTable)
 
 
 class TestErrors:
-    def test_of_the_stream_are_its_own(self, table: memwal.Table) -> None:
+    def test_of_the_stream_are_raised_unchanged(self, table: memwal.Table) -> None:
         class Broken(Stream):
             def batches(self) -> Iterator[pa.RecordBatch]:
                 yield from super().batches()

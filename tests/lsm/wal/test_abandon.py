@@ -106,7 +106,7 @@ def read_back(store: FaultyStore, record: AbandonedRows) -> dict[int, list[int]]
 
 
 class TestAbandon:
-    def test_moves_the_manifest_behind_everything(self, store: FaultyStore) -> None:
+    def test_moves_replay_after_behind_all_entries(self, store: FaultyStore) -> None:
         write_log(store)
 
         made = abandon(store)
@@ -153,7 +153,7 @@ class TestAbandon:
         store.inner.delete(wal_key(REGION, 3))
         assert read_back(store, record) == {5: [5, 55], 6: [6]}
 
-    def test_of_nothing_changes_nothing(self, store: FaultyStore) -> None:
+    def test_without_unflushed_rows_changes_nothing(self, store: FaultyStore) -> None:
         write_log(store)
         abandon(store)
         before = manifest(store)
@@ -172,7 +172,7 @@ class TestAbandon:
         assert made.manifest.version == 1
         assert read_abandoned(store, REGION) == []
 
-    def test_is_what_gets_a_log_with_a_gap_going_again(self, store: FaultyStore) -> None:
+    def test_makes_a_log_with_a_gap_writable_again(self, store: FaultyStore) -> None:
         write_log(store, missing=4)
         with pytest.raises(CorruptDataError):
             claim_region(store, REGION)
@@ -183,7 +183,7 @@ class TestAbandon:
         (record,) = read_abandoned(store, REGION)
         assert (record.entries, record.missing, record.damaged) == (3, ((4, 4),), ())
 
-    def test_is_what_gets_a_damaged_log_going_again(self, store: FaultyStore) -> None:
+    def test_makes_a_damaged_log_writable_again(self, store: FaultyStore) -> None:
         write_log(store, torn=4)
         with pytest.raises(CorruptDataError):
             unflushed(store)
@@ -194,7 +194,7 @@ class TestAbandon:
         (record,) = read_abandoned(store, REGION)
         assert (record.entries, record.missing, record.damaged) == (3, (), (4,))
 
-    def test_takes_what_was_appended_before_the_fence(self, store: FaultyStore) -> None:
+    def test_includes_entries_appended_before_the_fence(self, store: FaultyStore) -> None:
         write_log(store)
         with store.pause("create", WAL).holding(abandon, store) as abandoning:
             store.inner.create(wal_key(REGION, 8), entry(7, generation=9))
@@ -249,7 +249,7 @@ class TestInterruption:
             number += 1
         assert outcomes == {(False, ()), (False, (False,)), (True, (False,)), (True, (True,))}
 
-    def test_by_another_claim_gives_nothing_up(self, store: FaultyStore) -> None:
+    def test_a_newer_claim_abandons_nothing(self, store: FaultyStore) -> None:
         write_log(store)
         with store.pause("create", RECORD).holding(abandon, store) as abandoning:
             assert unflushed(store) == [3, 33, 4, 5, 55, 6]
@@ -272,7 +272,7 @@ class TestInterruption:
         assert unflushed(store) == []
         assert [record.carried_out for record in read_abandoned(store, REGION)] == [True]
 
-    def test_by_a_store_that_refuses_gives_nothing_up(self, store: FaultyStore) -> None:
+    def test_a_store_that_refuses_abandons_nothing(self, store: FaultyStore) -> None:
         write_log(store)
         store.fail("create", RECORD, StoreAccessError("no"))
 
@@ -281,7 +281,7 @@ class TestInterruption:
 
         assert unflushed(store) == [3, 33, 4, 5, 55, 6]
 
-    def test_when_the_record_cannot_be_confirmed_the_next_one_confirms_it(
+    def test_a_record_that_could_not_be_marked_is_marked_by_the_next_writer(
         self, store: FaultyStore
     ) -> None:
         write_log(store)
@@ -307,7 +307,7 @@ class TestInterruption:
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[]", b'{"region_id": "x"}', b"\xff"])
-def test_a_record_that_is_none_is_told_apart(store: FaultyStore, data: bytes) -> None:
+def test_data_that_is_not_a_record_is_refused(store: FaultyStore, data: bytes) -> None:
     write_log(store)
     abandon(store)
     (record,) = read_abandoned(store, REGION)

@@ -75,7 +75,9 @@ class TestRequests:
         assert store.calls == [("create", wal_key(REGION, n)) for n in range(1, 6)]
         assert epoch.looks == 0
 
-    def test_the_first_append_looks_when_nobody_has(self, store: FaultyStore) -> None:
+    def test_the_first_append_checks_the_epoch_of_an_unverified_claim(
+        self, store: FaultyStore
+    ) -> None:
         epoch = Epoch()
         log = appender(store, epoch)
 
@@ -84,7 +86,7 @@ class TestRequests:
 
         assert epoch.looks == 1
 
-    def test_a_look_counts_from_when_it_began(self, store: FaultyStore) -> None:
+    def test_a_check_counts_from_its_start(self, store: FaultyStore) -> None:
         epoch = Epoch()
         moments = iter([104.0, 105.0, 114.0, 115.0])
         log = appender(store, epoch, verified_at=95.0, clock=lambda: next(moments))
@@ -96,7 +98,7 @@ class TestRequests:
 
         assert looks == [0, 1, 1, 2]
 
-    def test_a_look_that_fails_is_repeated_before_anything_is_acknowledged(
+    def test_a_failed_check_is_retried_before_the_entry_is_acknowledged(
         self, store: FaultyStore
     ) -> None:
         epoch = Epoch()
@@ -111,7 +113,7 @@ class TestRequests:
 
         assert epoch.looks == 3
 
-    def test_an_entry_that_was_refused_leaves_its_position_free(self, store: FaultyStore) -> None:
+    def test_a_refused_entry_leaves_its_position_free(self, store: FaultyStore) -> None:
         log = appender(store, Epoch(), verified_at=95.0)
         store.fail("create", WAL, StoreAccessError("no"))
 
@@ -136,11 +138,11 @@ def test_rows_do_not_change_with_the_callers_memory(store: FaultyStore) -> None:
 
 
 class TestJoined:
-    def test_one_batch_is_itself(self) -> None:
+    def test_one_batch_is_returned_unchanged(self) -> None:
         rows = batch(1, 2)
         assert join_batches([rows])[0] is rows
 
-    def test_many_are_one_in_their_order(self) -> None:
+    def test_many_batches_become_one_in_order(self) -> None:
         parts = [batch(n, -n) for n in range(32)]
         assert join_batches(parts) == [batch(*(x for n in range(32) for x in (n, -n)))]
 
@@ -158,7 +160,7 @@ class TestJoined:
         assert whole.to_pydict() == {"a": values, "b": [[v] for v in values]}
         assert whole.column("a").dictionary.to_pylist() == ["red", "green"]
 
-    def test_what_does_not_fit_into_one_stays_apart(self) -> None:
+    def test_batches_that_do_not_fit_into_one_stay_separate(self) -> None:
         kind = pa.dictionary(pa.int8(), pa.string())
         parts = [pa.record_batch({"a": pa.array([f"color {n}"], kind)}) for n in range(200)]
         assert join_batches(parts) == parts

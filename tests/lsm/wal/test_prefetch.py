@@ -26,7 +26,7 @@ def objects(*numbers: int, size: int = 1) -> Iterator[tuple[str, int]]:
     return ((f"log/{number}", size) for number in numbers)
 
 
-def test_keeps_the_order_and_tells_what_is_absent(store: FaultyStore) -> None:
+def test_keeps_the_order_and_yields_none_for_missing_objects(store: FaultyStore) -> None:
     wanted = [3, 1, 1000, 2, *range(300)]
 
     found = list(read_ahead(store, objects(*wanted), max_bytes=1000))
@@ -34,12 +34,12 @@ def test_keeps_the_order_and_tells_what_is_absent(store: FaultyStore) -> None:
     assert found == [f"{n}".encode() if n < 400 else None for n in wanted]
 
 
-def test_of_nothing_is_nothing(store: FaultyStore) -> None:
+def test_no_objects(store: FaultyStore) -> None:
     assert list(read_ahead(store, objects(), max_bytes=1)) == []
 
 
 @pytest.mark.parametrize(("size", "most"), [(10, 10), (60, 1), (1000, 1), (0, 256)])
-def test_reads_ahead_as_far_as_the_bytes_go(store: FaultyStore, size: int, most: int) -> None:
+def test_prefetches_up_to_max_bytes(store: FaultyStore, size: int, most: int) -> None:
     pause = store.pause("get", "log/0")
     taken = []
 
@@ -59,7 +59,7 @@ def test_reads_ahead_as_far_as_the_bytes_go(store: FaultyStore, size: int, most:
     assert len(taken) < 400
 
 
-def test_reads_side_by_side(store: FaultyStore) -> None:
+def test_reads_concurrently(store: FaultyStore) -> None:
     """The first read stands still until a later one was made."""
     first = store.pause("get", "log/0")
     later = store.pause("get", "log/9")
@@ -81,14 +81,14 @@ def test_reads_side_by_side(store: FaultyStore) -> None:
     assert list(found) == [f"{n}".encode() for n in range(20)]
 
 
-def test_tries_again_what_failed(store: FaultyStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retries_a_failed_read(store: FaultyStore, monkeypatch: pytest.MonkeyPatch) -> None:
     skip_waits(monkeypatch)
     store.fail("get", times=4)
 
     assert list(read_ahead(store, objects(1), max_bytes=1)) == [b"1"]
 
 
-def test_reports_what_cannot_be_read_in_its_turn(store: FaultyStore) -> None:
+def test_raises_a_failed_read_in_order(store: FaultyStore) -> None:
     store.fail("get", "log/2", StoreAccessError("no"), times=1000)
     found = read_ahead(store, objects(*range(10)), max_bytes=1000)
 

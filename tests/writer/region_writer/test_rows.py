@@ -135,9 +135,9 @@ class TestAdopt:
         batch = pa.record_batch(
             {"text": ["x"], "n": pa.array([2], pa.int32()), "id": pa.array([1], pa.int64())}
         )
-        (adopted,) = ROW_SCHEMA.convert_logged(batch)
-        assert adopted.schema == ROW_SCHEMA.schema
-        assert adopted.to_pylist() == [{"id": 1, "n": 2, "text": "x", "_tombstone": False}]
+        (converted,) = ROW_SCHEMA.convert_logged(batch)
+        assert converted.schema == ROW_SCHEMA.schema
+        assert converted.to_pylist() == [{"id": 1, "n": 2, "text": "x", "_tombstone": False}]
 
     def test_the_flag_is_kept(self) -> None:
         batch = pa.record_batch(
@@ -148,13 +148,13 @@ class TestAdopt:
                 "id": pa.array([1, 2], pa.int64()),
             }
         )
-        (adopted,) = ROW_SCHEMA.convert_logged(batch)
-        assert adopted.column("_tombstone").to_pylist() == [True, False]
+        (converted,) = ROW_SCHEMA.convert_logged(batch)
+        assert converted.column("_tombstone").to_pylist() == [True, False]
 
     def test_a_column_that_the_table_got_later_is_null(self) -> None:
         batch = pa.record_batch({"n": pa.array([2], pa.int32()), "id": pa.array([1], pa.int64())})
-        (adopted,) = ROW_SCHEMA.convert_logged(batch)
-        assert adopted.to_pylist() == [{"id": 1, "n": 2, "text": None, "_tombstone": False}]
+        (converted,) = ROW_SCHEMA.convert_logged(batch)
+        assert converted.to_pylist() == [{"id": 1, "n": 2, "text": None, "_tombstone": False}]
 
     @pytest.mark.parametrize(
         "batch",
