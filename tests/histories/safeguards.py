@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 from memwal.base_table.snapshot import BaseTable, open_base
+from memwal.jobs.gc.decision import Reason
 from memwal.jobs.gc.wal import LogCollector
 from memwal.jobs.merge import commit
 from memwal.lsm.wal import appender, claim, log
@@ -49,8 +51,8 @@ def no_bound_of_the_log() -> None:
 
     def decided(self: LogCollector, entries: Any, context: Any) -> Any:
         for positions, decision in decide(self, entries, context):
-            if decision.reason.name != "NEWEST_ENTRY":
-                object.__setattr__(decision, "delete", True)
+            if decision.reason is not Reason.NEWEST_ENTRY:
+                decision = replace(decision, reason=Reason.UNNEEDED)
             yield positions, decision
 
     LogCollector._decide = decided  # type: ignore[method-assign]

@@ -92,11 +92,8 @@ def no_bound_of_the_log(patch: pytest.MonkeyPatch) -> None:
 
     def decided(self: LogCollector, entries: Any, context: Any) -> Any:
         for positions, decision in decide(self, entries, context):
-            if decision.reason is Reason.GENERATION_KEPT:
-                yield positions, decision
-            else:
-                delete = decision.reason in (Reason.UNNEEDED, Reason.REPLAY)
-                yield positions, replace(decision, delete=delete)
+            replayed = decision.reason is Reason.REPLAY
+            yield positions, replace(decision, reason=Reason.UNNEEDED) if replayed else decision
 
     patch.setattr(LogCollector, "_decide", decided)
 
@@ -118,7 +115,7 @@ def no_grace(patch: pytest.MonkeyPatch) -> None:
     decide = DroppedFolderCollector._decide
 
     def decided(self: DroppedFolderCollector, *arguments: Any) -> Any:
-        return replace(decide(self, *arguments), delete=True)
+        return replace(decide(self, *arguments), reason=Reason.UNNEEDED)
 
     patch.setattr(DroppedFolderCollector, "_decide", decided)
 

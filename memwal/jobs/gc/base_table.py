@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar
+from typing import ClassVar
 from uuid import UUID
 
 from memwal.base_table.region_snapshot import external_key
@@ -120,7 +120,6 @@ class IndexFileCollector:
             what=str(index_id),
             objects=extent.objects,
             bytes=extent.bytes,
-            delete=reason is Reason.UNNEEDED,
             reason=reason,
             message=message,
             until=until,
@@ -224,7 +223,6 @@ def _decide_by_age(what: str, size: int, modified: datetime, options: Ages) -> D
         what=what,
         objects=1,
         bytes=size,
-        delete=old,
         reason=Reason.UNNEEDED if old else Reason.TOO_YOUNG,
         message="left by a write that died" if old else "a write may still be under way",
         until=None if old else moment(modified + options.guard),
@@ -253,15 +251,16 @@ class BaseVersionCollector:
             # Lance keeps the version that is open; another process may have committed it just now,
             # and Lance does not sync its commits.
             self.location.store.barrier()
-        arguments: dict[str, Any] = {
-            "older_than": self.older_than,
-            "error_if_tagged_old_versions": False,
-        }
+        age = self.older_than
         try:
             stats = (
-                dataset.explain_cleanup_old_versions(**arguments).stats
+                dataset.explain_cleanup_old_versions(
+                    older_than=age, error_if_tagged_old_versions=False
+                ).stats
                 if context.dry_run
-                else dataset.cleanup_old_versions(**arguments)
+                else dataset.cleanup_old_versions(
+                    older_than=age, error_if_tagged_old_versions=False
+                )
             )
         except (OSError, ValueError, RuntimeError) as error:
             action = f"cleaning up old versions of {self.location}"
@@ -273,7 +272,6 @@ class BaseVersionCollector:
                 what="old versions",
                 objects=versions,
                 bytes=freed,
-                delete=True,
                 reason=Reason.UNNEEDED,
                 message="older than the retention, not tagged, and no branch starts from them",
             )

@@ -103,7 +103,8 @@ class Decision:
         Number of objects, and their size. For a generation that is dropped from the manifest: what
         its folder will free a grace period later; 0 unless explanations are asked for.
     delete : bool
-        Whether it is deleted, by this run or, if this is a dry run, by a real one.
+        Whether it is deleted, by this run or, if this is a dry run, by a real one: exactly if the
+        reason is ``UNNEEDED``.
     reason : Reason
         Code for programs.
     message : str
@@ -117,10 +118,13 @@ class Decision:
     region_id: str | None = None
     objects: int = 0
     bytes: int = 0
-    delete: bool
+    delete: bool = field(init=False)
     reason: Reason
     message: str
     until: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "delete", self.reason is Reason.UNNEEDED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

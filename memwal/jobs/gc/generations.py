@@ -91,7 +91,6 @@ class GenerationCollector:
             region_id=str(region_id),
             objects=extent.objects,
             bytes=extent.bytes,
-            delete=pin is None,
             reason=Reason.UNNEEDED if pin is None else pin.reason,
             message=(
                 "merged, indexed, and no version that is kept needs it: it is dropped from the "
@@ -158,7 +157,6 @@ class DroppedFolderCollector:
             region_id=str(region.region_id),
             objects=extent.objects,
             bytes=extent.bytes,
-            delete=reason is Reason.UNNEEDED,
             reason=reason,
             message=message,
             until=until,
@@ -228,7 +226,6 @@ class OrphanCollector:
             if decision.delete and not context.dry_run and not self._delete(name, generation):
                 decision = replace(
                     decision,
-                    delete=False,
                     reason=Reason.IN_USE,
                     message="the region's manifest changed meanwhile; the next run decides again",
                 )
@@ -252,7 +249,6 @@ class OrphanCollector:
             region_id=str(self.region.region_id),
             objects=extent.objects,
             bytes=extent.bytes,
-            delete=reason is Reason.UNNEEDED,
             reason=reason,
             message=message,
             until=until,

@@ -49,7 +49,6 @@ class ManifestCollector:
             region_id=str(self.region.region_id),
             objects=len(versions),
             bytes=sum(history.objects[version].size for version in versions),
-            delete=reason is Reason.UNNEEDED,
             reason=reason,
             message=message,
         )

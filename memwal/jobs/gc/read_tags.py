@@ -48,7 +48,6 @@ class ReadTagCollector:
             what=tag.name,
             objects=1,
             bytes=size,
-            delete=expired,
             reason=Reason.UNNEEDED if expired else Reason.READ,
             message=(
                 f"the read of version {tag.version} ended, or its process did"

@@ -159,7 +159,6 @@ def _collect_region(location: TableLocation, context: GcContext, region_id: UUID
                 kind=Kind.REGION,
                 what=str(region_id),
                 region_id=str(region_id),
-                delete=False,
                 reason=Reason.UNREADABLE,
                 message=f"what is in use cannot be read, so nothing more is deleted: {error}",
             )

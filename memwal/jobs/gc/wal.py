@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, ClassVar
+from typing import ClassVar
 from uuid import UUID
 
 import numpy as np
@@ -23,7 +23,7 @@ from memwal.jobs.gc.options import moment
 from memwal.lsm.wal.applied_steps import write_book_before_delete
 from memwal.storage.object_store import ObjectStore
 
-Numbers = npt.NDArray[Any]
+Positions = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,9 @@ class LogEntries:
         Log positions, bytes, and seconds since the epoch.
     """
 
-    positions: Numbers
-    sizes: Numbers
-    times: Numbers
+    positions: Positions
+    sizes: npt.NDArray[np.uint64]
+    times: npt.NDArray[np.float64]
 
     @classmethod
     def list(cls, store: ObjectStore, region_id: UUID) -> LogEntries:
@@ -88,7 +88,7 @@ class LogCollector:
 
     def _decide(
         self, entries: LogEntries, context: GcContext
-    ) -> Iterator[tuple[Numbers, Decision]]:
+    ) -> Iterator[tuple[Positions, Decision]]:
         """Yield each range of entries with the decision about it."""
         history, options = self.region.history, context.options
         bound = history.settled.replay_after if history.settled is not None else 0
@@ -126,11 +126,11 @@ class LogCollector:
     def _range(
         self,
         entries: LogEntries,
-        selected: Numbers,
+        selected: npt.NDArray[np.bool_],
         reason: Reason,
         message: str,
         until: str | None = None,
-    ) -> tuple[Numbers, Decision]:
+    ) -> tuple[Positions, Decision]:
         positions = entries.positions[selected]
         first, last = positions[[0, -1]].tolist()
         return positions, Decision(
@@ -139,7 +139,6 @@ class LogCollector:
             region_id=str(self.region.region_id),
             objects=len(positions),
             bytes=int(entries.sizes[selected].sum()),
-            delete=reason is Reason.UNNEEDED,
             reason=reason,
             message=message,
             until=until,

@@ -12,7 +12,6 @@ def decision(kind: Kind, reason: Reason, *, number: int = 0, objects: int = 1) -
         what=f"{kind.value} {number}",
         objects=objects,
         bytes=10 * objects,
-        delete=reason is Reason.UNNEEDED,
         reason=reason,
         message=f"since {reason.value}",
     )
