@@ -74,7 +74,7 @@ def read_history(manifests: RegionManifestStore, *, expired: datetime) -> Histor
         A grace period ago.
     """
     for attempt in range(_ATTEMPTS):
-        objects = manifests.objects()
+        objects = manifests.list_versions()
         try:
             return _read(manifests, objects, expired) if objects else None
         except ObjectNotFoundError:

@@ -67,7 +67,7 @@ class History:
 def read_history(store: ObjectStore, region_id: UUID) -> History:
     """Read every stored manifest, and see whether none is missing between them."""
     manifests = RegionManifestStore(store, region_id)
-    objects = manifests.objects()
+    objects = manifests.list_versions()
     if not objects:
         return History(region_id, (), tuple(_without_manifest(store, region_id)))
     versions = sorted(objects)
@@ -125,7 +125,7 @@ def _without_manifest(store: ObjectStore, region_id: UUID) -> Iterator[Finding]:
     rows = any(parse_wal_name(name) is not None for name in names) or any(
         parse_generation_name(name) is not None for name in store.list_folders(folder)
     )
-    if RegionManifestStore(store, region_id).objects():
+    if RegionManifestStore(store, region_id).list_versions():
         # The very first was created just now.
         return
     if rows:
@@ -186,7 +186,7 @@ def check_hint(store: ObjectStore, region_id: UUID, *, now: datetime) -> list[Fi
     manifests = RegionManifestStore(store, region_id)
     key = version_hint_key(region_id)
     before = _hint(store, key)
-    objects = manifests.objects()
+    objects = manifests.list_versions()
     if not objects:
         return []
     newest = max(objects)

@@ -126,7 +126,7 @@ def _part(
 ) -> tuple[int, int]:
     """The positions that a flush moved ``replay_after`` over: the one before, and the last."""
     read = cache(manifests.read)
-    versions = contiguous_versions(manifests.objects(), latest.version)
+    versions = contiguous_versions(manifests.list_versions(), latest.version)
     try:
         before = last_version_before_flush(read, versions, lost.generation)
         if before is not None and before.version < latest.version:
