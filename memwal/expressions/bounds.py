@@ -15,6 +15,7 @@ import pyarrow.types as pt
 
 from memwal.expressions.date_parts import DatePart, date_part, has_date_parts
 from memwal.expressions.predicate import Comparison, Constant, Operator
+from memwal.format.values import is_text
 
 _TIME: Final = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)(?:[ T](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?)?", re.ASCII
@@ -28,18 +29,21 @@ Condition = tuple[Operator, tuple[Any, ...]]
 
 @dataclass(frozen=True, slots=True)
 class ColumnBounds:
-    """Conditions that the values of a column meet, all of them.
+    """Conditions that all hold for the values of a column.
+
+    A *plain value* is a Python value; dates are days and timestamps counts of their unit, since the
+    epoch.
 
     Attributes
     ----------
     data_type : pyarrow.DataType
-        Of the column.
+        Type of the column.
     conditions : tuple of (str, tuple)
-        Operator and plain values: dates as days, timestamps as counts of their unit.
+        Operator and plain values.
     parts : tuple of (str, (str, tuple))
         Conditions on parts of a date: the part, and operator and integers.
     comparisons : tuple of Comparison
-        What was written, of all that is kept.
+        The comparisons of the predicate that led to these conditions.
     """
 
     data_type: pa.DataType
@@ -49,50 +53,50 @@ class ColumnBounds:
 
     @classmethod
     def of(cls, data_type: pa.DataType, comparisons: Sequence[Comparison]) -> ColumnBounds:
-        """Keep those comparisons whose constants mean the same here as in SQL."""
+        """Derive conditions from the comparisons whose constants have the same meaning in SQL."""
         conditions: list[Condition] = []
         parts: list[tuple[DatePart, Condition]] = []
-        kept = []
+        used = []
         for comparison in comparisons:
             before = len(conditions) + len(parts)
             if comparison.part is None:
                 conditions += _conditions(comparison, data_type)
             elif comparison.part == "date":
-                conditions += _of_days(comparison, data_type)
-            elif has_date_parts(data_type) and not _is_text(data_type):
-                found = _conditions(comparison, pa.int64())
-                parts += [(comparison.part, condition) for condition in found]
+                conditions += _day_conditions(comparison, data_type)
+            elif has_date_parts(data_type) and not is_text(data_type):
+                part_conditions = _conditions(comparison, pa.int64())
+                parts += [(comparison.part, condition) for condition in part_conditions]
             if len(conditions) + len(parts) > before:
-                kept.append(comparison)
-        return cls(data_type, tuple(conditions), tuple(parts), tuple(kept))
+                used.append(comparison)
+        return cls(data_type, tuple(conditions), tuple(parts), tuple(used))
 
     def allows(self, value: Any) -> bool:
-        """Whether a plain value, or None for null, meets all conditions."""
+        """Return whether a plain value, or None for null, meets all conditions."""
         return all(_holds(operator, values, value) for operator, values in self.conditions) and all(
             self._part_holds(part, condition, value) for part, condition in self.parts
         )
 
     def allows_part(self, part: DatePart, number: int) -> bool:
-        """Whether a part of a date, as it was asked for, can be a number."""
+        """Return whether a part of a date can be ``number``."""
         return all(
             _holds(operator, values, number)
-            for asked, (operator, values) in self.parts
-            if asked == part
+            for condition_part, (operator, values) in self.parts
+            if condition_part == part
         )
 
     def choices(self) -> list[Any] | None:
-        """All plain values that meet the conditions; None when they are not counted out."""
-        found: list[list[Any]] = [
+        """Return all plain values that meet the conditions; None if they cannot be enumerated."""
+        lists: list[list[Any]] = [
             [None] if operator == "is null" else list(dict.fromkeys(values))
             for operator, values in self.conditions
             if operator in ("=", "in", "is null")
         ]
-        if not found:
+        if not lists:
             return None
-        return [value for value in min(found, key=len) if self.allows(value)]
+        return [value for value in min(lists, key=len) if self.allows(value)]
 
     def limits(self) -> tuple[Any, Any]:
-        """Plain values between which all others lie, each None when there is no such limit."""
+        """Return the lowest and the highest possible plain value, each None if unbounded."""
         lows: list[Any] = []
         highs: list[Any] = []
         for operator, values in self.conditions:
@@ -110,7 +114,7 @@ class ColumnBounds:
         return max(lows, default=None), min(highs, default=None)
 
     def allows_prefix(self, prefix: Any) -> bool:
-        """Whether a text that begins so can meet the conditions on how it begins."""
+        """Return whether a text with this prefix can meet the conditions on prefixes."""
         for operator, values in self.conditions:
             if operator == "starts with" and not (
                 prefix.startswith(values[0]) or values[0].startswith(prefix)
@@ -124,12 +128,12 @@ class ColumnBounds:
         if value is None:
             return False
         number = date_part(part, array_of([value], self.data_type))[0].as_py()
-        # A date beyond the calendar has no parts; what SQL says of it nobody asked.
+        # A date beyond DataFusion's calendar has no parts: nothing is assumed about it.
         return number is None or _holds(*condition, number)
 
 
 def array_of(values: Iterable[Any], data_type: pa.DataType) -> pa.Array:
-    """Plain values as an array of the type of a column."""
+    """Convert plain values to an array of the type of a column."""
     if pt.is_date32(data_type):
         return pa.array(values, pa.int32()).view(data_type)
     if pt.is_timestamp(data_type):
@@ -138,13 +142,13 @@ def array_of(values: Iterable[Any], data_type: pa.DataType) -> pa.Array:
 
 
 def plain_values(values: pa.Array) -> list[Any]:
-    """The plain values of an array."""
+    """Convert an array to plain values."""
     if pt.is_date32(values.type):
         values = values.view(pa.int32())
     elif pt.is_timestamp(values.type):
         values = values.view(pa.int64())
-    found: list[Any] = values.to_pylist()
-    return found
+    plain: list[Any] = values.to_pylist()
+    return plain
 
 
 def _holds(operator: Operator, values: tuple[Any, ...], value: Any) -> bool:
@@ -173,25 +177,25 @@ def _holds(operator: Operator, values: tuple[Any, ...], value: Any) -> bool:
 
 
 def _conditions(comparison: Comparison, data_type: pa.DataType) -> list[Condition]:
-    """The condition of a comparison; none when its constants may mean something else."""
-    if "start" in comparison.operator and not _is_text(data_type):
+    """Return the condition of a comparison; none if SQL may interpret its constants otherwise."""
+    if "start" in comparison.operator and not is_text(data_type):
         return []
-    values = tuple(_plain(constant, data_type) for constant in comparison.values)
+    values = tuple(_plain_constant(constant, data_type) for constant in comparison.values)
     return [] if None in values else [(comparison.operator, values)]
 
 
-def _of_days(comparison: Comparison, data_type: pa.DataType) -> list[Condition]:
-    """What a comparison of the day, without the time, says about a date or timestamp."""
+def _day_conditions(comparison: Comparison, data_type: pa.DataType) -> list[Condition]:
+    """Return the conditions on a date or timestamp from a comparison of its day."""
     if pt.is_date32(data_type):
         return _conditions(comparison, data_type)
     if not pt.is_timestamp(data_type) or data_type.tz not in (None, "UTC"):
         return []
-    days = [_plain(constant, pa.date32()) for constant in comparison.values]
+    days = [_plain_constant(constant, pa.date32()) for constant in comparison.values]
     if not days or None in days:
         return []
-    one = _SECONDS_PER_DAY * _UNITS[data_type.unit]
-    low: Condition = (">=", (min(days) * one,))
-    high: Condition = ("<", ((max(days) + 1) * one,))
+    day_length = _SECONDS_PER_DAY * _UNITS[data_type.unit]
+    low: Condition = (">=", (min(days) * day_length,))
+    high: Condition = ("<", ((max(days) + 1) * day_length,))
     match comparison.operator:
         case "=" | "in":
             return [low, high]
@@ -206,8 +210,8 @@ def _of_days(comparison: Comparison, data_type: pa.DataType) -> list[Condition]:
     return []
 
 
-def _plain(constant: Constant, data_type: pa.DataType) -> Any:
-    """The plain value of a constant; None when SQL may mean something else by it."""
+def _plain_constant(constant: Constant, data_type: pa.DataType) -> Any:
+    """Return the plain value of a constant; None if SQL may interpret it otherwise."""
     kind, value = constant.kind, constant.value
     if value is None:
         return None
@@ -222,7 +226,7 @@ def _plain(constant: Constant, data_type: pa.DataType) -> Any:
     if pt.is_decimal(data_type):
         fits = kind == "integer" and abs(int(value)) < 10 ** (data_type.precision - data_type.scale)
         return Decimal(int(value)) if fits else None
-    if _is_text(data_type):
+    if is_text(data_type):
         return value if kind == "text" else None
     if pt.is_binary(data_type) or pt.is_large_binary(data_type):
         return value if kind == "bytes" else None
@@ -230,40 +234,36 @@ def _plain(constant: Constant, data_type: pa.DataType) -> Any:
         return _days(str(value))
     if pt.is_timestamp(data_type) and kind in ("text", "date", "timestamp"):
         if kind == "date" and _days(str(value)) is None:
-            # Of a date that is written with a time of day, engines leave the time out or refuse it.
+            # For a date with a time of day, engines drop the time or refuse the constant.
             return None
-        # What a constant means beside another zone depends on the engine.
+        # With another time zone, the meaning of a constant depends on the engine.
         return (
             _instant(str(value), _UNITS[data_type.unit]) if data_type.tz in (None, "UTC") else None
         )
     return None
 
 
-def _is_text(data_type: pa.DataType) -> bool:
-    return bool(pt.is_string(data_type) or pt.is_large_string(data_type))
-
-
 def _days(text: str) -> int | None:
-    found = _TIME.fullmatch(text)
-    if found is None or found[4]:
+    match = _TIME.fullmatch(text)
+    if match is None or match[4]:
         return None
     try:
-        day = datetime.date(int(found[1]), int(found[2]), int(found[3]))
+        day = datetime.date(int(match[1]), int(match[2]), int(match[3]))
     except ValueError:
         return None
     return day.toordinal() - datetime.date(1970, 1, 1).toordinal()
 
 
 def _instant(text: str, per_second: int) -> int | None:
-    found = _TIME.fullmatch(text)
-    if found is None:
+    match = _TIME.fullmatch(text)
+    if match is None:
         return None
     days = _days(text[:10])
-    hour, minute, second = (int(found[number] or 0) for number in (4, 5, 6))
+    hour, minute, second = (int(match[number] or 0) for number in (4, 5, 6))
     if days is None or hour > 23 or minute > 59 or second > 59:
         return None
-    parts = int((found[7] or "").ljust(9, "0")) * per_second
+    parts = int((match[7] or "").ljust(9, "0")) * per_second
     count, rest = divmod(parts, 10**9)
     whole = (days * _SECONDS_PER_DAY + hour * 3_600 + minute * 60 + second) * per_second + count
-    # One that falls between two values of the column is rounded by nobody knows whom.
+    # How an instant between two values of the column is rounded depends on the engine.
     return whole if not rest and _INT64.min <= whole <= _INT64.max else None

@@ -1,12 +1,12 @@
 """Disjunctive normal form of a SQL predicate, for proving that no row of a region passes.
 
 A predicate becomes a list of alternatives, each a list of comparisons that must all hold. A
-comparison that is not understood is left out of its list, which only makes the alternative weaker.
-The result is therefore never stricter than the predicate: a row that passes the predicate passes
-all comparisons of one alternative.
+condition that is not understood is omitted from its list, which only weakens the alternative. The
+result is therefore never stricter than the predicate: a row that passes the predicate passes all
+comparisons of at least one alternative.
 
-Negation is pushed down to the comparisons, where SQL's third truth value stays what it is: ``not (a
-< 5)`` and ``a >= 5`` are both unknown for null.
+Negation is pushed down to the comparisons. This keeps SQL's third truth value: ``not (a < 5)`` and
+``a >= 5`` are both unknown for null.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from memwal.expressions.parser import NotUnderstoodError, parse_predicate
 from memwal.expressions.predicate import Comparison, Constant, Not, Opaque, Truth
 
 MAX_ALTERNATIVES: Final = 64
-"""Of a predicate that has more, the parts that multiply them are left out."""
+"""Limit of alternatives. Conditions that would exceed it are omitted."""
 
 Alternative = tuple[Comparison, ...]
 
 
 def parse_alternatives(text: str) -> tuple[Alternative, ...]:
-    """Alternatives of which one holds for each row that passes a predicate.
+    """Parse a predicate into alternatives, of which at least one holds for each row that passes.
 
     Parameters
     ----------
@@ -33,14 +33,15 @@ def parse_alternatives(text: str) -> tuple[Alternative, ...]:
     Returns
     -------
     tuple of tuple of Comparison
-        ``((),)``, which holds for every row, when nothing is understood; nothing at all when no
-        row can pass.
+        ``((),)``, which holds for every row, if nothing is understood; empty if no row can pass.
     """
     try:
         tree = parse_predicate(text)
     except NotUnderstoodError:
         return ((),)
-    return tuple(tuple(dict.fromkeys(one)) for one in _alternatives(tree, negated=False))
+    return tuple(
+        tuple(dict.fromkeys(alternative)) for alternative in _alternatives(tree, negated=False)
+    )
 
 
 def _alternatives(tree: Truth, *, negated: bool) -> list[Alternative]:
@@ -54,11 +55,11 @@ def _alternatives(tree: Truth, *, negated: bool) -> list[Alternative]:
         return [()]
     parts = [_alternatives(part, negated=negated) for part in tree.parts]
     if tree.both == negated:
-        joined = [one for part in parts for one in part]
+        joined = [alternative for part in parts for alternative in part]
         return joined if len(joined) <= MAX_ALTERNATIVES else [()]
     product: list[Alternative] = [()]
-    # Parts with few alternatives first: they are what must not be left out.
+    # Parts with few alternatives first: they restrict most, and are omitted last.
     for part in sorted(parts, key=len):
         if len(product) * len(part) <= MAX_ALTERNATIVES:
-            product = [(*left, *right) for left in product for right in part]
+            product = [(*first, *second) for first in product for second in part]
     return product

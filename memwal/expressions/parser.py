@@ -1,8 +1,8 @@
 """Parser of SQL predicates: tokens, grammar, and operators applied to columns and constants.
 
-An expression that is complete but not known here becomes ``Opaque`` where it stands, and so does an
-operator or function over anything but columns and constants. If the text cannot even be split into
-expressions, the whole predicate is not understood.
+A complete expression that is not supported becomes an ``Opaque`` node, and so does an operator or
+function over anything but columns and constants. If the text cannot be split into expressions,
+:class:`NotUnderstoodError` is raised for the whole predicate.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, get_args
-from typing import cast as as_type
+from typing import Final, cast, get_args
 
 from memwal.expressions.date_parts import DatePart
 from memwal.expressions.predicate import (
@@ -61,14 +60,14 @@ RESERVED: Final = frozenset(
         "extract",
     }
 )
-"""Words that begin or continue what is not read; a column of this name is quoted."""
+"""Keywords. A column with such a name must be quoted."""
 _INTEGER_BITS: Final = {"tinyint": 8, "smallint": 16, "int": 32, "integer": 32, "bigint": 64}
 _TIME_TYPES: Final = ("date", "timestamp")
 _WILDCARDS: Final = re.compile(r"[%_\\]")
 _MAX_LENGTH: Final = 1 << 20
 _MAX_DEPTH: Final = 100
 
-# No type that is compared has more.
+# No comparable type has more digits.
 _MAX_DIGITS: Final = 80
 _SIGNS: Final[dict[str, Operator]] = {
     "=": "=",
@@ -95,37 +94,37 @@ _TOKENS: Final = re.compile(
 
 
 class NotUnderstoodError(Exception):
-    """The text is none of what is read here."""
+    """The text is not a predicate that this parser understands."""
 
 
 def parse_predicate(text: str) -> Truth:
-    """Read a predicate.
+    """Parse a predicate.
 
     Raises
     ------
     NotUnderstoodError
-        It cannot be told what belongs together.
+        The text cannot be split into expressions.
     """
-    return _Parser(_tokenize(text)).whole()
+    return _Parser(_tokenize(text)).parse()
 
 
 class _Parser:
-    """Recursive descent with the precedences of SQL: or, and, not, comparisons, arithmetic."""
+    """Recursive-descent parser with SQL's precedences: or, and, not, comparisons, arithmetic."""
 
     def __init__(self, tokens: Sequence[tuple[str, str]]) -> None:
         self._tokens = tokens
         self._at = 0
         self._depth = 0
 
-    def whole(self) -> Truth:
-        found = self._truth(self._or())
+    def parse(self) -> Truth:
+        predicate = self._truth(self._or())
         if self._at != len(self._tokens):
             raise NotUnderstoodError
-        return found
+        return predicate
 
     def _or(self) -> Truth | Value:
         with self._deeper():
-            return self._joined("or")
+            return self._junction("or")
 
     @contextmanager
     def _deeper(self) -> Iterator[None]:
@@ -136,120 +135,120 @@ class _Parser:
         self._depth -= 1
 
     def _and(self) -> Truth | Value:
-        return self._joined("and")
+        return self._junction("and")
 
-    def _joined(self, word: str) -> Truth | Value:
-        read = self._and if word == "or" else self._not
-        first = read()
+    def _junction(self, word: str) -> Truth | Value:
+        parse_part = self._and if word == "or" else self._not
+        first = parse_part()
         if not self._is_word(word):
             return first
         parts = [self._truth(first)]
         while self._takes_word(word):
-            parts.append(self._truth(read()))
+            parts.append(self._truth(parse_part()))
         return Junction(word == "and", tuple(parts))
 
     def _not(self) -> Truth | Value:
-        turns = 0
+        negations = 0
         while self._takes_word("not"):
-            turns += 1
-        if turns > _MAX_DEPTH:
+            negations += 1
+        if negations > _MAX_DEPTH:
             raise NotUnderstoodError
-        found = self._comparison()
-        for _ in range(turns):
-            found = Not(self._truth(found))
-        return found
+        node = self._comparison()
+        for _ in range(negations):
+            node = Not(self._truth(node))
+        return node
 
     def _comparison(self) -> Truth | Value:
-        left = self._sum()
-        found: Truth | Value = left
+        operand = self._sum()
+        node: Truth | Value = operand
         kind, token = self._next()
         word = token.casefold() if kind == "name" else ""
         if kind == "sign" and token in _SIGNS:
             self._at += 1
-            found = _compare(left, _SIGNS[token], self._sum())
+            node = _compare(operand, _SIGNS[token], self._sum())
         elif word == "is":
             self._at += 1
-            found = self._is(left)
+            node = self._is(operand)
         elif word in ("in", "between", "not"):
             negated = self._takes_word("not")
             if self._takes_word("in"):
-                found = self._in(left)
+                node = self._in(operand)
             elif self._takes_word("between"):
                 low = self._sum()
                 self._needs_word("and")
                 high = self._sum()
-                found = Junction(True, (_compare(left, ">=", low), _compare(left, "<=", high)))
+                node = Junction(True, (_compare(operand, ">=", low), _compare(operand, "<=", high)))
             elif self._is_word("like") or self._is_word("ilike"):
-                found = self._like(left)
+                node = self._like(operand)
             else:
                 raise NotUnderstoodError
-            found = Not(found) if negated else found
+            node = Not(node) if negated else node
         elif word in ("like", "ilike"):
-            found = self._like(left)
-        if found is not left:
-            # ``a = 1 is null`` and the like mean something else than they seem to.
+            node = self._like(operand)
+        if node is not operand:
+            # Refuse ``a = 1 is null`` and the like, which SQL groups in an unexpected way.
             kind, token = self._next()
             ends = kind == "" or token in (")", ",") or token.casefold() in ("and", "or")
             if not ends or kind in ("text", "quoted"):
                 raise NotUnderstoodError
-        return found
+        return node
 
-    def _is(self, left: Truth | Value) -> Truth:
+    def _is(self, operand: Truth | Value) -> Truth:
         negated = self._takes_word("not")
-        found: Truth
+        node: Truth
         if self._takes_word("null"):
-            if not isinstance(left, Column) or left.part is not None:
+            if not isinstance(operand, Column) or operand.part is not None:
                 return Opaque()
-            return Comparison(left.name, "is not null" if negated else "is null")
+            return Comparison(operand.name, "is not null" if negated else "is null")
         if self._is_word("true") or self._is_word("false"):
-            found = _truth_test(self._truth(left), value=self._takes_word("true"))
-            # The word that was not the first one is still there.
+            node = _truth_test(self._truth(operand), value=self._takes_word("true"))
+            # If the word was not "true", it is still the next token.
             self._takes_word("false")
         elif self._takes_word("distinct"):
             self._needs_word("from")
-            # Other than with ``=``, all that follows belongs to the right side.
-            found = Not(_necessary(_compare(left, "=", self._or())))
+            # Unlike with ``=``, everything that follows belongs to the right side.
+            node = Not(_necessary(_compare(operand, "=", self._or())))
         else:
             raise NotUnderstoodError
-        return Not(found) if negated else found
+        return Not(node) if negated else node
 
-    def _like(self, left: Truth | Value) -> Truth:
+    def _like(self, operand: Truth | Value) -> Truth:
         exact = self._takes_word("like")
         if not exact:
             self._needs_word("ilike")
         pattern = self._sum()
-        # Where case does not matter, no prefix is known.
-        return _match_like(left, pattern) if exact else Opaque()
+        # A match that ignores case has no fixed prefix.
+        return _match_like(operand, pattern) if exact else Opaque()
 
-    def _in(self, left: Truth | Value) -> Truth:
+    def _in(self, operand: Truth | Value) -> Truth:
         self._needs("(")
         values = [self._sum()]
         while self._takes(","):
             values.append(self._sum())
         self._needs(")")
         constants = [value for value in values if isinstance(value, Constant)]
-        if not isinstance(left, Column) or len(constants) != len(values):
+        if not isinstance(operand, Column) or len(constants) != len(values):
             return Opaque()
         present = tuple(value for value in constants if value.kind != "null")
         if not present:
             return Opaque()
-        found = Comparison(left.name, "in", present, left.part)
-        # Beside a null, what is not found is unknown rather than false.
-        return found if len(present) == len(constants) else _necessary(found)
+        comparison = Comparison(operand.name, "in", present, operand.part)
+        # If the list has a null, a value that is not in the list is unknown, not false.
+        return comparison if len(present) == len(constants) else _necessary(comparison)
 
     def _sum(self) -> Truth | Value:
-        found = self._primary()
+        node = self._primary()
         while self._next()[0] == "sign" and self._next()[1] in _ARITHMETIC:
             self._at += 1
             self._primary()
-            found = Opaque()
-        return found
+            node = Opaque()
+        return node
 
     def _primary(self) -> Truth | Value:
-        found = self._unit()
+        node = self._unit()
         while self._takes("::"):
-            found = _cast(found, self._type())
-        return found
+            node = _cast(node, self._type())
+        return node
 
     def _unit(self) -> Truth | Value:
         kind, word = self._next()
@@ -263,8 +262,8 @@ class _Parser:
             with self._deeper():
                 return _negate(self._primary())
         if kind == "number":
-            is_known = word.isdigit() and len(word) <= _MAX_DIGITS
-            return Constant("integer", int(word)) if is_known else Opaque()
+            is_integer = word.isdigit() and len(word) <= _MAX_DIGITS
+            return Constant("integer", int(word)) if is_integer else Opaque()
         if kind == "text":
             return Constant("text", _unquote(word, "'"))
         if kind == "quoted":
@@ -294,9 +293,9 @@ class _Parser:
         if word in ("cast", "try_cast") and self._takes("("):
             inner = self._or()
             self._needs_word("as")
-            found = _cast(inner, self._type())
+            node = _cast(inner, self._type())
             self._needs(")")
-            return found
+            return node
         if word in RESERVED:
             raise NotUnderstoodError
         if self._takes("("):
@@ -304,16 +303,16 @@ class _Parser:
         return Column(token)
 
     def _arguments(self) -> list[Truth | Value]:
-        found: list[Truth | Value] = []
+        arguments: list[Truth | Value] = []
         if not self._takes(")"):
-            found.append(self._or())
+            arguments.append(self._or())
             while self._takes(","):
-                found.append(self._or())
+                arguments.append(self._or())
             self._needs(")")
-        return found
+        return arguments
 
     def _type(self) -> str:
-        """The name of a type; of one that is more than a name, nothing is known."""
+        """Return the name of a type; empty for a type with arguments, which is not supported."""
         kind, word = self._next()
         if kind != "name":
             raise NotUnderstoodError
@@ -323,12 +322,12 @@ class _Parser:
             return ""
         return word.casefold()
 
-    def _truth(self, found: Truth | Value) -> Truth:
-        if isinstance(found, Column):
-            return _compare(found, "=", Constant("boolean", True))
-        if isinstance(found, Constant) and found.kind != "boolean":
+    def _truth(self, node: Truth | Value) -> Truth:
+        if isinstance(node, Column):
+            return _compare(node, "=", Constant("boolean", True))
+        if isinstance(node, Constant) and node.kind != "boolean":
             return Opaque()
-        return found
+        return node
 
     def _next(self) -> tuple[str, str]:
         return self._tokens[self._at] if self._at < len(self._tokens) else ("", "")
@@ -338,18 +337,18 @@ class _Parser:
         return kind == "name" and token.casefold() == word
 
     def _takes_word(self, word: str) -> bool:
-        found = self._is_word(word)
-        self._at += found
-        return found
+        matches = self._is_word(word)
+        self._at += matches
+        return matches
 
     def _needs_word(self, word: str) -> None:
         if not self._takes_word(word):
             raise NotUnderstoodError
 
     def _takes(self, sign: str) -> bool:
-        found = self._next() == ("sign", sign)
-        self._at += found
-        return found
+        matches = self._next() == ("sign", sign)
+        self._at += matches
+        return matches
 
     def _needs(self, sign: str) -> None:
         if not self._takes(sign):
@@ -357,16 +356,16 @@ class _Parser:
 
 
 def _tokenize(text: str) -> list[tuple[str, str]]:
-    """The kind of each token (``text``, ``quoted``, ``number``, ``name`` or ``sign``), and itself.
+    """Return kind (``text``, ``quoted``, ``number``, ``name`` or ``sign``) and text of each token.
 
     Raises
     ------
     NotUnderstoodError
-        There is something else in it, or a comment.
+        The text has a comment or another token.
     """
     if len(text) > _MAX_LENGTH or "--" in text or "/*" in text:
         raise NotUnderstoodError
-    found = []
+    tokens = []
     at = 0
     text = text.rstrip()
     while at < len(text):
@@ -376,18 +375,18 @@ def _tokenize(text: str) -> list[tuple[str, str]]:
         kind, token = match.lastgroup, match[match.lastgroup]
         if kind == "number" and text[match.end() : match.end() + 1].isidentifier():
             raise NotUnderstoodError
-        found.append((kind, token))
+        tokens.append((kind, token))
         at = match.end()
-    return found
+    return tokens
 
 
 def _unquote(token: str, quote: str) -> str:
-    """What stands in quotes."""
+    """Return the content of a quoted token."""
     return token[1:-1].replace(quote * 2, quote)
 
 
 def _compare(left: Truth | Value, operator: Operator, right: Truth | Value) -> Truth:
-    """A comparison of a column with a constant, whichever of them comes first."""
+    """Compare a column with a constant, in either order."""
     if isinstance(left, Constant) and isinstance(right, Column):
         left, operator, right = right, FLIPPED[operator], left
     if isinstance(left, Column) and isinstance(right, Constant) and right.kind != "null":
@@ -401,62 +400,62 @@ def _starts_with(left: Truth | Value, prefix: Truth | Value) -> Truth:
     return Opaque()
 
 
-def _match_like(left: Truth | Value, pattern: Truth | Value) -> Truth:
-    """A column like a pattern, as far as its beginning tells."""
+def _match_like(operand: Truth | Value, pattern: Truth | Value) -> Truth:
+    """Compare a column with a LIKE pattern, as far as a prefix of the pattern decides."""
     if not isinstance(pattern, Constant) or not isinstance(pattern.value, str):
         return Opaque()
     prefix = _WILDCARDS.split(pattern.value, maxsplit=1)[0]
     rest = pattern.value[len(prefix) :]
     if not rest:
-        return _compare(left, "=", pattern)
-    begins = _starts_with(left, Constant("text", prefix))
-    return _necessary(begins) if rest.strip("%") else begins
+        return _compare(operand, "=", pattern)
+    starts = _starts_with(operand, Constant("text", prefix))
+    return _necessary(starts) if rest.strip("%") else starts
 
 
-def _necessary(found: Truth) -> Truth:
-    """What holds if this does, and of whose opposite nothing is known."""
-    return Junction(True, (found, Opaque()))
+def _necessary(condition: Truth) -> Truth:
+    """Return a predicate that implies ``condition`` and whose negation implies nothing."""
+    return Junction(True, (condition, Opaque()))
 
 
-def _truth_test(found: Truth, *, value: bool) -> Truth:
-    """``is true`` or ``is false``, which are never unknown."""
-    wanted = found if value else Not(found)
-    if isinstance(found, Comparison):
-        if found.operator in ("is null", "is not null"):
-            return wanted
-        return Junction(True, (wanted, Comparison(found.column, "is not null")))
-    return _necessary(wanted)
+def _truth_test(tested: Truth, *, value: bool) -> Truth:
+    """Apply ``is true`` or ``is false``, which are never unknown."""
+    condition = tested if value else Not(tested)
+    if isinstance(tested, Comparison):
+        if tested.operator in ("is null", "is not null"):
+            return condition
+        return Junction(True, (condition, Comparison(tested.column, "is not null")))
+    return _necessary(condition)
 
 
-def _cast(found: Truth | Value, name: str) -> Value:
-    """A value as another type, named as in SQL."""
-    if isinstance(found, Column) and found.part is None and name == "date":
-        return Column(found.name, "date")
-    if isinstance(found, Constant):
-        if isinstance(found.value, int) and found.kind == "integer" and name in _INTEGER_BITS:
-            end = 1 << (_INTEGER_BITS[name] - 1)
-            return found if -end <= found.value < end else Opaque()
-        if found.kind in ("text", name) and name in _TIME_TYPES:
-            return Constant(name, found.value)
-        if found.kind == "date" and name == "timestamp":
-            return Constant(name, found.value)
+def _cast(node: Truth | Value, type_name: str) -> Value:
+    """Convert a column or constant to another SQL type."""
+    if isinstance(node, Column) and node.part is None and type_name == "date":
+        return Column(node.name, "date")
+    if isinstance(node, Constant):
+        if isinstance(node.value, int) and node.kind == "integer" and type_name in _INTEGER_BITS:
+            end = 1 << (_INTEGER_BITS[type_name] - 1)
+            return node if -end <= node.value < end else Opaque()
+        if node.kind in ("text", type_name) and type_name in _TIME_TYPES:
+            return Constant(type_name, node.value)
+        if node.kind == "date" and type_name == "timestamp":
+            return Constant(type_name, node.value)
     return Opaque()
 
 
 def _call(name: str, arguments: Sequence[Truth | Value]) -> Truth | Value:
-    """What a function gives."""
+    """Return the result of a function."""
     match name, arguments:
         case "starts_with", [text, prefix]:
             return _starts_with(text, prefix)
         case (("date_part" | "datepart"), [Constant("text", str(part)), Column(column, None)]):
-            wanted = part.casefold()
-            if wanted in get_args(DatePart):
-                return Column(column, as_type("DatePart", wanted))
+            date_part = part.casefold()
+            if date_part in get_args(DatePart):
+                return Column(column, cast("DatePart", date_part))
     return Opaque()
 
 
-def _negate(found: Truth | Value) -> Value:
-    """A number with the other sign."""
-    if isinstance(found, Constant) and found.kind == "integer" and isinstance(found.value, int):
-        return Constant("integer", -found.value)
+def _negate(node: Truth | Value) -> Value:
+    """Return an integer constant with the other sign."""
+    if isinstance(node, Constant) and node.kind == "integer" and isinstance(node.value, int):
+        return Constant("integer", -node.value)
     return Opaque()

@@ -22,7 +22,7 @@ Operator = Literal[
     "does not start with",
 ]
 Part = DatePart | Literal["date"]
-"""What of a date or timestamp is compared; ``date`` is all but the time of day."""
+"""Part of a date or timestamp that is compared; ``date`` is everything but the time of day."""
 
 FLIPPED: Final[dict[Operator, Operator]] = {
     "=": "=",
@@ -53,14 +53,14 @@ _SHOWN_VALUES: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A value that stands in a predicate.
+    """A literal in a predicate.
 
     Attributes
     ----------
     kind : {"integer", "text", "bytes", "boolean", "date", "timestamp", "null"}
-        How it was written.
+        Kind of the literal.
     value : int, str, bytes, bool or None
-        Dates and timestamps as they were written.
+        Dates and timestamps as text, as in the predicate.
     """
 
     kind: str
@@ -81,12 +81,12 @@ class Comparison:
     Attributes
     ----------
     column : str
-        As it was written.
+        As in the predicate.
     operator : str
         ``=``, ``!=``, ``<``, ``<=``, ``>``, ``>=``, ``in``, ``not in``, ``is null``,
         ``is not null``, ``starts with``, ``does not start with``.
     values : tuple of Constant
-        One; several for ``in``; none for ``is null``.
+        One; several for ``in``; none for ``is null`` and ``is not null``.
     part : str, optional
         ``year``, ``month``, ``day`` or ``hour``, as ``date_part`` gives them, or ``date``.
     """
@@ -97,7 +97,7 @@ class Comparison:
     part: Part | None = None
 
     def negated(self) -> Comparison:
-        """What holds where this is false."""
+        """Return the comparison that holds where this one is false."""
         return Comparison(self.column, _NEGATED[self.operator], self.values, self.part)
 
     def __str__(self) -> str:
@@ -112,7 +112,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column, or a part of its dates, where a value stands."""
+    """A column, or a part of its dates, as an operand."""
 
     name: str
     part: Part | None = None
@@ -120,19 +120,19 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Opaque:
-    """A value, or a truth value, that is not known here."""
+    """A value or condition that the parser does not support, so that nothing is known about it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    """What is false."""
+    """Negation of a condition."""
 
     part: Truth
 
 
 @dataclass(frozen=True, slots=True)
 class Junction:
-    """Parts joined by ``and`` or ``or``."""
+    """Conditions joined by ``and`` (if ``both``) or ``or``."""
 
     both: bool
     parts: tuple[Truth, ...]

@@ -1,8 +1,9 @@
-"""Tokenize and check a region expression, word by word, before an engine sees it.
+"""Tokenizer and allow-list of region expressions, applied before an engine sees them.
 
-An expression can come from a table that a third party set up. Only listed words pass, so that an
-expression reaches no file, table, clock, random number or session setting, and its length is
-bounded, so that it cannot exhaust the machine. Spec: Region Expression, requirements 1 and 2.
+An expression can come from a table that a third party set up. Only listed words are allowed, so
+that an expression cannot access files, tables, the clock, random numbers or session settings. Its
+length is bounded, so that it cannot exhaust the machine. Spec: Region Expression, requirements 1
+and 2.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from typing import Final
 from memwal.errors import InvalidInputError
 
 MAX_LENGTH: Final = 1_000
-"""The most characters of an expression."""
+"""Maximum length of an expression, in characters."""
 
 MAX_DEPTH: Final = 16
-"""The most parentheses and CASEs around a word."""
+"""Maximum nesting of parentheses and CASEs."""
 
 MAX_COLUMNS: Final = 16
-"""The most source columns."""
+"""Maximum number of source columns."""
 
 
 def _words(text: str) -> frozenset[str]:
@@ -32,7 +33,7 @@ FUNCTIONS: Final = _words(
     "greatest least left length lower ltrim md5 murmur3 murmur3_multi nullif octet_length "
     "reverse right rtrim split_part starts_with strpos substr trim upper"
 )
-"""Functions that depend on their arguments alone, and answer with no more than they were given."""
+"""Allowed functions: they depend on their arguments alone, and generate no data beyond these."""
 
 _KEYWORDS: Final = _words(
     "and as between case cast else end false in is like not null or then true when"
@@ -53,26 +54,26 @@ _COLUMN: Final = re.compile(r"col(0|[1-9]\d?)")
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A piece of an expression: a word in lower case, a number, a text or a sign."""
+    """Token of an expression: a word in lower case, a number, a text or a sign."""
 
     kind: str
     text: str
 
 
 def tokenize(expression: str, *, num_columns: int) -> list[Token]:
-    """Split an expression into tokens, all of which are allowed.
+    """Split an expression into tokens, and check that all of them are allowed.
 
     Parameters
     ----------
     expression : str
         SQL over ``col0``, ``col1``, ...
     num_columns : int
-        How many of these there are.
+        Number of source columns.
 
     Raises
     ------
     InvalidInputError
-        It is too long or too deep, or has something in it that is not allowed.
+        The expression is too long or nested too deep, or has a token that is not allowed.
     """
     if len(expression) > MAX_LENGTH:
         raise InvalidInputError(
@@ -81,18 +82,18 @@ def tokenize(expression: str, *, num_columns: int) -> list[Token]:
     tokens: list[Token] = []
     position = 0
     while position < len(expression):
-        found = _TOKEN.match(expression, position)
-        # "--" starts a comment, and "/*" another one.
-        if found is None or expression.startswith(("--", "/*"), position):
+        match = _TOKEN.match(expression, position)
+        # "--" and "/*" start comments.
+        if match is None or expression.startswith(("--", "/*"), position):
             raise InvalidInputError(
                 f"a region expression may not contain {expression[position : position + 10]!r}; "
                 "use col0, col1, ..., whole numbers, texts in single quotes, operators, and the "
                 f"functions {', '.join(sorted(FUNCTIONS))}"
             )
-        position = found.end()
-        kind = found.lastgroup or ""
+        position = match.end()
+        kind = match.lastgroup or ""
         if kind != "space":
-            text = found[0].lower() if kind == "word" else found[0]
+            text = match[0].lower() if kind == "word" else match[0]
             tokens.append(Token(kind, text))
     if not tokens:
         raise InvalidInputError("a region expression is empty; give SQL over col0, col1, ...")

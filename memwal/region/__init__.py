@@ -1,1 +1,1 @@
-"""Regions: manifest, spec, ids, routing of rows, and discovery."""
+"""Regions of a table: manifests, specs, ids, routing of rows, and discovery."""

@@ -1,46 +1,47 @@
 """Lance's bucket hash, computed over whole Arrow columns.
 
-Which bucket a primary key falls into decides which region its rows live in, so every client of a
-table must compute the same number. The hash is murmur3 (x86, 32 bit, seed 0) in the dialect of
-Apache Spark: values are hashed in their own width, so ``int32(5)`` and ``int64(5)`` differ, and
-the bytes of a text after its last whole 4-byte word are mixed in one by one, sign-extended.
+The bucket of a primary key decides the region of its rows, so all clients of a table must compute
+the same number. The hash is murmur3 (x86, 32 bit, seed 0) in the dialect of Apache Spark: values
+are hashed in their own width, so ``int32(5)`` and ``int64(5)`` differ, and the bytes of a text
+after its last 4-byte word are mixed in one by one, sign-extended.
 Spec: Region Transform, ``bucket``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from memwal.errors import InvalidInputError
+from memwal.format.values import value_buffer
 from memwal.region.hashing import Words, canonical_bits, hash_32, hash_64, hash_bytes, hash_value
 
 _Hasher: TypeAlias = Callable[[pa.Array], Words]
 
 _INT32_MAX: Final = 0x7FFFFFFF
 
-# Temporaries of this many rows stay in the processor's cache, and bound the memory of a call.
+# Temporary arrays of this many rows fit the processor's cache, and limit the memory of a call.
 _ROWS_PER_BLOCK: Final = 65_536
 
 BUCKETABLE_TYPES: Final = (
     "bool, int8 to int64, uint8 to uint64, float, double, date32, time32, time64, timestamp, "
     "string, large_string"
 )
-"""The types that :func:`bucket` takes, for messages."""
+"""Types that :func:`bucket` accepts, for messages."""
 
 
 def bucket(column: pa.Array | pa.ChunkedArray, num_buckets: int) -> NDArray[np.int32]:
-    """Return the bucket of every row, as Lance computes it.
+    """Return the bucket of each row, as Lance computes it.
 
     Parameters
     ----------
     column : pyarrow.Array or pyarrow.ChunkedArray
-        Booleans, integers, 32- and 64-bit floats, ``date32``, times, timestamps or text. Nulls
-        fall into bucket 0.
+        Booleans, integers, 32- and 64-bit floats, ``date32``, times, timestamps or text. The bucket
+        of null is 0.
     num_buckets : int
         Number of buckets, from 1 to 2**31 - 1.
 
@@ -52,12 +53,12 @@ def bucket(column: pa.Array | pa.ChunkedArray, num_buckets: int) -> NDArray[np.i
     Raises
     ------
     InvalidInputError
-        If Lance does not bucket columns of this type, or the number of buckets is out of range.
+        Lance does not bucket columns of this type, or the number of buckets is out of range.
 
     Notes
     -----
-    No text is copied: besides the result a call needs a few megabytes, however long the column or
-    a single text is. The time of text grows with the longest one of every 65,536 rows.
+    Text is not copied: besides the result a call needs a few megabytes, however long the column or
+    a single text is. The time for text grows with the longest one of each 65,536 rows.
     """
     if not 1 <= num_buckets <= _INT32_MAX:
         raise InvalidInputError(
@@ -70,7 +71,7 @@ def bucket(column: pa.Array | pa.ChunkedArray, num_buckets: int) -> NDArray[np.i
             f"the column has in the table, which must be one of: {BUCKETABLE_TYPES}"
         )
     if len(column) == 1 and isinstance(column, pa.Array):
-        hashed = _hash_of_one(column)
+        hashed = _hash_single_row(column)
         if hashed is not None:
             return np.array([(hashed & _INT32_MAX) % num_buckets], dtype=np.int32)
     buckets = np.empty(len(column), dtype=np.int32)
@@ -87,16 +88,16 @@ def bucket(column: pa.Array | pa.ChunkedArray, num_buckets: int) -> NDArray[np.i
 
 
 def is_bucketable(data_type: pa.DataType) -> bool:
-    """Tell whether Lance buckets columns of this type."""
+    """Return whether Lance buckets columns of this type."""
     return _hasher_of(data_type) is not None
 
 
-def _hash_of_one(column: pa.Array) -> int | None:
-    """Hash of the only row, where that is quicker than numpy; None when it is not, or is null."""
+def _hash_single_row(column: pa.Array) -> int | None:
+    """Hash the only row without numpy; None if it is null, or if numpy is faster."""
     data_type = column.type
     if data_type in _TEXT:
         text = column[0].as_py()
-        # The bytes of a long text are better hashed all at once.
+        # For a long text, numpy is faster.
         if text is None or len(text) > _SHORT_TEXT:
             return None
         return hash_value(text.encode(), spark=True)
@@ -113,44 +114,37 @@ def _hasher_of(data_type: pa.DataType) -> _Hasher | None:
     return _HASHERS.get(data_type)
 
 
-def _values(rows: pa.Array, dtype: str) -> NDArray[Any]:
-    """View the value buffer of a fixed-width array; slots of null rows hold anything."""
-    values = rows.buffers()[1]
-    item = np.dtype(dtype)
-    return np.frombuffer(values, dtype=item, count=len(rows), offset=rows.offset * item.itemsize)
-
-
 def _hash_words_64(rows: pa.Array) -> Words:
-    return hash_64(_values(rows, "<u8"))
+    return hash_64(value_buffer(rows, "<u8"))
 
 
 def _widening(dtype: str) -> _Hasher:
-    """Return a hasher of integers that are sign- or zero-extended to 32 bits first."""
+    """Return a hasher of integers that extends them to 32 bits first."""
 
     def hash_rows(rows: pa.Array) -> Words:
-        return hash_32(_values(rows, dtype).astype("<i4").view("<u4"))
+        return hash_32(value_buffer(rows, dtype).astype("<i4").view("<u4"))
 
     return hash_rows
 
 
 def _hash_words_32(rows: pa.Array) -> Words:
-    return hash_32(_values(rows, "<u4"))
+    return hash_32(value_buffer(rows, "<u4"))
 
 
 def _hash_booleans(rows: pa.Array) -> Words:
-    return hash_32(_values(rows.cast(pa.uint8()), "u1").astype("<u4"))
+    return hash_32(value_buffer(rows.cast(pa.uint8()), "u1").astype("<u4"))
 
 
 def _hash_floats(rows: pa.Array) -> Words:
-    return hash_32(canonical_bits(_values(rows, "<u4")))
+    return hash_32(canonical_bits(value_buffer(rows, "<u4")))
 
 
 def _hash_doubles(rows: pa.Array) -> Words:
-    return hash_64(canonical_bits(_values(rows, "<u8")))
+    return hash_64(canonical_bits(value_buffer(rows, "<u8")))
 
 
 def _text_hasher(offset_dtype: str) -> _Hasher:
-    """Return a hasher of UTF-8 whose offsets are of this dtype."""
+    """Return a hasher of UTF-8 text with offsets of this dtype."""
 
     def hash_rows(rows: pa.Array) -> Words:
         _, offset_buffer, data = rows.buffers()

@@ -1,15 +1,15 @@
 """The spec's hash functions ``murmur3`` and ``murmur3_multi`` over Arrow columns.
 
-The spec names the hash (Murmur3, x86, 32 bit, seed 0) and not the bytes that are hashed. Here the
-bytes are, one value after the other: integers and booleans as 64-bit little-endian integers; floats
-as 64-bit ones with -0 as 0 and one NaN, so that a number hashes alike in every width; text as
-UTF-8; binary as it is; dates, times and timestamps as Arrow stores them, little-endian. Nulls add
-nothing. For 64-bit integers, text and binary this equals Lance's own ``murmur3_multi`` (of its
-partitioned namespaces). Spec: Region Transform.
+The spec defines the hash (Murmur3, x86, 32 bit, seed 0) but not the bytes that are hashed. Here the
+values of a row are hashed one after the other: integers and booleans as 64-bit little-endian
+integers; floats as doubles, with -0 as 0 and a single NaN, so that a number has the same hash in
+every width; text as UTF-8; binary as it is; dates, times and timestamps as Arrow stores them,
+little-endian. Nulls add nothing. For 64-bit integers, text and binary this equals Lance's own
+``murmur3_multi`` (of its partitioned namespaces). Spec: Region Transform.
 
-Murmur3 itself works over whole numpy arrays, and over one value. Two dialects are needed: the hash
-as published, and Apache Spark's, which mixes the bytes after the last whole word of 4 bytes in one
-by one, sign-extended. They agree where the length divides by 4.
+Murmur3 is implemented over whole numpy arrays, and over a single value. There are two dialects: the
+published hash, and Apache Spark's, which mixes in the bytes after the last 4-byte word one by one,
+sign-extended. They agree if the length is divisible by 4.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from memwal.errors import InvalidInputError
+from memwal.format.values import value_buffer
 
 Words: TypeAlias = NDArray[np.uint32]
 
@@ -32,7 +33,7 @@ HASHABLE_TYPES: Final = (
     "bool, integers, float, double, date32, date64, time32, time64, timestamp, string, binary and "
     "their large and fixed-size forms"
 )
-"""The types that :func:`murmur3_multi` takes, for messages."""
+"""Types that :func:`murmur3_multi` accepts, for messages."""
 _C1: Final = np.uint32(0xCC9E2D51)
 _C2: Final = np.uint32(0x1B873593)
 _MASK: Final = 0xFFFFFFFF
@@ -41,15 +42,15 @@ _SPECIAL: Final = {
     8: (0x7FF0000000000000, 0x7FF8000000000000),
 }
 
-# Bounds the temporaries of a call.
+# Limits the size of temporary arrays.
 _ROWS_PER_BLOCK: Final = 65_536
 
-# Of one row, shorter than this, the bytes are quicker hashed one after the other.
+# A single row shorter than this is hashed faster without numpy.
 _SHORT: Final = 128
 
 
 def murmur3(column: pa.Array) -> pa.Int32Array:
-    """Hash one column; null where it is null. See :func:`murmur3_multi`."""
+    """Hash one column; the hash of null is null. See :func:`murmur3_multi`."""
     return murmur3_multi([column])
 
 
@@ -64,12 +65,12 @@ def murmur3_multi(columns: Sequence[pa.Array]) -> pa.Int32Array:
     Returns
     -------
     pyarrow.Int32Array
-        One hash per row; null where all columns are null.
+        One hash per row; null if all columns are null.
 
     Raises
     ------
     InvalidInputError
-        A column is of a type that cannot be hashed.
+        A column has a type that cannot be hashed.
     """
     for column in columns:
         if not is_hashable(column.type):
@@ -88,7 +89,7 @@ def murmur3_multi(columns: Sequence[pa.Array]) -> pa.Int32Array:
 
 
 def is_hashable(data_type: pa.DataType) -> bool:
-    """Tell whether :func:`murmur3_multi` takes columns of this type."""
+    """Return whether :func:`murmur3_multi` accepts columns of this type."""
     return bool(
         pt.is_boolean(data_type)
         or pt.is_integer(data_type)
@@ -126,7 +127,7 @@ def hash_bytes(
     data : numpy.ndarray of uint8
     starts, lengths : numpy.ndarray of int64, same shape
     spark : bool, default False
-        Spark's dialect instead of the published one.
+        Whether to use Spark's dialect instead of the published one.
 
     Returns
     -------
@@ -134,18 +135,18 @@ def hash_bytes(
 
     Notes
     -----
-    The time grows with the longest range of a call.
+    The running time grows with the longest range of the call.
     """
     counts = lengths // 4
     longest = int(counts.max(initial=0))
-    # Numpy sorts integers of 16 bits by radix, which takes a tenth of the time.
+    # numpy sorts 16-bit integers by radix, in a tenth of the time.
     order = np.argsort(counts.astype(np.uint16) if longest < 65_536 else counts, kind="stable")
     ordered_counts, ordered_starts = counts[order], starts[order]
     hashes = np.zeros(len(starts), dtype=np.uint32)
     # Element i is the little-endian word that begins at byte i.
     words = np.ndarray((max(len(data) - 3, 0),), dtype="<u4", buffer=data, strides=(1,))
     for position in range(longest):
-        # The rows that have a word at this position stand together at the end.
+        # Rows are sorted by length: those with a word at this position are at the end.
         active = int(np.searchsorted(ordered_counts, position, side="right"))
         at = ordered_starts[active:] + 4 * position
         hashes[active:] = mix(hashes[active:], words[at])
@@ -159,7 +160,7 @@ def hash_bytes(
 
 
 def hash_value(value: bytes, *, spark: bool = False) -> int:
-    """Hash one value: for a few bytes this takes a tenth of what numpy's calls take.
+    """Hash a single value: for a few bytes, in a tenth of the time that numpy's calls take.
 
     Returns
     -------
@@ -184,13 +185,13 @@ def hash_value(value: bytes, *, spark: bool = False) -> int:
 
 
 def mix_64(hashes: Words, bits: NDArray[np.uint64]) -> Words:
-    """Take 8 bytes per row into the hashes, the low word first."""
+    """Mix 8 bytes per row into the hashes, the low word first."""
     low, high = bits.view("<u4").reshape(-1, 2).T
     return mix(mix(hashes, low), high)
 
 
 def mix(hashes: Words, words: Words) -> Words:
-    """Take one word of 4 bytes per row into the hashes."""
+    """Mix one 4-byte word per row into the hashes."""
     words = scramble(words)
     words ^= hashes
     words = (words << np.uint32(13)) | (words >> np.uint32(19))
@@ -200,7 +201,7 @@ def mix(hashes: Words, words: Words) -> Words:
 
 
 def scramble(words: Words) -> Words:
-    """Spread the bits of words; what :func:`mix` does first, and all that is done to a tail."""
+    """Scramble the bits of words: the first step of :func:`mix`, and the only one for a tail."""
     words = words * _C1
     words = (words << np.uint32(15)) | (words >> np.uint32(17))
     words *= _C2
@@ -208,7 +209,7 @@ def scramble(words: Words) -> Words:
 
 
 def finalize(hashes: Words, lengths: Words | np.uint32) -> Words:
-    """Take in the lengths in bytes, and let every bit depend on every other."""
+    """Finish the hashes: mix in the lengths in bytes, and make every bit depend on every other."""
     hashes = hashes ^ lengths
     hashes ^= hashes >> np.uint32(16)
     hashes *= np.uint32(0x85EBCA6B)
@@ -219,12 +220,12 @@ def finalize(hashes: Words, lengths: Words | np.uint32) -> Words:
 
 
 def canonical_bits(bits: NDArray[Any]) -> NDArray[Any]:
-    """Give -0 the bits of 0 and every NaN the same bits, without touching a float.
+    """Return floats with the bits of 0 for -0 and the same bits for every NaN.
 
     Parameters
     ----------
     bits : numpy.ndarray of uint32 or uint64
-        Floats of that width as their bits.
+        The bits of floats of that width.
     """
     infinity, nan = _SPECIAL[bits.dtype.itemsize]
     magnitudes = bits & bits.dtype.type(np.iinfo(bits.dtype).max >> 1)
@@ -253,7 +254,7 @@ def _hash_block(columns: Sequence[pa.Array]) -> Words:
 
 
 def _hash_fixed(columns: Sequence[NDArray[np.uint32] | NDArray[np.uint64]]) -> Words:
-    """Hash columns of whole words, without putting their bytes side by side."""
+    """Hash columns of whole words without joining their bytes."""
     if len(columns[0]) == 1:
         value = b"".join(column.tobytes() for column in columns)
         return np.array([hash_value(value)], dtype=np.uint32)
@@ -268,27 +269,20 @@ def _hash_fixed(columns: Sequence[NDArray[np.uint32] | NDArray[np.uint64]]) -> W
 
 
 def _widened(column: pa.Array) -> NDArray[np.uint32] | NDArray[np.uint64]:
-    """The words of a column whose values have a fixed width; null slots hold anything."""
+    """Return the words of a fixed-width column; null slots hold anything."""
     data_type = column.type
     if pt.is_boolean(data_type):
         column = column.cast(pa.uint8())
         data_type = column.type
     width = data_type.byte_width
     if pt.is_floating(data_type):
-        values = _view(column, f"<f{width}").astype("<f8").view("<u8")
+        values = value_buffer(column, f"<f{width}").astype("<f8").view("<u8")
         bits: NDArray[np.uint64] = canonical_bits(values)
         return bits
     if pt.is_integer(data_type):
         sign = "i" if pt.is_signed_integer(data_type) else "u"
-        return _view(column, f"<{sign}{width}").astype(f"<{sign}8").view("<u8")
-    return _view(column, f"<u{width}")
-
-
-def _view(column: pa.Array, dtype: str) -> NDArray[Any]:
-    item = np.dtype(dtype)
-    return np.frombuffer(
-        column.buffers()[1], item, count=len(column), offset=column.offset * item.itemsize
-    )
+        return value_buffer(column, f"<{sign}{width}").astype(f"<{sign}8").view("<u8")
+    return value_buffer(column, f"<u{width}")
 
 
 def _is_bytes(data_type: pa.DataType) -> bool:
@@ -304,7 +298,7 @@ def _is_bytes(data_type: pa.DataType) -> bool:
 
 
 def _as_binary(column: pa.Array) -> pa.LargeBinaryArray:
-    """The bytes that are hashed, one value per row."""
+    """Return the bytes to hash, one value per row."""
     if _is_bytes(column.type):
         if pt.is_fixed_size_binary(column.type):
             column = column.cast(pa.binary())
@@ -320,7 +314,7 @@ def _as_binary(column: pa.Array) -> pa.LargeBinaryArray:
 
 
 def _joined(parts: Sequence[pa.LargeBinaryArray]) -> pa.LargeBinaryArray:
-    # Arrow's own way of skipping nulls drops the rows where every part is null.
+    # Arrow's option to skip nulls would drop the rows where every part is null.
     filled = [part.fill_null(b"") for part in parts]
     return pc.binary_join_element_wise(*filled, pa.scalar(b"", pa.large_binary()))
 
@@ -334,21 +328,21 @@ def _all_null(columns: Sequence[pa.Array]) -> NDArray[np.bool_] | None:
 
 
 def _take_tails(
-    hashes: Words, data: NDArray[np.uint8], tails: NDArray[np.int64], left: NDArray[np.int64]
+    hashes: Words, data: NDArray[np.uint8], tails: NDArray[np.int64], lengths: NDArray[np.int64]
 ) -> None:
     words = np.zeros(len(hashes), dtype=np.uint32)
     for position in range(3):
-        (active,) = np.nonzero(left > position)
+        (active,) = np.nonzero(lengths > position)
         words[active] |= data[tails[active] + position].astype(np.uint32) << np.uint32(8 * position)
-    # Without a tail the word is 0, and so is what is left of it.
+    # Without a tail the word is 0, and so is the scrambled word.
     hashes ^= scramble(words)
 
 
 def _take_tails_as_spark(
-    hashes: Words, data: NDArray[np.uint8], tails: NDArray[np.int64], left: NDArray[np.int64]
+    hashes: Words, data: NDArray[np.uint8], tails: NDArray[np.int64], lengths: NDArray[np.int64]
 ) -> None:
     for position in range(3):
-        (active,) = np.nonzero(left > position)
+        (active,) = np.nonzero(lengths > position)
         signed = data[tails[active] + position].view(np.int8).astype(np.int32)
         hashes[active] = mix(hashes[active], signed.view(np.uint32))
 

@@ -1,12 +1,12 @@
 """Versioned manifest of a region, and discovery of regions (spec: Region Manifest Versioning).
 
-Versions are trimmed from the front, so those from the newest one backwards have no gap. A version
-that stands before a gap was written by a process that slept through a trim, and tells nothing.
-Generation numbers only grow from one version to the next, so the version in which a generation was
-flushed is found by bisection.
+The garbage collector trims the oldest versions, so the versions from the newest one backwards have
+no gap. A version before a gap was written by a process that was paused during a trim, and must be
+ignored. Generation numbers never decrease from one version to the next, so bisection finds the
+version in which a generation was flushed.
 
-Which version this process last saw of a region is remembered only as the place where the next
-search begins. It is never trusted.
+A process remembers the last version that it saw of each region, only as the place where the next
+search begins. It never relies on it.
 """
 
 from __future__ import annotations
@@ -45,29 +45,30 @@ from memwal.util.retry import LostRaceError, retry_lost_races
 from memwal.util.safe_json import read_json
 
 logger = logging.getLogger(__name__)
-_ATTEMPTS = 5
+_MAX_ATTEMPTS = 5
 _PARALLEL_LOCAL_READS = 16
 _PARALLEL_READS = 64
 _MAX_REMEMBERED_REGIONS = 100_000
 
+# Shorter than the grace period of any garbage collector should be.
 _RECENT_SECONDS = 120.0
-"""Shorter than any collector's grace should be."""
 
 
 class RegionManifestStore:
     """Reads and commits the manifest of one region.
 
-    A version is immutable and created by put-if-absent; whoever creates version + 1 first has
-    made the change, everyone else reads again.
+    A version is immutable and created by put-if-absent. The process that creates version + 1 first
+    has made the change; all others read again.
 
-    Old versions are trimmed, oldest first. A process that paused for longer than the collector's
-    grace could therefore find "version + 1 does not exist" where it existed and is gone. What
-    tells the two apart is the version itself: while it exists, nothing newer was trimmed. Hence
-    the order of the requests below, successor before version.
+    The garbage collector trims old versions, oldest first. A process that was paused for longer
+    than the collector's grace period could therefore find that version + 1 does not exist although
+    it existed and was trimmed. The version itself tells the two cases apart: while it exists,
+    nothing newer was trimmed. Hence the order of the requests below: successor before version.
 
-    Such a process may also *create* version + 1 where it existed and is gone. It finds out, and
-    goes no further; but until the next trim takes what it made, that looks like the newest version
-    to others who slept. The hint, which names one that stays before any is trimmed, tells them.
+    Such a process may also *create* version + 1 where it existed and was trimmed. It detects this
+    and goes no further; but until the next trim deletes that object, it looks like the newest
+    version to other processes that were paused. They detect it by the hint: before any trim, the
+    collector makes the hint name a version that stays.
     """
 
     def __init__(self, store: ObjectStore, region_id: UUID) -> None:
@@ -75,17 +76,17 @@ class RegionManifestStore:
         self.region_id = region_id
 
     def read_latest(self, *, recent: int | None = None) -> RegionManifest | None:
-        """Newest version, or None when the region was never claimed.
+        """Read the newest version; None if the region was never claimed.
 
-        With an exact version hint it costs the hint, a look for the version after it, and the
-        version. A hint that is behind costs a look per version; one that is ahead or absent costs
-        a listing.
+        With an exact version hint this costs three requests: the hint, a HEAD of the version after
+        it, and the version. A hint that is behind costs one HEAD per version; a hint that is ahead
+        or absent costs a listing.
 
         Parameters
         ----------
         recent : int, optional
-            A version that was the newest within less than the collector's grace: two requests do
-            if it still is.
+            A version that was the newest one less than the collector's grace period ago. If it
+            still is, two requests suffice.
         """
         if recent is not None and not self._exists(recent + 1):
             with suppress(ObjectNotFoundError):
@@ -95,8 +96,8 @@ class RegionManifestStore:
             newest = self._probe_from(hint)
             if newest is not None:
                 return newest
-        for _ in range(_ATTEMPTS):
-            versions = self.objects()
+        for _ in range(_MAX_ATTEMPTS):
+            versions = self.list_versions()
             if not versions:
                 return None
             newest = self._probe_from(max(versions))
@@ -108,90 +109,92 @@ class RegionManifestStore:
         )
 
     def read(self, version: int) -> RegionManifest:
-        """One version; ObjectNotFoundError when it was collected or never written."""
+        """Read one version. Raises ObjectNotFoundError if it was trimmed or never written."""
         return self._decode(version, self._store.get(manifest_key(self.region_id, version)))
 
     def is_latest(self, manifest: RegionManifest) -> bool:
-        """Whether nothing newer exists: two requests without a body, and the hint."""
+        """Return whether no newer version exists. Costs two HEAD requests, and reads the hint."""
         return (
             not self._exists(manifest.version + 1)
             and self._exists(manifest.version)
-            and not self._is_past(self._read_hint(), manifest.version)
+            and not self._was_trimmed(manifest.version, self._read_hint())
         )
 
-    def objects(self) -> dict[int, ObjectInfo]:
-        """The stored versions, each with its object."""
-        found = {}
+    def list_versions(self) -> dict[int, ObjectInfo]:
+        """List the stored versions, each with size and time of its object."""
+        versions = {}
         for info in self._store.list(manifest_dir(self.region_id)):
             version = parse_manifest_name(info.key.rpartition("/")[2])
             if version is not None:
-                found[version] = info
-        return found
+                versions[version] = info
+        return versions
 
     def commit(self, manifest: RegionManifest) -> None:
-        """Create ``manifest.version``, provided that nobody has.
+        """Create ``manifest.version`` unless it exists.
 
-        A manifest that is already there with the very same bytes counts as committed: two
-        processes that make the same change both made it. A claim is the exception, since there
-        only one of them may go on: see :meth:`commit_exclusively`.
+        An existing manifest with exactly the same bytes counts as committed: two processes that
+        make the same change have both made it. A claim is the exception, since only one process
+        may continue after it: see :meth:`commit_exclusively`.
 
         Raises
         ------
         ConflictError
-            The version exists and says something else; or this made it, and before it could be
-            made sure that it counts, others went on. Whether they built on it the newest tells.
+            The version exists with other content; or this call created it, but other processes
+            committed newer versions before this one could verify that its version counts. The
+            newest version shows whether they built on it.
         OutcomeUnknownError
-            The store does not say whether the version exists.
+            The store did not answer whether the version exists.
         """
         key = manifest_key(self.region_id, manifest.version)
         if create_settled(self._store, key, manifest.encode()) is not None:
-            raise ConflictError(f"{key} was written by somebody else first")
-        self._finish(manifest.version)
+            raise ConflictError(f"another process wrote {key} first")
+        self._confirm(manifest.version)
 
     def commit_exclusively(self, manifest: RegionManifest) -> None:
-        """Create ``manifest.version`` with no doubt about who did.
+        """Create ``manifest.version`` with certainty that this call created it.
 
         Raises
         ------
         ConflictError
-            The version exists, or others went on before it was sure that it counts. After an
-            ambiguous answer it may be the one of this call.
+            The version exists, or other processes committed newer versions before this one could
+            verify that its version counts. After an ambiguous answer, the existing version may be
+            the one of this call.
         StoreUnavailableError
-            The store does not say whether the version exists.
+            The store did not answer whether the version exists.
         """
         key = manifest_key(self.region_id, manifest.version)
         try:
             self._store.create(key, manifest.encode())
         except ObjectExistsError as error:
             raise ConflictError(f"{key} exists already") from error
-        self._finish(manifest.version)
+        self._confirm(manifest.version)
 
     def refresh_hint(self, version: int) -> None:
-        """Let the hint name a version that stays; to be done before older ones are trimmed.
+        """Make the hint name a version that stays. Required before older versions are trimmed.
 
         Raises
         ------
         ConflictError
-            Others write hints all the time.
+            Other processes replaced the hint in every attempt.
         """
-        for _ in range(_ATTEMPTS):
-            stored = self._stored_hint()
-            hint = _version_in(stored)
-            if hint == version or self._is_past(hint, version):
+        for _ in range(_MAX_ATTEMPTS):
+            stored = self._read_hint_bytes()
+            hint = _parse_hint(stored)
+            if hint == version or self._was_trimmed(version, hint):
                 return
             with suppress(ConflictError, ObjectExistsError):
                 self._replace_hint(stored, version)
                 return
         raise ConflictError(f"the version hint of region {self.region_id} changes all the time")
 
-    def _finish(self, version: int) -> None:
-        """Make sure that the version was created at the end of the history, and hint at it."""
-        stored = self._stored_hint()
-        hint = _version_in(stored)
-        if not self._is_at_the_end(version) or self._is_past(hint, version):
-            # It fills a gap that trimming had left, or was superseded before this look: from here
-            # the two look alike. It stays, since in the second case others build on it; in the
-            # first, the next trim takes it.
+    def _confirm(self, version: int) -> None:
+        """Verify that a new version was created at the end of the history, and update the hint."""
+        stored = self._read_hint_bytes()
+        hint = _parse_hint(stored)
+        if not self._has_predecessor(version) or self._was_trimmed(version, hint):
+            # The version fills a gap that trimming left, or newer versions superseded it before
+            # this check; this process cannot tell the two apart. The object is not deleted: in the
+            # second case other processes build on it, and in the first the next trim deletes it.
             raise ConflictError(
                 f"the manifests of region {self.region_id} went on while version {version} was "
                 "written; read the newest one again"
@@ -205,7 +208,10 @@ class RegionManifestStore:
             logger.info("version hint of region %s not written: %s", self.region_id, error)
 
     def _replace_hint(self, stored: bytes | None, version: int) -> None:
-        """Write the hint unless it changed: nobody who slept takes it back to what is trimmed."""
+        """Write the hint unless it changed, so that a paused process cannot set it back.
+
+        A hint that is set back could name a version that was trimmed.
+        """
         key = version_hint_key(self.region_id)
         hint = json.dumps({"version": version}).encode()
         try:
@@ -214,33 +220,34 @@ class RegionManifestStore:
             else:
                 self._store.replace(key, hint, expected=stored)
         except UnsupportedStoreError:
-            # Such as one whose manifests are kept apart by the catalog.
+            # For example a store whose commits the catalog's database decides.
             self._store.put(key, hint)
 
     def update(
         self, change: Callable[[RegionManifest], RegionManifest | None], *, attempts: int = 50
     ) -> RegionManifest:
-        """Change the newest manifest, again on each newer one until the change lands.
+        """Change the newest manifest, and repeat on each newer one until the commit succeeds.
 
         Parameters
         ----------
         change : callable
-            Gets the newest manifest and returns the changed one (its version is set here), or
-            None when nothing is to be changed. Raises to give up. It may get a manifest that has
-            the change already, since a version that was superseded at once counts as not
-            committed: it must tell, or do no harm a second time.
+            Takes the newest manifest and returns the changed one (its version is set here), or
+            None if there is nothing to change. Raises to give up. It may get a manifest that has
+            the change already, because a version that was superseded at once counts as not
+            committed. It must detect this, or be harmless when applied twice.
+        attempts : int, default 50
 
         Returns
         -------
         RegionManifest
-            As committed, or as found when there was nothing to change.
+            The committed manifest, or the newest one if there was nothing to change.
 
         Raises
         ------
         ObjectNotFoundError
             The region has no manifest.
         ConflictError
-            Every attempt lost its race.
+            Another process won the race in every attempt.
         """
 
         def attempt() -> RegionManifest:
@@ -266,14 +273,14 @@ class RegionManifestStore:
             ),
         )
 
-    def _is_at_the_end(self, version: int) -> bool:
-        """Whether a version that was just created is the end of the history, or was."""
+    def _has_predecessor(self, version: int) -> bool:
+        """Return whether a version that was just created is, or was, the end of the history."""
         if version > 1:
             return self._exists(version - 1)
-        return max(self.objects(), default=1) == 1
+        return max(self.list_versions(), default=1) == 1
 
-    def _is_past(self, hint: int | None, version: int) -> bool:
-        """Whether the hint tells that a version was trimmed, and what is there fills the gap."""
+    def _was_trimmed(self, version: int, hint: int | None) -> bool:
+        """Return whether the hint shows that a version was trimmed and written again."""
         return hint is not None and hint > version and self._exists(hint)
 
     def _exists(self, version: int) -> bool:
@@ -298,9 +305,9 @@ class RegionManifestStore:
         return manifest
 
     def _read_hint(self) -> int | None:
-        return _version_in(self._stored_hint())
+        return _parse_hint(self._read_hint_bytes())
 
-    def _stored_hint(self) -> bytes | None:
+    def _read_hint_bytes(self) -> bytes | None:
         try:
             return self._store.get(version_hint_key(self.region_id))
         except ObjectNotFoundError:
@@ -308,60 +315,60 @@ class RegionManifestStore:
 
 
 def discover_regions(store: ObjectStore) -> list[UUID]:
-    """Ids of the regions that have a folder, in the order of their ids: one listing."""
-    found = (parse_region_name(name) for name in store.list_folders(MEM_WAL_DIR))
-    return sorted(region_id for region_id in found if region_id is not None)
+    """Return the sorted ids of the regions that have a folder. Costs one listing."""
+    region_ids = (parse_region_name(name) for name in store.list_folders(MEM_WAL_DIR))
+    return sorted(region_id for region_id in region_ids if region_id is not None)
 
 
 def read_manifests(
     store: ObjectStore,
     regions: Collection[UUID] | None = None,
 ) -> dict[UUID, RegionManifest]:
-    """Newest manifest of each region, read side by side.
+    """Read the newest manifest of each region, in parallel.
 
-    Two requests are enough for one that this process met in the last two minutes, and that is
-    still the newest; others take three.
+    A region whose newest manifest this process saw in the last two minutes costs two requests if
+    that one is still the newest; any other region costs three.
 
     Parameters
     ----------
     regions : collection of UUID, optional
-        Regions to read; by default all that have a folder. One without a manifest (a claim that
-        died before its first write) is left out.
+        Regions to read; by default all that have a folder. The result omits a region without a
+        manifest, left by a claim that died before its first write.
     """
-    wanted = list(discover_regions(store) if regions is None else regions)
-    if not wanted:
+    region_ids = list(discover_regions(store) if regions is None else regions)
+    if not region_ids:
         return {}
 
     now = boot_seconds()
 
     def read(region: UUID) -> RegionManifest | None:
-        met = _last_seen.get((store.uri, region))
-        recent = met.version if met is not None and now - met.at < _RECENT_SECONDS else None
+        seen = _last_seen.get((store.uri, region))
+        recent = seen.version if seen is not None and now - seen.at < _RECENT_SECONDS else None
         return RegionManifestStore(store, region).read_latest(recent=recent)
 
-    with ThreadPoolExecutor(min(parallel_reads(store), len(wanted))) as pool:
-        manifests = list(pool.map(read, wanted))
-    found = {
+    with ThreadPoolExecutor(min(parallel_reads(store), len(region_ids))) as pool:
+        newest = list(pool.map(read, region_ids))
+    manifests = {
         region: manifest
-        for region, manifest in zip(wanted, manifests, strict=True)
+        for region, manifest in zip(region_ids, newest, strict=True)
         if manifest is not None
     }
-    if len(_last_seen) + len(found) > _MAX_REMEMBERED_REGIONS:
+    if len(_last_seen) + len(manifests) > _MAX_REMEMBERED_REGIONS:
         _last_seen.clear()
     _last_seen.update(
         ((store.uri, region), _SeenVersion(manifest.version, now))
-        for region, manifest in found.items()
+        for region, manifest in manifests.items()
     )
-    return found
+    return manifests
 
 
 def parallel_reads(store: ObjectStore) -> int:
-    """How many regions are read at once: objects are waited for, files of this machine are not."""
+    """Return how many regions to read in parallel: more for an object store, with its latency."""
     return _PARALLEL_LOCAL_READS if store.is_local else _PARALLEL_READS
 
 
 def contiguous_versions(stored: Container[int], newest: int) -> range:
-    """The versions from the newest one backwards, up to the first gap; oldest first."""
+    """Return the versions from the newest one back to the first gap, oldest first."""
     first = newest
     while first - 1 in stored:
         first -= 1
@@ -371,35 +378,35 @@ def contiguous_versions(stored: Container[int], newest: int) -> range:
 def last_version_before_flush(
     read: Callable[[int], RegionManifest], versions: range, generation: int
 ) -> RegionManifest | None:
-    """The newest of some versions by which a generation was not flushed yet; None if all have it.
+    """Return the newest version in which a generation was not flushed yet; None if there is none.
 
     Parameters
     ----------
     read : callable
-        Gives a version.
+        Returns the manifest of a version.
     versions : range
-        Without a gap; at least one.
+        Versions to search, without a gap; at least one.
     """
     if read(versions[-1]).current_generation <= generation:
         return read(versions[-1])
-    found = bisect_right(versions[:-1], generation, key=lambda v: read(v).current_generation)
-    return read(versions[found - 1]) if found else None
+    count = bisect_right(versions[:-1], generation, key=lambda v: read(v).current_generation)
+    return read(versions[count - 1]) if count else None
 
 
 class _SeenVersion(NamedTuple):
-    """A version of a region's manifest, and when it was the newest."""
+    """Version of a region's manifest, and the time at which it was the newest."""
 
     version: int
     at: float
 
 
-# What this process met last of each region's manifest, by the table's address. Never trusted, only
-# where to look first; when there are too many, all are forgotten.
+# The newest version that this process saw, by table address and region. Never trusted, only the
+# place where the next search begins. If there are too many entries, all are dropped.
 _last_seen: dict[tuple[str, UUID], _SeenVersion] = {}
 
 
-def _version_in(hint: bytes | None) -> int | None:
-    """The version that a hint names; None if there is none, or it names nothing."""
+def _parse_hint(hint: bytes | None) -> int | None:
+    """Return the version that a hint names; None if the hint is absent or invalid."""
     if hint is None:
         return None
     try:

@@ -1,13 +1,14 @@
 """Routing of row batches to regions, and the region ids derived from region values.
 
-Ids are derived so that every client of a table writes to the same regions. LanceDB keeps no list of
+Ids are derived, so that all clients of a table write to the same regions. LanceDB has no list of
 regions: it computes a version-5 UUID from the name of a bucket, from an identity value, or from a
 constant, under one fixed namespace. Two writers that disagree about the id of a bucket would put
-one primary key into two regions, and merging would then let the older row win, so these names are
-part of the format.
+one primary key into two regions, and a merge could then let the older row win. These names are
+therefore part of the format.
 
-LanceDB's names leave out the spec, and exist for its own three transforms only. For any other spec
-the name is the id of the spec and every region value with its kind, under a namespace of memwal.
+LanceDB's names do not contain the spec, and exist for its own three transforms only. For any other
+spec, the name consists of the spec id and every region value with its kind, under a namespace of
+memwal.
 """
 
 from __future__ import annotations
@@ -33,26 +34,25 @@ from memwal.region.values import encode_for_id, encode_values
 _NAMESPACE: Final = UUID("4c534d57-5249-5445-5f53-484152443031")
 _OWN_NAMESPACE: Final = UUID("6d656d77-616c-5b72-a567-696f6e732031")
 
-# Regions are few; a column with more values than this does not stay in memory because of them.
+# Most tables have few regions. For a column with more values than this, the cache is cleared.
 _CACHED_REGIONS: Final = 65_536
 
-# Numpy sorts integers of 16 bits by radix, which takes a tenth of the time.
+# numpy sorts 16-bit integers by radix, in a tenth of the time.
 _RADIX: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class RegionAssignment:
-    """A region and the region values that all of its rows share.
+    """A region, and the region values that all of its rows share.
 
     Attributes
     ----------
     region_id : UUID
-        The id every client derives for the same rows; for a region that was made by hand, the one
-        its maker chose.
+        The id that every client derives for these rows, or that was chosen by hand.
     field_values : tuple of (str, bytes)
-        Field id and value of each region field as the region manifest holds them: bucket numbers
-        as 4 bytes, integers in the width of their column, both little-endian; booleans one byte;
-        text in UTF-8; a null is left out. Empty when rows are not divided, or by hand.
+        Field id and value of each region field, encoded as in the region manifest: bucket numbers
+        in 4 bytes, integers in the width of their column, both little-endian; booleans in one byte;
+        text in UTF-8; nulls are omitted. Empty for ``unsharded`` and for ids chosen by hand.
     """
 
     region_id: UUID
@@ -65,70 +65,45 @@ class Router:
     Parameters
     ----------
     spec : RegionSpec
-        How the table is divided.
+        Rule that maps rows to regions.
     schema : pyarrow.Schema
         Schema of the table.
 
     Raises
     ------
     InvalidInputError
-        If the table cannot be divided this way.
+        The spec does not fit the schema.
     """
 
-    __slots__ = ("_cache", "_known", "_only", "_shared", "_sources", "_spec")
+    __slots__ = ("_all_regions", "_cache", "_has_lance_ids", "_single", "_sources", "_spec")
 
     def __init__(self, spec: RegionSpec, schema: pa.Schema) -> None:
         spec.value_types(schema)
         self._spec = spec
-        self._shared = spec.is_shared_with_lance(schema)
+        self._has_lance_ids = spec.is_shared_with_lance(schema)
         self._sources = [(name, schema.field(name).type) for name in spec.columns]
         self._cache: dict[tuple[bytes, ...], RegionAssignment] = {}
-        self._only: RegionAssignment | None = None
+        self._single: RegionAssignment | None = None
         if isinstance(spec.fields[0].transform, Unsharded):
-            self._only = RegionAssignment(
-                UNSHARDED_ID if self._shared else derived_region_id(spec.spec_id, ())
+            self._single = RegionAssignment(
+                UNSHARDED_ID if self._has_lance_ids else derived_region_id(spec.spec_id, ())
             )
-        self._known = self._known_regions()
+        self._all_regions = self._enumerate_regions()
 
     @classmethod
     def to_region(cls, region_id: UUID) -> Router:
-        """Return a router that takes all rows to one region, made by hand (spec 0)."""
+        """Return a router of all rows to one region with an id chosen by hand (spec 0)."""
         router = cls(RegionSpec.unsharded(), pa.schema([]))
-        router._only = RegionAssignment(region_id)
-        router._known = [router._only]
+        router._single = RegionAssignment(region_id)
+        router._all_regions = [router._single]
         return router
 
     def assignments(self) -> list[RegionAssignment] | None:
-        """Return all regions, in the order of bucket numbers; None when only the data tells.
+        """Return all regions, in the order of bucket numbers; None if they depend on the data.
 
-        Where ``multi_bucket`` finds nothing but nulls, a row has a region beside these.
+        For ``multi_bucket``, rows with nulls in all columns have one more region.
         """
-        return None if self._known is None else list(self._known)
-
-    def regions_of(self, values: pa.Array | pa.RecordBatch) -> list[RegionAssignment]:
-        """Return the regions that can hold rows with one of these values, each once.
-
-        Parameters
-        ----------
-        values : pyarrow.Array or pyarrow.RecordBatch
-            Values of the region columns, in exactly their types; an array when there is only one.
-            When rows are not divided they do not matter, and the answer is the only region.
-
-        Raises
-        ------
-        InvalidInputError
-            If the values are of another type or, where Lance divides by identity, null.
-        """
-        if self._only is not None:
-            return [self._only]
-        if isinstance(values, pa.Array):
-            ((name, _),) = self._sources
-            values = pa.record_batch({name: values})
-        self._check_rows(values.schema)
-        if values.num_rows == 0:
-            return []
-        codes, regions = self._classify(values)
-        return [regions[code] for code in np.unique(codes).tolist()]
+        return None if self._all_regions is None else list(self._all_regions)
 
     def route(
         self, data: pa.RecordBatch | pa.Table, *, by: pa.RecordBatch | None = None
@@ -138,33 +113,33 @@ class Router:
         Parameters
         ----------
         data : pyarrow.RecordBatch or pyarrow.Table
-            Rows with the region columns in exactly the types that they have in the table: the same
-            number in another width hashes into another bucket.
+            Rows, with the region columns in exactly the types of the table: the same number in
+            another width hashes to another bucket.
         by : pyarrow.RecordBatch, optional
-            Region columns of the rows, where ``data`` does not hold them as they are: deleted rows
-            have nulls in all columns outside the key.
+            Region columns of the rows, if ``data`` does not have them: deleted rows have nulls in
+            all columns outside the key.
 
         Returns
         -------
         list of (RegionAssignment, pyarrow.RecordBatch)
             One part per region that occurs, in the order of bucket numbers or of first occurrence.
-            Rows keep their order within a part. A batch whose rows are all of one region is
-            returned itself; otherwise the parts are slices of one copy, which lives as long as any
-            of them.
+            Rows keep their order within a part. If all rows belong to one region, the batch itself
+            is returned; otherwise the parts are slices of one copy, which lives as long as any of
+            them.
 
         Raises
         ------
         InvalidInputError
-            If a region column is absent, of another type or, where Lance divides by identity,
-            null; if a delete does not tell a region column outside of the key; or if a table is
-            too large for one batch.
+            A region column is absent, has another type or, for an identity spec that LanceDB
+            supports, is null; a delete lacks a region column outside of the key; or a table is too
+            large for one batch.
         """
         if data.num_rows == 0:
             self._check_rows(data.schema)
             return []
         batch = data if isinstance(data, pa.RecordBatch) else _to_batch(data)
-        if self._only is not None:
-            return [(self._only, batch)]
+        if self._single is not None:
+            return [(self._single, batch)]
         self._check_rows(batch.schema if by is None else by.schema)
         if by is None:
             self._check_deletes(batch)
@@ -190,15 +165,15 @@ class Router:
                     f"the rows have no region column {name!r}, or have it twice; "
                     f"their columns are {', '.join(schema.names)}"
                 )
-            found = schema.field(position).type
-            if found != data_type:
+            row_type = schema.field(position).type
+            if row_type != data_type:
                 raise InvalidInputError(
-                    f"region column {name!r} has type {found} in the rows but "
+                    f"region column {name!r} has type {row_type} in the rows but "
                     f"{data_type} in the table; cast the rows to the schema of the table"
                 )
 
     def _check_deletes(self, batch: pa.RecordBatch) -> None:
-        """Refuse deleted rows whose region columns were not kept: they would go anywhere."""
+        """Refuse deleted rows without their region columns: they could be routed to any region."""
         beside = self._spec.columns_beside_key
         if not beside or batch.schema.get_field_index(TOMBSTONE) < 0:
             return
@@ -208,9 +183,9 @@ class Router:
                 "have to hold: give these columns with the keys to delete"
             )
 
-    def _known_regions(self) -> list[RegionAssignment] | None:
-        if self._only is not None:
-            return [self._only]
+    def _enumerate_regions(self) -> list[RegionAssignment] | None:
+        if self._single is not None:
+            return [self._single]
         if not self._spec.num_regions:
             return None
         counts = [field.transform.num_values or 0 for field in self._spec.fields]
@@ -218,49 +193,49 @@ class Router:
         return self._regions([pa.array(numbers) for numbers in grid])
 
     def _classify(self, rows: pa.RecordBatch) -> tuple[NDArray[Any], Sequence[RegionAssignment]]:
-        """Return an index per row, and the regions that the indexes stand for."""
-        values = [_values(field, rows) for field in self._spec.fields]
+        """Return an index per row, and the list of regions that it refers to."""
+        values = [_region_values(field, rows) for field in self._spec.fields]
         if rows.num_rows == 1:
             return np.zeros(1, dtype=np.int64), self._regions(values)
-        if self._known is not None and not any(value.null_count for value in values):
+        if self._all_regions is not None and not any(value.null_count for value in values):
             codes = values[0].to_numpy()
             for field, value in zip(self._spec.fields[1:], values[1:], strict=True):
                 codes = codes * (field.transform.num_values or 0) + value.to_numpy()
-            return codes.astype(np.uint16), self._known
+            return codes.astype(np.uint16), self._all_regions
         codes = _codes(values)
-        # The first row of each code: of several assignments to a place, the last one stays.
+        # The first row of each code. Rows are assigned in reverse, and the last assignment stays.
         first = np.empty(int(codes.max()) + 1, dtype=np.int64)
         first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
         regions = self._regions([value.take(pa.array(first)) for value in values])
         return codes.astype(np.uint16) if len(regions) <= _RADIX else codes, regions
 
     def _regions(self, values: Sequence[pa.Array]) -> list[RegionAssignment]:
-        """The region of each combination of values, one array per field."""
-        if self._shared and values[0].null_count:
+        """Return the region of each row of values, given one array per field."""
+        if self._has_lance_ids and values[0].null_count:
             raise InvalidInputError(
                 f"region column {self._spec.columns[0]!r} has {values[0].null_count} nulls, and "
                 "null names no region; fill them before writing"
             )
         stored = [encode_values(value) for value in values]
-        names = None if self._shared else [encode_for_id(value) for value in values]
-        found = []
+        names = None if self._has_lance_ids else [encode_for_id(value) for value in values]
+        regions = []
         for number, combination in enumerate(zip(*stored, strict=True)):
-            # Values and not meanings: a column has one type, and None is no bytes.
+            # The encoded values suffice as a key: each column has one type, and null is None.
             region = self._cache.get(combination)
             if region is None:
                 if len(self._cache) >= _CACHED_REGIONS:
                     self._cache.clear()
                 region_id = (
-                    self._shared_id(combination[0])
+                    self._lance_region_id(combination[0])
                     if names is None
                     else derived_region_id(self._spec.spec_id, (name[number] for name in names))
                 )
                 region = RegionAssignment(region_id, self._field_values(combination))
                 self._cache[combination] = region
-            found.append(region)
-        return found
+            regions.append(region)
+        return regions
 
-    def _shared_id(self, value: bytes) -> UUID:
+    def _lance_region_id(self, value: bytes) -> UUID:
         if isinstance(self._spec.fields[0].transform, Bucket):
             return bucket_region_id(int.from_bytes(value, "little"))
         return identity_region_id(value)
@@ -279,12 +254,12 @@ def bucket_region_id(bucket: int) -> UUID:
     Parameters
     ----------
     bucket : int
-        Bucket number, counted from 0. The id does not depend on how many buckets there are.
+        Bucket number, from 0. The id does not depend on the number of buckets.
 
     Raises
     ------
     InvalidInputError
-        If the number is negative.
+        The number is negative.
     """
     if bucket < 0:
         raise InvalidInputError(
@@ -299,45 +274,40 @@ def identity_region_id(value: bytes) -> UUID:
     Parameters
     ----------
     value : bytes
-        The value: integers little-endian in the width of the column, booleans one byte, text in
-        UTF-8. Text that is empty has a region of its own.
+        Integers little-endian in the width of the column, booleans in one byte, text in UTF-8.
+        Empty text has its own region.
     """
     return _derive(b"identity-" + value)
 
 
 def derived_region_id(spec_id: int, value_names: Iterable[bytes]) -> UUID:
-    """Return the id of the region of a spec that LanceDB does not know.
+    """Return the id of a region of a spec that LanceDB does not support.
 
     Parameters
     ----------
     spec_id : int
         Id of the region spec, positive.
     value_names : iterable of bytes
-        Each region value, in the order of the spec's fields, as
-        :func:`memwal.region.values.encode_for_id` gives it.
+        Each region value, in the order of the spec's fields, encoded by
+        :func:`memwal.region.values.encode_for_id`.
     """
     return _derive(spec_id.to_bytes(4, "little") + b"".join(value_names), _OWN_NAMESPACE)
 
 
-def unsharded_region_id() -> UUID:
-    """Return :data:`UNSHARDED_ID`."""
-    return UNSHARDED_ID
-
-
 def _derive(name: bytes, namespace: UUID = _NAMESPACE) -> UUID:
-    """Return the version-5 UUID of a name that need not be text (RFC 9562, section 5.5).
+    """Return the version-5 UUID of a name in bytes (RFC 9562, section 5.5).
 
-    ``uuid.uuid5`` takes bytes only since Python 3.12.
+    ``uuid.uuid5`` accepts bytes only since Python 3.12.
     """
     digest = sha1(namespace.bytes + name, usedforsecurity=False).digest()
     return UUID(bytes=digest[:16], version=5)
 
 
 UNSHARDED_ID: Final = _derive(b"unsharded")
-"""Id of the only region of a table whose rows are not divided."""
+"""Id of the only region of a table with an ``unsharded`` spec."""
 
 
-def _values(field: RegionField, rows: pa.RecordBatch) -> pa.Array:
+def _region_values(field: RegionField, rows: pa.RecordBatch) -> pa.Array:
     return field.transform.apply(
         [
             pa.nulls(rows.num_rows) if column is None else rows.column(column)
@@ -347,7 +317,7 @@ def _values(field: RegionField, rows: pa.RecordBatch) -> pa.Array:
 
 
 def _codes(values: Sequence[pa.Array]) -> NDArray[np.int64]:
-    """Number the combinations of values in the order in which they occur first."""
+    """Number the combinations of values by first occurrence."""
     codes, _ = _encoded(values[0])
     for value in values[1:]:
         others, count = _encoded(value)
@@ -356,7 +326,7 @@ def _codes(values: Sequence[pa.Array]) -> NDArray[np.int64]:
 
 
 def _encoded(values: pa.Array) -> tuple[NDArray[np.int64], int]:
-    """Number the values in the order in which they occur first, and count them."""
+    """Number the values by first occurrence, and count the distinct ones."""
     if pt.is_null(values.type):
         return np.zeros(len(values), dtype=np.int64), 1
     encoded = values.dictionary_encode("encode")

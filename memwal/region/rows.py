@@ -1,9 +1,9 @@
 """Stored form of rows: schema, columns matched by field id, and the newest row of each key.
 
-Lance keeps the id of a field when the field is renamed, and never gives an id to another field; it
-writes the ids into the metadata of the fields of its log entries, at every level. By these ids,
-rows that were stored before the table's schema evolved are brought into its present form. Rows
-whose writer recorded no ids are matched by name.
+A field keeps its Lance id when it is renamed, and no other field ever gets that id. Lance writes
+the ids into the metadata of the fields of its WAL entries, at every level. Rows that were stored
+before the schema of the table evolved are converted by these ids. Fields without an id are matched
+by name.
 """
 
 from __future__ import annotations
@@ -24,54 +24,57 @@ if TYPE_CHECKING:
     from lance.schema import LanceSchema
 
 
-_OURS = {b"memwal": b"1"}
+_OWN_METADATA = {b"memwal": b"1"}
 _FIELD_ID: Final = b"lance:field_id"
 
 
 def stored_schema(schema: pa.Schema, primary_key: Sequence[str]) -> pa.Schema:
-    """Schema of log entries and flushed generations of a table (spec: Flushed MemTable)."""
+    """Return the schema of a table's WAL entries and flushed generations (spec: Flushed MemTable).
+
+    All columns outside of the key are nullable, and a tombstone column is added.
+    """
     fields = [f if f.name in primary_key else f.with_nullable(True) for f in schema]
-    # When all fields of a log entry equal those of its MemTable, Lance takes its batches as they
-    # are, and then refuses them for the schema's metadata, where our checksum is. A field that
-    # differs has it bring the batches to its own schema, which costs it nothing.
-    tombstone = pa.field(TOMBSTONE, pa.bool_(), nullable=False, metadata=_OURS)
+    # If all fields of a WAL entry equal those of Lance's MemTable, Lance uses the batches without
+    # conversion, and then refuses them because of the schema metadata, which has our checksum. One
+    # field that differs makes Lance convert the batches to its own schema, at no cost.
+    tombstone = pa.field(TOMBSTONE, pa.bool_(), nullable=False, metadata=_OWN_METADATA)
     return pa.schema([*fields, tombstone])
 
 
 def with_field_ids(schema: pa.Schema, lance_schema: LanceSchema) -> pa.Schema:
-    """The schema with the id of each field in its metadata, at every level."""
+    """Return the schema with the Lance id of each field in its metadata, at every level."""
     return pa.schema(
-        [_identified(field, lance) for field, lance in _zip(schema, lance_schema.fields())],
+        [_with_id(field, lance) for field, lance in _zip_fields(schema, lance_schema.fields())],
         metadata=schema.metadata,
     )
 
 
-def has_same_fields(stored: pa.Schema, wanted: pa.Schema) -> bool:
-    """Whether every field of ``wanted`` is in ``stored``, under its name and with its children."""
+def has_same_fields(stored: pa.Schema, target: pa.Schema) -> bool:
+    """Return whether ``stored`` has every field of ``target``, with its name and children."""
     return all(
-        _same(stored.field(index), field)
-        for field in wanted
+        _is_same(stored.field(index), field)
+        for field in target
         if (index := stored.get_field_index(field.name)) >= 0
-    ) and all(name in stored.names for name in wanted.names)
+    ) and all(name in stored.names for name in target.names)
 
 
-def align_rows(rows: pa.Table, wanted: pa.Schema) -> pa.Table:
-    """Rows in the form of ``wanted``: each column from the field with its id, or null.
+def align_rows(rows: pa.Table, target: pa.Schema) -> pa.Table:
+    """Convert rows to the schema ``target``: each column from the field with its id, or null.
 
     Parameters
     ----------
     rows : pyarrow.Table
-        Stored rows; fields without an id in their metadata are matched by name.
-    wanted : pyarrow.Schema
+        Stored rows. Fields without an id in their metadata are matched by name.
+    target : pyarrow.Schema
         With field ids, see :func:`with_field_ids`.
 
     Raises
     ------
     InvalidInputError
-        A value cannot become the wanted type, or may not be absent.
+        A value cannot be converted, or a column without nulls is missing.
     """
     columns = []
-    for field, index in zip(wanted, _sources(list(rows.schema), list(wanted)), strict=True):
+    for field, index in zip(target, _sources(list(rows.schema), list(target)), strict=True):
         if index is None:
             if not field.nullable:
                 raise InvalidInputError(f"column {field.name} is missing and may have no nulls")
@@ -79,24 +82,24 @@ def align_rows(rows: pa.Table, wanted: pa.Schema) -> pa.Table:
             continue
         stored = rows.schema.field(index)
         try:
-            chunks = [_aligned(chunk, stored, field) for chunk in rows.column(index).chunks]
+            chunks = [_align(chunk, stored, field) for chunk in rows.column(index).chunks]
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
             raise InvalidInputError(f"column {field.name}: {error}") from error
         columns.append(pa.chunked_array(chunks, field.type))
-    return pa.Table.from_arrays(columns, schema=wanted)
+    return pa.Table.from_arrays(columns, schema=target)
 
 
 def key_column(rows: pa.RecordBatch | pa.Table, primary_key: Sequence[str]) -> pa.Array:
-    """One comparable value per row for its primary key, however many columns that has.
+    """Return the primary key of each row as one comparable value.
 
-    A single key column is returned as it is; several become their order-preserving encoding.
+    A single key column is returned unchanged; several get an order-preserving encoding.
     """
     columns = [_one_chunk(rows.column(name)) for name in primary_key]
     return columns[0] if len(columns) == 1 else encode_composite_keys(columns)
 
 
 def newest_row_positions(keys: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Positions of the last occurrence of each key, ascending.
+    """Return the positions of the last occurrence of each key, ascending.
 
     Parameters
     ----------
@@ -113,59 +116,59 @@ def newest_row_positions(keys: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
     if distinct == len(keys):
         return np.arange(len(keys), dtype=np.int64)
     newest = np.empty(distinct, dtype=np.int64)
-    # Assignment in index order leaves the last position of each key in place.
+    # Positions are assigned in order, so the last position of each key stays.
     newest[encoded.indices.to_numpy(zero_copy_only=False)] = np.arange(len(keys), dtype=np.int64)
     newest.sort()
     return newest
 
 
-def _aligned(array: pa.Array, stored: pa.Field, wanted: pa.Field) -> pa.Array:
-    if _same(stored, wanted):
-        return array.cast(wanted.type) if array.type != wanted.type else array
-    old, new = _children(stored.type), _children(wanted.type)
-    if pt.is_struct(stored.type) and pt.is_struct(wanted.type):
+def _align(array: pa.Array, stored: pa.Field, target: pa.Field) -> pa.Array:
+    if _is_same(stored, target):
+        return array.cast(target.type) if array.type != target.type else array
+    old, new = _children(stored.type), _children(target.type)
+    if pt.is_struct(stored.type) and pt.is_struct(target.type):
         parts = [
             pa.nulls(len(array), field.type)
             if index is None
-            else _aligned(array.field(index), old[index], field)
+            else _align(array.field(index), old[index], field)
             for field, index in zip(new, _sources(old, new), strict=True)
         ]
         return pa.StructArray.from_arrays(parts, fields=new, mask=array.is_null())
-    if old and new and type(stored.type) is type(wanted.type) and not pt.is_map(stored.type):
+    if old and new and type(stored.type) is type(target.type) and not pt.is_map(stored.type):
         return pa.Array.from_buffers(
-            wanted.type,
+            target.type,
             len(array),
             array.buffers()[: 1 if pt.is_fixed_size_list(array.type) else 2],
             offset=array.offset,
-            children=[_aligned(array.values, old[0], new[0])],
+            children=[_align(array.values, old[0], new[0])],
         )
-    return array.cast(wanted.type)
+    return array.cast(target.type)
 
 
-def _sources(stored: Sequence[pa.Field], wanted: Sequence[pa.Field]) -> list[int | None]:
-    """Position of the stored field that each wanted one comes from."""
+def _sources(stored: Sequence[pa.Field], target: Sequence[pa.Field]) -> list[int | None]:
+    """Return the position of the stored field for each target field; None if there is none."""
     by_id = {i: n for n, field in enumerate(stored) if (i := _id_of(field)) is not None}
     by_name = {field.name: n for n, field in enumerate(stored) if _id_of(field) is None}
-    found: list[int | None] = []
-    for field in wanted:
-        wanted_id = _id_of(field)
-        known = by_id.get(wanted_id) if wanted_id is not None else None
-        found.append(known if known is not None else by_name.get(field.name))
-    return found
+    positions: list[int | None] = []
+    for field in target:
+        field_id = _id_of(field)
+        position = by_id.get(field_id) if field_id is not None else None
+        positions.append(position if position is not None else by_name.get(field.name))
+    return positions
 
 
-def _same(stored: pa.Field, wanted: pa.Field) -> bool:
-    old, new = _children(stored.type), _children(wanted.type)
+def _is_same(stored: pa.Field, target: pa.Field) -> bool:
+    old, new = _children(stored.type), _children(target.type)
     return (
-        stored.name == wanted.name
-        and _id_of(stored) in (None, _id_of(wanted))
+        stored.name == target.name
+        and _id_of(stored) in (None, _id_of(target))
         and len(old) == len(new)
-        and all(_same(a, b) for a, b in zip(old, new, strict=True))
+        and all(_is_same(a, b) for a, b in zip(old, new, strict=True))
     )
 
 
-def _identified(field: pa.Field, lance: LanceField) -> pa.Field:
-    children = [_identified(a, b) for a, b in _zip(_children(field.type), lance.children())]
+def _with_id(field: pa.Field, lance: LanceField) -> pa.Field:
+    children = [_with_id(a, b) for a, b in _zip_fields(_children(field.type), lance.children())]
     if children:
         field = field.with_type(_with_children(field.type, children))
     return field.with_metadata({**(field.metadata or {}), _FIELD_ID: str(lance.id()).encode()})
@@ -187,10 +190,10 @@ def _children(data_type: pa.DataType) -> list[pa.Field]:
     return [data_type.field(number) for number in range(data_type.num_fields)]
 
 
-def _zip(
+def _zip_fields(
     fields: Iterable[pa.Field], lance: Sequence[LanceField]
 ) -> Iterable[tuple[pa.Field, LanceField]]:
-    """Pairs of the same field; Lance has no fields for the items of a plain vector."""
+    """Pair each field with its Lance field; Lance has none for the items of a plain vector."""
     return zip(fields, lance, strict=True) if lance else ()
 
 

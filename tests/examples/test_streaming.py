@@ -139,7 +139,7 @@ def test_the_driver_is_killed_at_random_moments(tmp_path: Path) -> None:
         keys = [
             key
             for key in changes.of_batch[number]
-            if router.regions_of(pa.array([key]))[0].region_id in written
+            if router.route(pa.record_batch({"id": [key]}))[0][0].region_id in written
         ]
         repeated += bool(keys)
         with stream.table.writer() as producer:

@@ -54,7 +54,7 @@ def set_hint(store: FaultyStore, hint: bytes) -> None:
 
 def test_a_region_that_was_never_claimed_has_no_manifest(manifests: RegionManifestStore) -> None:
     assert manifests.read_latest() is None
-    assert manifests.objects() == {}
+    assert manifests.list_versions() == {}
     with pytest.raises(ObjectNotFoundError):
         manifests.read(1)
 
@@ -64,7 +64,7 @@ def test_what_is_committed_is_read(store: FaultyStore, manifests: RegionManifest
 
     assert manifests.read(2) == replace(FIRST, version=2, writer_epoch=2)
     assert json.loads(store.get(version_hint_key(REGION))) == {"version": 3}
-    assert sorted(manifests.objects()) == [1, 2, 3]
+    assert sorted(manifests.list_versions()) == [1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_other_objects_in_the_folder_are_no_versions(
     store.create(f"_mem_wal/{REGION}/manifest/notes.txt", b"x")
     store.create(f"_mem_wal/{REGION}/manifest/0101.binpb", b"x")
 
-    assert list(manifests.objects()) == [1]
+    assert list(manifests.list_versions()) == [1]
 
 
 def test_two_different_commits_of_one_version_do_not_both_succeed(
@@ -183,7 +183,7 @@ def test_the_same_change_made_twice_is_made(manifests: RegionManifestStore) -> N
 
     manifests.commit(FIRST)
 
-    assert list(manifests.objects()) == [1]
+    assert list(manifests.list_versions()) == [1]
 
 
 def test_an_exclusive_commit_never_shares_its_version(manifests: RegionManifestStore) -> None:
@@ -372,7 +372,7 @@ class TestUpdate:
         latest = fill(manifests, 3)
 
         assert manifests.update(lambda _: None) == latest
-        assert sorted(manifests.objects()) == [1, 2, 3]
+        assert sorted(manifests.list_versions()) == [1, 2, 3]
 
     def test_a_region_without_manifest_cannot_be_changed(
         self, manifests: RegionManifestStore

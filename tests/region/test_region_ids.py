@@ -15,7 +15,6 @@ from memwal.region.router import (
     UNSHARDED_ID,
     bucket_region_id,
     identity_region_id,
-    unsharded_region_id,
 )
 
 NAMESPACE = uuid.UUID("4c534d57-5249-5445-5f53-484152443031")
@@ -47,7 +46,6 @@ def test_buckets_of_a_lancedb_table(tmp_path: Path) -> None:
 def test_the_only_region_of_a_lancedb_table(tmp_path: Path) -> None:
     folders = folders_after_upserts(tmp_path, LsmWriteSpec.unsharded(), pa.int64(), [1, 2, 3])
     assert folders == {UNSHARDED_ID}
-    assert unsharded_region_id() == UNSHARDED_ID
 
 
 @pytest.mark.parametrize(

@@ -154,9 +154,8 @@ def test_null_names_no_region_here_nor_in_lancedb(tmp_path: Path, data_type: pa.
         theirs.upsert(None)
     router = Router(RegionSpec.identity("c"), theirs.schema)
     column = pa.array([IDENTITY_VALUES[data_type][0], None], data_type)
-    for refused in (lambda: router.route(numbered(column)), lambda: router.regions_of(column)):
-        with pytest.raises(InvalidInputError, match="'c'"):
-            refused()
+    with pytest.raises(InvalidInputError, match="'c'"):
+        router.route(numbered(column))
 
 
 @settings(deadline=None)
@@ -294,11 +293,9 @@ def test_rows_without_the_region_column(spec: RegionSpec) -> None:
 @pytest.mark.parametrize("spec", [RegionSpec.bucket("id", 4), RegionSpec.identity("id")], ids=str)
 def test_a_column_of_another_type_is_refused(spec: RegionSpec) -> None:
     router = Router(spec, SCHEMA)
-    column = pa.array([5], pa.int32())
-    batch = pa.record_batch({"id": column})
-    for refused in (lambda: router.route(batch), lambda: router.regions_of(column)):
-        with pytest.raises(InvalidInputError, match=r"int32.*int64"):
-            refused()
+    batch = pa.record_batch({"id": pa.array([5], pa.int32())})
+    with pytest.raises(InvalidInputError, match=r"int32.*int64"):
+        router.route(batch)
 
 
 @pytest.mark.parametrize("column", ["vector", "absent"])
@@ -320,24 +317,9 @@ def test_all_assignments() -> None:
     assert unsharded.assignments() == [RegionAssignment(UNSHARDED_ID, ())]
 
 
-@pytest.mark.parametrize(
-    "spec", [RegionSpec.bucket("id", 8), RegionSpec.identity("id"), RegionSpec.unsharded()], ids=str
-)
-def test_regions_of_values_are_those_of_their_rows(spec: RegionSpec) -> None:
-    batch = rows_of([3, 9, 3, 17, 256])
-    router = Router(spec, SCHEMA)
-    assert router.regions_of(batch.column("id")) == [region for region, _ in router.route(batch)]
-
-
-def test_regions_of_no_values() -> None:
-    nothing = pa.array([], pa.int64())
-    assert Router(RegionSpec.bucket("id", 8), SCHEMA).regions_of(nothing) == []
-    assert Router(RegionSpec.identity("id"), SCHEMA).regions_of(nothing) == []
-
-
-def test_regions_of_null_is_bucket_zero() -> None:
+def test_null_belongs_to_bucket_zero() -> None:
     router = Router(RegionSpec.bucket("id", 8), SCHEMA)
-    (region,) = router.regions_of(pa.array([None], pa.int64()))
+    ((region, _),) = router.route(pa.record_batch({"id": pa.array([None], pa.int64())}))
     assert region.region_id == bucket_region_id(0)
 
 
@@ -438,9 +420,6 @@ def test_any_rows_by_any_spec(spec: RegionSpec, rows: list[dict[str, Any]]) -> N
         assert {region for region, _ in parts if len(region.field_values) == len(types)} <= set(
             known
         )
-    assert router.regions_of(batch) == sorted(
-        (region for region, _ in parts), key=[region for region, _ in parts].index
-    )
 
 
 def test_ids_of_our_own_are_pinned() -> None:
@@ -538,7 +517,6 @@ def test_a_region_made_by_hand() -> None:
     batch = rows_of([1, 2, 3])
     assert router.assignments() == [RegionAssignment(region_id)]
     assert router.route(batch) == [(RegionAssignment(region_id, ()), batch)]
-    assert router.regions_of(batch.column("id")) == [RegionAssignment(region_id)]
 
 
 def alive() -> int:

@@ -80,7 +80,7 @@ def read_history(manifests: RegionManifestStore, *, expired: datetime) -> Histor
         None if there is no manifest: a claim died before it wrote one.
     """
     for attempt in range(_ATTEMPTS):
-        objects = manifests.objects()
+        objects = manifests.list_versions()
         try:
             return _read_listed(manifests, objects, expired) if objects else None
         except ObjectNotFoundError:

@@ -67,7 +67,7 @@ class History:
 def read_history(store: ObjectStore, region_id: UUID) -> History:
     """Read every stored manifest, and check that none is missing between them."""
     manifests = RegionManifestStore(store, region_id)
-    objects = manifests.objects()
+    objects = manifests.list_versions()
     if not objects:
         return History(region_id, (), tuple(_check_without_manifest(store, region_id)))
     versions = sorted(objects)
@@ -125,7 +125,7 @@ def _check_without_manifest(store: ObjectStore, region_id: UUID) -> Iterator[Fin
     rows = any(parse_wal_name(name) is not None for name in names) or any(
         parse_generation_name(name) is not None for name in store.list_folders(folder)
     )
-    if RegionManifestStore(store, region_id).objects():
+    if RegionManifestStore(store, region_id).list_versions():
         # The first manifest was created just now.
         return
     if rows:
@@ -183,7 +183,7 @@ def check_hint(store: ObjectStore, region_id: UUID, *, now: datetime) -> list[Fi
     manifests = RegionManifestStore(store, region_id)
     key = version_hint_key(region_id)
     before = _read_hint(store, key)
-    objects = manifests.objects()
+    objects = manifests.list_versions()
     if not objects:
         return []
     newest = max(objects)

@@ -134,7 +134,7 @@ def _log_range(
 ) -> tuple[int, int]:
     """Return the values of ``replay_after`` before and after the flush of a generation."""
     read = cache(manifests.read)
-    versions = contiguous_versions(manifests.objects(), latest.version)
+    versions = contiguous_versions(manifests.list_versions(), latest.version)
     try:
         before = last_version_before_flush(read, versions, lost.generation)
         if before is not None and before.version < latest.version:

@@ -170,7 +170,7 @@ class TestManifests:
         flush(table, {1: 1}, {2: 2})
         table.merge()
         drop(table)
-        stored = sorted(manifests(table).objects())
+        stored = sorted(manifests(table).list_versions())
         reason_of = reasons(explain(table, 2 * HOUR), Kind.MANIFESTS)
         assert reason_of == {
             f"{stored[0]}..{stored[-2]}": Reason.UNNEEDED,
@@ -182,7 +182,7 @@ class TestRegion:
     def test_that_cannot_be_read_says_so(self, table: memwal.Table) -> None:
         flush(table, {1: 1})
         table.merge()
-        newest = max(manifests(table).objects())
+        newest = max(manifests(table).list_versions())
         table.location.store.put(manifest_key(REGION, newest), b"\xff\xff")
         result = collect(table, DAY, explain=True)
         (decision,) = [d for d in result.decisions if d.kind is Kind.REGION]

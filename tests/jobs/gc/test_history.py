@@ -24,8 +24,8 @@ NOW = datetime(2030, 1, 1, tzinfo=UTC)
 class Dated(RegionManifestStore):
     """Versions that were written a minute after one another, the newest at ``NOW``."""
 
-    def objects(self) -> dict[int, ObjectInfo]:
-        stored = super().objects()
+    def list_versions(self) -> dict[int, ObjectInfo]:
+        stored = super().list_versions()
         newest = max(stored, default=0)
         return {
             version: replace(info, modified=NOW - timedelta(minutes=newest - version))

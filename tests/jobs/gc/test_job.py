@@ -705,7 +705,7 @@ class TestDamagedRegion:
         table = damaged
         bad, good = bucket_region_id(0), bucket_region_id(1)
         key = f"{region_dir(bad)}/manifest"
-        newest = max(manifests(table, bad).objects())
+        newest = max(manifests(table, bad).list_versions())
         table.location.store.put(manifest_key(bad, newest), b"\xff\xff")
         before = {name for name in listing(folder(table)) if str(bad) in name}
         assert any(name.startswith(key) for name in before)

@@ -114,7 +114,7 @@ class TestOlderReader:
 
 def all_manifests(table: memwal.Table) -> list[Any]:
     store = manifests(table)
-    return [store.read(version) for version in sorted(store.objects())]
+    return [store.read(version) for version in sorted(store.list_versions())]
 
 
 class TestTagBetweenPlanAndDelete:
@@ -262,7 +262,7 @@ class TestWriterThatSleepsInItsClaim:
             table.merge()
             for step in range(1, 4):
                 collect(table, step * DAY)
-            assert min(manifests(table).objects()) > 1
+            assert min(manifests(table).list_versions()) > 1
             claiming.release()
             sleeper.result()
         assert state(table) == state(native.scan(table)) == {1: 1, 2: 2, 3: 12}

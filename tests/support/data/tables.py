@@ -95,7 +95,7 @@ def log(table: memwal.Table, region_id: UUID = REGION) -> dict[int, WalEntry]:
 
 def manifest_versions(table: memwal.Table, region_id: UUID = REGION) -> list[int]:
     """Stored versions of a region's manifest."""
-    return sorted(manifests(table, region_id).objects())
+    return sorted(manifests(table, region_id).list_versions())
 
 
 def folder(table: memwal.Table) -> Path:
