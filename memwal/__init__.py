@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from memwal.version import __version__
 
 if TYPE_CHECKING:
-    from memwal.create import create, enable
+    from memwal.create_table import create, enable
     from memwal.errors import MemWalError
     from memwal.region.spec import RegionSpec
     from memwal.resharding import add_region_spec
@@ -39,8 +39,8 @@ _MODULES = {
     "Table": "memwal.table",
     "WriterOptions": "memwal.writer.region_writer.options",
     "add_region_spec": "memwal.resharding",
-    "create": "memwal.create",
-    "enable": "memwal.create",
+    "create": "memwal.create_table",
+    "enable": "memwal.create_table",
     "open": "memwal.table",
     "register_credentials": "memwal.storage.credentials",
 }

@@ -42,7 +42,7 @@ ROWS = (
     ("memwal.jobs",),
     ("memwal.queries",),
     ("memwal.table",),
-    ("memwal.create", "memwal.resharding", "memwal.aio", "memwal.quarantine_review"),
+    ("memwal.create_table", "memwal.resharding", "memwal.aio", "memwal.quarantine_review"),
     ("memwal",),
     ("memwal.catalog",),
     ("memwal.fleet", "memwal.spark"),

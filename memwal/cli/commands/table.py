@@ -79,7 +79,7 @@ def create(
     spec = parse_regions(regions)
     options = storage_options(storage_options_file, storage_option)
     columns = schema_from(schema, column)
-    from memwal.create import create as create_table
+    from memwal.create_table import create as create_table
 
     created = create_table(
         table,
@@ -121,7 +121,7 @@ def enable(
         raise InvalidInputError("give either --maintain or --maintain-all")
     spec = parse_regions(regions)
     options = storage_options(storage_options_file, storage_option)
-    from memwal.create import enable as enable_table
+    from memwal.create_table import enable as enable_table
 
     enabled = enable_table(
         table,
