@@ -16,8 +16,9 @@ import pyarrow as pa
 from _measure import Figure, Line, Target, constant, rates
 
 import memwal
-from memwal.jobs.merge.job import DEFAULT_COMMIT_BYTES, pending_generations
+from memwal.jobs.merge.job import pending_generations
 from memwal.jobs.merge.read import RegionBatch, read_source
+from memwal.jobs.options import MergeOptions
 from memwal.region.manifest_store import read_manifests
 
 _CHILD = Path(__file__).with_name("_merge_child.py")
@@ -34,7 +35,7 @@ def merge_lines(folder: Path, rows: int) -> Iterator[Line]:
     backlogs.write_generations(table, rows, fresh=backlogs.fresh_rows(rows))
     union, each, count = _sources(table, folder)
     tasks = {
-        "ours": {"do": "ours", "commit_bytes": DEFAULT_COMMIT_BYTES},
+        "ours": {"do": "ours", "commit_bytes": MergeOptions().commit_bytes},
         "union": _quicker(uri, folder, {"do": "union", "sources": [union]}),
         "each": _quicker(uri, folder, {"do": "each", "sources": each}),
     }

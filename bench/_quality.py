@@ -14,7 +14,7 @@ import _backlog as backlogs
 from _measure import Figure, Line, Target
 from _merges import backlog_table
 
-from memwal.jobs.merge.job import DEFAULT_COMMIT_BYTES
+from memwal.jobs.options import MergeOptions
 
 _CHILD = Path(__file__).with_name("_merge_child.py")
 _ROUNDS = 3
@@ -94,7 +94,7 @@ def _seconds(uri: str, folder: Path, gate: Mapping[str, Any] | None) -> float:
     task = {
         "do": "ours",
         "uri": str(copy),
-        "commit_bytes": DEFAULT_COMMIT_BYTES,
+        "commit_bytes": MergeOptions().commit_bytes,
         "quality": gate,
     }
     try:

@@ -149,6 +149,23 @@ class _Stationary:
         return (_Stationary, (None,))
 
 
+@dataclass(frozen=True, slots=True)
+class CheckpointProgress:
+    """How far a checkpoint is.
+
+    Attributes
+    ----------
+    merged, generations : int
+        Of the generations that existed at the start and were not merged, how many are by now.
+    indexing : bool
+        All are merged, and the maintained indexes catch up.
+    """
+
+    merged: int
+    generations: int
+    indexing: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRun:
     """One run of one maintenance job.

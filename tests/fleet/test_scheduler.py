@@ -22,7 +22,7 @@ from support.data.tables import MakeTable, base_state, folder, merged, numbered
 import memwal
 from memwal.catalog import Catalog, Policy, RunState
 from memwal.errors import InvalidInputError, StoreUnavailableError, TableSetupError
-from memwal.fleet import Budget, Fleet, Outcome, overview
+from memwal.fleet import Budget, Fleet, JobRequest, Outcome, Runtime, overview
 from memwal.fleet import scheduler as fleet_module
 from memwal.jobs.job import JobResult
 from memwal.region.router import bucket_region_id
@@ -208,11 +208,11 @@ class TestOneProcess:
         seen: list[tuple[str, int | None]] = []
         gate = threading.Barrier(2, timeout=PATIENCE_SECONDS)
 
-        def run_job(catalog: Catalog, table: str, job: str, **options: Any) -> Any:
-            seen.append((table, options["run_bytes"]))
+        def run_job(catalog: Catalog, request: JobRequest, *, runtime: Runtime) -> Any:
+            seen.append((request.table, request.run_bytes))
             if len(seen) < 3:
                 gate.wait()
-            return JobResult(job=job, table=table, version=1)
+            return JobResult(job=request.job, table=request.table, version=1)
 
         monkeypatch.setattr(fleet_module, "run_job", run_job)
         monkeypatch.setattr(fleet_module, "JOBS", ("merge",))

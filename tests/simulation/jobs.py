@@ -136,7 +136,13 @@ class Client:
 
     def collect(self) -> None:
         """Collect every region."""
-        ages = Ages(now=self.world.time(), grace=GRACE, retention=RETENTION, orphan_age=ORPHAN_AGE)
+        ages = Ages(
+            now=self.world.time(),
+            grace=GRACE,
+            retention=RETENTION,
+            orphan_grace=ORPHAN_AGE,
+            index_grace=ORPHAN_AGE,
+        )
         tags = self.base.tags()
         read = self.base.open()
         recent = self.lake.base.latest_at(ages.now - ages.keep)

@@ -19,6 +19,7 @@ import memwal
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.errors import ConflictError
 from memwal.jobs.gc import collect_garbage
+from memwal.jobs.options import GcOptions
 from memwal.spark import partition_reader, scan_plan
 from memwal.spark.partition_reader import find_later_moment, open_moment, read_share
 from memwal.spark.scan_plan import ReadOptions, ReadPlan, plan_read
@@ -41,7 +42,9 @@ def write(table: memwal.Table, values: dict[int, int], deleted: Iterable[int] = 
 def collect(table: memwal.Table) -> None:
     table.build_indexes()
     for seconds in (86_400, 172_800):
-        collect_garbage(table.location, dry_run=False, retention=timedelta(0), clock=later(seconds))
+        collect_garbage(
+            table.location, GcOptions(dry_run=False, retention_seconds=0), clock=later(seconds)
+        )
     open_moment.cache_clear()
 
 

@@ -120,10 +120,10 @@ def _judge(store: ObjectStore, name: str, ages: Ages, *, too_many: int | None) -
     if too_many is not None:
         reason = Reason.TOO_MANY_VERSIONS
         words = f"{too_many} versions are stored, any of which may name it; clean old ones up first"
-    elif youngest is None or youngest + ages.index_age > ages.now:
+    elif youngest is None or youngest + ages.index_grace > ages.now:
         reason = Reason.TOO_YOUNG
         words = "no version names it, and a build may still be writing it"
-        until = None if youngest is None else moment(youngest + ages.index_age)
+        until = None if youngest is None else moment(youngest + ages.index_grace)
     else:
         reason, words = Reason.UNNEEDED, "no version of the table or of a branch names it"
     return Decision(

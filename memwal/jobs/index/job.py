@@ -34,7 +34,8 @@ from memwal.jobs.index.parallel import (
     maintained_index,
     run_part_task,
 )
-from memwal.jobs.job import Guard, JobResult, TaskRunner, guarded, run_in_process
+from memwal.jobs.job import Guard, JobResult, TaskRunner, guarded
+from memwal.jobs.options import IndexOptions
 from memwal.lsm.indexes.catchup import (
     caught_up,
     covers,
@@ -49,7 +50,6 @@ from memwal.lsm.indexes.partition_balance import (
     partition_balance,
 )
 from memwal.lsm.indexes.segments import (
-    DEFAULT_MAX_SEGMENTS,
     describe_index,
     group_fragments,
     index_coverage,
@@ -68,8 +68,6 @@ __all__ = (
 )
 
 logger = logging.getLogger(__name__)
-
-DEFAULT_PART_ROWS = 1 << 20
 
 # A BTREE takes millions of rows in a second, a text or a vector index a hundred thousand or two.
 _SCALAR_FACTOR = 16
@@ -90,7 +88,7 @@ class IndexTask:
     location: TableLocation
     index: str
     target: Mapping[UUID, int]
-    max_segments: int = DEFAULT_MAX_SEGMENTS
+    max_segments: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,38 +118,14 @@ class _Tally:
     problems: list[str] = field(default_factory=list)
 
 
-def build_indexes(
-    location: TableLocation,
-    *,
-    names: Collection[str] | None = None,
-    max_tasks: int = 1,
-    part_rows: int = DEFAULT_PART_ROWS,
-    max_segments: int = DEFAULT_MAX_SEGMENTS,
-    guard: Guard | None = None,
-    run: TaskRunner = run_in_process,
-) -> JobResult:
+def build_indexes(location: TableLocation, options: IndexOptions = IndexOptions()) -> JobResult:
     """Catch every maintained index up with the merge progress.
 
     Parameters
     ----------
     location : TableLocation
         Where the table is: ``table.location`` of an open one.
-    names : collection of str, optional
-        Only these.
-    max_tasks : int, default 1
-        Into how many parts the build of one index is divided at most; give the number of tasks
-        that run at once.
-    part_rows : int, default 1,048,576
-        A vector or text index that lacks at least so many rows is built in parts, if there may be
-        several. A part has about so many, and at least one fragment. For other indexes, which are
-        built much faster, it is sixteen times as many.
-    max_segments : int, default 4
-        Segments of an index beyond which the newest are joined. An index of a table with stable
-        row ids always has one, and is not built in parts.
-    guard : callable, optional
-        Called right before each commit that is made in this process; what it raises stops the job.
-    run : callable
-        Runs the tasks.
+    options : IndexOptions, optional
 
     Returns
     -------
@@ -165,17 +139,15 @@ def build_indexes(
     Raises
     ------
     InvalidInputError
-        One of ``names`` is not a maintained index.
+        One of ``indexes`` is not a maintained index.
     ConflictError
         Other commits kept getting in between.
     """
-    if min(max_tasks, part_rows, max_segments) < 1:
-        raise InvalidInputError("max_tasks, part_rows and max_segments must be at least 1")
     started = time.monotonic()
     base = open_base(location)
     base.require_mem_wal()
     existing = index_names(base)
-    maintained = _asked_for(maintained_index_names(base), names, location)
+    maintained = _asked_for(maintained_index_names(base), options.indexes, location)
     built = [name for name in maintained if name in existing]
     target = dict(base.details.merged)
     tally = _Tally()
@@ -184,11 +156,11 @@ def build_indexes(
             base = open_base(location)
             built = [name for name in built if name in index_names(base)]
         # Whatever could not be built in parts so often is done by one task, which is patient.
-        divided = max_tasks if attempt < _PART_ROUNDS - 1 else 1
-        plan = _plan(base, built, target, divided, part_rows, max_segments)
+        divided = (options.max_tasks or 1) if attempt < _PART_ROUNDS - 1 else 1
+        plan = _plan(base, built, target, divided, options.part_rows, options.max_segments)
         if not plan:
             break
-        if not _run_plan(base, plan, run, tally, guard):
+        if not _run_plan(base, plan, options.run, tally, options.guard):
             break
     missing = tuple(
         f"maintained index {name} does not exist; build it, or garbage stays"

@@ -9,22 +9,21 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.format.paths import generation_dir
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest
-from memwal.jobs.job import Guard, JobResult, TaskRunner, guarded, run_in_process
+from memwal.jobs.job import Guard, JobResult, guarded
 from memwal.jobs.merge.commit import Contended, MergeOutcome, merge_commit
 from memwal.jobs.merge.read import Generation, RegionBatch
+from memwal.jobs.options import MergeOptions
 from memwal.quality.report import combine
 from memwal.quality.rules import QualityRules
 from memwal.region.manifest_store import read_manifests
 from memwal.storage.location import TableLocation
-
-DEFAULT_COMMIT_BYTES = 1 << 30
 
 # A commit of many generations is tried so often before it shrinks, one that cannot so often.
 _TRIES = 4
@@ -47,46 +46,14 @@ class MergeTask:
     quality: QualityRules | None = None
 
 
-def merge(
-    location: TableLocation,
-    *,
-    regions: Collection[UUID] | None = None,
-    skip: Collection[UUID] = (),
-    commit_bytes: int = DEFAULT_COMMIT_BYTES,
-    run_bytes: int | None = None,
-    max_tasks: int = 1,
-    quality: QualityRules | None = None,
-    guard: Guard | None = None,
-    run: TaskRunner = run_in_process,
-) -> JobResult:
+def merge(location: TableLocation, options: MergeOptions = MergeOptions()) -> JobResult:
     """Merge every flushed generation that the base table does not have.
 
     Parameters
     ----------
     location : TableLocation
         Where the table is: ``table.location`` of an open one.
-    regions : collection of UUID, optional
-        Only these regions; all by default.
-    skip : collection of UUID, optional
-        Not these regions: what cannot be read need not be tried each time.
-    commit_bytes : int, default 1 GiB
-        Size in memory up to which generations go into one commit. It bounds a worker's memory;
-        a single larger generation still goes alone.
-    run_bytes : int, optional
-        Size in memory of what is merged at most; the oldest generations of each region go first.
-        At least one generation is merged.
-    max_tasks : int, default 1
-        Into how many tasks the regions are divided at most. A task has a whole commit to make:
-        a merge keeps all processors of a machine busy; and of two merges at once that each insert
-        more than some dozens of new keys Lance refuses the second, which is then done again.
-    quality : QualityRules, optional
-        What the rows must be like that enter, and what is done about those that are not; see
-        :mod:`memwal.quality`. By default all rows enter.
-    guard : callable, optional
-        Called right before each commit by the tasks that run in this process; what it raises stops
-        them.
-    run : callable
-        Runs the tasks.
+    options : MergeOptions, optional
 
     Returns
     -------
@@ -96,16 +63,10 @@ def merge(
         quality found.
     """
     started = time.monotonic()
-    tasks = plan_merge(
-        location,
-        regions=regions,
-        skip=skip,
-        commit_bytes=commit_bytes,
-        run_bytes=run_bytes,
-        max_tasks=max_tasks,
-        quality=quality if quality is not None and quality.gates else None,
+    tasks = plan_merge(location, options)
+    outcomes: list[MergeOutcome] = (
+        options.run(tasks, guarded(run_merge_task, options.guard)) if tasks else []
     )
-    outcomes: list[MergeOutcome] = run(tasks, guarded(run_merge_task, guard)) if tasks else []
     held = tuple(region for outcome in outcomes for region in outcome.held)
     found = combine(report for outcome in outcomes for report in outcome.quality)
     return JobResult(
@@ -128,29 +89,27 @@ def merge(
 
 
 def plan_merge(
-    location: TableLocation,
-    *,
-    regions: Collection[UUID] | None = None,
-    skip: Collection[UUID] = (),
-    commit_bytes: int = DEFAULT_COMMIT_BYTES,
-    run_bytes: int | None = None,
-    max_tasks: int = 1,
-    quality: QualityRules | None = None,
+    location: TableLocation, options: MergeOptions = MergeOptions()
 ) -> tuple[MergeTask, ...]:
     """Divide the backlog into tasks of about the same size; see :func:`merge`."""
-    manifests = read_manifests(location.store, regions)
+    commit_bytes, quality = options.commit_bytes, options.quality
+    if quality is not None and not quality.gates:
+        quality = None
+    skip_regions = set(options.skip_regions)
+    manifests = read_manifests(location.store, options.regions)
     base = open_base(location)
     base.require_mem_wal()
     batches = [
         RegionBatch(region_id, pending)
         for region_id, manifest in manifests.items()
-        if region_id not in set(skip) and (pending := pending_generations(location, base, manifest))
+        if region_id not in skip_regions
+        and (pending := pending_generations(location, base, manifest))
     ]
-    if run_bytes is not None:
-        batches = _oldest(batches, run_bytes)
+    if options.run_bytes is not None:
+        batches = _oldest(batches, options.run_bytes)
     whole_commits = -(-sum(batch.bytes for batch in batches) // max(commit_bytes, 1))
     # No task for an empty backlog, and one where the sizes are unknown.
-    count = min(max_tasks, len(batches), max(whole_commits, 1))
+    count = min(options.max_tasks or 1, len(batches), max(whole_commits, 1))
     shares: list[list[RegionBatch]] = [[] for _ in range(count)]
     for batch in sorted(batches, key=lambda batch: batch.bytes, reverse=True):
         min(shares, key=lambda share: sum(b.bytes for b in share)).append(batch)

@@ -12,18 +12,16 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 from uuid import UUID
 
 import pyarrow as pa
 
 from memwal.base_table.snapshot import BaseTable
-from memwal.errors import InvalidInputError
 from memwal.format.paths import generation_dir, parse_generation_name, region_dir
 from memwal.format.region_manifest import RegionManifest
-from memwal.jobs.gc import DEFAULT_ORPHAN_AGE
-from memwal.jobs.job import TaskRunner, run_in_process
+from memwal.jobs.options import GcOptions, VerifyOptions
 from memwal.jobs.verify.base_table import (
     NewestBase,
     check_files,
@@ -143,7 +141,7 @@ def _orphans(task: VerifyTask, history: History) -> Iterator[Finding]:
         folder = generation_dir(region_id, name)
         written = [info.modified for info in store.list(folder)]
         # A younger one may be a flush on its way, or the manifest that named it is trimmed.
-        if written and max(written) + DEFAULT_ORPHAN_AGE <= task.now:
+        if written and max(written) + _ORPHAN_GRACE <= task.now:
             text = f"{len(written)} objects, the newest of {max(written):%Y-%m-%d %H:%M} UTC"
             yield Finding.of("orphan-folder", folder, text, region=region_id)
 
@@ -182,17 +180,14 @@ def _misplaced(
 
 
 _LOOKS: Final = 3
+_ORPHAN_GRACE: Final = timedelta(seconds=GcOptions().orphan_grace_seconds)
 _PAUSE_SECONDS: Final = 0.2
 
 
 def verify(
     location: TableLocation,
+    options: VerifyOptions = VerifyOptions(),
     *,
-    regions: Collection[UUID] | None = None,
-    depth: Depth | str = Depth.FULL,
-    sample: int | None = None,
-    max_tasks: int = 1,
-    run: TaskRunner = run_in_process,
     clock: Callable[[], float] = time.time,
 ) -> VerifyReport:
     """Check a table. Nothing is changed.
@@ -201,41 +196,27 @@ def verify(
     ----------
     location : TableLocation
         Where the table is: ``table.location`` of an open one.
-    regions : collection of UUID, optional
-        Only these, beside what concerns the table as a whole; all by default.
-    depth : Depth or {"quick", "full"}, default full
-        Whether rows are read.
-    sample : int, optional
-        Read the rows of at most so many generations of each region, others with every version of
-        the table; all by default.
-    max_tasks : int, default 1
-        Into how many tasks the regions are divided at most; one more is for the base table.
-    run : callable
-        Runs the tasks.
+    options : VerifyOptions, optional
     clock : callable
         Seconds since the epoch.
 
     Raises
     ------
-    InvalidInputError
-        ``sample`` or ``max_tasks`` is not positive, or no such depth.
     TableSetupError
         There is no table, or it has no MemWAL.
     StoreAccessError, StoreUnavailableError
         The store failed, so that nothing can be said.
     """
-    if max_tasks < 1 or (sample is not None and sample < 1):
-        raise InvalidInputError("sample and max_tasks must be at least 1")
     started = time.monotonic()
     tasks = plan_verify(
         location,
-        regions=regions,
-        depth=_depth(depth),
-        sample=sample,
-        max_tasks=max_tasks,
+        regions=options.regions,
+        depth=Depth.QUICK if options.quick else Depth.FULL,
+        sample=options.sample_generations,
+        max_tasks=options.max_tasks or 1,
         now=datetime.fromtimestamp(clock(), UTC),
     )
-    found: list[tuple[int, tuple[Finding, ...]]] = run(tasks, run_verify_task)
+    found: list[tuple[int, tuple[Finding, ...]]] = options.run(tasks, run_verify_task)
     return VerifyReport(
         table=location.uri,
         version=max(version for version, _ in found),
@@ -244,13 +225,6 @@ def verify(
         seconds=time.monotonic() - started,
         findings=worst_first(finding for _, findings in found for finding in findings),
     )
-
-
-def _depth(depth: Depth | str) -> Depth:
-    try:
-        return Depth(depth)
-    except ValueError as error:
-        raise InvalidInputError(f"{depth!r} is no depth: quick or full") from error
 
 
 def run_verify_task(task: VerifyTask) -> tuple[int, tuple[Finding, ...]]:

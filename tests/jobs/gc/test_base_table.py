@@ -20,9 +20,10 @@ from memwal.errors import MemWalError
 from memwal.format.memwal_index import IndexDetails
 from memwal.jobs.gc import Kind, Reason
 from memwal.jobs.gc import base_table as collector
-from memwal.jobs.gc.options import DEFAULT_INDEX_AGE, Ages
+from memwal.jobs.gc.options import Ages
+from memwal.jobs.options import GcOptions
 
-WEEK = DEFAULT_INDEX_AGE.total_seconds()
+WEEK = GcOptions().index_grace_seconds
 
 
 def indexes(table: memwal.Table) -> set[str]:
@@ -148,12 +149,12 @@ class TestIndexFiles:
         name = leave_index(indexed)
         kept = {str(s.uuid) for i in indexed.base().dataset.describe_indices() for s in i.segments}
         age(indexed, WEEK + HOUR, pattern="_indices/**/*")
-        result = collect(indexed, base_versions=True, grace=timedelta(0))
+        result = collect(indexed, version_retention_seconds=0, grace_seconds=0)
         assert result.problems == ()
         assert result.figures["base_versions"] > 3
         assert name not in indexes(indexed)
         assert indexes(indexed) <= kept
-        again = collect(indexed, WEEK + HOUR, base_versions=True, grace=timedelta(0))
+        again = collect(indexed, WEEK + HOUR, version_retention_seconds=0, grace_seconds=0)
         assert again.figures["index_files"] == 0
         assert state(indexed) == {0: 0, 1: 1, 2: 2}
 
@@ -241,13 +242,13 @@ class TestBaseVersions:
         tagged = int(dataset.version) - 2
         dataset.tags.create("kept", tagged)
         before = len(dataset.versions())
-        none = collect(indexed, base_versions=True, retention=timedelta(hours=1))
+        none = collect(indexed, version_retention_seconds=0, retention_seconds=3600)
         assert none.figures["base_versions"] == 0
         time.sleep(0.01)
-        told = collect(indexed, base_versions=True, grace=timedelta(0), dry_run=True)
+        told = collect(indexed, version_retention_seconds=0, grace_seconds=0, dry_run=True)
         assert len(indexed.base().dataset.versions()) == before
 
-        done = collect(indexed, base_versions=True, grace=timedelta(0))
+        done = collect(indexed, version_retention_seconds=0, grace_seconds=0)
 
         assert told.figures["base_versions"] == done.figures["base_versions"] == before - 2
         left = {int(v["version"]) for v in indexed.base().dataset.versions()}
@@ -261,4 +262,4 @@ def with_region_count(details: IndexDetails) -> IndexDetails:
 
 
 def ages_later(seconds: float) -> Ages:
-    return Ages(now=datetime.now(UTC) + timedelta(seconds=seconds))
+    return Ages.of(GcOptions(), now=datetime.now(UTC) + timedelta(seconds=seconds))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +65,7 @@ def flush(table: memwal.Table, start: int, count: int, **options: Any) -> None:
 
 def collect(table: memwal.Table) -> None:
     for _ in range(2):
-        table.collect_garbage(dry_run=False, grace=timedelta(0), retention=timedelta(0))
+        table.collect_garbage(dry_run=False, grace_seconds=0, retention_seconds=0)
 
 
 def maintained(table: memwal.Table) -> tuple[str, ...]:

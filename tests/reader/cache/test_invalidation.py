@@ -23,8 +23,6 @@ from memwal.reader.sources import snapshot
 from memwal.reader.sources.collect import collect_sources
 from memwal.reader.sources.snapshot import past_base
 
-NOW = timedelta(0)
-
 
 def names(table: memwal.Table) -> set[Name]:
     """What is kept of a table."""
@@ -67,7 +65,7 @@ def test_nothing_stays_of_what_is_merged_and_indexed(tmp_path: Path) -> None:
     seen += datasets(table)
     table.build_indexes()
     table.compact()
-    table.collect_garbage(dry_run=False, grace=NOW, retention=NOW)
+    table.collect_garbage(dry_run=False, grace_seconds=0, retention_seconds=0)
     read_all_kinds(table)
     base = table.base()
     living = {
@@ -166,7 +164,10 @@ def test_a_version_that_is_gone_stops_nobody(
     if not own:
         shutil.rmtree(past.uri)
     table.collect_garbage(
-        dry_run=False, grace=NOW, retention=NOW, base_versions=True, version_age=NOW
+        dry_run=False,
+        grace_seconds=0,
+        retention_seconds=0,
+        version_retention_seconds=0,
     )
     read_all_kinds(table)
     assert any(isinstance(name, Segment) for name in names(table))
