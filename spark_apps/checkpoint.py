@@ -15,7 +15,7 @@ from memwal.spark.application import MAX_COMMITTERS, job_parser, run_application
 
 def main() -> int:
     return run_application(
-        job_parser("checkpoint", __doc__, CheckpointOptions),
+        job_parser("checkpoint", __doc__),
         CheckpointOptions,
         lambda application: checkpoint(application.table.location, application.options),
         max_tasks=MAX_COMMITTERS,

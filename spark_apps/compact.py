@@ -14,7 +14,7 @@ from memwal.spark.application import job_parser, run_application
 
 def main() -> int:
     return run_application(
-        job_parser("compact", __doc__, CompactOptions),
+        job_parser("compact", __doc__),
         CompactOptions,
         lambda application: compact(application.table.location, application.options),
     )

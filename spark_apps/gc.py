@@ -16,7 +16,7 @@ from memwal.spark.application import job_parser, run_application
 
 def main() -> int:
     return run_application(
-        job_parser("gc", __doc__, GcOptions),
+        job_parser("gc", __doc__),
         GcOptions,
         lambda application: collect_garbage(application.table.location, application.options),
     )

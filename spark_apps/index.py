@@ -14,7 +14,7 @@ from memwal.spark.application import job_parser, run_application
 
 def main() -> int:
     return run_application(
-        job_parser("index", __doc__, IndexOptions),
+        job_parser("index", __doc__),
         IndexOptions,
         lambda application: build_indexes(application.table.location, application.options),
     )

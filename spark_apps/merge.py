@@ -15,7 +15,7 @@ from memwal.spark.application import MAX_COMMITTERS, Application, job_parser, ru
 
 
 def main() -> int:
-    parser = job_parser("merge", __doc__, MergeOptions)
+    parser = job_parser("merge", __doc__)
     return run_application(parser, MergeOptions, checked_merge, max_tasks=MAX_COMMITTERS)
 
 

@@ -15,7 +15,7 @@ from memwal.spark.application import job_parser, run_application
 
 def main() -> int:
     return run_application(
-        job_parser("quality", __doc__, QualityOptions),
+        job_parser("quality", __doc__),
         QualityOptions,
         lambda application: check_quality(application.table.location, application.options),
         verdict=lambda result: result.problems[0] if result.problems else None,

@@ -14,7 +14,7 @@ from memwal.spark.application import job_parser, run_application
 
 def main() -> int:
     return run_application(
-        job_parser("snapshot", __doc__, SnapshotOptions),
+        job_parser("snapshot", __doc__),
         SnapshotOptions,
         lambda application: build_snapshot(application.table.location, application.options),
     )

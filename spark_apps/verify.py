@@ -17,7 +17,7 @@ from memwal.spark.application import Application, Result, job_parser, run_applic
 
 
 def main() -> int:
-    parser = job_parser("verify", __doc__, VerifyOptions)
+    parser = job_parser("verify", __doc__)
     parser.add_argument(
         "--repair", action="store_true", help="tell which repairs are safe; with --yes, do them"
     )

@@ -92,8 +92,8 @@ class Result(Protocol):
         """Plain values, for JSON."""
 
 
-def job_parser(job: str, description: str, options: type[JobOptions]) -> ArgumentParser:
-    """Return a parser with the options of a job, and those that every job has.
+def job_parser(job: str, description: str) -> ArgumentParser:
+    """Return a parser with the options that every application has.
 
     Parameters
     ----------
@@ -101,8 +101,6 @@ def job_parser(job: str, description: str, options: type[JobOptions]) -> Argumen
         Its name, as in results.
     description : str
         What it does.
-    options : type
-        Options of the job, such as :class:`~memwal.jobs.options.MergeOptions`.
     """
     parser = ArgumentParser(
         prog=f"{job}.py",
@@ -138,7 +136,6 @@ def job_parser(job: str, description: str, options: type[JobOptions]) -> Argumen
         metavar="N",
         help="tasks that run at once at most (default: as many as Spark has cores)",
     )
-    add_arguments(parser, options)
     return parser
 
 
@@ -165,7 +162,8 @@ def run_application(
     parser : ArgumentParser
         Made by :func:`job_parser`.
     options : type
-        Options of the job.
+        Options of the job, such as :class:`~memwal.jobs.options.MergeOptions`: each becomes one of
+        the command line.
     job : callable
         Does the work.
     max_tasks : int, optional
@@ -184,6 +182,7 @@ def run_application(
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
+    add_arguments(parser, options)
     arguments = parser.parse_args()
     file = arguments.result_options_file
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
 
@@ -14,7 +14,7 @@ import memwal
 from memwal.errors import InvalidInputError
 from memwal_airflow.operators.base import MemWalOperator, describe, external_id
 from memwal_airflow.operators.checkpoint import TableCheckpointOperator
-from memwal_airflow.operators.target import Target
+from memwal_airflow.operators.target import Target, region_ids
 from memwal_airflow.operators.verify import MemWalVerifyOperator
 from memwal_airflow.skips import SkipReason, TaskSkipped
 from memwal_airflow.spark.reattach import EarlierTry
@@ -299,19 +299,3 @@ def is_small(target: Target) -> bool:
     if status.base_bytes is None:
         return False
     return status.base_bytes + status.backlog_bytes + status.reclaimable_bytes < limit
-
-
-def region_ids(regions: Collection[Any] | Iterable[Any]) -> set[UUID]:
-    """Parse the regions of an operator or of a run.
-
-    Raises
-    ------
-    InvalidInputError
-        One of them is not a UUID.
-    """
-    try:
-        return {UUID(str(region)) for region in regions}
-    except ValueError:
-        raise InvalidInputError(
-            f"{list(regions)} is no list of regions; a region is named by its UUID."
-        ) from None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
-from uuid import UUID
 
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowFailException
@@ -13,7 +12,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from memwal.errors import InvalidInputError
 from memwal.jobs.options import VerifyOptions
 from memwal_airflow.operators.base import MemWalOperator, external_id
-from memwal_airflow.operators.target import Target
+from memwal_airflow.operators.target import Target, region_ids
 from memwal_airflow.spark.reattach import EarlierTry
 
 if TYPE_CHECKING:
@@ -89,7 +88,7 @@ class MemWalVerifyOperator(MemWalOperator):
 
         options = replace(
             self.options,
-            regions=None if self.regions is None else tuple(map(UUID, self.regions)) or None,
+            regions=tuple(sorted(region_ids(self.regions or ()))) or None,
         )
 
         def execute(guard: Guard) -> JobResult:
