@@ -191,7 +191,9 @@ def test_no_table(tmp_path):
         verify(TableLocation(str(tmp_path / "plain")))
 
 
-@pytest.mark.parametrize("wrong", [{"sample": 0}, {"max_tasks": 0}, {"depth": "deep"}])
+@pytest.mark.parametrize(
+    "wrong", [{"sample_generations": 0}, {"max_tasks": 0}, {"quick": True, "sample_generations": 1}]
+)
 def test_wrong_arguments(table, wrong):
     with pytest.raises(InvalidInputError):
         verify(table.location, VerifyOptions(**wrong))
