@@ -18,7 +18,6 @@ import signal
 import sys
 import tempfile
 import time
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +48,8 @@ POLICY = Policy(
     gc_grace_seconds=60.0,
     gc_retention_seconds=60.0,
     # A build takes seconds here.
-    gc_index_age_seconds=300.0,
-    version_retention_seconds=60.0,
+    gc_index_grace_seconds=300.0,
+    gc_version_retention_seconds=60.0,
 )
 """The policy of the table."""
 
@@ -111,7 +110,7 @@ def run(folder: Path, options: argparse.Namespace) -> tuple[dict[str, Any], Load
     sampler = Sampler(folder, table, processes)
     try:
         ended = _press(folder, options, processes, controller, sampler)
-        result = table.checkpoint(timeout=timedelta(minutes=10))
+        result = table.checkpoint(timeout_seconds=600)
         control = Control(folder)
         processes.end("readers", control)
     finally:

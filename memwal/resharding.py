@@ -30,6 +30,7 @@ from memwal.format.memwal_index import IndexDetails, StoredRegionSpec
 from memwal.format.region_manifest import RegionManifest, RegionStatus
 from memwal.jobs.job import TaskRunner, run_in_process
 from memwal.jobs.merge.job import merge
+from memwal.jobs.options import MergeOptions
 from memwal.lsm.wal.claim import seal_region
 from memwal.region.manifest_store import RegionManifestStore, read_manifests
 from memwal.region.router import RegionAssignment, Router
@@ -99,10 +100,10 @@ def add_region_spec(
     if newest is None or not is_pending(newest):
         if newest is not None and _is(newest, spec, base):
             return Table(location)
-        merge(location, run=run)
+        merge(location, MergeOptions(run=run))
     spec_id = _announce(location, spec)
     _seal_all(location, spec_id)
-    result = merge(location, run=run)
+    result = merge(location, MergeOptions(run=run))
     if result.problems:
         raise CorruptDataError(
             f"{location} takes no writes until its earlier regions are merged: "

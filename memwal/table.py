@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable, Collection, Mapping
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 from uuid import UUID
 from weakref import WeakSet
 
@@ -14,25 +16,26 @@ import pyarrow as pa
 from memwal.base_table.details import current_spec
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.jobs.backlog import read_status
-from memwal.jobs.gc import (
-    DEFAULT_GRACE,
-    DEFAULT_INDEX_AGE,
-    DEFAULT_ORPHAN_AGE,
-    DEFAULT_RETENTION,
-    CollectionResult,
-    collect_garbage,
-)
-from memwal.jobs.index.job import DEFAULT_PART_ROWS, build_indexes
-from memwal.jobs.job import Guard, JobResult, TaskRunner, run_in_process
+from memwal.jobs.gc import CollectionResult, collect_garbage
+from memwal.jobs.index.job import build_indexes
+from memwal.jobs.job import JobResult
 from memwal.jobs.merge.job import explain_merge, merge
-from memwal.jobs.merge.picker import DEFAULT_COMMIT_BYTES, MergePicker, MergePlan
+from memwal.jobs.merge.picker import MergePlan
+from memwal.jobs.options import (
+    CheckpointOptions,
+    CompactOptions,
+    GcOptions,
+    IndexOptions,
+    MergeOptions,
+    QualityOptions,
+    SnapshotOptions,
+    VerifyOptions,
+)
 from memwal.jobs.status import TableStatus
-from memwal.jobs.table.checkpoint import CheckpointProgress, checkpoint
-from memwal.jobs.table.compact import DEFAULT_ATTEMPTS, DEFAULT_MIN_FRAGMENTS, compact
+from memwal.jobs.table.checkpoint import checkpoint
+from memwal.jobs.table.compact import compact
 from memwal.jobs.table.snapshot import build_snapshot
-from memwal.lsm.indexes.segments import DEFAULT_MAX_SEGMENTS
 from memwal.lsm.wal.applied_steps import read_newest_steps
-from memwal.quality.rules import QualityRules
 from memwal.queries import Queries
 from memwal.reader.sources.plan import MemTables
 from memwal.region.manifest_store import discover_regions, read_manifests
@@ -44,7 +47,7 @@ from memwal.writer.region_writer.options import WriterOptions
 from memwal.writer.table_writer import TableWriter
 
 if TYPE_CHECKING:
-    from memwal.jobs.verify import Depth, VerifyReport
+    from memwal.jobs.verify import VerifyReport
 
 
 def open(uri: str, *, storage_options: Mapping[str, str] | None = None) -> Table:
@@ -90,11 +93,52 @@ def _open_writers(uri: str) -> list[Writer]:
     return [writer for writer in list(_writers) if writer.location.uri == uri and writer.is_open]
 
 
-def _left(timeout: timedelta | None, started: float) -> float | None:
-    """Seconds until a timeout."""
-    if timeout is None:
+def _seconds_left(timeout_seconds: float | None, started: float) -> float | None:
+    """Return the seconds until a timeout that began at ``started``."""
+    if timeout_seconds is None:
         return None
-    return max(started + timeout.total_seconds() - time.monotonic(), 0.0)
+    return max(started + timeout_seconds - time.monotonic(), 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableCheckpointOptions(CheckpointOptions):
+    """Options of :meth:`Table.checkpoint`.
+
+    Attributes
+    ----------
+    flush : bool
+        Whether the writers of this table that are open in this process are flushed first. Those of
+        other processes are not.
+    """
+
+    flush: bool = True
+
+
+Keywords = ParamSpec("Keywords")
+Options = TypeVar("Options")
+Result = TypeVar("Result")
+
+
+def keywords_of(
+    options: Callable[Keywords, Options],
+) -> Callable[[Callable[[Table, Options], Result]], Callable[Concatenate[Table, Keywords], Result]]:
+    """Let a method of a table take the fields of its options as keywords."""
+
+    def decorate(
+        method: Callable[[Table, Options], Result],
+    ) -> Callable[Concatenate[Table, Keywords], Result]:
+        @wraps(method)
+        def call(table: Table, /, *args: Keywords.args, **kwargs: Keywords.kwargs) -> Result:
+            return method(table, options(*args, **kwargs))
+
+        own, fields = inspect.signature(method), inspect.signature(options)
+        this = next(iter(own.parameters.values()))
+        call.__signature__ = own.replace(  # type: ignore[attr-defined]
+            parameters=[this, *fields.parameters.values()]
+        )
+        return call
+
+    return decorate
 
 
 class Table(Queries):
@@ -222,95 +266,28 @@ class Table(Queries):
         """
         return read_status(self.location, regions=regions)
 
-    def merge(
-        self,
-        *,
-        regions: Collection[UUID] | None = None,
-        skip: Collection[UUID] = (),
-        commit_bytes: int = DEFAULT_COMMIT_BYTES,
-        run_bytes: int | None = None,
-        max_tasks: int = 1,
-        quality: QualityRules | None = None,
-        guard: Guard | None = None,
-        run: TaskRunner = run_in_process,
-    ) -> JobResult:
+    @keywords_of(MergeOptions)
+    def merge(self, options: MergeOptions) -> JobResult:
         """Merge flushed generations into the base table: :func:`memwal.jobs.merge.job.merge`."""
-        return merge(
-            self.location,
-            regions=regions,
-            skip=skip,
-            commit_bytes=commit_bytes,
-            run_bytes=run_bytes,
-            max_tasks=max_tasks,
-            quality=quality,
-            guard=guard,
-            run=run,
-        )
+        return merge(self.location, options)
 
-    def explain_merge(
-        self,
-        *,
-        regions: Collection[UUID] | None = None,
-        skip: Collection[UUID] = (),
-        commit_bytes: int = DEFAULT_COMMIT_BYTES,
-        run_bytes: int | None = None,
-        max_tasks: int = 1,
-    ) -> MergePlan:
+    @keywords_of(MergeOptions)
+    def explain_merge(self, options: MergeOptions) -> MergePlan:
         """Explain which generations a merge would select, and why: merges nothing.
 
-        See :func:`memwal.jobs.merge.job.explain_merge`; the limits are those of
-        :func:`memwal.jobs.merge.job.merge`.
+        See :func:`memwal.jobs.merge.job.explain_merge`; the limits are those of :meth:`merge`.
         """
-        picker = MergePicker(
-            commit_bytes=commit_bytes,
-            run_bytes=run_bytes,
-            max_tasks=max_tasks,
-            regions=regions,
-            skip=skip,
-        )
-        return explain_merge(self.location, picker)
+        return explain_merge(self.location, options)
 
-    def compact(
-        self,
-        *,
-        min_fragments: int = DEFAULT_MIN_FRAGMENTS,
-        commit_bytes: int = DEFAULT_COMMIT_BYTES,
-        max_commits: int | None = None,
-        attempts: int = DEFAULT_ATTEMPTS,
-        guard: Guard | None = None,
-        run: TaskRunner = run_in_process,
-    ) -> JobResult:
+    @keywords_of(CompactOptions)
+    def compact(self, options: CompactOptions) -> JobResult:
         """Rewrite small fragments: :func:`memwal.jobs.table.compact.compact`."""
-        return compact(
-            self.location,
-            min_fragments=min_fragments,
-            commit_bytes=commit_bytes,
-            max_commits=max_commits,
-            attempts=attempts,
-            guard=guard,
-            run=run,
-        )
+        return compact(self.location, options)
 
-    def build_indexes(
-        self,
-        *,
-        names: Collection[str] | None = None,
-        max_tasks: int = 1,
-        part_rows: int = DEFAULT_PART_ROWS,
-        max_segments: int = DEFAULT_MAX_SEGMENTS,
-        guard: Guard | None = None,
-        run: TaskRunner = run_in_process,
-    ) -> JobResult:
+    @keywords_of(IndexOptions)
+    def build_indexes(self, options: IndexOptions) -> JobResult:
         """Catch maintained indexes up: :func:`memwal.jobs.index.job.build_indexes`."""
-        return build_indexes(
-            self.location,
-            names=names,
-            max_tasks=max_tasks,
-            part_rows=part_rows,
-            max_segments=max_segments,
-            guard=guard,
-            run=run,
-        )
+        return build_indexes(self.location, options)
 
     def choose_indexes(
         self, *, add: Collection[str] = (), remove: Collection[str] = ()
@@ -338,67 +315,22 @@ class Table(Queries):
 
         return choose_indexes(self.location, add=add, remove=remove)
 
-    def build_snapshot(
-        self,
-        *,
-        max_tasks: int = 1,
-        guard: Guard | None = None,
-        run: TaskRunner = run_in_process,
-    ) -> JobResult:
+    @keywords_of(SnapshotOptions)
+    def build_snapshot(self, options: SnapshotOptions) -> JobResult:
         """Publish region states: :func:`memwal.jobs.table.snapshot.build_snapshot`."""
-        return build_snapshot(self.location, max_tasks=max_tasks, guard=guard, run=run)
+        return build_snapshot(self.location, options)
 
-    def collect_garbage(
-        self,
-        *,
-        dry_run: bool = True,
-        grace: timedelta = DEFAULT_GRACE,
-        retention: timedelta = DEFAULT_RETENTION,
-        orphan_age: timedelta = DEFAULT_ORPHAN_AGE,
-        index_age: timedelta = DEFAULT_INDEX_AGE,
-        base_versions: bool = False,
-        version_age: timedelta | None = None,
-        explain: bool = False,
-        max_tasks: int = 1,
-        guard: Guard | None = None,
-        run: TaskRunner = run_in_process,
-    ) -> CollectionResult:
+    @keywords_of(GcOptions)
+    def collect_garbage(self, options: GcOptions) -> CollectionResult:
         """Delete what nobody needs: :func:`memwal.jobs.gc.collect_garbage`."""
-        return collect_garbage(
-            self.location,
-            dry_run=dry_run,
-            grace=grace,
-            retention=retention,
-            orphan_age=orphan_age,
-            index_age=index_age,
-            base_versions=base_versions,
-            version_age=version_age,
-            explain=explain,
-            max_tasks=max_tasks,
-            guard=guard,
-            run=run,
-        )
+        return collect_garbage(self.location, options)
 
-    def verify(
-        self,
-        *,
-        regions: Collection[UUID] | None = None,
-        depth: Depth | str = "full",
-        sample: int | None = None,
-        max_tasks: int = 1,
-        run: TaskRunner = run_in_process,
-    ) -> VerifyReport:
+    @keywords_of(VerifyOptions)
+    def verify(self, options: VerifyOptions) -> VerifyReport:
         """Check every invariant: :func:`memwal.jobs.verify.verify`."""
         from memwal.jobs.verify import verify
 
-        return verify(
-            self.location,
-            regions=regions,
-            depth=depth,
-            sample=sample,
-            max_tasks=max_tasks,
-            run=run,
-        )
+        return verify(self.location, options)
 
     def copy_to(self, uri: str, *, storage_options: Mapping[str, str] | None = None) -> JobResult:
         """Copy the table, in use or not: :func:`memwal.jobs.table.copy.copy_table`.
@@ -414,53 +346,24 @@ class Table(Queries):
 
         return copy_table(self.location, TableLocation(uri, storage_options or {}))
 
-    def check_quality(self, quality: QualityRules, *, sample_rows: int | None = None) -> JobResult:
-        """Hold the base table against a suite:
-        :func:`memwal.jobs.table.quality_check.check_quality`.
+    @keywords_of(QualityOptions)
+    def check_quality(self, options: QualityOptions) -> JobResult:
+        """Hold the base table against a suite.
 
-        Parameters
-        ----------
-        quality : QualityRules
-            The suite.
-        sample_rows : int, optional
-            Look at so many rows, chosen at random; by default as many as the rules say.
+        See :func:`memwal.jobs.table.quality_check.check_quality`.
         """
         from memwal.jobs.table.quality_check import check_quality
 
-        return check_quality(self.location, quality, sample_rows=sample_rows)
+        return check_quality(self.location, options)
 
-    def checkpoint(
-        self,
-        *,
-        flush: bool = True,
-        timeout: timedelta | None = None,
-        commit_bytes: int = DEFAULT_COMMIT_BYTES,
-        max_tasks: int = 1,
-        quality: QualityRules | None = None,
-        progress: Callable[[CheckpointProgress], None] | None = None,
-        run: TaskRunner = run_in_process,
-    ) -> JobResult:
-        """Merge and index what is written now: :func:`memwal.jobs.table.checkpoint.checkpoint`.
-
-        Parameters
-        ----------
-        flush : bool, default True
-            Whether the writers of this table that are open in this process are flushed first.
-            Those of other processes are not.
-        """
+    @keywords_of(TableCheckpointOptions)
+    def checkpoint(self, options: TableCheckpointOptions) -> JobResult:
+        """Merge and index what is written now: :func:`memwal.jobs.table.checkpoint.checkpoint`."""
         started = time.monotonic()
-        for writer in _open_writers(self.uri) if flush else ():
-            writer.flush(timeout=_left(timeout, started))
-        left = _left(timeout, started)
-        return checkpoint(
-            self.location,
-            commit_bytes=commit_bytes,
-            max_tasks=max_tasks,
-            quality=quality,
-            timeout=None if left is None else timedelta(seconds=left),
-            progress=progress,
-            run=run,
-        )
+        for writer in _open_writers(self.uri) if options.flush else ():
+            writer.flush(timeout=_seconds_left(options.timeout_seconds, started))
+        remaining = _seconds_left(options.timeout_seconds, started)
+        return checkpoint(self.location, replace(options, timeout_seconds=remaining))
 
     def __repr__(self) -> str:
         return f"Table({self.uri!r})"

@@ -8,35 +8,17 @@ For example::
 
 import sys
 
-from memwal.jobs.job import JobResult
-from memwal.spark.application import (
-    Application,
-    add_merge_options,
-    job_parser,
-    merge_arguments,
-    run_application,
-    seconds,
-)
+from memwal.jobs.options import CheckpointOptions
+from memwal.jobs.table.checkpoint import checkpoint
+from memwal.spark.application import MAX_COMMITTERS, job_parser, run_application
 
 
 def main() -> int:
-    parser = job_parser("checkpoint", __doc__)
-    parser.add_argument(
-        "--timeout-seconds",
-        type=seconds,
-        metavar="N",
-        help="how long it may take; looked at between commits (default: no limit)",
-    )
-    add_merge_options(parser)
-    return run_application(parser, checkpoint)
-
-
-def checkpoint(application: Application) -> JobResult:
-    options = application.options
-    return application.table.checkpoint(
-        flush=False,
-        timeout=options.timeout_seconds,
-        **merge_arguments(application),
+    return run_application(
+        job_parser("checkpoint", __doc__),
+        CheckpointOptions,
+        lambda application: checkpoint(application.table.location, application.options),
+        max_tasks=MAX_COMMITTERS,
     )
 
 

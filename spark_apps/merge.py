@@ -9,42 +9,21 @@ import sys
 
 from memwal.fleet.tables import check_regions
 from memwal.jobs.job import JobResult
-from memwal.spark.application import (
-    Application,
-    add_merge_options,
-    job_parser,
-    merge_arguments,
-    positive_int,
-    regions_option,
-    run_application,
-)
+from memwal.jobs.merge.job import merge
+from memwal.jobs.options import MergeOptions
+from memwal.spark.application import MAX_COMMITTERS, Application, job_parser, run_application
 
 
 def main() -> int:
     parser = job_parser("merge", __doc__)
-    regions_option(parser, "--region", "merge this region only (default: all regions)")
-    regions_option(parser, "--skip-region", "do not merge this region")
-    parser.add_argument(
-        "--run-bytes",
-        type=positive_int,
-        metavar="N",
-        help="bytes in memory to merge at most, the oldest first; at least one generation "
-        "(default: no limit)",
-    )
-    add_merge_options(parser)
-    return run_application(parser, merge)
+    return run_application(parser, MergeOptions, checked_merge, max_tasks=MAX_COMMITTERS)
 
 
-def merge(application: Application) -> JobResult:
+def checked_merge(application: Application[MergeOptions]) -> JobResult:
+    """Merge, once the regions are known to exist."""
     options = application.options
-    skip = options.skip_regions or ()
-    check_regions(application.table, [*(options.regions or ()), *skip])
-    return application.table.merge(
-        regions=options.regions,
-        skip=skip,
-        run_bytes=options.run_bytes,
-        **merge_arguments(application),
-    )
+    check_regions(application.table, [*(options.regions or ()), *options.skip_regions])
+    return merge(application.table.location, options)
 
 
 if __name__ == "__main__":

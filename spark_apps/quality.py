@@ -8,38 +8,18 @@ For example::
 
 import sys
 
-from memwal.jobs.job import JobResult
+from memwal.jobs.options import QualityOptions
 from memwal.jobs.table.quality_check import check_quality
-from memwal.quality.rules import read_rules
-from memwal.spark.application import Application, job_parser, positive_int, run_application
+from memwal.spark.application import job_parser, run_application
 
 
 def main() -> int:
-    parser = job_parser("quality", __doc__)
-    parser.add_argument(
-        "--quality",
-        metavar="JSON",
-        required=True,
-        help="rules of quality as a policy has them, or @FILE with them",
+    return run_application(
+        job_parser("quality", __doc__),
+        QualityOptions,
+        lambda application: check_quality(application.table.location, application.options),
+        verdict=lambda result: result.problems[0] if result.problems else None,
     )
-    parser.add_argument(
-        "--sample-rows",
-        type=positive_int,
-        metavar="N",
-        help="look at so many rows, chosen at random (default: all)",
-    )
-    return run_application(parser, check, verdict=verdict)
-
-
-def check(application: Application) -> JobResult:
-    options = application.options
-    return check_quality(
-        application.table.location, read_rules(options.quality), sample_rows=options.sample_rows
-    )
-
-
-def verdict(result: JobResult) -> str | None:
-    return result.problems[0] if result.problems else None
 
 
 if __name__ == "__main__":

@@ -7,25 +7,16 @@ For example::
 
 import sys
 
-from memwal.jobs.job import JobResult
-from memwal.spark.application import Application, job_parser, positive_int, run_application
+from memwal.jobs.options import SnapshotOptions
+from memwal.jobs.table.snapshot import build_snapshot
+from memwal.spark.application import job_parser, run_application
 
 
 def main() -> int:
-    parser = job_parser("snapshot", __doc__)
-    parser.add_argument(
-        "--max-tasks",
-        type=positive_int,
-        metavar="N",
-        help="tasks that the regions are divided into at most; few regions take one "
-        "(default: what runs at once)",
-    )
-    return run_application(parser, build_snapshot)
-
-
-def build_snapshot(application: Application) -> JobResult:
-    return application.table.build_snapshot(
-        max_tasks=application.options.max_tasks or application.parallelism, run=application.run
+    return run_application(
+        job_parser("snapshot", __doc__),
+        SnapshotOptions,
+        lambda application: build_snapshot(application.table.location, application.options),
     )
 
 

@@ -10,35 +10,19 @@ For example::
 import sys
 
 from memwal.errors import InvalidInputError
-from memwal.jobs.verify import Depth, Severity, VerifyReport, repair
-from memwal.spark.application import (
-    Application,
-    Result,
-    job_parser,
-    positive_int,
-    regions_option,
-    run_application,
-)
+from memwal.jobs.options import VerifyOptions
+from memwal.jobs.verify import Severity, VerifyReport, repair
+from memwal.jobs.verify import verify as check
+from memwal.spark.application import Application, Result, job_parser, run_application
 
 
 def main() -> int:
     parser = job_parser("verify", __doc__)
-    regions_option(parser, "--region", "check this region only (default: all regions)")
-    rows = parser.add_mutually_exclusive_group()
-    rows.add_argument(
-        "--quick", action="store_true", help="read no rows: names, manifests and schemas only"
-    )
-    rows.add_argument(
-        "--sample",
-        type=positive_int,
-        metavar="N",
-        help="read the rows of at most so many generations of a region",
-    )
     parser.add_argument(
         "--repair", action="store_true", help="tell which repairs are safe; with --yes, do them"
     )
     parser.add_argument("--yes", action="store_true", help="do the repairs")
-    return run_application(parser, verify, verdict=verdict, in_any_state=True)
+    return run_application(parser, VerifyOptions, verify, verdict=verdict, in_any_state=True)
 
 
 class Verified:
@@ -52,26 +36,16 @@ class Verified:
         return {"job": "verify", **self.report.to_dict(), "repairs": self.repairs}
 
 
-def verify(application: Application) -> Result:
-    options = application.options
-    if options.yes and not options.repair:
+def verify(application: Application[VerifyOptions]) -> Result:
+    arguments, location = application.arguments, application.table.location
+    if arguments.yes and not arguments.repair:
         raise InvalidInputError("--yes only goes with --repair")
-
-    def check() -> VerifyReport:
-        return application.table.verify(
-            regions=options.regions,
-            depth=Depth.QUICK if options.quick else Depth.FULL,
-            sample=options.sample,
-            max_tasks=application.parallelism,
-            run=application.run,
-        )
-
-    report = check()
-    if not options.repair:
+    report = check(location, application.options)
+    if not arguments.repair:
         return Verified(report, [])
-    actions = repair(application.table.location, report, dry_run=not options.yes)
+    actions = repair(location, report, dry_run=not arguments.yes)
     if any(action.state == "done" for action in actions):
-        report = check()
+        report = check(location, application.options)
     return Verified(report, [action.to_dict() for action in actions])
 
 

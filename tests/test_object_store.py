@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import timedelta
 from uuid import uuid4
 
 import lance
@@ -19,7 +18,6 @@ from memwal.base_table.snapshot import open_base
 from memwal.errors import ConflictError
 
 SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("text", pa.string())])
-AT_ONCE = timedelta(0)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +68,11 @@ def test_write_crash_merge_index_publish_collect(table: memwal.Table) -> None:
     assert table.checkpoint().problems == ()
     assert table.build_snapshot().commits == 1
     for _ in range(2):
-        table.collect_garbage(dry_run=False, grace=AT_ONCE, retention=AT_ONCE)
+        table.collect_garbage(
+            dry_run=False,
+            grace_seconds=0,
+            retention_seconds=0,
+        )
 
     assert table.status().backlog_generations == 0
     assert state(open_base(table.location).dataset.to_table()) == expected

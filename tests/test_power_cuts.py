@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +20,7 @@ import memwal
 from memwal.base_table.read_tags import ReadTag, list_torn_tags, parse_read_tag_key, place_tag
 from memwal.errors import CorruptDataError, TableSetupError
 from memwal.jobs.gc import collect_garbage
+from memwal.jobs.options import GcOptions
 from memwal.jobs.table import snapshot
 from memwal.jobs.verify import verify
 from memwal.storage.location import TableLocation
@@ -150,11 +150,13 @@ def clean_up_behind_a_direct_commit(stage: Stage) -> None:
 
     collect_garbage(
         TableLocation(str(stage.path)),
-        dry_run=False,
-        grace=timedelta(0),
-        retention=timedelta(0),
-        base_versions=True,
-        guard=commit,
+        GcOptions(
+            dry_run=False,
+            grace_seconds=0,
+            retention_seconds=0,
+            version_retention_seconds=0,
+            guard=commit,
+        ),
     )
 
 

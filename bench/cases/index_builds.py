@@ -15,6 +15,7 @@ from common.measure import Figure, Line, Target, constant, seconds
 
 import memwal
 from memwal.jobs.index.job import build_indexes
+from memwal.jobs.options import IndexOptions
 
 _DIMENSIONS = 64
 _ID = pa.field("id", pa.int64(), nullable=False)
@@ -94,7 +95,7 @@ def _compared(folder: Path, uri: str, kind: str) -> Iterator[Line]:
 
 
 def _in_parts(uri: str) -> None:
-    result = build_indexes(memwal.open(uri).location, max_tasks=_PARTS, part_rows=1)
+    result = build_indexes(memwal.open(uri).location, IndexOptions(max_tasks=_PARTS, part_rows=1))
     if result.figures.get("parts") != _PARTS:
         raise SystemExit(f"built in {result.figures.get('parts')} parts instead of {_PARTS}")
 

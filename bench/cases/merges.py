@@ -16,8 +16,9 @@ from common.processes import run_child
 
 import memwal
 from memwal.jobs.merge.job import read_candidates
-from memwal.jobs.merge.picker import DEFAULT_COMMIT_BYTES, RegionSelection
+from memwal.jobs.merge.picker import RegionSelection
 from memwal.jobs.merge.read import read_source
+from memwal.jobs.options import MergeOptions
 from memwal.region.manifest_store import read_manifests
 
 _MOST_OVERHEAD_SECONDS = 2.0
@@ -34,7 +35,7 @@ def merge_lines(folder: Path, rows: int) -> Iterator[Line]:
     backlogs.write_generations(table, rows, fresh=backlogs.fresh_rows(rows))
     union, each, count = _sources(table, folder)
     tasks = {
-        "ours": {"do": "ours", "commit_bytes": DEFAULT_COMMIT_BYTES},
+        "ours": {"do": "ours", "commit_bytes": MergeOptions().commit_bytes},
         "union": _quicker(uri, folder, {"do": "union", "sources": [union]}),
         "each": _quicker(uri, folder, {"do": "each", "sources": each}),
     }

@@ -12,7 +12,7 @@ from common.measure import Figure, Line, Target
 from common.processes import run_child
 
 from cases.merges import backlog_table
-from memwal.jobs.merge.job import DEFAULT_COMMIT_BYTES
+from memwal.jobs.options import MergeOptions
 
 _ROUNDS = 3
 _SUITE: list[dict[str, Any]] = [
@@ -91,7 +91,7 @@ def _seconds(uri: str, folder: Path, gate: Mapping[str, Any] | None) -> float:
     task = {
         "do": "ours",
         "uri": str(copy),
-        "commit_bytes": DEFAULT_COMMIT_BYTES,
+        "commit_bytes": MergeOptions().commit_bytes,
         "quality": gate,
     }
     try:

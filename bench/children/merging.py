@@ -17,6 +17,7 @@ import lance
 import memwal
 from children.peak import memory, reset_peak
 from memwal.jobs.merge.job import merge
+from memwal.jobs.options import MergeOptions
 from memwal.quality.rules import QualityRules
 
 
@@ -33,7 +34,7 @@ def main() -> None:
     baseline = memory("VmRSS")
     started = time.perf_counter()
     if task["do"] == "ours":
-        merge(table.location, commit_bytes=task["commit_bytes"], quality=rules)
+        merge(table.location, MergeOptions(commit_bytes=task["commit_bytes"], quality=rules))
     else:
         for source in task["sources"]:
             _native(task["uri"], lance.dataset(source), use_index=task["use_index"])

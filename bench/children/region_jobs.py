@@ -16,12 +16,13 @@ from functools import partial
 import memwal
 from children.peak import memory, reset_peak
 from memwal.jobs.backlog import read_status
-from memwal.jobs.gc import DEFAULT_GRACE, DEFAULT_RETENTION, collect_garbage
+from memwal.jobs.gc import collect_garbage
+from memwal.jobs.options import GcOptions
 from memwal.jobs.table.snapshot import build_snapshot
 from memwal.storage.location import TableLocation
 
 # What was made just now must look as old as garbage has to be.
-_LATER = 2 * (DEFAULT_RETENTION + DEFAULT_GRACE)
+_LATER = timedelta(seconds=2 * (GcOptions().retention_seconds + GcOptions().grace_seconds))
 
 
 def main() -> None:
@@ -56,7 +57,7 @@ def _job(location: TableLocation, name: str) -> Callable[[], object]:
 
 def _collect(location: TableLocation, *, later: timedelta, dry_run: bool = False) -> object:
     now = time.time() + later.total_seconds()
-    return collect_garbage(location, dry_run=dry_run, clock=lambda: now)
+    return collect_garbage(location, GcOptions(dry_run=dry_run), clock=lambda: now)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ from typing import Any
 
 import memwal
 from memwal.jobs.job import JobResult, TaskRunner, run_in_process
-from memwal.jobs.merge.job import DEFAULT_COMMIT_BYTES, merge
+from memwal.jobs.merge.job import merge
+from memwal.jobs.options import MergeOptions
 from memwal.spark.runner import spark_runner
 from memwal.spark.session import spark_session
 
@@ -33,9 +34,9 @@ def main() -> None:
         run(range(_WORKERS), _wake)
         half = memwal.open(task["uri"]).status().backlog_bytes // _WORKERS + 1
         ways: dict[str, tuple[TaskRunner, int, int]] = {
-            "here": (run_in_process, 1, DEFAULT_COMMIT_BYTES),
-            "one": (run, 1, DEFAULT_COMMIT_BYTES),
-            "two": (run, _WORKERS, DEFAULT_COMMIT_BYTES),
+            "here": (run_in_process, 1, MergeOptions().commit_bytes),
+            "one": (run, 1, MergeOptions().commit_bytes),
+            "two": (run, _WORKERS, MergeOptions().commit_bytes),
             "halves": (run, 1, half),
             "at once": (run, _WORKERS, half),
         }
@@ -60,7 +61,7 @@ def _merged(
         location = memwal.open(str(copy)).location
         os.sync()
         started = time.perf_counter()
-        result = merge(location, max_tasks=tasks, commit_bytes=commit_bytes, run=run)
+        result = merge(location, MergeOptions(max_tasks=tasks, commit_bytes=commit_bytes, run=run))
         elapsed = time.perf_counter() - started
         if result.problems:
             raise SystemExit(f"the merge did not do all: {result}")

@@ -174,8 +174,12 @@ class InProcessUpkeep(Upkeep):
                 self._runs[-1] = replace(run, ended=time.time(), state=state)
 
     def _round(self) -> None:
+        grace = self._grace.total_seconds()
         collect = partial(
-            self._table.collect_garbage, dry_run=False, grace=self._grace, retention=self._grace
+            self._table.collect_garbage,
+            dry_run=False,
+            grace_seconds=grace,
+            retention_seconds=grace,
         )
         for job in (
             self._table.merge,

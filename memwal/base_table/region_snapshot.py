@@ -32,9 +32,6 @@ from memwal.storage.object_store import ObjectStore
 
 logger = logging.getLogger(__name__)
 
-MAX_INLINE_REGIONS: Final = 100
-"""So many regions are kept in the details at most."""
-
 MAX_CLOCK_SKEW_SECONDS: Final = 60.0
 """By so many seconds the clocks of machines may differ that share a table, at most."""
 

@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     import lance
 
 
-DEFAULT_TARGET_ROWS = 1 << 20
-
 # Whole words and numbers only: paths are full of digits.
 _FULL = re.compile(r"no space left|file too large|quota exceeded|\bos error (27|28|122)\b")
 _NO_ACCESS = re.compile(
@@ -231,7 +229,7 @@ def read_table_manifest(location: TableLocation, version: int) -> bytes:
     raise TableSetupError(f"version {version} of {location} has no manifest; it was cleaned up")
 
 
-def count_small_fragments(base: BaseTable, *, target_rows: int = DEFAULT_TARGET_ROWS) -> int:
+def count_small_fragments(base: BaseTable, *, target_rows: int) -> int:
     """How many fragments a compaction would replace."""
     return len(small_fragment_ids(base, target_rows))
 

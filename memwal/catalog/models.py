@@ -21,7 +21,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-HEAD_REVISION = "0006"
+HEAD_REVISION = "0007"
 """Newest migration. Kept here so that opening a catalog does not load Alembic."""
 
 

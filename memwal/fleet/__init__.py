@@ -5,9 +5,9 @@ Nothing here imports Airflow or Spark. Lance and SQLAlchemy are loaded when a jo
 
 from __future__ import annotations
 
-from memwal.fleet.job_spec import Order, Skipped, Why
+from memwal.fleet.job_spec import JobRequest, JobSpec, Skipped, SkipReason
 from memwal.fleet.overview import TableOverview, overview
-from memwal.fleet.run_job import run_job, run_recorded
+from memwal.fleet.run_job import Runtime, run_job, run_recorded
 from memwal.fleet.scheduler import Budget, Fleet, Outcome
 from memwal.fleet.tables import (
     FoundTable,
@@ -22,12 +22,14 @@ __all__ = [
     "Budget",
     "Fleet",
     "FoundTable",
-    "Order",
+    "JobRequest",
+    "JobSpec",
     "Outcome",
+    "Runtime",
+    "SkipReason",
     "Skipped",
     "Survey",
     "TableOverview",
-    "Why",
     "find_tables",
     "open_managed",
     "overview",

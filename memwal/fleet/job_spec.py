@@ -1,21 +1,24 @@
-"""Job spec: a job with its policy limits and skipped regions; or the reason why it is skipped."""
+"""Request for a job, the spec that it is resolved into, and the reason when a job is skipped."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import KW_ONLY, dataclass
+from datetime import timedelta
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from memwal.catalog.records import ManagedTable
-from memwal.errors import InvalidInputError
-from memwal.jobs.policy import Policy
-from memwal.quality.rules import QualityRules
+from memwal.jobs.arguments import to_arguments
+from memwal.jobs.options import JobOptions, MergeOptions
+
+if TYPE_CHECKING:
+    from memwal.catalog.records import ManagedTable
+    from memwal.jobs.due import Due
 
 
-class Why(StrEnum):
-    """Why nothing was done."""
+class SkipReason(StrEnum):
+    """Why a job was skipped."""
 
     NOT_DUE = "not due"
     QUIET = "quiet hours"
@@ -32,14 +35,14 @@ class Skipped:
     ----------
     job, table : str
         Which job of which managed table.
-    why : Why
+    reason_code : SkipReason
     reason : str
         The same for people, with figures.
     """
 
     job: str
     table: str
-    why: Why
+    reason_code: SkipReason
     reason: str
 
     def __str__(self) -> str:
@@ -50,130 +53,77 @@ class Skipped:
         return {
             "job": self.job,
             "table": self.table,
-            "skipped": self.why.value,
+            "skipped": self.reason_code.value,
             "reason": self.reason,
         }
 
 
+@dataclass(frozen=True, slots=True)
+class JobRequest:
+    """What the caller of :func:`memwal.fleet.run_job` asks for.
+
+    Attributes
+    ----------
+    table : str
+        Name of the managed table.
+    job : str
+        One of :data:`memwal.jobs.due.JOBS`.
+    force : bool, default False
+        Do it now: due or not, in quiet hours, and also the regions that are held.
+    dry_run : bool, default False
+        Change nothing: a collection counts, other jobs are skipped with what they would do.
+    regions : collection of UUID or None
+        Merge only these, as far as they are due.
+    index : str or None
+        Build only this index, under a lease of its own: several can be built at once. It does not
+        keep a build of all of them from going on beside it, which costs work and nothing else.
+    max_tasks : int or None
+        Into how many tasks it is divided at most; None leaves that to what runs the job.
+    run_bytes : int or None
+        Most bytes that a merge takes in, beside the policy's ``merge_run_bytes``.
+    due : Due or None
+        What the caller knows to be due; by default the table's status is held against its policy.
+    wait : timedelta or None
+        How long to wait when the job is being run already. None does not wait.
+    """
+
+    table: str
+    job: str
+    _: KW_ONLY
+    force: bool = False
+    dry_run: bool = False
+    regions: Collection[UUID] | None = None
+    index: str | None = None
+    max_tasks: int | None = None
+    run_bytes: int | None = None
+    due: Due | None = None
+    wait: timedelta | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """A job as it is to be done: the policy's limits, and who is left out.
+class JobSpec:
+    """A job that is to run, with all of its options.
 
     Attributes
     ----------
     job : str
         One of :data:`memwal.jobs.due.JOBS`.
     table : ManagedTable
-    regions : tuple of UUID or None
-        Merge these only; None for all.
-    skip : tuple of UUID
-        Do not merge these: they are held, and their next try is not due.
-    index : str or None
-        Build this index only; None for all.
-    run_bytes : int or None
-        Most bytes in memory that a merge takes in.
-    max_tasks : int
-        Into how many tasks the regions are divided at most.
-    dry_run : bool
-        Only count what a collection would delete.
-    force : bool
-        Somebody wants it now, however little there is to do.
-    alone : bool
-        It is the job's turn (:mod:`memwal.fleet.exclusive`): others wait for it.
+    options : JobOptions
+        Options of this job, from the policy of the table and from the request.
     """
 
     job: str
     table: ManagedTable
-    regions: tuple[UUID, ...] | None = None
-    skip: tuple[UUID, ...] = ()
-    index: str | None = None
-    run_bytes: int | None = None
-    max_tasks: int = 1
-    dry_run: bool = False
-    force: bool = False
-    alone: bool = False
+    options: JobOptions
 
     @property
-    def policy(self) -> Policy:
-        """The policy of the table."""
-        return self.table.policy
-
-    @property
-    def rules(self) -> QualityRules:
-        """What the policy says about the quality of rows.
-
-        Raises
-        ------
-        InvalidInputError
-            It has no suite.
-        """
-        rules = self.policy.quality
-        if rules is None or not rules.suite:
-            raise InvalidInputError(
-                f"the policy of {self.table.name} has no suite; give it one with memwal quality set"
-            )
-        return rules
+    def regions(self) -> tuple[UUID, ...] | None:
+        """The regions that a merge is restricted to; None for all, and for other jobs."""
+        if isinstance(self.options, MergeOptions) and self.options.regions is not None:
+            return tuple(self.options.regions)
+        return None
 
     def arguments(self) -> list[str]:
-        """Options of ``spark_apps/{job}.py`` that do the same, without table and credentials."""
-        match self.job:
-            case "merge":
-                found = ["--commit-bytes", str(self.policy.merge_commit_bytes)]
-                if self.run_bytes is not None:
-                    found += ["--run-bytes", str(self.run_bytes)]
-                for region in self.regions or ():
-                    found += ["--region", str(region)]
-                for region in self.skip:
-                    found += ["--skip-region", str(region)]
-                if self.policy.quality is not None and self.policy.quality.gates:
-                    found += ["--quality", json.dumps(self.policy.quality.to_dict())]
-                return found
-            case "index":
-                return [] if self.index is None else ["--index", self.index]
-            case "compact":
-                found = ["--min-fragments", str(self.min_fragments)]
-                found += ["--commit-bytes", str(self.policy.merge_commit_bytes)]
-                found += ["--attempts", str(self.attempts)]
-                if self.max_commits is not None:
-                    found += ["--max-commits", str(self.max_commits)]
-                return found
-            case "gc":
-                return [
-                    "--dry-run" if self.dry_run else "--execute",
-                    *("--grace-seconds", f"{self.policy.gc_grace_seconds:g}"),
-                    *("--retention-seconds", f"{self.policy.gc_retention_seconds:g}"),
-                    *("--index-seconds", f"{self.policy.gc_index_age_seconds:g}"),
-                    *(["--base-versions"] if self.version_seconds is not None else []),
-                    *(
-                        ["--version-seconds", f"{self.version_seconds:g}"]
-                        if self.version_seconds
-                        else []
-                    ),
-                ]
-            case "quality":
-                found = ["--quality", json.dumps(self.rules.to_dict())]
-                if self.rules.check_sample_rows is not None:
-                    found += ["--sample-rows", str(self.rules.check_sample_rows)]
-                return found
-            case _:
-                return []
-
-    @property
-    def min_fragments(self) -> int:
-        """How many small fragments a compaction starts with."""
-        return 2 if self.force else self.policy.compact_at_fragments or 2
-
-    @property
-    def attempts(self) -> int:
-        """How many rewrites of a compaction may be lost: few, since it gets a turn then."""
-        return 2
-
-    @property
-    def max_commits(self) -> int | None:
-        """How many commits a compaction makes at most; others do not wait for more than one."""
-        return 1 if self.alone else None
-
-    @property
-    def version_seconds(self) -> float | None:
-        """Age at which a collection cleans versions of the base table up; None keeps them all."""
-        return self.policy.version_retention_seconds
+        """Return the arguments of ``spark_apps/{job}.py``, without table and credentials."""
+        return to_arguments(self.options)

@@ -11,15 +11,22 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from memwal.errors import ConflictError, InvalidInputError, MemWalError
-from memwal.fleet.execute import Perform, perform_here
-from memwal.fleet.job_spec import Order, Skipped, Why
+from memwal.fleet.execute import JobExecutor, run_locally
+from memwal.fleet.job_spec import JobRequest, JobSpec, Skipped, SkipReason
 from memwal.fleet.tables import Survey, check_regions, open_managed, survey
 from memwal.jobs.due import JOBS, Due
 from memwal.jobs.job import Guard, JobResult, TaskRunner, run_in_process
+from memwal.jobs.options import (
+    CompactOptions,
+    IndexOptions,
+    JobOptions,
+    MergeOptions,
+    SnapshotOptions,
+)
 from memwal.telemetry.spans import JOB, TABLE, span
 
 if TYPE_CHECKING:
@@ -29,17 +36,52 @@ if TYPE_CHECKING:
     from memwal.table import Table
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runtime:
+    """What a job runs with: who runs it, under which leases, and with which credentials.
+
+    Attributes
+    ----------
+    run : callable
+        Runs the tasks, here or elsewhere. Tasks that run elsewhere do not see the lease; what they
+        commit is fenced by compare-and-swap alone.
+    execute : callable or None
+        Does the whole job instead of this process: it is given the :class:`JobSpec` (whose
+        ``arguments()`` are those of the Spark application) and a guard that raises
+        ``ConflictError`` when the lease is lost, to be called while it waits.
+    guard : callable or None
+        Called before each commit, beside the check of the lease: for a caller that may want the
+        job to stop.
+    storage_options : mapping or None
+        By default those that the catalog refers to. A reference to an Airflow connection can only
+        be resolved by Airflow, which gives the options here.
+    external_id : str or None
+        Id of the run where it was started.
+    ttl : timedelta or None
+        Time to live of the leases, 60 s by default.
+    """
+
+    run: TaskRunner = run_in_process
+    execute: JobExecutor | None = None
+    guard: Guard | None = None
+    storage_options: Mapping[str, str] | None = None
+    external_id: str | None = None
+    ttl: timedelta | None = None
+
+
+IN_PROCESS: Final = Runtime()
+"""Runtime of a job whose tasks run one after another in this process."""
+
+
 def run_recorded(
     catalog: Catalog,
     table_name: str,
     name: str,
-    perform: Callable[[Guard], JobResult],
+    execute: Callable[[Guard], JobResult],
     *,
     instead_of: Sequence[str] = (),
     wait: timedelta | None = None,
-    ttl: timedelta | None = None,
-    external_id: str | None = None,
-    guard: Guard | None = None,
+    runtime: Runtime = IN_PROCESS,
 ) -> JobResult | Skipped:
     """Do something to a managed table under leases, and record it.
 
@@ -50,19 +92,15 @@ def run_recorded(
         Name of the managed table.
     name : str
         What it is called in the record, and what is leased, such as ``checkpoint``.
-    perform : callable
+    execute : callable
         Does it, calling the guard it is given before each commit, or while it waits.
     instead_of : sequence of str
         Jobs that are not to run meanwhile, since this does their work: their leases are taken
         too, in this order.
     wait : timedelta, optional
         How long to wait for all of the leases. None does not wait.
-    ttl : timedelta, optional
-        Time to live of the leases, 60 s by default.
-    external_id : str, optional
-        Id of the run where it was started.
-    guard : callable, optional
-        A further look, for a caller that may want it to stop.
+    runtime : Runtime, optional
+        Its guard, external id and time to live of the leases.
 
     Returns
     -------
@@ -83,121 +121,156 @@ def run_recorded(
     with ExitStack() as stack:
         leases = []
         for job in (name, *instead_of):
-            left = None if ends_at is None else max(ends_at - time.monotonic(), 0.0)
+            seconds = None if ends_at is None else max(ends_at - time.monotonic(), 0.0)
             try:
                 lease = catalog.leases.acquire(
                     job_resource(table_name, job),
-                    ttl=ttl or DEFAULT_TTL,
-                    wait=None if left is None else timedelta(seconds=left),
+                    ttl=runtime.ttl or DEFAULT_TTL,
+                    wait=None if seconds is None else timedelta(seconds=seconds),
                 )
             except ConflictError as error:
-                return Skipped(job=name, table=table_name, why=Why.AT_WORK, reason=str(error))
+                return Skipped(
+                    job=name,
+                    table=table_name,
+                    reason_code=SkipReason.AT_WORK,
+                    reason=str(error),
+                )
             leases.append(stack.enter_context(lease))
 
-        def look() -> None:
+        def check() -> None:
             for lease in leases:
                 lease.check()
-            if guard is not None:
-                guard()
+            if runtime.guard is not None:
+                runtime.guard()
 
         run = stack.enter_context(
-            catalog.record_run(table_name, name, external_id=external_id, lease=leases[0])
+            catalog.record_run(table_name, name, external_id=runtime.external_id, lease=leases[0])
         )
-        look()
-        result = perform(look)
+        check()
+        result = execute(check)
         run.finish(result)
     return result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What the caller of :func:`memwal.fleet.run_job.run_job` asked for."""
+class _Resolver:
+    """Resolves a request into a :class:`JobSpec`, or into the reason why the job is skipped."""
 
     catalog: Catalog
     managed: ManagedTable
-    job: str
-    force: bool
-    dry_run: bool
-    regions: tuple[UUID, ...] | None
-    index: str | None
-    max_tasks: int
-    run_bytes: int | None
-    decided: Due | None
-    storage_options: Mapping[str, str] | None
-    external_id: str | None
+    request: JobRequest
+    runtime: Runtime
 
-    def prepare(self) -> tuple[Table, Order | Skipped]:
+    def resolve(self) -> tuple[Table, JobSpec | Skipped]:
         """Open the table and decide what is to be done."""
-        table = open_managed(self.managed, storage_options=self.storage_options)
-        if self.regions is not None:
-            check_regions(table, self.regions)
+        table = open_managed(self.managed, storage_options=self.runtime.storage_options)
+        if self.request.regions is not None:
+            check_regions(table, self.request.regions)
         return table, self._decide(table)
 
-    def rehearse(self, run: TaskRunner, perform: Perform | None) -> JobResult | Skipped:
+    def dry_run(self) -> JobResult | Skipped:
         """Tell what would be done; a collection can do so itself."""
-        table, order = self.prepare()
-        if isinstance(order, Skipped):
-            return order
-        if self.job == "gc":
-            if perform is not None:
-                return perform(order, lambda: None)
-            return perform_here(table, order, run=run)
-        what = "it was asked for" if self.decided is None else self.decided.reason
-        if self.decided is None and not self.force:
-            what = self._surveyed(table).due[self.job].reason
-        return self.skipped(Why.DRY_RUN, f"it would run: {what}")
+        table, spec = self.resolve()
+        if isinstance(spec, Skipped):
+            return spec
+        request = self.request
+        if request.job == "gc":
+            if self.runtime.execute is not None:
+                return self.runtime.execute(spec, lambda: None)
+            return run_locally(table, spec, run=self.runtime.run)
+        reason = "it was asked for" if request.due is None else request.due.reason
+        if request.due is None and not request.force:
+            reason = self._survey(table).due[request.job].reason
+        return self.skipped(SkipReason.DRY_RUN, f"it would run: {reason}")
 
-    def skipped(self, why: Why, reason: str) -> Skipped:
-        """Nothing is done."""
-        return Skipped(job=self.job, table=self.managed.name, why=why, reason=reason)
+    def skipped(self, reason_code: SkipReason, reason: str) -> Skipped:
+        """Return the answer that nothing is done."""
+        return Skipped(
+            job=self.request.job, table=self.managed.name, reason_code=reason_code, reason=reason
+        )
 
     def record_failure(self, error: MemWalError) -> None:
         """Record a run that did not get as far as to begin."""
-        run_id = self.catalog.start_run(self.managed.name, self.job, external_id=self.external_id)
+        run_id = self.catalog.start_run(
+            self.managed.name, self.request.job, external_id=self.runtime.external_id
+        )
         self.catalog.finish_run(run_id, error=f"{type(error).__name__}: {error}")
 
-    def _decide(self, table: Table) -> Order | Skipped:
-        if self.force:
-            return self._order(self.regions, ())
-        if self.decided is not None:
+    def _decide(self, table: Table) -> JobSpec | Skipped:
+        request = self.request
+        if request.force:
+            return self._spec(request.regions, ())
+        if request.due is not None:
             waiting = _waiting(self.catalog.setbacks.held(self.managed.name))
-            return self._ordered(self.decided, waiting)
-        found = self._surveyed(table)
-        return self._ordered(found.due[self.job], _waiting(found.held))
+            return self._spec_if_due(request.due, waiting)
+        state = self._survey(table)
+        return self._spec_if_due(state.due[request.job], _waiting(state.held))
 
-    def _surveyed(self, table: Table) -> Survey:
+    def _survey(self, table: Table) -> Survey:
         return survey(
-            self.catalog, self.managed, table=table, regions=self.regions, index=self.index
+            self.catalog,
+            self.managed,
+            table=table,
+            regions=self.request.regions,
+            index=self.request.index,
         )
 
-    def _ordered(self, one: Due, waiting: Sequence[UUID]) -> Order | Skipped:
-        if one.held_back is not None and one.reason is None:
-            return self.skipped(Why.QUIET, one.held_back)
-        if one.reason is None:
-            if self.job == "merge" and waiting:
+    def _spec_if_due(self, due: Due, waiting: Sequence[UUID]) -> JobSpec | Skipped:
+        job = self.request.job
+        if due.held_back is not None and due.reason is None:
+            return self.skipped(SkipReason.QUIET, due.held_back)
+        if due.reason is None:
+            if job == "merge" and waiting:
                 return self.skipped(
-                    Why.HELD,
+                    SkipReason.HELD,
                     f"{len(waiting)} regions are held and wait for their next try, and no other is "
                     "due",
                 )
-            return self.skipped(Why.NOT_DUE, "no limit of its policy is reached")
-        if self.job != "merge":
-            return self._order(None, ())
-        asked = None if self.regions is None else set(self.regions)
-        regions = [UUID(region) for region in one.regions]
-        return self._order([r for r in regions if asked is None or r in asked], waiting)
+            return self.skipped(SkipReason.NOT_DUE, "no limit of its policy is reached")
+        if job != "merge":
+            return self._spec(None, ())
+        requested = None if self.request.regions is None else set(self.request.regions)
+        regions = [UUID(region) for region in due.regions]
+        return self._spec([r for r in regions if requested is None or r in requested], waiting)
 
-    def _order(self, regions: Collection[UUID] | None, skip: Sequence[UUID]) -> Order:
-        return Order(
-            job=self.job,
-            table=self.managed,
-            regions=None if regions is None else tuple(regions),
-            skip=tuple(skip),
-            index=self.index,
-            run_bytes=self.run_bytes if self.job == "merge" else None,
-            max_tasks=self.max_tasks,
-            dry_run=self.dry_run,
-            force=self.force,
+    def _spec(self, regions: Collection[UUID] | None, skip_regions: Sequence[UUID]) -> JobSpec:
+        options = self._options(None if regions is None else tuple(regions), tuple(skip_regions))
+        return JobSpec(job=self.request.job, table=self.managed, options=options)
+
+    def _options(
+        self, regions: tuple[UUID, ...] | None, skip_regions: tuple[UUID, ...]
+    ) -> JobOptions:
+        request, policy = self.request, self.managed.policy
+        match request.job:
+            case "merge":
+                options = policy.merge_options()
+                return replace(
+                    options,
+                    regions=regions,
+                    skip_regions=skip_regions,
+                    run_bytes=_least(request.run_bytes, options.run_bytes),
+                    max_tasks=request.max_tasks,
+                )
+            case "index":
+                indexes = None if request.index is None else (request.index,)
+                return IndexOptions(indexes=indexes, max_tasks=request.max_tasks)
+            case "compact":
+                # Few rewrites may be lost: the compaction gets exclusive access then.
+                compact_options = replace(policy.compact_options(), attempts=2)
+                # A forced compaction runs however few fragments there are.
+                return (
+                    replace(compact_options, min_fragments=2) if request.force else compact_options
+                )
+            case "snapshot":
+                return SnapshotOptions(max_tasks=request.max_tasks)
+            case "gc":
+                return replace(
+                    policy.gc_options(), dry_run=request.dry_run, max_tasks=request.max_tasks
+                )
+            case "quality" if (quality := policy.quality_options()) is not None:
+                return quality
+        raise InvalidInputError(
+            f"the policy of {self.managed.name} has no suite; give it one with memwal quality set"
         )
 
 
@@ -209,65 +282,17 @@ logger = logging.getLogger(__name__)
 
 
 def run_job(
-    catalog: Catalog,
-    table_name: str,
-    job: str,
-    *,
-    run: TaskRunner = run_in_process,
-    perform: Perform | None = None,
-    force: bool = False,
-    dry_run: bool = False,
-    regions: Collection[UUID] | None = None,
-    index: str | None = None,
-    wait: timedelta | None = None,
-    max_tasks: int = 1,
-    run_bytes: int | None = None,
-    decided: Due | None = None,
-    storage_options: Mapping[str, str] | None = None,
-    external_id: str | None = None,
-    ttl: timedelta | None = None,
-    guard: Guard | None = None,
+    catalog: Catalog, request: JobRequest, *, runtime: Runtime = IN_PROCESS
 ) -> JobResult | Skipped:
     """Run one job of a managed table under its lease, and record it.
 
     Parameters
     ----------
     catalog : Catalog
-    table_name, job : str
-        Name of the managed table; one of :data:`memwal.jobs.due.JOBS`.
-    run : callable
-        Runs the tasks, here or elsewhere. Tasks that run elsewhere do not see the lease; what they
-        commit is fenced by compare-and-swap alone.
-    perform : callable, optional
-        Does the whole job instead of this process: it is given the :class:`Order` (whose
-        ``arguments()`` are those of the Spark application) and a guard that raises
-        ``ConflictError`` when the lease is lost, to be called while it waits.
-    force : bool, default False
-        Do it now: due or not, in quiet hours, and also the regions that are held.
-    dry_run : bool, default False
-        Change nothing: a collection counts, other jobs are skipped with what they would do.
-    regions : collection of UUID, optional
-        Merge only these, as far as they are due.
-    index : str, optional
-        Build only this index, under a lease of its own: several can be built at once. It does not
-        keep a build of all of them from going on beside it, which costs work and nothing else.
-    wait : timedelta, optional
-        How long to wait when the job is being run already. None does not wait.
-    max_tasks : int, default 1
-        Into how many tasks it is divided at most.
-    run_bytes : int, optional
-        Most bytes that a merge takes in, beside the policy's ``merge_run_bytes``.
-    decided : Due, optional
-        What the caller found that is due; by default the table's status is held against its policy.
-    storage_options : mapping, optional
-        By default those that the catalog refers to. A reference to an Airflow connection can only
-        be resolved by Airflow, which gives the options here.
-    external_id : str, optional
-        Id of the run where it was started.
-    ttl : timedelta, optional
-        Time to live of the lease, 60 s by default.
-    guard : callable, optional
-        A further look before each commit: for a caller that may want the job to stop.
+    request : JobRequest
+        The table, the job, and how the caller narrows or forces it.
+    runtime : Runtime, optional
+        What it runs with; by default its tasks run in this process.
 
     Returns
     -------
@@ -289,108 +314,106 @@ def run_job(
     from memwal.catalog.leases import DEFAULT_TTL, job_resource
     from memwal.fleet.exclusive import HELD_BACK, stand_back, was_kept_out
 
+    table_name, job, wait = request.table, request.job, request.wait
     if job not in JOBS:
         raise InvalidInputError(f"there is no job {job!r}; the jobs are {', '.join(JOBS)}")
-    if index is not None and job != "index":
+    if request.index is not None and job != "index":
         raise InvalidInputError(f"a {job} is not done to one index; leave the index out")
-    managed = catalog.get(table_name)
-    request = Request(
-        catalog=catalog,
-        managed=managed,
-        job=job,
-        force=force,
-        dry_run=dry_run,
-        regions=None if regions is None else tuple(regions),
-        index=index,
-        max_tasks=max_tasks,
-        run_bytes=_least(run_bytes, managed.policy.merge_run_bytes),
-        decided=decided,
-        storage_options=storage_options,
-        external_id=external_id,
+    resolver = _Resolver(
+        catalog=catalog, managed=catalog.get(table_name), request=request, runtime=runtime
     )
-    if dry_run:
-        return request.rehearse(run, perform)
+    if request.dry_run:
+        return resolver.dry_run()
     try:
         if job in HELD_BACK:
             wait = stand_back(catalog.leases, table_name, wait=wait)
         lease = catalog.leases.acquire(
-            job_resource(table_name, job, part=index), ttl=ttl or DEFAULT_TTL, wait=wait
+            job_resource(table_name, job, part=request.index),
+            ttl=runtime.ttl or DEFAULT_TTL,
+            wait=wait,
         )
     except ConflictError as error:
-        return request.skipped(Why.AT_WORK, str(error))
+        return resolver.skipped(SkipReason.AT_WORK, str(error))
 
-    def look() -> None:
+    def check() -> None:
         lease.check()
-        if guard is not None:
-            guard()
+        if runtime.guard is not None:
+            runtime.guard()
 
     with lease:
         try:
-            table, order = request.prepare()
+            table, spec = resolver.resolve()
         except MemWalError as error:
-            request.record_failure(error)
+            resolver.record_failure(error)
             raise
-        if isinstance(order, Skipped):
-            return order
+        if isinstance(spec, Skipped):
+            return spec
         with (
             span("memwal.job", table.location, attributes={TABLE: table_name, JOB: job}),
             catalog.record_run(
                 table_name,
                 job,
-                external_id=external_id,
+                external_id=runtime.external_id,
                 version_before=table.base().version,
                 lease=lease,
             ) as active,
         ):
-            look()
+            check()
 
-            def do(order: Order, guard: Guard) -> JobResult:
-                if perform is not None:
-                    return perform(order, guard)
-                tasks = _watched(active, run, guard)
-                return perform_here(table, order, run=tasks, guard=guard)
+            def execute(spec: JobSpec, guard: Guard) -> JobResult:
+                if runtime.execute is not None:
+                    return runtime.execute(spec, guard)
+                run = _watched(active, runtime.run, guard)
+                return run_locally(table, spec, run=run, guard=guard)
 
-            result = do(order, look)
+            result = execute(spec, check)
             if was_kept_out(result):
-                result = _in_its_turn(catalog, table, order, result, do=do, guard=look, ttl=ttl)
+                result = _run_exclusively(
+                    catalog, table, spec, result, execute=execute, guard=check, ttl=runtime.ttl
+                )
             if job == "merge":
-                _settle(catalog, table, order, result)
+                _settle(catalog, table, spec, result)
             active.finish(result)
         return result
 
 
-def _in_its_turn(
+def _run_exclusively(
     catalog: Catalog,
     table: Table,
-    order: Order,
+    spec: JobSpec,
     first: JobResult,
     *,
-    do: Perform,
+    execute: JobExecutor,
     guard: Guard,
     ttl: timedelta | None,
 ) -> JobResult:
-    """Do an order again while those wait who kept it out before."""
+    """Compact again, while the jobs wait whose commits kept the first attempt out."""
     from memwal.fleet.exclusive import joined, turn
 
+    if isinstance(spec.options, CompactOptions):
+        # The others do not wait for more than one commit.
+        spec = replace(spec, options=replace(spec.options, max_commits=1))
     indexes = table.base().details.maintained_indexes
     with ExitStack() as stack:
         try:
-            theirs = stack.enter_context(
-                turn(catalog.leases, order.table.name, indexes=indexes, ttl=ttl)
+            check_exclusive = stack.enter_context(
+                turn(catalog.leases, spec.table.name, indexes=indexes, ttl=ttl)
             )
         except ConflictError as error:
             return replace(first, problems=(*first.problems, f"it got no turn: {error}"))
 
-        def look() -> None:
+        def check() -> None:
             guard()
-            theirs()
+            check_exclusive()
 
-        return joined(first, do(replace(order, alone=True), look))
+        return joined(first, execute(spec, check))
 
 
-def _settle(catalog: Catalog, table: Table, order: Order, result: JobResult) -> None:
+def _settle(catalog: Catalog, table: Table, spec: JobSpec, result: JobResult) -> None:
     """Keep which regions are held, and forget those that no longer are."""
-    name = order.table.name
+    name, options = spec.table.name, spec.options
+    if not isinstance(options, MergeOptions):
+        return
     if result.held:
         catalog.setbacks.hold(name, result.held)
     known = catalog.setbacks.held(name)
@@ -398,13 +421,13 @@ def _settle(catalog: Catalog, table: Table, order: Order, result: JobResult) -> 
         return
     merged = table.base().details.merged
     stuck = {held.region_id for held in result.held}
-    skipped = set(order.skip)
+    skipped = set(options.skip_regions)
 
     def is_over(record: HeldRecord) -> bool:
         region = UUID(record.region_id)
         if record.region_id in stuck or region in skipped:
             return merged.get(region, 0) >= record.generation
-        tried = order.run_bytes is None and (order.regions is None or region in order.regions)
+        tried = options.run_bytes is None and (options.regions is None or region in options.regions)
         return tried or merged.get(region, 0) >= record.generation
 
     over = [record.region_id for record in known if is_over(record)]

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from memwal.errors import ConflictError, InvalidInputError, MemWalError, StoreUnavailableError
 from memwal.fleet.fair_queue import Candidate, Choice, Queue
-from memwal.fleet.job_spec import Skipped
-from memwal.fleet.run_job import run_job
+from memwal.fleet.job_spec import JobRequest, Skipped
+from memwal.fleet.run_job import Runtime, run_job
 from memwal.fleet.schedule import is_time
 from memwal.fleet.tables import Survey, survey
 from memwal.jobs.due import JOBS
@@ -330,15 +330,19 @@ class Fleet:
         try:
             return run_job(
                 self._catalog,
-                candidate.table,
-                candidate.job,
-                run=self._run,
-                max_tasks=self._max_tasks,
-                run_bytes=choice.run_bytes,
-                decided=candidate.due,
-                storage_options=self._storage_options(self._surveys[candidate.table].table),
-                ttl=self._lease_ttl,
-                guard=self._check,
+                JobRequest(
+                    candidate.table,
+                    candidate.job,
+                    max_tasks=self._max_tasks,
+                    run_bytes=choice.run_bytes,
+                    due=candidate.due,
+                ),
+                runtime=Runtime(
+                    run=self._run,
+                    storage_options=self._storage_options(self._surveys[candidate.table].table),
+                    ttl=self._lease_ttl,
+                    guard=self._check,
+                ),
             )
         finally:
             # The next job may be long in coming, or of another table.

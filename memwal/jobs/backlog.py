@@ -12,6 +12,7 @@ from memwal.base_table.snapshot import BaseTable, count_small_fragments, open_ba
 from memwal.errors import ObjectNotFoundError
 from memwal.format.paths import BLOOM_FILTER_NAME, generation_dir
 from memwal.format.region_manifest import RegionManifest, RegionStatus
+from memwal.jobs.options import CompactOptions
 from memwal.jobs.status import IndexLag, RegionBacklog, TableStatus
 from memwal.lsm.indexes.catchup import caught_up, maintained_index_names
 from memwal.lsm.wal.log import find_tip
@@ -65,7 +66,7 @@ def read_status(
         indexes=tuple(_lag(base, name, indexed) for name in names),
         snapshot_age_seconds=snapshot_age(base.details, now),
         changed_regions=None if regions is not None else _changed(published, manifests),
-        small_fragments=count_small_fragments(base),
+        small_fragments=count_small_fragments(base, target_rows=CompactOptions().target_rows),
         base_rows=base.dataset.count_rows(),
         base_bytes=_data_bytes(base),
     )

@@ -149,6 +149,23 @@ class _LocalGuard:
         return (_LocalGuard, (None,))
 
 
+@dataclass(frozen=True, slots=True)
+class CheckpointProgress:
+    """Progress of a checkpoint.
+
+    Attributes
+    ----------
+    merged, generations : int
+        Generations that were pending at the start, and how many of them are merged by now.
+    indexing : bool
+        All are merged, and the maintained indexes are being extended.
+    """
+
+    merged: int
+    generations: int
+    indexing: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRun:
     """One run of one maintenance job.

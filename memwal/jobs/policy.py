@@ -6,12 +6,27 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime, time
-from typing import TYPE_CHECKING, Any, Self, TypeGuard
+from typing import TYPE_CHECKING, Any, Self
 from zoneinfo import ZoneInfo
 
 from memwal.errors import InvalidInputError
+from memwal.jobs.options import (
+    GIB,
+    CheckpointOptions,
+    CompactOptions,
+    GcOptions,
+    JobOptions,
+    Kind,
+    MergeOptions,
+    Option,
+    QualityOptions,
+    count,
+    default_of,
+    option_field,
+    options_of,
+    seconds,
+)
 from memwal.quality.rules import QualityRules
-from memwal.util.clock import MAX_SECONDS
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -19,44 +34,13 @@ if TYPE_CHECKING:
     from memwal.jobs.status import RegionBacklog
 
 MIB = 1024 * 1024
-GIB = 1024 * MIB
-
-# What databases and Arrow can count.
-_MOST = 2**63 - 1
 
 _CRON_PRESETS = frozenset({"@hourly", "@daily", "@weekly", "@monthly", "@yearly"})
 _CRON_FIELD = re.compile(r"[0-9A-Za-z*/,\-#?]+")
 _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}")
 
 
-def check_integer(
-    key: str, value: object, *, low: int, high: int | None = None, optional: bool = False
-) -> None:
-    """Refuse what is no whole number from ``low`` to ``high``; None passes when ``optional``."""
-    if optional and value is None:
-        return
-    wrong = not isinstance(value, int) or isinstance(value, bool) or value < low
-    if wrong or (high is not None and isinstance(value, int) and value > high):
-        limits = f"of at least {low}" if high is None else f"from {low} to {high}"
-        choice = ", or None for no limit" if optional else ""
-        raise InvalidInputError(
-            f"Policy key {key!r} is {value!r}; give a whole number {limits}{choice}."
-        )
-    if isinstance(value, int) and value > _MOST:
-        raise InvalidInputError(f"Policy key {key!r} is larger than any number; give less.")
-
-
-def check_seconds(key: str, value: object, *, low: float) -> None:
-    """Refuse what is no number of seconds from ``low`` to a hundred years."""
-    if not _is_number(value) or not value >= low:
-        raise InvalidInputError(
-            f"Policy key {key!r} is {value!r}; give a number of seconds of at least {low:g}."
-        )
-    if value > MAX_SECONDS:
-        raise InvalidInputError(
-            f"Policy key {key!r} is {value!r}; give {MAX_SECONDS} at most, which is a hundred "
-            "years."
-        )
+_SCHEDULE_SECONDS = Option(kind=Kind.SECONDS, help="pause between two runs", low=1)
 
 
 def check_schedule(key: str, value: object) -> None:
@@ -67,8 +51,8 @@ def check_schedule(key: str, value: object) -> None:
         cron = value.split()
         if value in _CRON_PRESETS or (len(cron) == 5 and all(map(_CRON_FIELD.fullmatch, cron))):
             return
-    elif _is_number(value):
-        check_seconds(key, value, low=1)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        _SCHEDULE_SECONDS.check(f"Policy key {key!r}", value)
         return
     raise InvalidInputError(
         f"Policy key {key!r} is {value!r}; give a cron expression of five fields, one of "
@@ -101,10 +85,6 @@ def check_pool(key: str, value: object) -> None:
         f"Policy key {key!r} is {value!r}; give the name of an Airflow pool, or None for the "
         "default one."
     )
-
-
-def _is_number(value: object) -> TypeGuard[int | float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 _WINDOW = re.compile(r"(\d\d):(\d\d)-(\d\d):(\d\d) (\S+)")
@@ -187,93 +167,25 @@ _DAY = 86_400.0
 _TUPLES = ("tags", "quiet_hours")
 
 
+def _from_job(cls: type[JobOptions], name: str, *, low: int, note: str = "") -> Any:
+    """Define a key that sets the option of a job: its default and help, and a limit of our own."""
+    option = options_of(cls)[name]
+    help = f"{option.help}. {note}" if note else option.help
+    return option_field(default_of(cls, name), replace(option, low=low, help=help))
+
+
+def _key(kind: Kind, default: object, help: str) -> Any:
+    return option_field(default, Option(kind=kind, help=help, optional=default is None))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """Maintenance policy of one table. Every value is checked when the object is made.
 
     A job is due as soon as one of its limits is reached, whichever comes first. A limit that is
-    None never is.
-
-    Attributes
-    ----------
-    merge_at_generations : int, default 4
-        A region is due for a merge when so many generations wait. Fewer means fresher indexes and
-        cheaper reads, but more commits to the base table: one per merge.
-    merge_at_bytes : int or None, default 1 GiB
-        A region is due when what waits takes so many bytes, as the manifests count them.
-    merge_at_age_seconds : float, default 300
-        A region is due when its oldest waiting generation is this old, however few there are.
-    merge_commit_bytes : int, default 1 GiB
-        Most bytes (as the manifests count them) that one commit of a merge takes in. It bounds
-        the memory of a merge task, which needs about three times as much.
-    merge_run_bytes : int or None, default None
-        Most bytes that one run of a merge takes in; the rest waits for the next one. None sets no
-        limit.
-    index_at_generations : int, default 1
-        The indexes are due when one of them does not cover so many merged generations.
-    index_at_rows : int or None, default 100,000
-        The indexes are due when one of them does not cover so many rows of the base table.
-    index_at_age_seconds : float, default 900
-        The indexes are due when one of them is behind at all and none was built for so long.
-    snapshot_at_age_seconds : float, default 300
-        The region snapshot is due when it is this old. Readers that can live with its age need no
-        request per region.
-    snapshot_at_regions : int or None, default None
-        The region snapshot is due when so many regions have changed since it was taken.
-    gc_interval_seconds : float, default 3600
-        Garbage is collected when it was not for so long.
-    gc_at_bytes : int or None, default 1 GiB
-        Garbage is collected when so many bytes could go.
-    compact_at_fragments : int or None, default 64
-        The base table is compacted when it has so many small fragments.
-    quiet_hours : tuple of str, default ()
-        Windows such as ``"22:00-06:00 Europe/Berlin"`` in which only what is overdue by
-        ``quiet_critical_seconds`` runs; see :class:`~memwal.jobs.policy.QuietWindow`.
-    quiet_critical_seconds : float, default 3600
-        How far beyond its age limit a job must be to run in quiet hours all the same.
-    version_retention_seconds : float or None, default None
-        How long old versions of the base table are kept to be read; None keeps them all.
-    run_retention_seconds : float, default 30 days
-        How long the catalog keeps what it knows of a run that ended. The latest that succeeded of
-        each job stays.
-    sample_retention_seconds : float, default 7 days
-        How long the catalog keeps a sample of the backlog.
-    schedule : str, float or None, default 60
-        How often a maintenance run starts: a cron expression (five fields, or ``@hourly`` ...), a
-        number of seconds, or None for runs started by hand only. A run that is still going on
-        delays the next one; runs never overlap.
-    sensor_poke_seconds : float, default 10
-        Pause between two looks at a region's backlog. A look costs a listing and a read of the
-        object store: at 10 s, 16 regions make about 23,000 requests an hour.
-    sensor_timeout_seconds : float, default 60
-        How long one run waits for a region to become due before it ends, green. A region that
-        becomes due after the others were merged waits for the next run, so this also bounds how
-        late it can be.
-    gc_grace_seconds : float, default 600
-        How long an object that nothing names any more is kept for readers that still hold an
-        older manifest. At least 60.
-    gc_retention_seconds : float, default 3600
-        How far back versions of the base table keep what they need.
-    gc_index_age_seconds : float, default 7 days
-        Age at which index files that no version names are taken for the rest of a build, or of a
-        compaction, that died or met another commit. At least 60, and well above the longest build.
-    late_seconds, critical_seconds : float, default 3600 and 43,200
-        Age of the oldest unmerged generation from which the table is late, and critically so: what
-        alerts, notifications and the health in the user interface go by.
-    sensor_groups : int, default 64
-        Airflow waits for each region by a sensor of its own up to so many regions; a table with
-        more has so many sensors, each of which looks at a share of its regions.
-    pool : str or None, default None
-        Airflow's pool for the jobs of the table; None takes its default pool.
-    retries : int, default 2
-        How often Airflow tries a job again that failed.
-    tags : tuple of str, default ()
-        Shown beside the table, to filter by.
-    priority : int, default 1
-        1 to 100; tables with a higher one get free task slots first, merges before other jobs.
-    quality : QualityRules or None, default None
-        What the rows of the table must be like, and what a merge does about those that are not;
-        see :class:`~memwal.quality.rules.QualityRules`.
+    None never is. A key that sets an option of a job has the name of that option, behind the name
+    of the job: ``gc_grace_seconds`` is ``grace_seconds`` of
+    :class:`~memwal.jobs.options.GcOptions`.
 
     Raises
     ------
@@ -281,82 +193,188 @@ class Policy:
         A value is of the wrong kind or out of its range; the message names the key.
     """
 
-    merge_at_generations: int = 4
-    merge_at_bytes: int | None = GIB
-    merge_at_age_seconds: float = 300.0
-    merge_commit_bytes: int = GIB
-    merge_run_bytes: int | None = None
-    index_at_generations: int = 1
-    index_at_rows: int | None = 100_000
-    index_at_age_seconds: float = 900.0
-    snapshot_at_age_seconds: float = 300.0
-    snapshot_at_regions: int | None = None
-    gc_interval_seconds: float = 3600.0
-    gc_at_bytes: int | None = GIB
-    compact_at_fragments: int | None = 64
-    quiet_hours: tuple[str, ...] = ()
-    quiet_critical_seconds: float = 3600.0
-    version_retention_seconds: float | None = None
-    run_retention_seconds: float = 30 * _DAY
-    sample_retention_seconds: float = 7 * _DAY
-    schedule: str | float | None = 60.0
-    sensor_poke_seconds: float = 10.0
-    sensor_timeout_seconds: float = 60.0
-    gc_grace_seconds: float = 600.0
-    gc_retention_seconds: float = 3600.0
-    gc_index_age_seconds: float = 7 * _DAY
-    late_seconds: float = 3600.0
-    critical_seconds: float = 43_200.0
-    sensor_groups: int = 64
-    pool: str | None = None
-    retries: int = 2
-    tags: tuple[str, ...] = ()
-    priority: int = 1
-    quality: QualityRules | None = None
+    merge_at_generations: int = count(
+        4,
+        "A region is due for a merge when so many generations wait. Fewer means fresher indexes "
+        "and cheaper reads, but more commits to the base table: one per merge.",
+    )
+    merge_at_bytes: int | None = count(
+        GIB,
+        "A region is due when what waits takes so many bytes, as the manifests count them.",
+        optional=True,
+    )
+    merge_at_age_seconds: float = seconds(
+        300.0,
+        "A region is due when its oldest waiting generation is this old, however few there are.",
+    )
+    merge_commit_bytes: int = _from_job(
+        MergeOptions,
+        "commit_bytes",
+        low=MIB,
+        note="Commits of a compaction replace as many bytes on storage at most.",
+    )
+    merge_run_bytes: int | None = _from_job(MergeOptions, "run_bytes", low=MIB)
+    index_at_generations: int = count(
+        1, "The indexes are due when one of them does not cover so many merged generations."
+    )
+    index_at_rows: int | None = count(
+        100_000,
+        "The indexes are due when one of them does not cover so many rows of the base table.",
+        optional=True,
+    )
+    index_at_age_seconds: float = seconds(
+        900.0,
+        "The indexes are due when one of them is behind at all and none was built for so long.",
+    )
+    snapshot_at_age_seconds: float = seconds(
+        300.0,
+        "The region snapshot is due when it is this old. Readers that can live with its age need "
+        "no request per region.",
+        low=1,
+    )
+    snapshot_at_regions: int | None = count(
+        None, "The region snapshot is due when so many regions have changed since it was taken."
+    )
+    gc_interval_seconds: float = seconds(
+        3600.0, "Garbage is collected when it was not for so long.", low=1
+    )
+    gc_at_bytes: int | None = count(
+        GIB, "Garbage is collected when so many bytes could go.", optional=True
+    )
+    # One small fragment alone has nothing to be joined with.
+    compact_at_fragments: int | None = count(
+        64,
+        "The base table is compacted when it has so many small fragments.",
+        low=2,
+        optional=True,
+    )
+    quiet_hours: tuple[str, ...] = _key(
+        Kind.NAMES,
+        (),
+        "Windows such as ``22:00-06:00 Europe/Berlin`` in which only what is overdue by "
+        "``quiet_critical_seconds`` runs.",
+    )
+    quiet_critical_seconds: float = seconds(
+        3600.0, "How far beyond its age limit a job must be to run in quiet hours all the same."
+    )
+    run_retention_seconds: float = seconds(
+        30 * _DAY,
+        "How long the catalog keeps what it knows of a run that ended. The latest that succeeded "
+        "of each job stays.",
+    )
+    sample_retention_seconds: float = seconds(
+        7 * _DAY, "How long the catalog keeps a sample of the backlog."
+    )
+    schedule: str | float | None = _key(
+        Kind.TEXT,
+        60.0,
+        "How often a maintenance run starts: a cron expression (five fields, or ``@hourly`` ...), "
+        "a number of seconds, or None for runs started by hand only. A run that is still going on "
+        "delays the next one; runs never overlap.",
+    )
+    sensor_poke_seconds: float = seconds(
+        10.0,
+        "Pause between two looks at a region's backlog. A look costs a listing and a read of the "
+        "object store: at 10 s, 16 regions make about 23,000 requests an hour.",
+        low=1,
+    )
+    sensor_timeout_seconds: float = seconds(
+        60.0,
+        "How long one run waits for a region to become due before it ends, green. A region that "
+        "becomes due after the others were merged waits for the next run, so this also bounds how "
+        "late it can be.",
+        low=1,
+    )
+    gc_grace_seconds: float = _from_job(GcOptions, "grace_seconds", low=60)
+    gc_retention_seconds: float = _from_job(GcOptions, "retention_seconds", low=0)
+    gc_index_grace_seconds: float = _from_job(GcOptions, "index_grace_seconds", low=60)
+    gc_version_retention_seconds: float | None = _from_job(
+        GcOptions, "version_retention_seconds", low=0
+    )
+    late_seconds: float = seconds(
+        3600.0,
+        "Age of the oldest unmerged generation from which the table is late: what alerts, "
+        "notifications and the health in the user interface go by.",
+        low=1,
+    )
+    critical_seconds: float = seconds(
+        43_200.0,
+        "Age of the oldest unmerged generation from which the table is critically late.",
+        low=1,
+    )
+    sensor_groups: int = count(
+        64,
+        "Airflow waits for each region by a sensor of its own up to so many regions; a table with "
+        "more has so many sensors, each of which looks at a share of its regions.",
+        high=1000,
+    )
+    pool: str | None = _key(
+        Kind.TEXT, None, "Airflow's pool for the jobs of the table; None takes its default pool."
+    )
+    retries: int = count(2, "How often Airflow tries a job again that failed.", low=0, high=20)
+    tags: tuple[str, ...] = _key(Kind.NAMES, (), "Shown beside the table, to filter by.")
+    priority: int = count(
+        1,
+        "Tables with a higher one get free task slots first, merges before other jobs.",
+        high=100,
+    )
+    quality: QualityRules | None = option_field(
+        None,
+        Option(
+            kind=Kind.RULES,
+            help="What the rows of the table must be like, and what a merge does about those that "
+            "are not.",
+            optional=True,
+        ),
+    )
 
     def __post_init__(self) -> None:
-        check_integer("merge_at_generations", self.merge_at_generations, low=1)
-        check_integer("merge_commit_bytes", self.merge_commit_bytes, low=MIB)
-        check_integer("index_at_generations", self.index_at_generations, low=1)
-        check_integer("priority", self.priority, low=1, high=100)
-        check_integer("sensor_groups", self.sensor_groups, low=1, high=1000)
-        check_integer("retries", self.retries, low=0, high=20)
+        for key, option in options_of(self).items():
+            option.check(f"Policy key {key!r}", getattr(self, key))
         check_pool("pool", self.pool)
-        for key, low in (
-            ("merge_at_bytes", 1),
-            ("merge_run_bytes", MIB),
-            ("index_at_rows", 1),
-            ("snapshot_at_regions", 1),
-            ("gc_at_bytes", 1),
-            # One small fragment alone has nothing to be joined with.
-            ("compact_at_fragments", 2),
-        ):
-            check_integer(key, getattr(self, key), low=low, optional=True)
-        for key, least in (
-            ("merge_at_age_seconds", 0),
-            ("index_at_age_seconds", 0),
-            ("snapshot_at_age_seconds", 1),
-            ("gc_interval_seconds", 1),
-            ("quiet_critical_seconds", 0),
-            ("run_retention_seconds", 0),
-            ("sample_retention_seconds", 0),
-            ("sensor_poke_seconds", 1),
-            ("sensor_timeout_seconds", 1),
-            ("gc_grace_seconds", 60),
-            ("gc_retention_seconds", 0),
-            ("gc_index_age_seconds", 60),
-            ("late_seconds", 1),
-            ("critical_seconds", 1),
-        ):
-            check_seconds(key, getattr(self, key), low=least)
-        if self.version_retention_seconds is not None:
-            check_seconds("version_retention_seconds", self.version_retention_seconds, low=0)
         check_schedule("schedule", self.schedule)
         check_tags("tags", self.tags)
-        if self.quality is not None and not isinstance(self.quality, QualityRules):
-            raise InvalidInputError("Policy key 'quality' is no QualityRules.")
         for window in check_tuple("quiet_hours", self.quiet_hours):
             QuietWindow.parse(window)
+
+    def merge_options(self) -> MergeOptions:
+        """Return the options of a merge under this policy."""
+        return MergeOptions(
+            commit_bytes=self.merge_commit_bytes,
+            run_bytes=self.merge_run_bytes,
+            quality=self.gate,
+        )
+
+    def checkpoint_options(self) -> CheckpointOptions:
+        """Return the options of a checkpoint under this policy."""
+        return CheckpointOptions(commit_bytes=self.merge_commit_bytes, quality=self.gate)
+
+    def compact_options(self) -> CompactOptions:
+        """Return the options of a compaction under this policy."""
+        return CompactOptions(
+            min_fragments=self.compact_at_fragments or 2, commit_bytes=self.merge_commit_bytes
+        )
+
+    def gc_options(self) -> GcOptions:
+        """Return the options of a garbage collection under this policy, which deletes."""
+        return GcOptions(
+            dry_run=False,
+            grace_seconds=self.gc_grace_seconds,
+            retention_seconds=self.gc_retention_seconds,
+            index_grace_seconds=self.gc_index_grace_seconds,
+            version_retention_seconds=self.gc_version_retention_seconds,
+        )
+
+    def quality_options(self) -> QualityOptions | None:
+        """Return the options of a quality check under this policy; None when it has no suite."""
+        if self.quality is None or not self.quality.suite:
+            return None
+        return QualityOptions(self.quality, self.quality.check_sample_rows)
+
+    @property
+    def gate(self) -> QualityRules | None:
+        """Rules that the rows of a merge must pass; None lets all rows enter."""
+        return self.quality if self.quality is not None and self.quality.gates else None
 
     def quiet_window(self, now: datetime) -> str | None:
         """The quiet hours that a moment lies in; None when it lies in none.

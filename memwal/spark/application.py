@@ -32,24 +32,17 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from argparse import (
-    ArgumentParser,
-    ArgumentTypeError,
-    Namespace,
-    RawDescriptionHelpFormatter,
-)
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import timedelta
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
-from uuid import UUID
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Protocol, TypeVar
 
 from memwal.errors import InvalidInputError, MemWalError
+from memwal.jobs.arguments import add_arguments, parse_options
 from memwal.jobs.job import TaskRunner
-from memwal.jobs.merge.picker import DEFAULT_COMMIT_BYTES
-from memwal.quality.rules import read_rules
+from memwal.jobs.options import JobOptions
 from memwal.spark.result_store import check_target, write_result
 from memwal.spark.runner import application_span, carrying, spark_reason, spark_runner
 from memwal.spark.session import APPLICATION_LINE, is_submitted, spark_session
@@ -57,36 +50,39 @@ from memwal.storage.credentials import read_options_file
 from memwal.storage.location import TableLocation
 from memwal.table import Table
 from memwal.table import open as open_table
-from memwal.util.clock import duration
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
+
+# Every task of a merge commits to the same table, and commits wait for one another.
+MAX_COMMITTERS: Final = 8
 
 OK = 0
 FAILED = 1
 USAGE = 2
 
 
+Options = TypeVar("Options", bound=JobOptions)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Application:
+class Application(Generic[Options]):
     """What a job gets to work with.
 
     Attributes
     ----------
     table : Table
         The table it maintains.
-    options : Namespace
+    options : JobOptions
+        Options of the job, whose tasks run on Spark. As many as can run at once, unless
+        ``--max-tasks`` says less.
+    arguments : Namespace
         The command line.
-    parallelism : int
-        Tasks that can run at once: ``--parallelism``, else the cores that Spark has.
-    run : callable
-        Runs tasks on Spark.
     """
 
     table: Table
-    options: Namespace
-    parallelism: int
-    run: TaskRunner
+    options: Options
+    arguments: Namespace
 
 
 class Result(Protocol):
@@ -97,7 +93,7 @@ class Result(Protocol):
 
 
 def job_parser(job: str, description: str) -> ArgumentParser:
-    """Return a parser with the options that every job has.
+    """Return a parser with the options that every application has.
 
     Parameters
     ----------
@@ -136,45 +132,26 @@ def job_parser(job: str, description: str) -> ArgumentParser:
     )
     parser.add_argument(
         "--parallelism",
-        type=positive_int,
+        type=_positive,
         metavar="N",
         help="tasks that run at once at most (default: as many as Spark has cores)",
     )
     return parser
 
 
-def positive_int(text: str) -> int:
-    """Read an argument that is a whole number from 1 up."""
+def _positive(text: str) -> int:
     number = int(text)
     if number < 1:
         raise ValueError(text)
     return number
 
 
-def seconds(text: str) -> timedelta:
-    """Read an argument that is a length of time in seconds."""
-    try:
-        return duration(float(text), text)
-    except InvalidInputError as error:
-        raise ArgumentTypeError(str(error)) from error
-
-
-def regions_option(parser: ArgumentParser, flag: str, text: str) -> None:
-    """Add an option that names regions."""
-    parser.add_argument(
-        flag,
-        type=UUID,
-        action="append",
-        dest=f"{flag.removeprefix('--').replace('-', '_')}s",
-        metavar="UUID",
-        help=f"{text}; can be given again",
-    )
-
-
 def run_application(
     parser: ArgumentParser,
-    job: Callable[[Application], Result],
+    options: type[Options],
+    job: Callable[[Application[Options]], Result],
     *,
+    max_tasks: int | None = None,
     verdict: Callable[[Any], str | None] = lambda result: None,
     in_any_state: bool = False,
 ) -> int:
@@ -184,8 +161,13 @@ def run_application(
     ----------
     parser : ArgumentParser
         Made by :func:`job_parser`.
+    options : type
+        Options of the job, such as :class:`~memwal.jobs.options.MergeOptions`: each becomes one of
+        the command line.
     job : callable
         Does the work.
+    max_tasks : int, optional
+        Most tasks that the job is divided into unless ``--max-tasks`` names a number.
     verdict : callable, optional
         Tells of a result, which is written all the same, why the process is to end with 1; None
         when it is not.
@@ -200,13 +182,15 @@ def run_application(
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
-    options = parser.parse_args()
-    file = options.result_options_file
+    add_arguments(parser, options)
+    arguments = parser.parse_args()
+    file = arguments.result_options_file
     try:
+        parsed = parse_options(options, arguments)
         result_options = read_options_file(file) if file is not None else None
-        if options.result is not None:
-            check_target(options.result, result_options)
-        result = _run(options, job, in_any_state=in_any_state)
+        if arguments.result is not None:
+            check_target(arguments.result, result_options)
+        result = _run(arguments, parsed, job, max_tasks=max_tasks, in_any_state=in_any_state)
     except InvalidInputError as error:
         return _fail(error, USAGE)
     except MemWalError as error:
@@ -218,27 +202,34 @@ def run_application(
     text = json.dumps(result.to_dict()) + "\n"
     sys.stdout.write(text)
     sys.stdout.flush()
-    if options.result is not None:
+    if arguments.result is not None:
         try:
-            write_result(options.result, text, result_options)
+            write_result(arguments.result, text, result_options)
         except MemWalError as error:
             return _fail(
-                f"the job is done, but its result cannot be written to {options.result}: {error}",
+                f"the job is done, but its result cannot be written to {arguments.result}: {error}",
                 FAILED,
             )
     wrong = verdict(result)
     return OK if wrong is None else _fail(wrong, FAILED)
 
 
-def _run(options: Namespace, job: Callable[[Application], Result], *, in_any_state: bool) -> Result:
-    file = options.storage_options_file
+def _run(
+    arguments: Namespace,
+    options: Options,
+    job: Callable[[Application[Options]], Result],
+    *,
+    max_tasks: int | None,
+    in_any_state: bool,
+) -> Result:
+    file = arguments.storage_options_file
     # Before the session: what is wrong here is told at once.
-    given = read_options_file(file) if file is not None else {}
+    storage_options = read_options_file(file) if file is not None else {}
     if in_any_state:
-        table = Table(TableLocation(options.table, given))
+        table = Table(TableLocation(arguments.table, storage_options))
     else:
-        table = open_table(options.table, storage_options=given)
-    spark = spark_session(f"memwal {options.job} {table.uri}")
+        table = open_table(arguments.table, storage_options=storage_options)
+    spark = spark_session(f"memwal {arguments.job} {table.uri}")
     if is_submitted():
         _introduce(spark.sparkContext)
     # After the session is there: Spark has a handler of its own, which would not survive a call.
@@ -248,18 +239,14 @@ def _run(options: Namespace, job: Callable[[Application], Result], *, in_any_sta
         cores = int(spark.sparkContext.defaultParallelism)
         runner = spark_runner(
             spark,
-            max_parallelism=options.parallelism,
-            description=f"memwal {options.job} {table.uri}",
+            max_parallelism=arguments.parallelism,
+            description=f"memwal {arguments.job} {table.uri}",
         )
-        with application_span(options.job, table.location):
-            return job(
-                Application(
-                    table=table,
-                    options=options,
-                    parallelism=options.parallelism or cores,
-                    run=carrying(runner),
-                )
-            )
+        with application_span(arguments.job, table.location):
+            parallelism = arguments.parallelism or cores
+            tasks = parallelism if max_tasks is None else min(parallelism, max_tasks)
+            options = _on_spark(options, carrying(runner), max_tasks=tasks)
+            return job(Application(table=table, options=options, arguments=arguments))
     except Exception as error:
         if _received:
             # The signal came while Py4J could only answer it with an error of its own.
@@ -267,6 +254,17 @@ def _run(options: Namespace, job: Callable[[Application], Result], *, in_any_sta
         raise
     finally:
         spark.stop()
+
+
+def _on_spark(options: Options, run: TaskRunner, *, max_tasks: int) -> Options:
+    """Let the tasks of a job run on Spark, as many as are useful at once."""
+    names = {one.name for one in fields(options)}  # type: ignore[arg-type]
+    changes: dict[str, Any] = {}
+    if "run" in names:
+        changes["run"] = run
+    if "max_tasks" in names and getattr(options, "max_tasks", None) is None:
+        changes["max_tasks"] = max_tasks
+    return replace(options, **changes)  # type: ignore[type-var]
 
 
 def _introduce(context: SparkContext) -> None:
@@ -303,45 +301,6 @@ def _on_end(handler: Callable[[int, FrameType | None], NoReturn] | signal.Handle
 def _fail(reason: object, code: int) -> int:
     sys.stderr.write(f"error: {' '.join(str(reason).split())}\n")
     return code
-
-
-# Every task commits to the same table, and commits wait for one another.
-MOST_TASKS: Final = 8
-
-
-def add_merge_options(parser: ArgumentParser) -> None:
-    """Add what bounds a merge, and what its rows are held against."""
-    parser.add_argument(
-        "--commit-bytes",
-        type=positive_int,
-        default=DEFAULT_COMMIT_BYTES,
-        metavar="N",
-        help="bytes in memory that go into one commit, which bounds a worker's memory "
-        "(default: %(default)s)",
-    )
-    parser.add_argument(
-        "--quality",
-        metavar="JSON",
-        help="rules of quality as a policy has them, or @FILE with them (default: all rows enter)",
-    )
-    parser.add_argument(
-        "--max-tasks",
-        type=positive_int,
-        metavar="N",
-        help="tasks that the regions are divided into at most "
-        f"(default: what runs at once, up to {MOST_TASKS})",
-    )
-
-
-def merge_arguments(application: Application) -> dict[str, Any]:
-    """What these options mean for ``Table.merge`` and ``Table.checkpoint``."""
-    options = application.options
-    return {
-        "commit_bytes": options.commit_bytes,
-        "quality": read_rules(options.quality) if options.quality else None,
-        "max_tasks": options.max_tasks or min(application.parallelism, MOST_TASKS),
-        "run": application.run,
-    }
 
 
 _PACKAGE = Path(__file__).resolve().parents[1]

@@ -80,7 +80,7 @@ def build_fleet_dag(settings: FleetSettings | None = None) -> DAG:
         if ResultsFolder.configured() is not None:
             clean_up()
         chosen = choose_tables(settings.verify_tables_per_day)
-        MemWalVerifyOperator.partial(task_id="verify", sample=1).expand(table=chosen)
+        MemWalVerifyOperator.partial(task_id="verify", sample_generations=1).expand(table=chosen)
         notify()
     return dag
 

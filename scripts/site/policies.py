@@ -1,19 +1,16 @@
 """The policy of a table, as Markdown: meaning, bounds and default of each key.
 
-What a key means stands in the docstring of the class; what it may be is what its checks say.
+What a key means stands with its field; what it may be is what its checks say.
 """
 
 from __future__ import annotations
 
-import inspect
 import re
-from dataclasses import fields
 from functools import cache
 from typing import Any, Final
 
-from griffe import Docstring, DocstringSectionAttributes
-
 from memwal.errors import InvalidInputError
+from memwal.jobs.options import Option, default_of, options_of
 from memwal.jobs.policy import Policy
 
 EXAMPLES: Final = {
@@ -32,7 +29,6 @@ EXAMPLES: Final = {
     "compact_at_fragments": "none",
     "quiet_hours": "22:00-06:00 Europe/Berlin",
     "quiet_critical_seconds": "7200",
-    "version_retention_seconds": "604800",
     "run_retention_seconds": "7776000",
     "sample_retention_seconds": "86400",
     "schedule": "*/5 * * * *",
@@ -40,7 +36,8 @@ EXAMPLES: Final = {
     "sensor_timeout_seconds": "300",
     "gc_grace_seconds": "1800",
     "gc_retention_seconds": "86400",
-    "gc_index_age_seconds": "86400",
+    "gc_index_grace_seconds": "86400",
+    "gc_version_retention_seconds": "604800",
     "late_seconds": "600",
     "critical_seconds": "3600",
     "sensor_groups": "16",
@@ -62,13 +59,12 @@ _UNITS = ("seconds", "bytes", "rows", "generations", "regions", "fragments", "gr
 @cache
 def markdown() -> str:
     """A section for each key."""
-    meanings = _meanings()
     found = []
-    for field in fields(Policy):
-        key = field.name
+    for key, option in options_of(Policy).items():
+        default = default_of(Policy, key)
         unit = next((unit for unit in _UNITS if key.endswith(f"_{unit}")), "")
-        words = _in_words(unit, field.default)
-        rows = {"default": _default(field.default) + words, "unit": unit}
+        words = _in_words(unit, default)
+        rows = {"default": _default(default) + words, "unit": unit}
         if key in EXAMPLES:
             setting = f"{key}={EXAMPLES[key]}"
             quoted = f"'{setting}'" if " " in setting else setting
@@ -78,20 +74,14 @@ def markdown() -> str:
             rows["may be"] = "[rules](quality.md#memwal.quality.rules.QualityRules)"
             rows["example"] = "`memwal quality set flights suite.json --mode warn`"
         table = "\n".join(f"| {name} | {text} |" for name, text in rows.items() if text)
-        lines = [f"## {key}", "", meanings[key], "", "| | |", "|---|---|", table]
+        lines = [f"## {key}", "", _meaning(option), "", "| | |", "|---|---|", table]
         found.append("\n".join(lines) + "\n")
     return "\n".join(found)
 
 
-def _meanings() -> dict[str, str]:
-    sections = Docstring(inspect.getdoc(Policy) or "", parser="numpy").parse(warnings=False)
-    (section,) = (one for one in sections if isinstance(one, DocstringSectionAttributes))
-    role = re.compile(r":\w+:`~?(?:[\w.]+\.)?(\w+)`")
-    return {
-        key.strip(): role.sub(r"`\1`", one.description).replace("``", "`")
-        for one in section.value
-        for key in one.name.split(",")
-    }
+def _meaning(option: Option) -> str:
+    text = option.help.replace("``", "`").rstrip(".")
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def _default(value: Any) -> str:

@@ -35,6 +35,7 @@ from memwal.errors import (
     UnsupportedStoreError,
 )
 from memwal.format.region_manifest import RegionManifest
+from memwal.jobs.options import SnapshotOptions
 from memwal.jobs.table.snapshot import build_snapshot
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage import location
@@ -419,7 +420,7 @@ def test_a_table_lives_in_such_a_store(
     expected = {key: 3 if key < 5 else 2 if key < 10 else 1 for key in range(20)}
     assert state(table) == expected
     table.checkpoint()
-    table.collect_garbage(dry_run=False, grace=timedelta(0), retention=timedelta(0))
+    table.collect_garbage(dry_run=False, grace_seconds=0, retention_seconds=0)
     assert base_state(table) == expected
     with table.writer() as writer:
         writer.upsert(rows({100: 5}))
@@ -440,7 +441,7 @@ def test_a_log_is_abandoned_and_a_large_snapshot_taken_in_such_a_store(
         second.upsert(rows({7: 7}))
     assert state(table) == {7: 7}
 
-    build_snapshot(table.location, inline_regions=2)
+    build_snapshot(table.location, SnapshotOptions(inline_regions=2))
 
     details = table.base().details
     assert external_key(details) is not None

@@ -32,7 +32,7 @@ from memwal.exporter import collector
 from memwal.exporter.collector import prometheus_name
 from memwal.exporter.metrics import INDEX_GAUGES, TABLE_GAUGES
 from memwal.exporter.server import MetricsEndpoint
-from memwal.fleet import run_job
+from memwal.fleet import JobRequest, run_job
 from memwal.jobs.job import JobResult, SkippedRegion
 from memwal.jobs.metrics import JOB_RUNS, JOB_SUMS
 from memwal.telemetry.metric import MetricDefinition
@@ -65,7 +65,7 @@ class TestTables:
         assert scrape.of("memwal_table_backlog_bytes", **of) == status.backlog_bytes > 0
         assert scrape.of("memwal_table_regions", **of) == 2
         assert scrape.of("memwal_table_base_rows", **of) == 0
-        run_job(catalog, "flights", "merge")
+        run_job(catalog, JobRequest("flights", "merge"))
         catalog.record_backlog("flights", table.status())
         assert scrape.of("memwal_table_backlog_generations", **of) == 0
         assert scrape.of("memwal_table_backlog_age_seconds", **of) == 0

@@ -15,7 +15,7 @@ import memwal
 from memwal.catalog import Catalog
 from memwal.catalog.leases import LeaseLostError, job_resource
 from memwal.errors import ConflictError
-from memwal.fleet import Skipped, Why, exclusive, run_job
+from memwal.fleet import JobRequest, Runtime, Skipped, SkipReason, exclusive, run_job
 from memwal.fleet.exclusive import joined, stand_back, turn
 from memwal.jobs.job import JobResult
 
@@ -48,7 +48,7 @@ class Crowd:
         with self.table.writer() as writer:
             for fragment in range(FRAGMENTS):
                 writer.upsert(numbered(10 * fragment, 1, n=number))
-        self.outcomes.append(run_job(self.catalog, "flights", "merge", force=True))
+        self.outcomes.append(run_job(self.catalog, JobRequest("flights", "merge", force=True)))
         return results
 
     def state(self) -> dict[int, int]:
@@ -60,19 +60,21 @@ def test_a_compaction_gets_through_where_each_merge_touches_every_fragment(
     catalog: Catalog, fragmented: memwal.Table
 ) -> None:
     crowd = Crowd(catalog, fragmented)
-    result = run_job(catalog, "flights", "compact", force=True, run=crowd)
+    result = run_job(
+        catalog, JobRequest("flights", "compact", force=True), runtime=Runtime(run=crowd)
+    )
 
     assert isinstance(result, JobResult)
     *lost, refused = crowd.outcomes
     assert all(isinstance(found, JobResult) and found.commits for found in lost)
     assert isinstance(refused, Skipped)
-    assert refused.why is Why.AT_WORK
+    assert refused.reason_code is SkipReason.AT_WORK
     assert (result.commits, result.problems) == (1, ())
     assert result.figures["rewrites_lost"] == len(lost) == 2
     assert result.figures["fragments_removed"] >= FRAGMENTS
     assert catalog.leases.list() == []
     # What had to wait is merged now.
-    merged = run_job(catalog, "flights", "merge", force=True)
+    merged = run_job(catalog, JobRequest("flights", "merge", force=True))
     assert isinstance(merged, JobResult)
     assert merged.commits == 1
     assert base_state(fragmented) == crowd.state()
@@ -85,7 +87,9 @@ def test_a_compaction_that_gets_no_turn_says_so(
     monkeypatch.setattr(exclusive, "_WAIT", timedelta(seconds=0.2))
     crowd = Crowd(catalog, fragmented)
     with catalog.leases.acquire(job_resource("flights", "index"), holder="build-host:4"):
-        result = run_job(catalog, "flights", "compact", force=True, run=crowd)
+        result = run_job(
+            catalog, JobRequest("flights", "compact", force=True), runtime=Runtime(run=crowd)
+        )
     assert isinstance(result, JobResult)
     assert result.commits == 0
     _, no_turn = result.problems
@@ -107,7 +111,7 @@ def test_a_turn_that_is_lost_ends_the_compaction(
         return Crowd(catalog, fragmented)([], function) or results
 
     with pytest.raises(LeaseLostError):
-        run_job(catalog, "flights", "compact", force=True, run=lose)
+        run_job(catalog, JobRequest("flights", "compact", force=True), runtime=Runtime(run=lose))
     assert catalog.leases.list() == []
     assert base_state(fragmented).keys() == expected.keys()
     assert fragmented.base().dataset.count_rows() == len(expected)
@@ -141,13 +145,15 @@ def test_others_stand_back_for_a_while(catalog: Catalog, managed: Managed, job: 
     managed()
     # Of the leases of a turn this one alone: it is not their own that keeps the others back.
     with catalog.leases.acquire(job_resource("flights", "turn"), holder="host-1:17"):
-        found = run_job(catalog, "flights", job, force=True)
+        found = run_job(catalog, JobRequest("flights", job, force=True))
         assert isinstance(found, Skipped)
-        assert found.why is Why.AT_WORK
+        assert found.reason_code is SkipReason.AT_WORK
         assert "host-1:17" in found.reason
         with pytest.raises(ConflictError):
             stand_back(catalog.leases, "flights", wait=timedelta(seconds=0.1))
-        assert isinstance(run_job(catalog, "flights", "snapshot", force=True), JobResult)
+        assert isinstance(
+            run_job(catalog, JobRequest("flights", "snapshot", force=True)), JobResult
+        )
     with suppress(ConflictError), turn(catalog.leases, "flights", indexes=()):
         # They wait as long as they were told.
         timer = threading.Timer(0.2, catalog.leases.release, [job_resource("flights", "turn")])
@@ -156,7 +162,7 @@ def test_others_stand_back_for_a_while(catalog: Catalog, managed: Managed, job: 
         assert left is not None
         assert timedelta(0) < left < timedelta(seconds=30)
         timer.join()
-    assert isinstance(run_job(catalog, "flights", job, force=True), JobResult)
+    assert isinstance(run_job(catalog, JobRequest("flights", job, force=True)), JobResult)
 
 
 def test_nobody_stands_back_from_a_turn_that_ran_out(
@@ -166,10 +172,12 @@ def test_nobody_stands_back_from_a_turn_that_ran_out(
     managed()
     for name in ("turn", "merge"):
         leave_lease(name, timedelta(seconds=0.5), holder="dead:1")
-    found = run_job(catalog, "flights", "merge")
+    found = run_job(catalog, JobRequest("flights", "merge"))
     assert isinstance(found, Skipped)
     assert "dead:1" in found.reason
-    assert isinstance(run_job(catalog, "flights", "merge", wait=timedelta(seconds=30)), JobResult)
+    assert isinstance(
+        run_job(catalog, JobRequest("flights", "merge", wait=timedelta(seconds=30))), JobResult
+    )
     assert stand_back(catalog.leases, "nobody", wait=None) is None
 
 

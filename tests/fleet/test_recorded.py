@@ -11,7 +11,7 @@ import memwal
 from memwal.catalog import Catalog, RunState
 from memwal.catalog.leases import LeaseLostError, job_resource
 from memwal.errors import ObjectNotFoundError
-from memwal.fleet import Skipped, Why, run_job, run_recorded
+from memwal.fleet import JobRequest, Runtime, Skipped, SkipReason, run_job, run_recorded
 from memwal.jobs.job import Guard, JobResult
 
 Managed = Callable[..., memwal.Table]
@@ -25,14 +25,19 @@ def test_it_is_recorded_and_keeps_the_jobs_away_that_it_stands_for(
 
     def perform(guard: Guard) -> JobResult:
         guard()
-        found = run_job(catalog, "flights", "merge")
+        found = run_job(catalog, JobRequest("flights", "merge"))
         assert isinstance(found, Skipped)
-        assert found.why is Why.AT_WORK
-        assert isinstance(run_job(catalog, "flights", "snapshot"), JobResult)
+        assert found.reason_code is SkipReason.AT_WORK
+        assert isinstance(run_job(catalog, JobRequest("flights", "snapshot")), JobResult)
         return RESULT
 
     done = run_recorded(
-        catalog, "flights", "checkpoint", perform, instead_of=("merge", "index"), external_id="x"
+        catalog,
+        "flights",
+        "checkpoint",
+        perform,
+        instead_of=("merge", "index"),
+        runtime=Runtime(external_id="x"),
     )
 
     assert done is RESULT
@@ -57,7 +62,7 @@ def test_it_waits_for_those_jobs_and_then_says_so(catalog: Catalog, managed: Man
             wait=timedelta(seconds=0.1),
         )
     assert isinstance(found, Skipped)
-    assert found.why is Why.AT_WORK
+    assert found.reason_code is SkipReason.AT_WORK
     assert (catalog.runs(), catalog.leases.list()) == ([], [])
 
 
@@ -81,7 +86,9 @@ def test_a_caller_may_want_it_to_stop(catalog: Catalog, managed: Managed) -> Non
         raise InterruptedError
 
     with pytest.raises(InterruptedError):
-        run_recorded(catalog, "flights", "verify", lambda guard: RESULT, guard=stop)
+        run_recorded(
+            catalog, "flights", "verify", lambda guard: RESULT, runtime=Runtime(guard=stop)
+        )
 
 
 def test_a_table_that_is_not_registered(catalog: Catalog) -> None:

@@ -19,9 +19,10 @@ from memwal.base_table.snapshot import open_base
 from memwal.catalog import Catalog, RunState
 from memwal.catalog.leases import LeaseLostError, job_resource
 from memwal.errors import ConflictError, InvalidInputError, ObjectNotFoundError, TableSetupError
-from memwal.fleet import Order, Skipped, Why, run_job
-from memwal.fleet.execute import perform_here
+from memwal.fleet import JobRequest, JobSpec, Runtime, Skipped, SkipReason, run_job
+from memwal.fleet.execute import run_locally
 from memwal.jobs.job import JobResult, guarded
+from memwal.jobs.options import CompactOptions, GcOptions, IndexOptions, MergeOptions
 from memwal.region.router import bucket_region_id
 
 Managed = Callable[..., memwal.Table]
@@ -34,15 +35,17 @@ def done(found: JobResult | Skipped) -> JobResult:
     return found
 
 
-def skipped(found: JobResult | Skipped) -> Why:
+def skipped(found: JobResult | Skipped) -> SkipReason:
     assert isinstance(found, Skipped), found
-    return found.why
+    return found.reason_code
 
 
 def test_a_job_is_recorded_with_its_lease(catalog: Catalog, managed: Managed) -> None:
     table = managed()
     before = table.base().version
-    result = done(run_job(catalog, "flights", "merge", external_id="dag/1"))
+    result = done(
+        run_job(catalog, JobRequest("flights", "merge"), runtime=Runtime(external_id="dag/1"))
+    )
     assert result.figures["generations"] == 6
     (run,) = catalog.runs()
     assert (run.job, run.state, run.external_id) == ("merge", RunState.SUCCEEDED, "dag/1")
@@ -55,17 +58,17 @@ def test_a_job_is_recorded_with_its_lease(catalog: Catalog, managed: Managed) ->
 @pytest.mark.parametrize("job", ["merge", "index", "compact", "snapshot", "gc"])
 def test_each_job_runs_by_force(catalog: Catalog, managed: Managed, job: str) -> None:
     managed()
-    assert done(run_job(catalog, "flights", job, force=True)).job == job
+    assert done(run_job(catalog, JobRequest("flights", job, force=True))).job == job
     assert catalog.last_runs("flights").keys() == {job}
 
 
 def test_what_is_not_due_is_skipped(catalog: Catalog, managed: Managed) -> None:
     managed(generations=0)
-    found = run_job(catalog, "flights", "merge")
-    assert skipped(found) is Why.NOT_DUE
+    found = run_job(catalog, JobRequest("flights", "merge"))
+    assert skipped(found) is SkipReason.NOT_DUE
     assert isinstance(found, Skipped)
     assert (found.job, found.table) == ("merge", "flights")
-    assert found.to_dict()["skipped"] == Why.NOT_DUE.value
+    assert found.to_dict()["skipped"] == SkipReason.NOT_DUE.value
     assert found.reason in str(found)
     assert catalog.runs() == []
 
@@ -78,18 +81,18 @@ def test_quiet_hours_hold_a_job_back_and_force_does_not_mind(
         catalog.get("flights").policy, quiet_hours=("00:00-12:00 UTC", "12:00-00:00 UTC")
     )
     catalog.update("flights", policy=policy)
-    assert skipped(run_job(catalog, "flights", "merge")) is Why.QUIET
+    assert skipped(run_job(catalog, JobRequest("flights", "merge"))) is SkipReason.QUIET
     assert merged(table, BAD) == 0
-    assert done(run_job(catalog, "flights", "merge", force=True)).commits == 1
+    assert done(run_job(catalog, JobRequest("flights", "merge", force=True))).commits == 1
 
 
 def test_a_dry_run_changes_nothing(catalog: Catalog, managed: Managed) -> None:
     table = managed()
     version = table.base().version
-    found = run_job(catalog, "flights", "merge", dry_run=True)
-    assert skipped(found) is Why.DRY_RUN
+    found = run_job(catalog, JobRequest("flights", "merge", dry_run=True))
+    assert skipped(found) is SkipReason.DRY_RUN
     assert re.search(r"\b3\b", str(found))
-    assert done(run_job(catalog, "flights", "gc", dry_run=True)).job == "gc"
+    assert done(run_job(catalog, JobRequest("flights", "gc", dry_run=True))).job == "gc"
     assert (table.base().version, catalog.runs(), catalog.leases.list(held_only=False)) == (
         version,
         [],
@@ -105,41 +108,44 @@ def test_the_limits_of_the_policy_reach_the_job(catalog: Catalog, managed: Manag
         merge_run_bytes=3 << 20,
         gc_grace_seconds=70,
         gc_retention_seconds=80,
-        gc_index_age_seconds=85,
-        version_retention_seconds=90,
+        gc_index_grace_seconds=85,
+        gc_version_retention_seconds=90,
         compact_at_fragments=5,
     )
     catalog.update("flights", policy=policy)
-    orders: list[Order] = []
+    specs: list[JobSpec] = []
 
-    def perform(order: Order, guard: Callable[[], None]) -> JobResult:
+    def execute(spec: JobSpec, guard: Callable[[], None]) -> JobResult:
         guard()
-        orders.append(order)
-        return JobResult(job=order.job, table=order.table.uri, version=1)
+        specs.append(spec)
+        return JobResult(job=spec.job, table=spec.table.uri, version=1)
 
     for job in ("merge", "compact", "gc"):
-        run_job(catalog, "flights", job, perform=perform, run_bytes=5 << 20, force=job != "merge")
-    assert [order.arguments() for order in orders] == [
-        [
-            *("--commit-bytes", "2097152", "--run-bytes", "3145728"),
-            *("--region", str(BAD), "--region", str(GOOD)),
-        ],
-        ["--min-fragments", "2", "--commit-bytes", "2097152", "--attempts", "2"],
-        [
-            *("--execute", "--grace-seconds", "70", "--retention-seconds", "80"),
-            *("--index-seconds", "85"),
-            *("--base-versions", "--version-seconds", "90"),
-        ],
+        run_job(
+            catalog,
+            JobRequest("flights", job, run_bytes=5 << 20, force=job != "merge"),
+            runtime=Runtime(execute=execute),
+        )
+    assert [spec.options for spec in specs] == [
+        MergeOptions(commit_bytes=2 << 20, run_bytes=3 << 20, regions=(BAD, GOOD)),
+        CompactOptions(min_fragments=2, commit_bytes=2 << 20, attempts=2),
+        GcOptions(
+            dry_run=False,
+            grace_seconds=70,
+            retention_seconds=80,
+            index_grace_seconds=85,
+            version_retention_seconds=90,
+        ),
     ]
 
 
 def test_some_regions(catalog: Catalog, managed: Managed) -> None:
     table = managed()
-    done(run_job(catalog, "flights", "merge", regions=[GOOD]))
+    done(run_job(catalog, JobRequest("flights", "merge", regions=[GOOD])))
     assert (merged(table, GOOD), merged(table, BAD)) == (3, 0)
     nowhere = uuid4()
     with pytest.raises(InvalidInputError, match=str(nowhere)):
-        run_job(catalog, "flights", "merge", regions=[nowhere])
+        run_job(catalog, JobRequest("flights", "merge", regions=[nowhere]))
     assert merged(table, BAD) == 0
     assert catalog.runs()[0].state is RunState.FAILED
 
@@ -147,15 +153,15 @@ def test_some_regions(catalog: Catalog, managed: Managed) -> None:
 def test_wrong_names(catalog: Catalog, managed: Managed) -> None:
     managed()
     with pytest.raises(InvalidInputError, match="sweep"):
-        run_job(catalog, "flights", "sweep")
+        run_job(catalog, JobRequest("flights", "sweep"))
     with pytest.raises(ObjectNotFoundError):
-        run_job(catalog, "trains", "merge")
+        run_job(catalog, JobRequest("trains", "merge"))
 
 
 def test_a_table_that_cannot_be_opened_is_a_failed_run(catalog: Catalog) -> None:
     catalog.register("gone", uri="/nowhere/gone.lance")
     with pytest.raises(TableSetupError):
-        run_job(catalog, "gone", "merge")
+        run_job(catalog, JobRequest("gone", "merge"))
     (run,) = catalog.runs()
     assert (run.state, run.error is not None) == (RunState.FAILED, True)
     assert catalog.leases.list() == []
@@ -165,20 +171,31 @@ def test_options_in_airflow_are_given_by_the_caller(catalog: Catalog, managed: M
     managed()
     catalog.update("flights", storage_options_ref="airflow:lake")
     with pytest.raises(InvalidInputError, match="'lake'"):
-        run_job(catalog, "flights", "merge")
-    assert done(run_job(catalog, "flights", "merge", storage_options={})).commits == 1
+        run_job(catalog, JobRequest("flights", "merge"))
+    assert (
+        done(
+            run_job(catalog, JobRequest("flights", "merge"), runtime=Runtime(storage_options={}))
+        ).commits
+        == 1
+    )
 
 
 def test_a_second_run_skips_or_waits(catalog: Catalog, managed: Managed) -> None:
     table = managed()
     lease = catalog.leases.acquire(job_resource("flights", "merge"), holder="host-1:17")
-    found = run_job(catalog, "flights", "merge")
-    assert skipped(found) is Why.AT_WORK
+    found = run_job(catalog, JobRequest("flights", "merge"))
+    assert skipped(found) is SkipReason.AT_WORK
     assert "host-1:17" in str(found)
     threading.Timer(0.3, lease.release).start()
-    assert done(run_job(catalog, "flights", "merge", wait=timedelta(seconds=30))).commits == 1
+    assert (
+        done(run_job(catalog, JobRequest("flights", "merge", wait=timedelta(seconds=30)))).commits
+        == 1
+    )
     # What was due when it began to wait is not done twice.
-    assert skipped(run_job(catalog, "flights", "merge", wait=timedelta(0))) is Why.NOT_DUE
+    assert (
+        skipped(run_job(catalog, JobRequest("flights", "merge", wait=timedelta(0))))
+        is SkipReason.NOT_DUE
+    )
     assert merged(table, BAD) == 3
 
 
@@ -187,8 +204,8 @@ def test_the_ghost_of_a_crashed_run_expires(
 ) -> None:
     managed()
     leave_lease("merge", timedelta(seconds=1), token=7)
-    assert skipped(run_job(catalog, "flights", "merge")) is Why.AT_WORK
-    result = done(run_job(catalog, "flights", "merge", wait=timedelta(seconds=30)))
+    assert skipped(run_job(catalog, JobRequest("flights", "merge"))) is SkipReason.AT_WORK
+    result = done(run_job(catalog, JobRequest("flights", "merge", wait=timedelta(seconds=30))))
     assert result.figures["generations"] == 6
     assert catalog.runs()[0].lease_token == 8
 
@@ -210,12 +227,12 @@ def test_who_lost_the_lease_changes_nothing_more(
         writer.upsert(numbered(200, 20))
     version = table.base().version
 
-    def perform(order: Order, guard: Callable[[], None]) -> JobResult:
+    def execute(spec: JobSpec, guard: Callable[[], None]) -> JobResult:
         steal(catalog, job)
-        return perform_here(table, order, guard=guard)
+        return run_locally(table, spec, guard=guard)
 
     with pytest.raises(LeaseLostError):
-        run_job(catalog, "flights", job, force=True, perform=perform)
+        run_job(catalog, JobRequest("flights", job, force=True), runtime=Runtime(execute=execute))
     assert table.base().version == version
     (run,) = catalog.runs()
     assert run.state is RunState.FAILED
@@ -238,7 +255,11 @@ def test_an_index_build_looks_at_the_lease_before_its_tasks(
         raise Stopped
 
     with pytest.raises(Stopped):
-        run_job(catalog, "flights", "index", force=True, run=runner, guard=guard)
+        run_job(
+            catalog,
+            JobRequest("flights", "index", force=True),
+            runtime=Runtime(run=runner, guard=guard),
+        )
 
 
 def test_a_lease_lost_between_two_commits(catalog: Catalog, managed: Managed) -> None:
@@ -253,13 +274,15 @@ def test_a_lease_lost_between_two_commits(catalog: Catalog, managed: Managed) ->
         if looks == 4:
             steal(catalog, "merge")
 
-    def perform(order: Order, look: Callable[[], None]) -> JobResult:
+    def execute(spec: JobSpec, look: Callable[[], None]) -> JobResult:
         return table.merge(commit_bytes=1, guard=look)
 
     with pytest.raises(ConflictError):
-        run_job(catalog, "flights", "merge", perform=perform, guard=guard)
+        run_job(
+            catalog, JobRequest("flights", "merge"), runtime=Runtime(execute=execute, guard=guard)
+        )
     assert 0 < merged(table, bucket_region_id(0)) < 4
-    done(run_job(catalog, "flights", "merge"))
+    done(run_job(catalog, JobRequest("flights", "merge")))
     assert base_state(table) == dict.fromkeys(range(20), 3)
 
 
@@ -286,7 +309,7 @@ class TestHeldRegions:
     ) -> None:
         table = managed()
         repair = poison(table, BAD, 2)
-        result = done(run_job(catalog, "flights", "merge"))
+        result = done(run_job(catalog, JobRequest("flights", "merge")))
         assert [held.region_id for held in result.held] == [str(BAD)]
         assert (merged(table, BAD), merged(table, GOOD)) == (1, 3)
         (record,) = catalog.setbacks.held("flights")
@@ -294,14 +317,14 @@ class TestHeldRegions:
         assert record.waiting
 
         # Nothing else is due, and the region is left alone.
-        found = run_job(catalog, "flights", "merge")
-        assert skipped(found) is Why.HELD
+        found = run_job(catalog, JobRequest("flights", "merge"))
+        assert skipped(found) is SkipReason.HELD
         assert len(catalog.runs()) == 1
 
         # The others go on.
         with table.writer() as writer:
             writer.upsert(numbered(0, 20, n=9))
-        result = done(run_job(catalog, "flights", "merge"))
+        result = done(run_job(catalog, JobRequest("flights", "merge")))
         assert result.held == ()
         assert (merged(table, BAD), merged(table, GOOD)) == (1, 4)
         assert catalog.setbacks.held("flights") == [record]
@@ -310,7 +333,7 @@ class TestHeldRegions:
         pauses = [record.next_try_at - record.since]
         for attempt in range(2, 5):
             try_now()
-            assert done(run_job(catalog, "flights", "merge")).held[0].generation == 2
+            assert done(run_job(catalog, JobRequest("flights", "merge"))).held[0].generation == 2
             (record,) = catalog.setbacks.held("flights")
             assert (record.attempts, record.waiting) == (attempt, True)
             pauses.append(record.next_try_at - record.since)
@@ -318,8 +341,8 @@ class TestHeldRegions:
         assert pauses[-1] > 4 * pauses[0]
 
         repair()
-        assert skipped(run_job(catalog, "flights", "merge")) is Why.HELD
-        assert done(run_job(catalog, "flights", "merge", force=True)).held == ()
+        assert skipped(run_job(catalog, JobRequest("flights", "merge"))) is SkipReason.HELD
+        assert done(run_job(catalog, JobRequest("flights", "merge", force=True))).held == ()
         assert catalog.setbacks.held("flights") == []
         assert base_state(table) == dict.fromkeys(range(20), 9)
 
@@ -328,13 +351,13 @@ class TestHeldRegions:
     ) -> None:
         table = managed()
         repair = poison(table, BAD, 1)
-        done(run_job(catalog, "flights", "merge"))
+        done(run_job(catalog, JobRequest("flights", "merge")))
         assert len(catalog.setbacks.held("flights")) == 1
         repair()
         table.merge()
         with table.writer() as writer:
             writer.upsert(numbered(0, 20, n=9))
-        done(run_job(catalog, "flights", "merge"))
+        done(run_job(catalog, JobRequest("flights", "merge")))
         assert catalog.setbacks.held("flights") == []
         assert open_base(table.location).details.merged[GOOD] == 4
 
@@ -350,24 +373,36 @@ def test_one_index_is_judged_and_built_alone_under_its_own_lease(
     catalog.register("flights", uri=table.uri)
 
     with catalog.leases.acquire(job_resource("flights", "index", part="n_idx")):
-        assert skipped(run_job(catalog, "flights", "index", index="n_idx")) is Why.AT_WORK
-        orders: list[Order] = []
+        assert (
+            skipped(run_job(catalog, JobRequest("flights", "index", index="n_idx")))
+            is SkipReason.AT_WORK
+        )
+        specs: list[JobSpec] = []
 
-        def perform(order: Order, guard: Callable[[], None]) -> JobResult:
-            orders.append(order)
-            return perform_here(table, order, guard=guard)
+        def execute(spec: JobSpec, guard: Callable[[], None]) -> JobResult:
+            specs.append(spec)
+            return run_locally(table, spec, guard=guard)
 
-        result = done(run_job(catalog, "flights", "index", index="id_idx", perform=perform))
+        result = done(
+            run_job(
+                catalog,
+                JobRequest("flights", "index", index="id_idx"),
+                runtime=Runtime(execute=execute),
+            )
+        )
     assert result.figures == {"indexes": 1}
-    assert orders[0].arguments() == ["--index", "id_idx"]
-    assert skipped(run_job(catalog, "flights", "index", index="id_idx")) is Why.NOT_DUE
-    assert done(run_job(catalog, "flights", "index", index="n_idx")).commits == 1
-    assert skipped(run_job(catalog, "flights", "index")) is Why.NOT_DUE
+    assert specs[0].options == IndexOptions(indexes=("id_idx",))
+    assert (
+        skipped(run_job(catalog, JobRequest("flights", "index", index="id_idx")))
+        is SkipReason.NOT_DUE
+    )
+    assert done(run_job(catalog, JobRequest("flights", "index", index="n_idx"))).commits == 1
+    assert skipped(run_job(catalog, JobRequest("flights", "index"))) is SkipReason.NOT_DUE
 
 
 def test_an_index_that_does_not_exist_is_refused(catalog: Catalog, managed: Managed) -> None:
     managed()
     with pytest.raises(InvalidInputError, match="other"):
-        run_job(catalog, "flights", "index", index="other")
+        run_job(catalog, JobRequest("flights", "index", index="other"))
     with pytest.raises(InvalidInputError, match="merge"):
-        run_job(catalog, "flights", "merge", index="n_idx")
+        run_job(catalog, JobRequest("flights", "merge", index="n_idx"))

@@ -22,10 +22,14 @@ from support.data.tables import MakeTable, base_state, folder, merged, numbered
 import memwal
 from memwal.catalog import Catalog, Policy, RunState
 from memwal.errors import InvalidInputError, StoreUnavailableError, TableSetupError
-from memwal.fleet import Budget, Fleet, Outcome, overview
+from memwal.fleet import Budget, Fleet, JobRequest, Outcome, Runtime, overview
 from memwal.fleet import scheduler as fleet_module
 from memwal.jobs.job import JobResult
+from memwal.jobs.merge import job as merge_job
+from memwal.jobs.options import MergeOptions, SnapshotOptions
+from memwal.jobs.table import snapshot as snapshot_job
 from memwal.region.router import bucket_region_id
+from memwal.storage.location import TableLocation
 
 Managed = Callable[..., memwal.Table]
 Poison = Callable[[memwal.Table, UUID, int], Callable[[], None]]
@@ -152,10 +156,10 @@ class TestOneProcess:
     ) -> None:
         table = managed()
 
-        def fail(self: memwal.Table, **options: Any) -> JobResult:
+        def fail(location: TableLocation, options: SnapshotOptions) -> JobResult:
             raise RuntimeError("unexpected")
 
-        monkeypatch.setattr(memwal.Table, "build_snapshot", fail)
+        monkeypatch.setattr(snapshot_job, "build_snapshot", fail)
         fleet = Fleet(catalog)
         found = kinds(fleet.run_once())
         assert found["flights", "snapshot"] == "failed"
@@ -208,11 +212,11 @@ class TestOneProcess:
         seen: list[tuple[str, int | None]] = []
         gate = threading.Barrier(2, timeout=PATIENCE_SECONDS)
 
-        def run_job(catalog: Catalog, table: str, job: str, **options: Any) -> Any:
-            seen.append((table, options["run_bytes"]))
+        def run_job(catalog: Catalog, request: JobRequest, *, runtime: Runtime) -> Any:
+            seen.append((request.table, request.run_bytes))
             if len(seen) < 3:
                 gate.wait()
-            return JobResult(job=job, table=table, version=1)
+            return JobResult(job=request.job, table=request.table, version=1)
 
         monkeypatch.setattr(fleet_module, "run_job", run_job)
         monkeypatch.setattr(fleet_module, "JOBS", ("merge",))
@@ -304,18 +308,17 @@ class TestForever:
     ) -> None:
         table = managed(buckets=1, generations=6)
         region = bucket_region_id(0)
-        whole = memwal.Table.merge
+        whole = merge_job.merge
 
         told: list[Outcome] = []
         fleet = Fleet(catalog, tell=told.append)
 
-        def in_small_commits(
-            self: memwal.Table, *, guard: Callable[[], None], **options: Any
-        ) -> JobResult:
-            guard = _stop_at(fleet, 4, guard)
-            return whole(self, **{**options, "commit_bytes": 1, "guard": guard})
+        def in_small_commits(location: TableLocation, options: MergeOptions) -> JobResult:
+            assert options.guard is not None
+            guard = _stop_at(fleet, 4, options.guard)
+            return whole(location, replace(options, commit_bytes=1, guard=guard))
 
-        monkeypatch.setattr(memwal.Table, "merge", in_small_commits)
+        monkeypatch.setattr(merge_job, "merge", in_small_commits)
         fleet.run_once()
         assert 0 < merged(table, region) < 6
         assert [(one.job, one.result, one.trouble) for one in told][-1] == ("merge", None, None)

@@ -43,9 +43,6 @@ from memwal.quality.quarantine import origins_of
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.local import LocalStore
 
-NOW = timedelta(0)
-
-
 # Places
 
 
@@ -74,7 +71,13 @@ def test_no_generation_leads_out_of_the_table(
         with pytest.raises(CorruptDataError, match=re.escape(repr(path))):
             read()
     assert repr(path) in table.merge().problems[0]
-    table.collect_garbage(dry_run=False, grace=NOW, retention=NOW, orphan_age=NOW, index_age=NOW)
+    table.collect_garbage(
+        dry_run=False,
+        grace_seconds=0,
+        retention_seconds=0,
+        orphan_grace_seconds=0,
+        index_grace_seconds=0,
+    )
     assert table.verify().findings
     assert listing(outside) == kept
 
@@ -232,7 +235,11 @@ def test_progress_that_nobody_made_takes_no_generation(table: memwal.Table, posi
     update_details(table.location, lambda base: replace(base.details, merged={REGION: generation}))
     for _ in range(2):
         found = table.collect_garbage(
-            dry_run=False, grace=NOW, retention=NOW, orphan_age=NOW, index_age=NOW
+            dry_run=False,
+            grace_seconds=0,
+            retention_seconds=0,
+            orphan_grace_seconds=0,
+            index_grace_seconds=0,
         )
         assert str(generation) in found.problems[0]
     assert region_folders(table) == kept

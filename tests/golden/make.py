@@ -32,9 +32,9 @@ from support.data import indexed, quarantined  # noqa: E402
 from support.data.tables import SCHEMA, keys, rows  # noqa: E402
 
 import memwal  # noqa: E402
+from memwal.jobs.options import SnapshotOptions  # noqa: E402
 from memwal.jobs.table.snapshot import build_snapshot  # noqa: E402
 
-NOW = timedelta(0)
 TAG = "golden"
 
 
@@ -86,7 +86,12 @@ def collected(uri: str) -> memwal.Table:
     table.build_indexes()
     table.build_snapshot()
     table.collect_garbage(
-        dry_run=False, grace=NOW, retention=NOW, orphan_age=NOW, index_age=NOW, base_versions=True
+        dry_run=False,
+        grace_seconds=0,
+        retention_seconds=0,
+        orphan_grace_seconds=0,
+        index_grace_seconds=0,
+        version_retention_seconds=0,
     )
     write(70, 5)
     return table
@@ -109,7 +114,7 @@ def searched(uri: str) -> memwal.Table:
             writer.upsert(indexed.rows(start, 40))
             writer.delete(keys(start + 3))
         table.merge(run_bytes=1)
-    table.build_indexes(names=["n_idx"])
+    table.build_indexes(indexes=["n_idx"])
     table.build_snapshot()
     return table
 
@@ -122,7 +127,7 @@ def tenants(uri: str) -> memwal.Table:
     )
     with table.writer() as writer:
         writer.upsert(pa.table({"tenant": range(12), "note": ["x"] * 12}, schema=schema))
-    build_snapshot(table.location, inline_regions=4)
+    build_snapshot(table.location, SnapshotOptions(inline_regions=4))
     return table
 
 

@@ -6,7 +6,6 @@ import importlib.util
 import json
 import tarfile
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -21,7 +20,6 @@ from memwal.jobs.verify import Severity
 
 FOLDER = Path(__file__).resolve().parent
 VERSIONS = sorted(path.name for path in FOLDER.iterdir() if (path / "tables.json").is_file())
-NOW = timedelta(0)
 MOST_BYTES = 300 << 10
 """Of one version in the repository."""
 
@@ -122,7 +120,12 @@ def test_they_are_taken_over_and_maintained(golden: Golden) -> None:
     table.compact(min_fragments=2)
     table.build_indexes()
     table.collect_garbage(
-        dry_run=False, grace=NOW, retention=NOW, orphan_age=NOW, index_age=NOW, base_versions=True
+        dry_run=False,
+        grace_seconds=0,
+        retention_seconds=0,
+        orphan_grace_seconds=0,
+        index_grace_seconds=0,
+        version_retention_seconds=0,
     )
     assert maker().by_key(table, table.base().dataset.to_table()) == wanted
     assert maker().rows_of(memwal.open(table.uri)) == wanted

@@ -13,6 +13,7 @@ from support.data.tables import keys
 from support.oracles import native
 
 import memwal
+from memwal.jobs.options import CompactOptions
 from memwal.jobs.table.compact import compact
 
 STALENESS = 1.0
@@ -118,18 +119,18 @@ def _snapshot(process: Process) -> None:
 
 
 def _compact(process: Process) -> None:
-    compact(process.table.location, min_fragments=4)
+    compact(process.table.location, CompactOptions(min_fragments=4))
 
 
 def _collect(process: Process) -> None:
     grace = timedelta(seconds=process.told.grace)
     result = process.table.collect_garbage(
         dry_run=False,
-        grace=grace,
-        retention=timedelta(0),
-        orphan_age=2 * grace,
-        index_age=20 * grace,
-        base_versions=process.dice.random() < 0.2,
+        grace_seconds=grace.total_seconds(),
+        retention_seconds=0,
+        orphan_grace_seconds=(2 * grace).total_seconds(),
+        index_grace_seconds=(20 * grace).total_seconds(),
+        version_retention_seconds=0 if process.dice.random() < 0.2 else None,
     )
     _told(process, result.problems)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from argparse import ArgumentParser
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -15,15 +16,13 @@ from hostile.values import NUMBERS, mutated, nested, one_of_these, texts, trees,
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from memwal.catalog.records import ManagedTable
 from memwal.cli.commands.catalog import _values
 from memwal.cli.commands.quality import _read
 from memwal.errors import MemWalError
 from memwal.fleet import schedule
-from memwal.fleet.job_spec import Order
 from memwal.fleet.schedule import interval_seconds, is_time
 from memwal.jobs import policy
-from memwal.jobs.due import JOBS
+from memwal.jobs.arguments import add_arguments, parse_options, to_arguments
 from memwal.jobs.policy import Policy
 from memwal.quality import rules
 from memwal.quality.evaluate import evaluate
@@ -100,18 +99,17 @@ def _policy(_: Any, values: Any) -> None:
     safely(lambda: is_time(policy.schedule, last=NOW - timedelta(seconds=90), now=NOW))
     safely(lambda: interval_seconds(policy.schedule))
     policy.quiet_window(NOW)
-    managed = ManagedTable(
-        name="t",
-        uri="/t",
-        storage_options_ref=None,
-        policy=policy,
-        owner="o",
-        enabled=True,
-        created_at=NOW,
-        updated_at=NOW,
-    )
-    for job in JOBS:
-        safely(lambda job=job: Order(job=job, table=managed).arguments())
+    for options in (
+        policy.merge_options(),
+        policy.checkpoint_options(),
+        policy.compact_options(),
+        policy.gc_options(),
+    ):
+        parser = ArgumentParser()
+        add_arguments(parser, type(options))
+        parsed = parse_options(type(options), parser.parse_args(to_arguments(options)))
+        if parsed != options:
+            raise Broken("options are others after they were arguments")
 
 
 def _settings() -> SearchStrategy[list[str]]:
@@ -280,7 +278,7 @@ AREAS = (
         "policies",
         mutated(POLICY) | trees() | st.builds(nested, st.integers(1, 50)),
         _policy,
-        (policy, "check_integer"),
+        (policy, "check_pool"),
         examples=30,
     ),
     Area("policies of a command line", _settings(), _set, (policy, "check_tags")),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable
-from datetime import timedelta
 
 import pyarrow as pa
 import pytest
@@ -162,7 +161,7 @@ def test_fencing_one_another(table: memwal.Table, first: str) -> None:
         writer = successor
         if turn % 3 == 0:
             table.merge()
-            table.collect_garbage(dry_run=False, grace=timedelta(minutes=5), retention=timedelta(0))
+            table.collect_garbage(dry_run=False, grace_seconds=300, retention_seconds=0)
     writer.wait_until_under_way()
     writer.stop()
     assert manifest(table).writer_epoch == TURNS

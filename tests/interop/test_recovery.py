@@ -107,7 +107,11 @@ class TestAbandoned:
 
         table.merge()
         for _ in range(3):
-            table.collect_garbage(dry_run=False, grace=NO_TIME, retention=NO_TIME)
+            table.collect_garbage(
+                dry_run=False,
+                grace_seconds=0,
+                retention_seconds=0,
+            )
         native.dataset(table).cleanup_old_versions(older_than=NO_TIME, delete_unverified=True)
 
         assert not region_folders(table)
@@ -231,7 +235,11 @@ class TestSealed:
         table.build_snapshot()
         table.merge()
         for _ in range(2):
-            table.collect_garbage(dry_run=False, grace=NO_TIME, retention=NO_TIME)
+            table.collect_garbage(
+                dry_run=False,
+                grace_seconds=0,
+                retention_seconds=0,
+            )
 
         assert shown(table) == {1: 1}
         assert not region_folders(table)

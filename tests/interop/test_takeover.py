@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from datetime import timedelta
 
 import pyarrow as pa
 import pytest
@@ -29,13 +28,15 @@ from support.stores.faulty_store import REGION_MANIFEST, WAL, FaultyStores, Rule
 import memwal
 from memwal.errors import RegionFencedError
 
-NO_TIME = timedelta(0)
-
 
 def collect(table: memwal.Table) -> None:
     """Collect until nothing is left to collect: what the first run drops, the second deletes."""
     for _ in range(2):
-        table.collect_garbage(dry_run=False, grace=NO_TIME, retention=NO_TIME)
+        table.collect_garbage(
+            dry_run=False,
+            grace_seconds=0,
+            retention_seconds=0,
+        )
 
 
 def shown(table: memwal.Table) -> dict[int, int | None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from pathlib import Path
 from uuid import uuid4
 
@@ -15,6 +14,7 @@ from memwal.errors import CorruptDataError, TableSetupError
 from memwal.format.paths import manifest_key
 from memwal.jobs.backlog import read_status
 from memwal.jobs.gc import collect_garbage
+from memwal.jobs.options import GcOptions
 from memwal.jobs.table.snapshot import build_snapshot
 from memwal.region import manifest_store
 from memwal.storage.location import TableLocation
@@ -166,7 +166,9 @@ def test_the_log_is_counted_behind_what_was_collected(table: memwal.Table) -> No
     table.merge()
     for step in (1, 2, 3):
         collect_garbage(
-            table.location, dry_run=False, retention=timedelta(0), clock=later(step * 86_400)
+            table.location,
+            GcOptions(dry_run=False, retention_seconds=0),
+            clock=later(step * 86_400),
         )
     writer = table.writer()
     writer.upsert(rows({9: 9}))

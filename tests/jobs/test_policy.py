@@ -49,7 +49,7 @@ def test_defaults_are_the_documented_ones() -> None:
         merge_at_bytes=st.one_of(st.none(), st.integers(1, 1 << 50)),
         merge_run_bytes=st.one_of(st.none(), st.integers(1 << 20, 1 << 50)),
         quiet_hours=st.sampled_from([(), ("22:00-06:00 Europe/Berlin", "12:00-13:30 UTC")]),
-        version_retention_seconds=st.one_of(st.none(), st.floats(0, 1e9)),
+        gc_version_retention_seconds=st.one_of(st.none(), st.floats(0, 1e9)),
         tags=st.lists(st.from_regex(r"[a-z][a-z0-9]{0,5}", fullmatch=True)).map(tuple),
         priority=st.integers(1, 100),
     )
@@ -85,7 +85,7 @@ def test_json_round_trip(policy: Policy) -> None:
         ("compact_at_fragments", 1),
         ("snapshot_at_age_seconds", 0),
         ("run_retention_seconds", -1),
-        ("version_retention_seconds", -1),
+        ("gc_version_retention_seconds", -1),
         ("quiet_hours", "22:00-06:00 UTC"),
         ("quiet_hours", ("22-06 UTC",)),
         ("quiet_hours", ("22:00-24:00 UTC",)),

@@ -194,7 +194,7 @@ json.dump(table.{call}.to_dict(), open(value("--result"), "w"))
 """
 CALLS = {
     "merge": "merge(regions=regions)",
-    "index": "build_indexes(names=[value('--index')])",
+    "index": "build_indexes(indexes=[value('--index')])",
     "compact": "compact()",
     "snapshot": "build_snapshot()",
     "gc": "collect_garbage(dry_run='--dry-run' in arguments)",

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from memwal_airflow.fleet_settings import parse_prefixes
 from memwal_airflow.hooks import connection
 from memwal_airflow.hooks.connection import storage_options
-from memwal_airflow.operators.maintenance import region_ids
+from memwal_airflow.operators.target import region_ids
 from memwal_airflow.run_params import RunRequest, run_params
 
 from memwal.errors import MemWalError

@@ -23,6 +23,7 @@ import memwal
 from memwal.base_table.commit import create_durably
 from memwal.errors import MemWalError
 from memwal.jobs.merge.job import merge
+from memwal.jobs.options import MergeOptions
 from memwal.quality import quarantine as quarantining
 from memwal.quality.gate import RegionRows
 from memwal.quality.ledger import Ledger
@@ -39,11 +40,11 @@ Job = Callable[[TableLocation], object]
 
 
 def at_once(location: TableLocation) -> object:
-    return merge(location, quality=rules("quarantine"))
+    return merge(location, MergeOptions(quality=rules("quarantine")))
 
 
 def by_generation(location: TableLocation) -> object:
-    return merge(location, quality=rules("quarantine"), commit_bytes=1)
+    return merge(location, MergeOptions(quality=rules("quarantine"), commit_bytes=1))
 
 
 JOBS: dict[str, Job] = {"at once": at_once, "by generation": by_generation}

@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -129,8 +128,7 @@ class Run:
 
     def collect(self, numbers: list[int], value: int) -> None:
         self.table.build_indexes()
-        now = timedelta(0)
-        result = self.table.collect_garbage(dry_run=False, grace=now, retention=now)
+        result = self.table.collect_garbage(dry_run=False, grace_seconds=0, retention_seconds=0)
         assert result.problems == ()
 
     def snapshot(self, numbers: list[int], value: int) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import tracemalloc
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ from memwal.reader.cache.lru import LruCache
 from memwal.search.text import column
 from memwal.search.text.column import TextColumn, column_weight, open_column
 
-NOW = timedelta(0)
 CYCLES = 16
 FLUSHES = 4
 
@@ -75,7 +73,11 @@ def test_does_not_grow_with_what_was_merged_and_collected(tmp_path: Path) -> Non
             table.merge()
             read()
             table.checkpoint()
-            table.collect_garbage(dry_run=False, grace=NOW, retention=NOW)
+            table.collect_garbage(
+                dry_run=False,
+                grace_seconds=0,
+                retention_seconds=0,
+            )
             taken.append(read())
         reader.stdin.close()
     assert taken[-1] - taken[CYCLES // 2 - 1] < 16 << 20

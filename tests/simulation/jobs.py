@@ -137,12 +137,16 @@ class Client:
 
     def collect(self) -> None:
         """Collect every region."""
-        options = Ages(
-            now=self.world.time(), grace=GRACE, retention=RETENTION, orphan_age=ORPHAN_AGE
+        ages = Ages(
+            now=self.world.time(),
+            grace=GRACE,
+            retention=RETENTION,
+            orphan_grace=ORPHAN_AGE,
+            index_grace=ORPHAN_AGE,
         )
         tags = self.base.tags()
         read = self.base.open()
-        recent = self.lake.base.latest_at(options.now - options.keep)
+        recent = self.lake.base.latest_at(ages.now - ages.keep)
         pins = Pins(
             (
                 Pin(reason=Reason.NOT_MERGED, message="", generations=read.merged),
@@ -157,7 +161,7 @@ class Client:
                 ),
             )
         )
-        context = GcContext(options=options, pins=pins, dry_run=False, explain=False)
+        context = GcContext(ages=ages, pins=pins, dry_run=False, explain=False)
         for region in self.lake.regions:
             manifests = RegionManifestStore(self.store, region)
             for decision in collect_region(self.store, manifests, context):

@@ -12,6 +12,7 @@ import pytest
 
 from memwal.errors import ConflictError, InvalidInputError, OutcomeUnknownError
 from memwal.jobs.job import JobResult, run_in_process
+from memwal.jobs.options import MergeOptions
 from memwal.spark import application
 from memwal.spark.application import job_parser, run_application
 from memwal.spark.result_store import read_result, write_result
@@ -59,7 +60,7 @@ def start(session, monkeypatch):
 
     def run(job, *arguments):
         monkeypatch.setattr(sys, "argv", ["job.py", *(str(argument) for argument in arguments)])
-        return run_application(job_parser("merge", "Merges."), job)
+        return run_application(job_parser("merge", "Merges."), MergeOptions, job)
 
     return run
 
@@ -98,7 +99,7 @@ def test_parallelism(start, table, arguments, expected):
     seen = []
 
     def job(context):
-        seen.append(context.parallelism)
+        seen.append(context.options.max_tasks)
         return answer(context)
 
     assert start(job, "--table", table.uri, *arguments) == 0

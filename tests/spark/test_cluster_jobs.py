@@ -40,10 +40,10 @@ for kind in ("BTREE", "IVF_PQ", "INVERTED"):
     other = memwal.open(str(folder / "copy"))
 
     merged = table.merge(run=spark)
-    built = build_indexes(table.location, max_tasks=2, part_rows=1, run=spark)
+    built = table.build_indexes(max_tasks=2, part_rows=1, run=spark)
     shown = table.build_snapshot(run=spark)
     collected = table.collect_garbage(
-        dry_run=False, grace=timedelta(0), retention=timedelta(0), run=spark
+        dry_run=False, grace_seconds=0, retention_seconds=0, run=spark
     )
     other.merge()
     other.build_indexes()

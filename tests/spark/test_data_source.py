@@ -20,6 +20,7 @@ from support.stores.s3_emulator import running_emulator
 import memwal
 import memwal.spark
 from memwal.jobs.gc import collect_garbage
+from memwal.jobs.options import GcOptions
 from memwal.spark.read_tags import SESSION
 
 SECRET = "tell-nobody-9876543210"
@@ -108,7 +109,9 @@ class TestRows:
                     table.merge(regions=dice.sample(regions, dice.randint(1, len(regions))))
                 if dice.random() < 0.2:
                     collect_garbage(
-                        table.location, dry_run=False, retention=timedelta(0), clock=later(86_400)
+                        table.location,
+                        GcOptions(dry_run=False, retention_seconds=0),
+                        clock=later(86_400),
                     )
                 bound = dice.randint(0, step)
                 frame = load(
@@ -159,7 +162,7 @@ class TestSnapshot:
         table.build_indexes()
         for seconds in (86_400, 172_800):
             collect_garbage(
-                table.location, dry_run=False, retention=timedelta(0), clock=later(seconds)
+                table.location, GcOptions(dry_run=False, retention_seconds=0), clock=later(seconds)
             )
         if newer:
             with pytest.raises(PySparkException, match="protect_seconds"):
@@ -179,7 +182,7 @@ class TestSnapshot:
         table.build_indexes()
         for seconds in (86_400, 172_800):
             collect_garbage(
-                table.location, dry_run=False, retention=timedelta(0), clock=later(seconds)
+                table.location, GcOptions(dry_run=False, retention_seconds=0), clock=later(seconds)
             )
         assert shown(frame) == expected
         assert memwal.spark.release(table.uri) == 1

@@ -19,6 +19,7 @@ import memwal
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.errors import ConflictError
 from memwal.jobs.gc import collect_garbage
+from memwal.jobs.options import GcOptions
 from memwal.reader.sources import snapshot as snapshot_module
 from memwal.spark import partition_reader
 from memwal.spark.partition_reader import find_later_snapshot, open_pinned, read_partition
@@ -42,7 +43,9 @@ def write(table: memwal.Table, values: dict[int, int], deleted: Iterable[int] = 
 def collect(table: memwal.Table) -> None:
     table.build_indexes()
     for seconds in (86_400, 172_800):
-        collect_garbage(table.location, dry_run=False, retention=timedelta(0), clock=later(seconds))
+        collect_garbage(
+            table.location, GcOptions(dry_run=False, retention_seconds=0), clock=later(seconds)
+        )
     open_pinned.cache_clear()
 
 

@@ -6,7 +6,6 @@ import logging
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from memwal.base_table.read_tags import ReadTag, list_read_tags
 from memwal.base_table.snapshot import BaseTable
 from memwal.errors import ConflictError, MemWalError, StoreAccessError, StoreUnavailableError
 from memwal.jobs.gc import Kind, collect_garbage
+from memwal.jobs.options import GcOptions
 from memwal.spark import partition_reader, scan_plan
 from memwal.spark import read_tags as protection
 from memwal.spark.partition_reader import open_pinned, read_partition
@@ -81,10 +81,12 @@ def collect(table: memwal.Table, *days: int, base_versions: bool = True) -> list
     for day in days:
         result = collect_garbage(
             table.location,
-            dry_run=False,
-            retention=timedelta(0),
-            base_versions=base_versions,
-            explain=True,
+            GcOptions(
+                dry_run=False,
+                retention_seconds=0,
+                version_retention_seconds=0 if base_versions else None,
+                explain=True,
+            ),
             clock=later(day * DAY),
         )
         assert result.problems == ()
@@ -244,8 +246,12 @@ class TestNoPermission:
         assert caplog.text.count("protect_seconds") == 1
         table.merge()
         table.build_indexes()
-        collect_garbage(table.location, dry_run=False, retention=timedelta(0), clock=later(DAY))
-        collect_garbage(table.location, dry_run=False, retention=timedelta(0), clock=later(2 * DAY))
+        collect_garbage(
+            table.location, GcOptions(dry_run=False, retention_seconds=0), clock=later(DAY)
+        )
+        collect_garbage(
+            table.location, GcOptions(dry_run=False, retention_seconds=0), clock=later(2 * DAY)
+        )
         assert read(made) == EXPECTED
 
     def test_lance_cannot_write_the_tag(self, table: memwal.Table) -> None:
@@ -333,7 +339,7 @@ class TestRaces:
             store.clear()
             table.merge()
             table.build_indexes()
-            collect(table, 1, 2, base_versions=base_versions)
+            collect(table, 1, 2, version_retention_seconds=0 if base_versions else None)
 
         store.clear()
         rule = store._add(Rule(step, "*", act, after, number, 1))
@@ -354,7 +360,9 @@ class TestRaces:
         write(table, {30: 3})
         table.merge()
         table.build_indexes()
-        collect_garbage(table.location, dry_run=False, retention=timedelta(0), clock=later(590))
+        collect_garbage(
+            table.location, GcOptions(dry_run=False, retention_seconds=0), clock=later(590)
+        )
         write(table, {31: 3})
         expected = state(table)
 
@@ -365,9 +373,7 @@ class TestRaces:
         def work(copied: memwal.Table) -> None:
             collect_garbage(
                 copied.location,
-                dry_run=False,
-                retention=timedelta(0),
-                base_versions=True,
+                GcOptions(dry_run=False, retention_seconds=0, version_retention_seconds=0),
                 clock=later(1200),
             )
 

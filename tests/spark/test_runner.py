@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
@@ -169,9 +168,14 @@ class TestJobs:
         assert base_state(table) == expected
         assert table.build_indexes(run=run).commits == 1
         assert table.build_snapshot(run=run).figures["regions"] == 4
-        now = timedelta(0)
         dropped = [
-            table.collect_garbage(dry_run=False, grace=now, retention=now, max_tasks=3, run=run)
+            table.collect_garbage(
+                dry_run=False,
+                grace_seconds=0,
+                retention_seconds=0,
+                max_tasks=3,
+                run=run,
+            )
             for _ in range(2)
         ]
         assert [result.figures["generations_dropped"] for result in dropped] == [12, 0]

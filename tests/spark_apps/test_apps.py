@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import json
 import shutil
-from datetime import UTC, datetime, timedelta
+from dataclasses import replace
+from datetime import UTC, datetime
 from uuid import uuid4
 
 import pytest
 from support.data.quarantined import flush, rules
 from support.data.tables import base_state, folder, generations, numbered, rows, state
 
-import memwal
 from memwal.catalog import ManagedTable, Policy
-from memwal.fleet import Order
-from memwal.jobs.gc import DEFAULT_GRACE, DEFAULT_INDEX_AGE, DEFAULT_ORPHAN_AGE, DEFAULT_RETENTION
-from memwal.jobs.index.job import DEFAULT_PART_ROWS
-from memwal.jobs.job import JobResult
-from memwal.jobs.merge.job import DEFAULT_COMMIT_BYTES
-from memwal.jobs.table.compact import DEFAULT_ATTEMPTS, DEFAULT_MIN_FRAGMENTS
-from memwal.lsm.indexes.segments import DEFAULT_MAX_SEGMENTS
+from memwal.jobs import gc
+from memwal.jobs.arguments import to_arguments
+from memwal.jobs.index import job as index_job
+from memwal.jobs.job import JobResult, run_in_process
+from memwal.jobs.merge import job as merge_job
+from memwal.jobs.options import (
+    CompactOptions,
+    GcOptions,
+    IndexOptions,
+    MergeOptions,
+    SnapshotOptions,
+)
+from memwal.jobs.table import compact as compact_job
+from memwal.jobs.table import snapshot as snapshot_job
 from memwal.spark.session import APPLICATION_LINE
 
 
@@ -34,13 +41,18 @@ def calls(monkeypatch, table):
     """Return a list of the options that a job of the table was called with."""
     seen = []
 
-    def job(self, **options):
-        options.pop("run")
-        seen.append(options)
-        return JobResult(job="x", table=self.uri, version=1)
+    def job(location, options):
+        seen.append(replace(options, run=run_in_process))
+        return JobResult(job="x", table=location.uri, version=1)
 
-    for name in ("merge", "build_indexes", "build_snapshot", "collect_garbage", "compact"):
-        monkeypatch.setattr(memwal.Table, name, job)
+    for module, name in (
+        (merge_job, "merge"),
+        (index_job, "build_indexes"),
+        (snapshot_job, "build_snapshot"),
+        (gc, "collect_garbage"),
+        (compact_job, "compact"),
+    ):
+        monkeypatch.setattr(module, name, job)
     return seen
 
 
@@ -68,19 +80,11 @@ def test_options_of_merge(app, table, calls):
     app("merge", "--table", table.uri, "--parallelism", 50)
     app("merge", "--table", table.uri, "--max-tasks", 20, "--commit-bytes", 7, "--region", region)
     app("merge", "--table", table.uri, "--run-bytes", 9, "--skip-region", region)
-    plain = {
-        "regions": None,
-        "skip": (),
-        "commit_bytes": DEFAULT_COMMIT_BYTES,
-        "run_bytes": None,
-        "quality": None,
-        "max_tasks": 3,
-    }
     assert calls == [
-        plain,
-        {**plain, "max_tasks": 8},
-        {**plain, "regions": [region], "commit_bytes": 7, "max_tasks": 20},
-        {**plain, "skip": [region], "run_bytes": 9},
+        MergeOptions(max_tasks=3),
+        MergeOptions(max_tasks=8),
+        MergeOptions(max_tasks=20, commit_bytes=7, regions=(region,)),
+        MergeOptions(max_tasks=3, run_bytes=9, skip_regions=(region,)),
     ]
 
 
@@ -95,12 +99,12 @@ def test_rules_of_quality_of_a_merge(app, table, calls, tmp_path):
         created_at=datetime.now(UTC),
         updated_at=datetime.now(UTC),
     )
-    arguments = Order(job="merge", table=managed).arguments()
+    arguments = to_arguments(managed.policy.merge_options())
     (tmp_path / "rules.json").write_text(arguments[-1])
     assert app("merge", "--table", table.uri, *arguments) == 0
     assert app("merge", "--table", table.uri, "--quality", f"@{tmp_path}/rules.json") == 0
     assert app("merge", "--table", table.uri, "--quality", "{") == 2
-    assert [call["quality"] for call in calls] == [rules("hold")] * 2
+    assert [call.quality for call in calls] == [rules("hold")] * 2
 
 
 def test_quality(app, table, result, capsys):
@@ -129,15 +133,10 @@ def test_options_of_compact_and_snapshot(app, table, calls):
     app("snapshot", "--table", table.uri)
     app("snapshot", "--table", table.uri, "--max-tasks", 7)
     assert calls == [
-        {
-            "min_fragments": DEFAULT_MIN_FRAGMENTS,
-            "commit_bytes": DEFAULT_COMMIT_BYTES,
-            "max_commits": None,
-            "attempts": DEFAULT_ATTEMPTS,
-        },
-        {"min_fragments": 2, "commit_bytes": 7, "max_commits": 1, "attempts": 3},
-        {"max_tasks": 3},
-        {"max_tasks": 7},
+        CompactOptions(),
+        CompactOptions(min_fragments=2, commit_bytes=7, max_commits=1, attempts=3),
+        SnapshotOptions(max_tasks=3),
+        SnapshotOptions(max_tasks=7),
     ]
 
 
@@ -189,70 +188,66 @@ def test_gc(app, make_backlog, result):
     assert app("gc", *arguments, "--dry-run") == 0
     assert result()["figures"]["generations_dropped"] == 8
     assert all(generations(table, region) for region in table.region_ids())
-    assert app("gc", *arguments, "--execute") == 0
+    assert app("gc", *arguments, "--no-dry-run") == 0
     assert result()["figures"]["generations_dropped"] == 8
     assert not any(generations(table, region) for region in table.region_ids())
     assert state(table) == expected
 
 
 def test_options_of_gc(app, table, calls):
-    app("gc", "--table", table.uri, "--dry-run")
+    app("gc", "--table", table.uri)
     app(
-        *("gc", "--table", table.uri, "--execute", "--grace-seconds", "1.5", "--parallelism", 2),
-        *("--retention-seconds", 2, "--orphan-seconds", 3, "--index-seconds", 4),
-        *("--base-versions", "--version-seconds", 5, "--explain"),
+        *("gc", "--table", table.uri, "--no-dry-run", "--grace-seconds", "1.5"),
+        *("--retention-seconds", 2, "--orphan-grace-seconds", 3, "--index-grace-seconds", 4),
+        *("--version-retention-seconds", 5, "--explain", "--parallelism", 2),
     )
     assert calls == [
-        {
-            "dry_run": True,
-            "grace": DEFAULT_GRACE,
-            "retention": DEFAULT_RETENTION,
-            "orphan_age": DEFAULT_ORPHAN_AGE,
-            "index_age": DEFAULT_INDEX_AGE,
-            "base_versions": False,
-            "version_age": None,
-            "explain": False,
-            "max_tasks": 3,
-        },
-        {
-            "dry_run": False,
-            "grace": timedelta(seconds=1.5),
-            "retention": timedelta(seconds=2),
-            "orphan_age": timedelta(seconds=3),
-            "index_age": timedelta(seconds=4),
-            "base_versions": True,
-            "version_age": timedelta(seconds=5),
-            "explain": True,
-            "max_tasks": 2,
-        },
+        GcOptions(max_tasks=3),
+        GcOptions(
+            dry_run=False,
+            grace_seconds=1.5,
+            retention_seconds=2,
+            orphan_grace_seconds=3,
+            index_grace_seconds=4,
+            version_retention_seconds=5,
+            explain=True,
+            max_tasks=2,
+        ),
     ]
 
 
-@pytest.mark.parametrize("job", ["merge", "compact", "gc", "snapshot"])
-def test_orders_are_command_lines(app, table, calls, job):
-    """What the catalog's jobs hand to an application is what it takes."""
-    now = datetime.now(UTC)
-    managed = ManagedTable(
-        name="flights",
-        uri=table.uri,
-        storage_options_ref=None,
-        policy=Policy(version_retention_seconds=9.0, merge_run_bytes=1 << 21),
-        owner="data",
-        enabled=True,
-        created_at=now,
-        updated_at=now,
-    )
-    regions = tuple(table.region_ids())
-    order = Order(job=job, table=managed, regions=regions, skip=regions, run_bytes=7)
-    assert app(job, "--table", table.uri, *order.arguments()) == 0
-    assert len(calls) == 1
+REGIONS = (uuid4(), uuid4())
+OPTIONS = {
+    "merge": MergeOptions(regions=REGIONS, run_bytes=7, max_tasks=2, quality=rules("hold")),
+    "index": IndexOptions(indexes=("a_idx", "b_idx"), part_rows=2**62, max_tasks=2),
+    "compact": CompactOptions(min_fragments=2, attempts=2, max_commits=1),
+    "snapshot": SnapshotOptions(max_tasks=2, inline_regions=0),
+    "gc": GcOptions(dry_run=False, index_grace_seconds=1_234_567.125, max_tasks=2),
+    "gc dry run": GcOptions(grace_seconds=0.1, max_tasks=2),
+}
 
 
-def test_gc_with_a_negative_grace(app, table, capsys):
-    with pytest.raises(SystemExit) as caught:
-        app("gc", "--table", table.uri, "--execute", "--grace-seconds", -1)
-    assert caught.value.code == 2
-    assert "--grace-seconds" in capsys.readouterr().err
+@pytest.mark.parametrize("name", OPTIONS)
+def test_options_arrive_as_they_were(app, table, calls, name, monkeypatch):
+    """What the catalog's jobs hand to an application is what it makes its options of."""
+    monkeypatch.setattr("memwal.fleet.tables.check_regions", lambda table, regions: None)
+    arguments = to_arguments(OPTIONS[name])
+    assert app(name.split()[0], "--table", table.uri, *arguments) == 0
+    assert calls == [OPTIONS[name]]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "told"),
+    [
+        ("gc", ["--grace-seconds", -1], "grace_seconds"),
+        ("merge", ["--commit-bytes", 0], "commit_bytes"),
+        ("compact", ["--min-fragments", 0], "min_fragments"),
+        ("verify", ["--quick", "--sample-generations", 3], "sample_generations"),
+    ],
+)
+def test_values_out_of_their_limits(app, table, capsys, name, arguments, told):
+    assert app(name, "--table", table.uri, *arguments) == 2
+    assert told in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -260,16 +255,11 @@ def test_gc_with_a_negative_grace(app, table, capsys):
     [
         ("merge", []),
         ("merge", ["--table", "t", "--region", "not-a-uuid"]),
-        ("merge", ["--table", "t", "--commit-bytes", "0"]),
         ("merge", ["--table", "t", "--max-tasks", "x"]),
         ("merge", ["--table", "t", "--skip-region", "x"]),
-        ("compact", ["--table", "t", "--min-fragments", "0"]),
-        ("verify", ["--table", "t", "--quick", "--sample", "3"]),
         ("index", ["--table", "t", "--region", str(uuid4())]),
-        ("snapshot", ["--table", "t", "--execute"]),
-        ("gc", ["--table", "t"]),
-        ("gc", ["--table", "t", "--dry-run", "--execute"]),
-        ("gc", ["--table", "t", "--execute", "--grace-seconds", "soon"]),
+        ("snapshot", ["--table", "t", "--no-dry-run"]),
+        ("gc", ["--table", "t", "--no-dry-run", "--grace-seconds", "soon"]),
         ("checkpoint", ["--table", "t", "--timeout-seconds", "soon"]),
     ],
 )
@@ -309,11 +299,10 @@ def test_options_of_index(app, table, calls):
     app("index", "--table", table.uri)
     app("index", "--table", table.uri, "--max-tasks", 2, "--part-rows", 7, "--max-segments", 5)
     app("index", "--table", table.uri, "--index", "a_idx", "--index", "b_idx")
-    usual = {"max_tasks": 3, "part_rows": DEFAULT_PART_ROWS, "max_segments": DEFAULT_MAX_SEGMENTS}
     assert calls == [
-        {"names": None, **usual},
-        {"names": None, "max_tasks": 2, "part_rows": 7, "max_segments": 5},
-        {"names": ["a_idx", "b_idx"], **usual},
+        IndexOptions(max_tasks=3),
+        IndexOptions(max_tasks=2, part_rows=7, max_segments=5),
+        IndexOptions(max_tasks=3, indexes=("a_idx", "b_idx")),
     ]
 
 

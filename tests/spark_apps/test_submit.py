@@ -69,7 +69,7 @@ def test_the_other_applications(submit, make_backlog):
     assert submit("index", "--table", table.uri).result()["commits"] == 1
     assert submit("snapshot", "--table", table.uri).result()["figures"]["regions"] == 4
     collected = submit(
-        *("gc", "--table", table.uri, "--execute"),
+        *("gc", "--table", table.uri, "--no-dry-run"),
         *("--grace-seconds", 0, "--retention-seconds", 0),
     ).result()
     assert collected["figures"]["generations_dropped"] == 8

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from datetime import timedelta
 
 import pytest
 from support.data.tables import keys, rows
@@ -25,7 +24,6 @@ def test_what_operations_cost(table: memwal.Table, gateway: Gateway) -> None:
         print(f"{what:28} {sum(seen.values()):4} {dict(sorted(seen.items()))}")
         assert sum(seen.values()) <= most, (what, seen)
 
-    at_once = timedelta(0)
     uri, options = table.uri, table.location.storage_options
     cost("open", lambda: memwal.open(uri, storage_options=options), most=5)
     writer = table.writer()
@@ -45,7 +43,11 @@ def test_what_operations_cost(table: memwal.Table, gateway: Gateway) -> None:
     for name in ("collection, first", "collection, second"):
         cost(
             name,
-            lambda: table.collect_garbage(dry_run=False, grace=at_once, retention=at_once),
+            lambda: table.collect_garbage(
+                dry_run=False,
+                grace_seconds=0,
+                retention_seconds=0,
+            ),
             most=36,
         )
     cost("verify", table.verify, most=44)

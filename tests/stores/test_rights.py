@@ -33,6 +33,7 @@ from memwal.format.paths import (
     wal_key,
 )
 from memwal.jobs.gc import collect_garbage
+from memwal.jobs.options import GcOptions, SnapshotOptions, VerifyOptions
 from memwal.jobs.table import snapshot
 from memwal.jobs.table.snapshot import build_snapshot
 from memwal.jobs.table.store_check import CheckState, diagnose
@@ -238,7 +239,7 @@ def settle(lake: Lake) -> None:
     # Fragments with an index and without one stay apart.
     merger.compact()
     merger.build_indexes()
-    build_snapshot(lake.as_role(Role.PUBLISHER).location, inline_regions=0)
+    build_snapshot(lake.as_role(Role.PUBLISHER).location, SnapshotOptions(inline_regions=0))
 
 
 def protect(lake: Lake) -> None:
@@ -263,10 +264,12 @@ def collect_all(lake: Lake) -> None:
     for role in (Role.COLLECTOR, Role.COLLECTOR, Role.CLEANER):
         collect_garbage(
             lake.as_role(role).location,
-            **COLLECT,
-            orphan_age=AT_ONCE,
-            index_age=AT_ONCE,
-            base_versions=role is Role.CLEANER,
+            GcOptions(
+                **COLLECT,
+                orphan_grace_seconds=0,
+                index_grace_seconds=0,
+                version_retention_seconds=0 if role is Role.CLEANER else None,
+            ),
             clock=lambda: time.time() + 1000,
         )
     assert not any(store.exists(key) for key in (orphan, index, staged))
@@ -281,10 +284,10 @@ def damage_and_repair(lake: Lake) -> None:
     store.delete_folder(f"{folder}/{PK_INDEX_DIR}")
     location = lake.as_role(Role.REPAIRER).location
     later = {"clock": lambda: time.time() + 1000}
-    done = repair(location, verify(location, **later), dry_run=False, **later)
+    done = repair(location, verify(location, VerifyOptions(**later)), dry_run=False, **later)
     assert [action.state for action in done] == ["done"] * 3
     store.delete_folder(folder)
-    (rebuilt,) = repair(location, verify(location, **later), dry_run=False, **later)
+    (rebuilt,) = repair(location, verify(location, VerifyOptions(**later)), dry_run=False, **later)
     assert (rebuilt.finding.code, rebuilt.state) == ("generation-missing", "done")
 
 

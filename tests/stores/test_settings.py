@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -160,8 +159,11 @@ def test_what_may_not_be_deleted_stays_and_is_told(table: memwal.Table, gateway:
     gateway.rule = denied("POST", "DELETE")
 
     def collect() -> tuple[str, ...]:
-        at_once = timedelta(0)
-        return table.collect_garbage(dry_run=False, grace=at_once, retention=at_once).problems
+        return table.collect_garbage(
+            dry_run=False,
+            grace_seconds=0,
+            retention_seconds=0,
+        ).problems
 
     problems = [problem for _ in range(2) for problem in collect()]
     assert any("AccessDenied" in problem for problem in problems)

@@ -15,7 +15,7 @@ from support.data.tables import MakeTable, keys, numbered, rows
 import memwal
 from memwal.catalog import Catalog, Policy
 from memwal.errors import StoreUnavailableError
-from memwal.fleet import run_job
+from memwal.fleet import JobRequest, Runtime, run_job
 from memwal.storage.location import TableLocation
 from memwal.telemetry.spans import span
 
@@ -71,7 +71,7 @@ class TestJobs:
         with flights.writer() as writer:
             writer.delete(rows({1: 1}).column("id").combine_chunks())
         version = flights.base().version
-        run_job(catalog, "flights", "merge")
+        run_job(catalog, JobRequest("flights", "merge"))
         (job,) = traced.named("memwal.job")
         assert attributes(job) == {
             "memwal.table.uri": flights.uri,
@@ -100,14 +100,14 @@ class TestJobs:
             if not traced.named("memwal.merge.upsert"):
                 flights.base().dataset.insert(numbered(next(keys), 1))
 
-        run_job(catalog, "flights", "merge", guard=meet_another)
+        run_job(catalog, JobRequest("flights", "merge"), runtime=Runtime(guard=meet_another))
         first, second = traced.named("memwal.merge.upsert")
         assert "error.type" in attributes(first)
         assert first.status.status_code is StatusCode.ERROR
         assert second.status.status_code is StatusCode.UNSET
 
     def test_collection(self, traced: Any, catalog: Catalog, flights: memwal.Table) -> None:
-        run_job(catalog, "flights", "gc", force=True)
+        run_job(catalog, JobRequest("flights", "gc", force=True))
         (job,) = traced.named("memwal.job")
         steps = [found for found in traced() if found.name.startswith("memwal.collect.")]
         assert [found.name.rpartition(".")[2] for found in steps] == ["needs", "regions", "table"]
@@ -117,7 +117,7 @@ class TestJobs:
         self, traced: Any, catalog: Catalog, table: memwal.Table
     ) -> None:
         catalog.register("idle", uri=table.uri)
-        run_job(catalog, "idle", "merge")
+        run_job(catalog, JobRequest("idle", "merge"))
         assert traced() == []
 
 

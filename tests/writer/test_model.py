@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -37,6 +36,7 @@ from memwal.errors import (
 )
 from memwal.jobs.gc import collect_garbage
 from memwal.jobs.job import JobResult
+from memwal.jobs.options import GcOptions
 from memwal.region.router import UNSHARDED_ID, Router, bucket_region_id
 from memwal.writer.region_writer.handle import WriteHandle
 
@@ -477,7 +477,7 @@ class Machine(RuleBasedStateMachine):
 
     def _collect(self) -> JobResult:
         return collect_garbage(
-            self.table.location, dry_run=False, retention=timedelta(0), clock=later(86_400)
+            self.table.location, GcOptions(dry_run=False, retention_seconds=0), clock=later(86_400)
         )
 
     def _job(self, job: str) -> None:

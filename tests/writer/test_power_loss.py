@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -313,7 +312,7 @@ def merges_by_lance_and_collects(life: Life) -> None:
     table = memwal.open(life.uri)
     native.merge(table)
     for _ in range(2):
-        table.collect_garbage(dry_run=False, grace=timedelta(0), retention=timedelta(0))
+        table.collect_garbage(dry_run=False, grace_seconds=0, retention_seconds=0)
         life.recorder.note("after a collection")
     with table.writer() as writer:
         life.write(writer, {3: 3})

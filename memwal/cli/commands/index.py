@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+from memwal.cli.job_options import takes_options_of
 from memwal.cli.options import AsJson, OptionPairs, OptionsFile, Uri, open_table
 from memwal.cli.output import print_fields, print_json, print_result
+from memwal.jobs.options import IndexOptions
 
 if TYPE_CHECKING:
     from memwal.jobs.index.migration import IndexMigration, MigrationStatus
@@ -47,14 +50,10 @@ New = Annotated[
 
 
 @app.command(_BUILD)
+@takes_options_of(IndexOptions, leave_out=("max_tasks",))
 def build(
     table: Uri,
-    max_segments: Annotated[
-        int | None,
-        typer.Option(
-            min=1, metavar="N", help="Segments of an index beyond which the newest are joined."
-        ),
-    ] = None,
+    changes: dict[str, Any],
     storage_options_file: OptionsFile = None,
     storage_option: OptionPairs = None,
     as_json: AsJson = False,
@@ -66,12 +65,10 @@ def build(
     opened = open_table(table, storage_options_file, storage_option)
     from memwal.cli.output import progress
     from memwal.jobs.index.job import build_indexes
-    from memwal.lsm.indexes.segments import DEFAULT_MAX_SEGMENTS
 
+    options = IndexOptions(**changes)
     with progress("indexing") as run:
-        result = build_indexes(
-            opened.location, max_segments=max_segments or DEFAULT_MAX_SEGMENTS, run=run
-        )
+        result = build_indexes(opened.location, replace(options, run=run))
     print_result(result, as_json=as_json)
 
 

@@ -8,13 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from memwal.cli.options import AsJson, CatalogUrl, Name, open_catalog
 from memwal.cli.output import print_fields, print_json, print_line, print_result, print_table
 from memwal.errors import InvalidInputError
+from memwal.jobs.options import QualityOptions
 from memwal.quality.rules import read_yaml
 from memwal.util.clock import duration
 from memwal.util.safe_json import read_json
@@ -167,21 +168,21 @@ def check(
 
     Rows that fail it are told of; the command fails only when it could not look.
     """
-    from memwal.fleet import Order, Skipped, run_job
+    from memwal.fleet import JobRequest, JobSpec, Runtime, Skipped, run_job
     from memwal.jobs.job import Guard
+    from memwal.jobs.table.quality_check import check_quality
 
     with _opened(name, url) as opened:
 
-        def all_rows(order: Order, guard: Guard) -> JobResult:
+        def all_rows(spec: JobSpec, guard: Guard) -> JobResult:
             guard()
-            return opened.table.check_quality(order.rules)
+            options = cast(QualityOptions, spec.options)
+            return check_quality(opened.table.location, replace(options, sample_rows=None))
 
         found = run_job(
             opened.catalog,
-            name,
-            "quality",
-            force=not if_due,
-            perform=all_rows if whole else None,
+            JobRequest(name, "quality", force=not if_due),
+            runtime=Runtime(execute=all_rows if whole else None),
         )
     if not isinstance(found, Skipped):
         print_result(found, as_json=as_json)

@@ -89,18 +89,20 @@ def run(
 ) -> None:
     """Run one job of a managed table if it is due, under its lease and its policy's limits."""
     from memwal.cli.output import progress
-    from memwal.fleet import run_job
+    from memwal.fleet import JobRequest, Runtime, run_job
 
     with open_catalog(url) as catalog, progress(f"{job} of {name}") as runner:
         found = run_job(
             catalog,
-            name,
-            job,
-            run=runner,
-            force=force,
-            dry_run=dry_run,
-            regions=region,
-            wait=None if wait is None else duration(wait, "--wait"),
+            JobRequest(
+                name,
+                job,
+                force=force,
+                dry_run=dry_run,
+                regions=region,
+                wait=None if wait is None else duration(wait, "--wait"),
+            ),
+            runtime=Runtime(run=runner),
         )
     _print(found, as_json=as_json)
 
@@ -113,7 +115,7 @@ def retry(
 ) -> None:
     """Merge the held regions of a table now, whenever their next try is due."""
     from memwal.cli.output import progress
-    from memwal.fleet import run_job
+    from memwal.fleet import JobRequest, Runtime, run_job
 
     with open_catalog(url) as catalog:
         catalog.get(name)
@@ -131,7 +133,8 @@ def retry(
                 print_line(f"no region of {name} is held")
             return
         with progress(f"merge of {name}") as runner:
-            found = run_job(catalog, name, "merge", run=runner, force=True, regions=sorted(wanted))
+            request = JobRequest(name, "merge", force=True, regions=sorted(wanted))
+            found = run_job(catalog, request, runtime=Runtime(run=runner))
     _print(found, as_json=as_json)
 
 

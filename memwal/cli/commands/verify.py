@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from memwal.cli.errors import ExitCode
+from memwal.cli.job_options import takes_options_of
 from memwal.cli.options import (
     AsJson,
     CatalogUrl,
     OptionPairs,
     OptionsFile,
-    Regions,
     Uri,
     managed_table,
     storage_options,
 )
 from memwal.cli.output import print_json, print_line, print_table
 from memwal.errors import InvalidInputError
+from memwal.jobs.options import VerifyOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,18 +31,10 @@ if TYPE_CHECKING:
 _TASKS = 4
 
 
+@takes_options_of(VerifyOptions, leave_out=("max_tasks",))
 def verify(
     table: Uri,
-    region: Regions = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Read no rows: names, manifests and schemas only.")
-    ] = False,
-    sample: Annotated[
-        int | None,
-        typer.Option(
-            min=1, metavar="N", help="Read the rows of at most so many generations of a region."
-        ),
-    ] = None,
+    changes: dict[str, Any],
     repair: Annotated[
         bool, typer.Option("--repair", help="Tell which repairs are safe; with --yes, do them.")
     ] = False,
@@ -55,10 +49,9 @@ def verify(
     """
     if yes and not repair:
         raise InvalidInputError("--yes only goes with --repair")
-    if quick and sample is not None:
-        raise InvalidInputError("--quick reads no rows, so there is nothing to --sample")
+    options = VerifyOptions(max_tasks=_TASKS, **changes)
     from memwal.cli.output import progress
-    from memwal.jobs.verify import Depth, Severity
+    from memwal.jobs.verify import Severity
     from memwal.jobs.verify import repair as do_repair
     from memwal.jobs.verify import verify as check
     from memwal.storage.location import TableLocation
@@ -68,14 +61,7 @@ def verify(
 
     def checked() -> VerifyReport:
         with progress("verifying") as run:
-            return check(
-                location,
-                regions=region,
-                depth=Depth.QUICK if quick else Depth.FULL,
-                sample=sample,
-                max_tasks=_TASKS,
-                run=run,
-            )
+            return check(location, replace(options, run=run))
 
     report = checked()
     actions: Sequence[RepairAction] = ()

@@ -30,12 +30,6 @@ from __future__ import annotations
 
 from memwal.jobs.gc.decision import CollectionResult, Decision, Kind, Reason
 from memwal.jobs.gc.job import collect_garbage
-from memwal.jobs.gc.options import (
-    DEFAULT_GRACE,
-    DEFAULT_INDEX_AGE,
-    DEFAULT_ORPHAN_AGE,
-    DEFAULT_RETENTION,
-)
 
 __all__ = [
     "collect_garbage",
@@ -43,8 +37,4 @@ __all__ = [
     "Decision",
     "Kind",
     "Reason",
-    "DEFAULT_GRACE",
-    "DEFAULT_INDEX_AGE",
-    "DEFAULT_ORPHAN_AGE",
-    "DEFAULT_RETENTION",
 ]

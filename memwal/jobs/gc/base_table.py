@@ -93,13 +93,13 @@ class IndexFileCollector:
         for index_id in candidates:
             if index_id not in named:
                 decision = self._decide(
-                    index_id, context.options, versions=len(manifests) if too_many else None
+                    index_id, context.ages, versions=len(manifests) if too_many else None
                 )
                 if decision.delete and not context.dry_run:
                     store.delete_folder(f"{INDICES_DIR}/{index_id}")
                 yield decision
 
-    def _decide(self, index_id: UUID, options: Ages, *, versions: int | None) -> Decision:
+    def _decide(self, index_id: UUID, ages: Ages, *, versions: int | None) -> Decision:
         """Decide about a folder. ``versions`` is the number of versions if too many to be read."""
         extent = measure(self.location.store, f"{INDICES_DIR}/{index_id}")
         until = None
@@ -108,11 +108,11 @@ class IndexFileCollector:
             message = (
                 f"{versions} versions are stored, any of which may name it; clean old ones up first"
             )
-        elif extent.youngest is None or extent.youngest + options.index_age > options.now:
+        elif extent.youngest is None or extent.youngest + ages.index_grace > ages.now:
             reason = Reason.TOO_YOUNG
             message = "no version names it, and a build may still be writing it"
             if extent.youngest is not None:
-                until = moment(extent.youngest + options.index_age)
+                until = moment(extent.youngest + ages.index_grace)
         else:
             reason, message = Reason.UNNEEDED, "no version of the table or of a branch names it"
         return Decision(
@@ -179,7 +179,7 @@ class StagedManifestCollector:
     def collect(self, context: GcContext) -> Iterator[Decision]:
         """Decide about each staged manifest."""
         for info in StoredVersions.list(self.location).staged:
-            decision = _decide_by_age(info.key, info.size, info.modified, context.options)
+            decision = _decide_by_age(info.key, info.size, info.modified, context.ages)
             if decision.delete and not context.dry_run:
                 self.location.store.delete(info.key)
             yield decision
@@ -194,13 +194,13 @@ class TemporaryFileCollector:
 
     def collect(self, context: GcContext) -> Iterator[Decision]:
         """Decide about each temporary file, then delete those that are old enough together."""
-        yield from self._decide(context.options)
+        yield from self._decide(context.ages)
         if not context.dry_run:
-            options = context.options
-            age = datetime.now(UTC) - (options.now - options.guard)
+            ages = context.ages
+            age = datetime.now(UTC) - (ages.now - ages.guard)
             self.location.store.delete_stale_temporaries("", older_than=age)
 
-    def _decide(self, options: Ages) -> Iterator[Decision]:
+    def _decide(self, ages: Ages) -> Iterator[Decision]:
         root = self.location.local_path
         if root is None:
             return
@@ -213,11 +213,11 @@ class TemporaryFileCollector:
                 continue
             modified = datetime.fromtimestamp(status.st_mtime, UTC)
             path = os.path.relpath(file.path, root)
-            yield _decide_by_age(path, status.st_size, modified, options)
+            yield _decide_by_age(path, status.st_size, modified, ages)
 
 
-def _decide_by_age(what: str, size: int, modified: datetime, options: Ages) -> Decision:
-    old = modified + options.guard <= options.now
+def _decide_by_age(what: str, size: int, modified: datetime, ages: Ages) -> Decision:
+    old = modified + ages.guard <= ages.now
     return Decision(
         kind=Kind.STAGING,
         what=what,
@@ -225,7 +225,7 @@ def _decide_by_age(what: str, size: int, modified: datetime, options: Ages) -> D
         bytes=size,
         reason=Reason.UNNEEDED if old else Reason.TOO_YOUNG,
         message="left by a write that died" if old else "a write may still be under way",
-        until=None if old else moment(modified + options.guard),
+        until=None if old else moment(modified + ages.guard),
     )
 
 

@@ -26,7 +26,7 @@ class GcContext:
 
     Attributes
     ----------
-    options : Ages
+    ages : Ages
         Minimum ages, and the time of the run.
     pins : Pins
         Generations that must stay, and for whom.
@@ -36,7 +36,7 @@ class GcContext:
         Measure generations that a manifest lists too, at the cost of a listing for each.
     """
 
-    options: Ages
+    ages: Ages
     pins: Pins
     dry_run: bool
     explain: bool

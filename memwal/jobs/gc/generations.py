@@ -146,7 +146,7 @@ class DroppedFolderCollector:
         until = None
         if not _is_past_grace(name, generation, history):
             reason, message = Reason.GRACE, "a reader may still hold a manifest that names it"
-            until = moment(history.written(history.latest.version) + context.options.grace)
+            until = moment(history.written(history.latest.version) + context.ages.grace)
         elif pin is not None:
             reason, message, until = pin.reason, pin.message, pin.until
         else:
@@ -232,14 +232,14 @@ class OrphanCollector:
             yield decision
 
     def _decide(self, name: str, extent: Extent, context: GcContext) -> Decision:
-        options = context.options
+        ages = context.ages
         reason, until = Reason.TOO_YOUNG, None
         if extent.youngest is None:
             # It may be the very beginning of a flush; it costs nothing to keep.
             message = "empty: a flush may have just begun"
-        elif extent.youngest + options.guard > options.now:
+        elif extent.youngest + ages.guard > ages.now:
             message = "no manifest names it, and a flush may still be writing it"
-            until = moment(extent.youngest + options.guard)
+            until = moment(extent.youngest + ages.guard)
         else:
             reason = Reason.UNNEEDED
             message = "no manifest ever named it, and its objects are older than the minimum age"

@@ -19,17 +19,12 @@ from memwal.jobs.gc.base_table import (
 )
 from memwal.jobs.gc.collector import Collector, GcContext
 from memwal.jobs.gc.decision import CollectionResult, Tally
-from memwal.jobs.gc.options import (
-    DEFAULT_GRACE,
-    DEFAULT_INDEX_AGE,
-    DEFAULT_ORPHAN_AGE,
-    DEFAULT_RETENTION,
-    Ages,
-)
+from memwal.jobs.gc.options import Ages
 from memwal.jobs.gc.pins import read_pins
 from memwal.jobs.gc.read_tags import ReadTagCollector
 from memwal.jobs.gc.region import GcTask, run_gc_task
-from memwal.jobs.job import Guard, TaskRunner, guarded, run_in_process
+from memwal.jobs.job import guarded
+from memwal.jobs.options import GcOptions
 from memwal.region.manifest_store import discover_regions
 from memwal.storage.location import TableLocation
 from memwal.telemetry.spans import span
@@ -37,18 +32,8 @@ from memwal.telemetry.spans import span
 
 def collect_garbage(
     location: TableLocation,
+    options: GcOptions = GcOptions(),
     *,
-    dry_run: bool = True,
-    grace: timedelta = DEFAULT_GRACE,
-    retention: timedelta = DEFAULT_RETENTION,
-    orphan_age: timedelta = DEFAULT_ORPHAN_AGE,
-    index_age: timedelta = DEFAULT_INDEX_AGE,
-    base_versions: bool = False,
-    version_age: timedelta | None = None,
-    explain: bool = False,
-    max_tasks: int = 1,
-    guard: Guard | None = None,
-    run: TaskRunner = run_in_process,
     clock: Callable[[], float] = time.time,
 ) -> CollectionResult:
     """Collect merged generations, their log entries, old manifests, and what crashes left.
@@ -57,37 +42,11 @@ def collect_garbage(
     ----------
     location : TableLocation
         Where the table is: ``table.location`` of an open one.
-    dry_run : bool, default True
-        Only count.
-    grace : timedelta, default 10 minutes
-        How long a reader may go on with what it planned, and a paused writer may take before it
-        looks at its epoch again. Must be well above the longest query.
-    retention : timedelta, default 1 hour
-        How long versions of the base table keep the generations that they need; tags and
-        branches keep them for ever.
-    orphan_age : timedelta, default 1 day
-        Age at which a folder that no manifest ever named is taken for the rest of a flush that
-        died, and a staged file for the rest of a write.
-    index_age : timedelta, default 7 days
-        The same for index files, whose builds may take long.
-    base_versions : bool, default False
-        Whether to have Lance clean up versions of the base table that are older than the
-        retention; tagged ones, and those that branches start from, stay.
-    version_age : timedelta, optional
-        Age at which these versions go instead, longer than the retention: what they need of the
-        generations does not stay as long as they do.
-    explain : bool, default False
-        Whether to return every decision: what goes, what stays, and why. Costs a listing for each
-        generation.
-    max_tasks : int, default 1
-        Into how many tasks the regions are divided at most.
-    guard : callable, optional
-        Called before each part of the regions by the tasks that run in this process, and before
-        the table's own files are deleted; what it raises stops them.
+    options : GcOptions, optional
+        By default a dry run. The guard is called before each part of the regions, and before the
+        table's own files are deleted.
     clock : callable
-        Seconds since the epoch; must agree with the store's clock to well within ``grace``.
-    run : callable
-        Runs the tasks; in this process by default.
+        Seconds since the epoch; must agree with the store's clock to well within the grace period.
 
     Returns
     -------
@@ -98,52 +57,44 @@ def collect_garbage(
 
     Raises
     ------
-    InvalidInputError
-        An age is negative.
     MemWalError
         What is in use cannot be read. Nothing was deleted then.
     """
-    options = Ages(
-        now=datetime.fromtimestamp(clock(), UTC),
-        grace=grace,
-        retention=retention,
-        orphan_age=orphan_age,
-        index_age=index_age,
-    )
+    ages = Ages.of(options, now=datetime.fromtimestamp(clock(), UTC))
+    dry_run, guard = options.dry_run, options.guard
     started = time.monotonic()
     base = open_base(location)
     base.require_mem_wal()
     with span("memwal.collect.needs", location):
         try:
-            pins = read_pins(location, options, base=base)
+            pins = read_pins(location, ages, base=base)
         except CorruptDataError:
             if dry_run or not delete_torn_tags(location):
                 raise
-            pins = read_pins(location, options, base=base)
+            pins = read_pins(location, ages, base=base)
         regions = discover_regions(location.store)
     if not dry_run:
         # A commit of Lance is not synced to disk; the one that replaced the garbage must be, first.
         location.store.barrier()
-    context = GcContext(options=options, pins=pins, dry_run=dry_run, explain=explain)
+    context = GcContext(ages=ages, pins=pins, dry_run=dry_run, explain=options.explain)
     tasks = [
         GcTask(
             location=location,
             regions=share,
             context=replace(context, pins=pins.of_regions(share)),
         )
-        for share in _shares(regions, max_tasks)
+        for share in _shares(regions, options.max_tasks or 1)
     ]
-    tally = Tally(explain=explain)
+    tally = Tally(explain=options.explain)
     with span("memwal.collect.regions", location):
-        outcomes: list[Tally] = run(tasks, guarded(run_gc_task, guard)) if tasks else []
+        outcomes: list[Tally] = options.run(tasks, guarded(run_gc_task, guard)) if tasks else []
     for outcome in outcomes:
         tally.merge(outcome)
     if guard is not None:
         guard()
-    older_than = max(version_age or options.keep, options.keep) if base_versions else None
     try:
         with span("memwal.collect.table", location):
-            for collector in table_collectors(location, older_than=older_than):
+            for collector in table_collectors(location, older_than=options.version_age):
                 for decision in collector.collect(context):
                     tally.add(decision)
     except MemWalError as error:

@@ -1,47 +1,41 @@
-"""Minimum ages that garbage collection applies: grace, retention, orphan age, index age."""
+"""Minimum ages that garbage collection applies, counted from the moment when the job began."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Self
 
-from memwal.errors import InvalidInputError
-
-DEFAULT_GRACE = timedelta(minutes=10)
-DEFAULT_RETENTION = timedelta(hours=1)
-DEFAULT_ORPHAN_AGE = timedelta(days=1)
-# As long as Lance itself leaves index files alone that no version names.
-DEFAULT_INDEX_AGE = timedelta(days=7)
+from memwal.jobs.options import GcOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ages:
-    """The ages that one run goes by.
+    """Ages of a :class:`~memwal.jobs.options.GcOptions`, and the moment they are counted up to.
 
     Attributes
     ----------
     now : datetime
-        When the job began, in UTC: every age is counted up to then.
-    grace, retention, orphan_age, index_age : timedelta
-        As of :func:`memwal.jobs.gc.collect_garbage`.
-
-    Raises
-    ------
-    InvalidInputError
-        One of them is negative.
+        When the job began, in UTC.
+    grace, retention, orphan_grace, index_grace : timedelta
     """
 
     now: datetime
-    grace: timedelta = DEFAULT_GRACE
-    retention: timedelta = DEFAULT_RETENTION
-    orphan_age: timedelta = DEFAULT_ORPHAN_AGE
-    index_age: timedelta = DEFAULT_INDEX_AGE
+    grace: timedelta
+    retention: timedelta
+    orphan_grace: timedelta
+    index_grace: timedelta
 
-    def __post_init__(self) -> None:
-        if min(self.grace, self.retention, self.orphan_age, self.index_age) < timedelta(0):
-            raise InvalidInputError(
-                "grace, retention, orphan_age and index_age must not be negative"
-            )
+    @classmethod
+    def of(cls, options: GcOptions, *, now: datetime) -> Self:
+        """Return the ages of a job that began at ``now``."""
+        return cls(
+            now=now,
+            grace=timedelta(seconds=options.grace_seconds),
+            retention=timedelta(seconds=options.retention_seconds),
+            orphan_grace=timedelta(seconds=options.orphan_grace_seconds),
+            index_grace=timedelta(seconds=options.index_grace_seconds),
+        )
 
     @property
     def expired(self) -> datetime:
@@ -56,7 +50,7 @@ class Ages:
     @property
     def guard(self) -> timedelta:
         """Age of what no manifest names before it is taken for the rest of something that died."""
-        return max(self.orphan_age, self.grace)
+        return max(self.orphan_grace, self.grace)
 
 
 def moment(time: datetime) -> str:

@@ -48,24 +48,24 @@ def read_refs(location: TableLocation) -> Refs:
     return tuple(sorted((info.key, info.size, info.modified) for info in objects))
 
 
-def list_read_tags(refs: Refs, options: Ages) -> Iterator[tuple[ReadTag, int, datetime]]:
+def list_read_tags(refs: Refs, ages: Ages) -> Iterator[tuple[ReadTag, int, datetime]]:
     """Yield each read tag, its size, and when its protection ends."""
     for key, size, written in refs:
         tag = parse_read_tag_key(key)
         if tag is not None:
-            yield tag, size, protection_end(tag, written, options)
+            yield tag, size, protection_end(tag, written, ages)
 
 
-def protection_end(tag: ReadTag, written: datetime, options: Ages) -> datetime:
+def protection_end(tag: ReadTag, written: datetime, ages: Ages) -> datetime:
     """Return when the protection of a tag that was last written at a time ends."""
-    return tag.ends(written) + options.grace
+    return tag.ends(written) + ages.grace
 
 
-def protected_until(refs: Refs, options: Ages) -> dict[int, datetime]:
+def protected_until(refs: Refs, ages: Ages) -> dict[int, datetime]:
     """Map each version that a read still protects to the end of its last read tag."""
     ends: dict[int, datetime] = {}
-    for tag, _, end in list_read_tags(refs, options):
-        if end > options.now:
+    for tag, _, end in list_read_tags(refs, ages):
+        if end > ages.now:
             ends[tag.version] = max(end, ends.get(tag.version, end))
     return ends
 
@@ -135,7 +135,7 @@ class Pins:
         )
 
 
-def read_pins(location: TableLocation, options: Ages, *, base: BaseTable | None = None) -> Pins:
+def read_pins(location: TableLocation, ages: Ages, *, base: BaseTable | None = None) -> Pins:
     """Read everything that pins generations of a table.
 
     A generation is pinned until it is merged in the latest version, every maintained index covers
@@ -166,20 +166,20 @@ def read_pins(location: TableLocation, options: Ages, *, base: BaseTable | None 
         )
         for name in maintained_index_names(latest)
     ]
-    pins += _pins_of_versions(latest, options, refs)
+    pins += _pins_of_versions(latest, ages, refs)
     return Pins(tuple(pins), refs)
 
 
-def _pins_of_versions(base: BaseTable, options: Ages, refs: Refs) -> Iterator[Pin]:
+def _pins_of_versions(base: BaseTable, ages: Ages, refs: Refs) -> Iterator[Pin]:
     """Yield the pins of the versions that are kept and older than the latest one, oldest first."""
     versions = StoredVersions.list(base.location)
     if base.version not in versions.manifests:
         raise TableSetupError(
             f"version {base.version} of {base.location} is not in its listing; try again"
         )
-    recent = versions.latest_at(options.now - options.keep)
-    reads = protected_until(refs, options)
-    evaluated = {tag.name for tag, _, _ in list_read_tags(refs, options)}
+    recent = versions.latest_at(ages.now - ages.keep)
+    reads = protected_until(refs, ages)
+    evaluated = {tag.name for tag, _, _ in list_read_tags(refs, ages)}
     pinned = _referenced_versions(base, evaluated=evaluated)
     for version in reads:
         # A version that is gone needs nothing any more. This holds for read tags only: what a tag
@@ -201,7 +201,7 @@ def _pins_of_versions(base: BaseTable, options: Ages, refs: Refs) -> Iterator[Pi
             until = moment(reads[version]) if version in reads else None
         elif reason is Reason.RETENTION:
             replaced = versions.replaced_at(version)
-            until = None if replaced is None else moment(replaced + options.keep)
+            until = None if replaced is None else moment(replaced + ages.keep)
         yield Pin(reason=reason, message=message, generations=dict(progress or {}), until=until)
 
 

@@ -27,7 +27,7 @@ class ReadTagCollector:
 
     def collect(self, context: GcContext) -> Iterator[Decision]:
         """Decide about each read tag that was listed when the pins were read."""
-        for tag, size, end in list_read_tags(context.pins.refs, context.options):
+        for tag, size, end in list_read_tags(context.pins.refs, context.ages):
             decision = self._decide(tag, size, end, context)
             if not decision.delete or context.dry_run:
                 yield decision
@@ -35,14 +35,14 @@ class ReadTagCollector:
             info = self.location.store.head(tag.key)
             if info is None:
                 continue
-            end = protection_end(tag, info.modified, context.options)
+            end = protection_end(tag, info.modified, context.ages)
             decision = self._decide(tag, info.size, end, context)
             if decision.delete:
                 delete_tag(self.location, tag)
             yield decision
 
     def _decide(self, tag: ReadTag, size: int, end: datetime, context: GcContext) -> Decision:
-        expired = end <= context.options.now
+        expired = end <= context.ages.now
         return Decision(
             kind=self.kind,
             what=tag.name,

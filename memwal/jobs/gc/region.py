@@ -66,7 +66,7 @@ def collect_region(
     # Folders before the manifests: a folder that the latest manifest does not name was not named
     # when it was listed.
     folders = tuple(store.list_folders(region_dir(region_id)))
-    history = read_history(manifests, expired=context.options.expired)
+    history = read_history(manifests, expired=context.ages.expired)
     if history is None:
         # A claim that died before its first manifest.
         return
@@ -139,7 +139,7 @@ def _with_current_pins(task: GcTask, context: GcContext) -> GcContext:
     """Read the pins again if a tag or a branch came or went since they were read."""
     if read_refs(task.location) == context.pins.refs:
         return context
-    pins = read_pins(task.location, context.options).of_regions(task.regions)
+    pins = read_pins(task.location, context.ages).of_regions(task.regions)
     if not context.dry_run:
         task.location.store.barrier()
     return replace(context, pins=pins)

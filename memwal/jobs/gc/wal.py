@@ -90,19 +90,19 @@ class LogCollector:
         self, entries: LogEntries, context: GcContext
     ) -> Iterator[tuple[Positions, Decision]]:
         """Yield each range of entries with the decision about it."""
-        history, options = self.region.history, context.options
+        history, ages = self.region.history, context.ages
         bound = history.settled.replay_after if history.settled is not None else 0
         positions, times = entries.positions, entries.times
         newest = positions == positions.max(initial=0)
         replay = ~newest & (positions > history.latest.replay_after)
         needed = ~newest & ~replay & (positions > bound)
-        young = ~newest & ~replay & ~needed & (times > options.expired.timestamp())
+        young = ~newest & ~replay & ~needed & (times > ages.expired.timestamp())
         garbage = ~(newest | replay | needed | young)
         if garbage.any():
             message = "flushed into generations that are no longer kept"
             yield self._range(entries, garbage, Reason.UNNEEDED, message)
         if young.any():
-            end = times[young].max() + options.grace.total_seconds()
+            end = times[young].max() + ages.grace.total_seconds()
             until = moment(datetime.fromtimestamp(end, UTC))
             message = "written within the grace period"
             yield self._range(entries, young, Reason.GRACE, message, until)
@@ -113,7 +113,7 @@ class LogCollector:
             )
             yield self._range(entries, needed, Reason.GENERATION_KEPT, message)
         elif needed.any():
-            until = moment(history.written(history.latest.version) + options.grace)
+            until = moment(history.written(history.latest.version) + ages.grace)
             message = "their generations were dropped within the grace period"
             yield self._range(entries, needed, Reason.GRACE, message, until)
         if replay.any():

@@ -28,7 +28,8 @@ from memwal.base_table.details import update_details
 from memwal.base_table.snapshot import BaseTable, open_base, translate_lance_error
 from memwal.errors import ConflictError, InvalidInputError
 from memwal.jobs.index.parallel import PartTask, commit_parts, run_part_task
-from memwal.jobs.job import Guard, JobResult, TaskRunner, guarded, run_in_process
+from memwal.jobs.job import Guard, JobResult, TaskRunner, guarded
+from memwal.jobs.options import IndexOptions
 from memwal.lsm.indexes.catchup import (
     covers,
     index_names,
@@ -44,7 +45,6 @@ from memwal.lsm.indexes.partition_balance import (
     partition_balance,
 )
 from memwal.lsm.indexes.segments import (
-    DEFAULT_MAX_SEGMENTS,
     describe_index,
     group_fragments,
     index_coverage,
@@ -58,7 +58,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_PART_ROWS = 1 << 20
 
 _NO_MODEL = (
     "index {} has no model yet, since Lance trains one from 256 rows on: rows are searched one by "
@@ -76,7 +75,7 @@ class IndexTask:
     location: TableLocation
     index: str
     target: Mapping[UUID, int]
-    max_segments: int = DEFAULT_MAX_SEGMENTS
+    max_segments: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,38 +106,14 @@ class _Tally:
     problems: list[str] = field(default_factory=list)
 
 
-def build_indexes(
-    location: TableLocation,
-    *,
-    names: Collection[str] | None = None,
-    max_tasks: int = 1,
-    part_rows: int = DEFAULT_PART_ROWS,
-    max_segments: int = DEFAULT_MAX_SEGMENTS,
-    guard: Guard | None = None,
-    run: TaskRunner = run_in_process,
-) -> JobResult:
+def build_indexes(location: TableLocation, options: IndexOptions = IndexOptions()) -> JobResult:
     """Catch every maintained index up with the merge progress.
 
     Parameters
     ----------
     location : TableLocation
         ``table.location`` of an open table.
-    names : collection of str, optional
-        Only these indexes.
-    max_tasks : int, default 1
-        Maximum number of parts in which one index is built; give the number of tasks that run at
-        once.
-    part_rows : int, default 1,048,576
-        A vector or text index that lacks at least this many rows is built in parts, if
-        ``max_tasks`` allows it. A part has about this many rows, and at least one fragment. For
-        other indexes, which are built much faster, it is sixteen times as many.
-    max_segments : int, default 4
-        Segments of an index beyond which the newest are joined. An index of a table with stable
-        row ids always has one, and is not built in parts.
-    guard : callable, optional
-        Called right before each commit that is made in this process; what it raises stops the job.
-    run : callable
-        Runs the tasks.
+    options : IndexOptions, optional
 
     Returns
     -------
@@ -152,17 +127,15 @@ def build_indexes(
     Raises
     ------
     InvalidInputError
-        One of ``names`` is not a maintained index, or a number is below 1.
+        One of ``indexes`` is not a maintained index.
     ConflictError
         Other commits kept getting in between.
     """
-    if min(max_tasks, part_rows, max_segments) < 1:
-        raise InvalidInputError("max_tasks, part_rows and max_segments must be at least 1")
     started = time.monotonic()
     base = open_base(location)
     base.require_mem_wal()
     existing = index_names(base)
-    maintained = _maintained(base, names)
+    maintained = _maintained(base, options.indexes)
     built = [name for name in maintained if name in existing]
     target = dict(base.details.merged)
     tally = _Tally()
@@ -172,9 +145,9 @@ def build_indexes(
             names_now = index_names(base)
             built = [name for name in built if name in names_now]
         # After this many lost rounds each index is left to one task, which retries longer.
-        parts = max_tasks if attempt < _MAX_ROUNDS - 1 else 1
-        plan = _plan(base, built, target, parts, part_rows, max_segments)
-        if not plan or not _run_plan(base, plan, run, tally, guard):
+        parts = (options.max_tasks or 1) if attempt < _MAX_ROUNDS - 1 else 1
+        plan = _plan(base, built, target, parts, options.part_rows, options.max_segments)
+        if not plan or not _run_plan(base, plan, options.run, tally, options.guard):
             break
     missing = tuple(
         f"maintained index {name} does not exist; build it, or garbage stays"

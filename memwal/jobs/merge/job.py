@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from uuid import UUID
@@ -19,10 +19,9 @@ from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.format.paths import generation_dir
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest
 from memwal.jobs.backlog import generation_age
-from memwal.jobs.job import Guard, JobResult, TaskRunner, guarded, run_in_process
+from memwal.jobs.job import Guard, JobResult, guarded
 from memwal.jobs.merge.commit import MergeContentionError, MergeOutcome, merge_commit
 from memwal.jobs.merge.picker import (
-    DEFAULT_COMMIT_BYTES,
     MergePicker,
     MergePlan,
     RegionCandidates,
@@ -30,6 +29,7 @@ from memwal.jobs.merge.picker import (
     pending_candidates,
     split_commit,
 )
+from memwal.jobs.options import MergeOptions
 from memwal.quality.report import combine
 from memwal.quality.rules import QualityRules
 from memwal.region.manifest_store import read_manifests
@@ -56,46 +56,14 @@ class MergeTask:
     quality: QualityRules | None = None
 
 
-def merge(
-    location: TableLocation,
-    *,
-    regions: Collection[UUID] | None = None,
-    skip: Collection[UUID] = (),
-    commit_bytes: int = DEFAULT_COMMIT_BYTES,
-    run_bytes: int | None = None,
-    max_tasks: int = 1,
-    quality: QualityRules | None = None,
-    guard: Guard | None = None,
-    run: TaskRunner = run_in_process,
-) -> JobResult:
+def merge(location: TableLocation, options: MergeOptions = MergeOptions()) -> JobResult:
     """Merge every flushed generation that the base table does not have.
 
     Parameters
     ----------
     location : TableLocation
         Where the table is: ``table.location`` of an open one.
-    regions : collection of UUID, optional
-        Only these regions; all by default.
-    skip : collection of UUID, optional
-        Not these regions: what cannot be read need not be tried each time.
-    commit_bytes : int, default 1 GiB
-        Size in memory up to which generations go into one commit. It bounds a worker's memory;
-        a single larger generation still goes alone.
-    run_bytes : int, optional
-        Size in memory up to which the run selects generations: the oldest of each region, then the
-        next, in a random order of the regions. At least one generation is merged.
-    max_tasks : int, default 1
-        Most tasks that the regions are divided into. A task has a whole commit to make: a merge
-        keeps all processors of a machine busy; and of two merges at once that each insert more than
-        some dozens of new keys Lance refuses the second, which is then done again.
-    quality : QualityRules, optional
-        Rules for the rows that enter, and what happens to rows that fail; see
-        :mod:`memwal.quality`. By default all rows enter.
-    guard : callable, optional
-        Called right before each commit by the tasks that run in this process; what it raises stops
-        them.
-    run : callable
-        Runs the tasks.
+    options : MergeOptions, optional
 
     Returns
     -------
@@ -105,16 +73,10 @@ def merge(
         quality rules found.
     """
     started = time.monotonic()
-    picker = MergePicker(
-        commit_bytes=commit_bytes,
-        run_bytes=run_bytes,
-        max_tasks=max_tasks,
-        regions=regions,
-        skip=skip,
+    tasks = plan_merge(location, options)
+    outcomes: list[MergeOutcome] = (
+        options.run(tasks, guarded(run_merge_task, options.guard)) if tasks else []
     )
-    gate = quality if quality is not None and quality.gates else None
-    tasks = plan_merge(location, picker, quality=gate)
-    outcomes: list[MergeOutcome] = run(tasks, guarded(run_merge_task, guard)) if tasks else []
     skipped = tuple(region for outcome in outcomes for region in outcome.skipped)
     report = combine(report for outcome in outcomes for report in outcome.quality)
     return JobResult(
@@ -138,7 +100,7 @@ def merge(
 
 def explain_merge(
     location: TableLocation,
-    picker: MergePicker | None = None,
+    options: MergeOptions = MergeOptions(),
     *,
     clock: Callable[[], float] = time.time,
 ) -> MergePlan:
@@ -152,8 +114,8 @@ def explain_merge(
     ----------
     location : TableLocation
         Where the table is: ``table.location`` of an open one.
-    picker : MergePicker, optional
-        The limits; by default those of :func:`merge`.
+    options : MergeOptions, optional
+        Those of the merge; nothing is run, so its runner and its guard are not used.
     clock : callable
         Seconds since the epoch.
     """
@@ -166,24 +128,22 @@ def explain_merge(
         return generation_age(location, region_id, flushed.path, now)
 
     candidates = read_candidates(base, manifests.values(), age=age)
-    return (picker or MergePicker()).pick(candidates, seed=random.random())  # noqa: S311
+    return MergePicker(options).pick(candidates, seed=random.random())  # noqa: S311
 
 
 def plan_merge(
-    location: TableLocation,
-    picker: MergePicker | None = None,
-    *,
-    quality: QualityRules | None = None,
+    location: TableLocation, options: MergeOptions = MergeOptions()
 ) -> tuple[MergeTask, ...]:
     """Select what a merge takes, divided into tasks; see :func:`merge`."""
-    picker = picker or MergePicker()
-    manifests = read_manifests(location.store, picker.regions)
+    picker = MergePicker(options)
+    quality = options.quality if options.quality is not None and options.quality.gates else None
+    manifests = read_manifests(location.store, options.regions)
     base = open_base(location)
     base.require_mem_wal()
     excluded = picker.excluded(manifests)
     included = [manifests[region_id] for region_id in manifests if region_id not in excluded]
     plan = picker.pick(read_candidates(base, included), seed=random.random())  # noqa: S311
-    return tuple(MergeTask(location, task, picker.commit_bytes, quality) for task in plan.tasks)
+    return tuple(MergeTask(location, task, options.commit_bytes, quality) for task in plan.tasks)
 
 
 def read_candidates(

@@ -18,15 +18,14 @@ Three rules hold whatever the limits are:
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any, Self
 from uuid import UUID
 
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest
-
-DEFAULT_COMMIT_BYTES = 1 << 30
+from memwal.jobs.options import MergeOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,28 +188,11 @@ class MergePlan:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class MergePicker:
-    """Limits of a merge, and the selection within them.
+    """Selects generations within the limits of a merge: its sizes, its tasks and its regions."""
 
-    Attributes
-    ----------
-    commit_bytes : int, default 1 GiB
-        Size in memory up to which generations go into one commit.
-    run_bytes : int or None
-        Size in memory up to which a run selects; None for no limit.
-    max_tasks : int, default 1
-    regions : collection of UUID or None
-        Only these regions; None for all.
-    skip : collection of UUID
-        Not these regions.
-    """
-
-    commit_bytes: int = DEFAULT_COMMIT_BYTES
-    run_bytes: int | None = None
-    max_tasks: int = 1
-    regions: Collection[UUID] | None = None
-    skip: Collection[UUID] = ()
+    options: MergeOptions
 
     def excluded(self, region_ids: Iterable[UUID]) -> dict[UUID, PickReason]:
         """Return the regions of which no generation may be selected, and why.
@@ -219,8 +201,8 @@ class MergePicker:
         ----------
         region_ids : iterable of UUID
         """
-        included = None if self.regions is None else frozenset(self.regions)
-        skipped = frozenset(self.skip)
+        included = None if self.options.regions is None else frozenset(self.options.regions)
+        skipped = frozenset(self.options.skip_regions)
         reasons = {}
         for region_id in region_ids:
             if included is not None and region_id not in included:
@@ -247,9 +229,9 @@ class MergePicker:
             for region in candidates
             if region.generations and region.region_id not in excluded
         ]
-        if self.run_bytes is not None:
-            selections = _select_within_budget(selections, self.run_bytes, seed)
-        tasks = _divide(selections, self.commit_bytes, self.max_tasks)
+        if self.options.run_bytes is not None:
+            selections = _select_within_budget(selections, self.options.run_bytes, seed)
+        tasks = _divide(selections, self.options.commit_bytes, self.options.max_tasks or 1)
         return MergePlan(tasks, tuple(self._decisions(candidates, excluded, tasks)))
 
     def _decisions(
@@ -258,12 +240,12 @@ class MergePicker:
         excluded: Mapping[UUID, PickReason],
         tasks: Iterable[Sequence[RegionSelection]],
     ) -> Iterator[PickDecision]:
-        run_bytes = self.commit_bytes if self.run_bytes is None else self.run_bytes
-        limit = min(self.commit_bytes, run_bytes)
+        commit_bytes, run_bytes = self.options.commit_bytes, self.options.run_bytes
+        limit = commit_bytes if run_bytes is None else min(commit_bytes, run_bytes)
         places = {
             (selection.region_id, generation.number): (task, commit)
             for task, selections in enumerate(tasks, start=1)
-            for commit, parts in enumerate(split_all(selections, self.commit_bytes), start=1)
+            for commit, parts in enumerate(split_all(selections, commit_bytes), start=1)
             for selection in parts
             for generation in selection.generations
         }

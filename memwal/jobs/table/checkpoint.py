@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from datetime import timedelta
+from dataclasses import replace
 from uuid import UUID
 
 from memwal.base_table.snapshot import open_base
 from memwal.errors import ConflictError
 from memwal.jobs.index.job import build_indexes
-from memwal.jobs.job import JobResult, SkippedRegion, TaskRunner, run_in_process
+from memwal.jobs.job import CheckpointProgress, JobResult, SkippedRegion
 from memwal.jobs.merge.job import merge
-from memwal.jobs.merge.picker import DEFAULT_COMMIT_BYTES
+from memwal.jobs.options import CheckpointOptions, IndexOptions, MergeOptions
 from memwal.quality.report import together
-from memwal.quality.rules import QualityRules
 from memwal.region.manifest_store import read_manifests
 from memwal.storage.location import TableLocation
 
@@ -23,32 +21,8 @@ from memwal.storage.location import TableLocation
 _MAX_IDLE_MERGES = 10
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointProgress:
-    """Progress of a checkpoint.
-
-    Attributes
-    ----------
-    merged, generations : int
-        Generations that were pending at the start, and how many of them are merged by now.
-    indexing : bool
-        All are merged, and the maintained indexes are being extended.
-    """
-
-    merged: int
-    generations: int
-    indexing: bool
-
-
 def checkpoint(
-    location: TableLocation,
-    *,
-    commit_bytes: int = DEFAULT_COMMIT_BYTES,
-    max_tasks: int = 1,
-    quality: QualityRules | None = None,
-    timeout: timedelta | None = None,
-    progress: Callable[[CheckpointProgress], None] | None = None,
-    run: TaskRunner = run_in_process,
+    location: TableLocation, options: CheckpointOptions = CheckpointOptions()
 ) -> JobResult:
     """Merge every generation that is flushed now, and extend the maintained indexes over them.
 
@@ -58,14 +32,7 @@ def checkpoint(
     ----------
     location : TableLocation
         Where the table is: ``table.location`` of an open one.
-    commit_bytes, max_tasks, quality
-        See :func:`memwal.jobs.merge.job.merge`.
-    timeout : timedelta, optional
-        Checked after each round of one commit per task. By default there is none.
-    progress : callable, optional
-        Called at each step.
-    run : callable
-        Runs the tasks.
+    options : CheckpointOptions, optional
 
     Returns
     -------
@@ -79,7 +46,17 @@ def checkpoint(
         What was merged stays merged, and another call continues from there.
     """
     started = time.monotonic()
-    deadline = None if timeout is None else started + timeout.total_seconds()
+    timeout, progress = options.timeout_seconds, options.progress
+    deadline = None if timeout is None else started + timeout
+    # One commit of each task at a time, to look at the clock in between.
+    merge_options = MergeOptions(
+        commit_bytes=options.commit_bytes,
+        run_bytes=options.commit_bytes * (options.max_tasks or 1),
+        max_tasks=options.max_tasks,
+        quality=options.quality,
+        run=options.run,
+        guard=options.guard,
+    )
     target = {
         region_id: max(flushed.generation for flushed in manifest.flushed)
         for region_id, manifest in read_manifests(location.store).items()
@@ -96,18 +73,7 @@ def checkpoint(
         _check_time(location, deadline, f"{remaining} of {total} generations are not merged")
         # A region that cannot be read is tried once, and uses no budget of the others after that.
         behind = [region for region in _unmerged_regions(location, target) if region not in skipped]
-        results.append(
-            merge(
-                location,
-                regions=behind,
-                commit_bytes=commit_bytes,
-                # One commit of each task at a time, to check the timeout in between.
-                run_bytes=commit_bytes * max_tasks,
-                max_tasks=max_tasks,
-                quality=quality,
-                run=run,
-            )
-        )
+        results.append(merge(location, replace(merge_options, regions=behind)))
         unmerged = _count_unmerged(open_base(location).details.merged, target)
         idle = idle + 1 if unmerged == remaining and not results[-1].held else 0
         remaining = unmerged
@@ -117,7 +83,7 @@ def checkpoint(
             raise ConflictError(f"checkpoint of {location} is not complete: {problems}")
     _report(progress, total, total, indexing=True)
     _check_time(location, deadline, "the maintained indexes have not caught up")
-    results.append(build_indexes(location, run=run))
+    results.append(build_indexes(location, IndexOptions(run=options.run, guard=options.guard)))
     figures: dict[str, int] = {}
     for result in results:
         for name, value in result.figures.items():

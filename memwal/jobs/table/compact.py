@@ -26,25 +26,20 @@ from lance.optimize import Compaction, CompactionOptions, CompactionTask, Rewrit
 
 from memwal.base_table.commit import commit_durably, is_conflict
 from memwal.base_table.snapshot import (
-    DEFAULT_TARGET_ROWS,
     BaseTable,
     open_base,
     open_dataset,
     small_fragment_ids,
     translate_lance_error,
 )
-from memwal.errors import InvalidInputError, ObjectNotFoundError, StoreError
+from memwal.errors import ObjectNotFoundError, StoreError
 from memwal.format.paths import DATA_DIR
-from memwal.jobs.job import Guard, JobResult, TaskRunner, run_in_process
+from memwal.jobs.job import JobResult
+from memwal.jobs.options import CompactOptions
 from memwal.storage.location import TableLocation
 from memwal.util.retry import conflict_delay
 
 logger = logging.getLogger(__name__)
-
-DEFAULT_MIN_FRAGMENTS = 8
-DEFAULT_COMMIT_BYTES = 1 << 30
-
-DEFAULT_ATTEMPTS = 8
 
 _SHRINK = 4
 _CONFLICT_WAIT_SECONDS = 0.2
@@ -59,87 +54,45 @@ class RewriteTask:
     plan: CompactionTask
 
 
-def compact(
-    location: TableLocation,
-    *,
-    min_fragments: int = DEFAULT_MIN_FRAGMENTS,
-    target_rows: int = DEFAULT_TARGET_ROWS,
-    commit_bytes: int = DEFAULT_COMMIT_BYTES,
-    max_commits: int | None = None,
-    attempts: int = DEFAULT_ATTEMPTS,
-    guard: Guard | None = None,
-    run: TaskRunner = run_in_process,
-) -> JobResult:
+def compact(location: TableLocation, options: CompactOptions = CompactOptions()) -> JobResult:
     """Rewrite small fragments, and those of which a tenth or more is deleted.
 
     Parameters
     ----------
     location : TableLocation
         Where the table is: ``table.location`` of an open one.
-    min_fragments : int, default 8
-        Fewer fragments to rewrite than this are left as they are.
-    target_rows : int, default 1,048,576
-        A fragment with fewer rows is small.
-    commit_bytes : int, default 1 GiB
-        Most bytes on storage that one commit replaces. A smaller commit conflicts less with merges;
-        each commit remaps the indexes.
-    max_commits : int, optional
-        Ends after so many commits, whatever remains.
-    attempts : int, default 8
-        Gives up when so many rewrites met other commits.
-    guard : callable, optional
-        Called right before each commit; what it raises stops the job.
-    run : callable
-        Runs the rewrites of a commit.
+    options : CompactOptions, optional
 
     Returns
     -------
     JobResult
         Figures ``fragments_removed`` and ``fragments_added``, and ``rewrites_lost`` if some met
         other commits; a problem if the job gave up because of that.
-
-    Raises
-    ------
-    InvalidInputError
-        A limit is below 1.
     """
-    if (
-        min(
-            min_fragments,
-            target_rows,
-            commit_bytes,
-            attempts,
-            1 if max_commits is None else max_commits,
-        )
-        < 1
-    ):
-        raise InvalidInputError(
-            "min_fragments, target_rows, commit_bytes, max_commits and attempts must be at least 1"
-        )
     started = time.monotonic()
     tasks = commits = failures = 0
     figures = {"fragments_removed": 0, "fragments_added": 0}
-    budget = commit_bytes
+    budget = options.commit_bytes
     problems: tuple[str, ...] = ()
     base = open_base(location)
     # Of this version only: with the fragments that merges add meanwhile, the job might never end.
-    small = small_fragment_ids(base, target_rows)
+    small = small_fragment_ids(base, options.target_rows)
     while (
-        len(small) >= min_fragments
-        and commits != max_commits
-        and (rewrites := _plan(base, target_rows, budget, small))
+        len(small) >= options.min_fragments
+        and commits != options.max_commits
+        and (rewrites := _plan(base, options.target_rows, budget, small))
     ):
         tasks += len(rewrites)
-        rewritten: list[RewriteResult] = run(rewrites, run_rewrite_task)
-        if guard is not None:
-            guard()
+        rewritten: list[RewriteResult] = options.run(rewrites, run_rewrite_task)
+        if options.guard is not None:
+            options.guard()
         committed = _are_unchanged(rewrites) and _commit(base, rewritten)
         base = open_base(location)
         if not committed:
             failures += 1
             _discard(base, rewritten)
             figures["rewrites_lost"] = failures
-            if failures == attempts:
+            if failures == options.attempts:
                 problems = (f"{failures} rewrites of {location} met other commits; run it again",)
                 break
             budget = max(budget // _SHRINK, 1)

@@ -12,11 +12,11 @@ import pyarrow as pa
 from memwal.base_table.snapshot import BaseTable, lance_errors, open_base
 from memwal.errors import InvalidInputError
 from memwal.jobs.job import JobResult
+from memwal.jobs.options import QualityOptions
 from memwal.quality.evaluate import Finding, evaluate, undecided
 from memwal.quality.expectations import Expectation
 from memwal.quality.registry import Kind
 from memwal.quality.report import MOST_EXAMPLES, QualityReport, Tally, tally
-from memwal.quality.rules import QualityRules
 from memwal.storage.location import TableLocation
 
 _BATCH_ROWS = 64 * 1024
@@ -28,23 +28,18 @@ _SCHEMAS = (
 )
 
 
-def check_quality(
-    location: TableLocation, rules: QualityRules, *, sample_rows: int | None = None
-) -> JobResult:
+def check_quality(location: TableLocation, options: QualityOptions) -> JobResult:
     """Check the rows of the base table against a suite, whatever the mode of the rules.
 
     Without a sample, expectations about single rows are evaluated in one pass over batches; each
-    other expectation loads the columns that it names into memory.
+    other expectation loads the columns that it names into memory. With a sample, expectations about
+    the number of rows still count all, but "unique" and "distinct" are then about the sample.
 
     Parameters
     ----------
     location : TableLocation
         Where the table is: ``table.location`` of an open one.
-    rules : QualityRules
-        Their suite is checked.
-    sample_rows : int, optional
-        Check this many random rows; all by default. Expectations about the number of rows still
-        count all, but "unique" and "distinct" are then about the sample.
+    options : QualityOptions
 
     Returns
     -------
@@ -56,12 +51,12 @@ def check_quality(
     InvalidInputError
         The rules have no suite.
     """
-    if not rules.suite:
+    if not options.quality.suite:
         raise InvalidInputError("the table has no suite; memwal quality propose makes one")
     started = time.monotonic()
     base = open_base(location)
     with lance_errors(f"checking {location}"):
-        report = _report(base, rules.suite, sample_rows)
+        report = _report(base, options.quality.suite, options.sample_rows)
     return JobResult(
         job="quality",
         table=location.uri,

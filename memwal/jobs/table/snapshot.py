@@ -21,7 +21,6 @@ from uuid import UUID
 
 from memwal.base_table.details import update_details
 from memwal.base_table.region_snapshot import (
-    MAX_INLINE_REGIONS,
     encode_pointer,
     encode_snapshot,
     snapshot_age,
@@ -32,7 +31,8 @@ from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.errors import ConflictError, StoreError
 from memwal.format.memwal_index import IndexDetails
 from memwal.format.region_manifest import RegionManifest
-from memwal.jobs.job import Guard, JobResult, TaskRunner, guarded, run_in_process
+from memwal.jobs.job import Guard, JobResult, guarded
+from memwal.jobs.options import SnapshotOptions
 from memwal.lsm.wal.log import find_tip
 from memwal.region.manifest_store import (
     RegionManifestStore,
@@ -77,11 +77,8 @@ class SnapshotOutcome:
 
 def build_snapshot(
     location: TableLocation,
+    options: SnapshotOptions = SnapshotOptions(),
     *,
-    max_tasks: int = 1,
-    inline_regions: int = MAX_INLINE_REGIONS,
-    guard: Guard | None = None,
-    run: TaskRunner = run_in_process,
     clock: Callable[[], float] = time.time,
 ) -> JobResult:
     """Read every region's manifest and publish their contents.
@@ -94,15 +91,8 @@ def build_snapshot(
     ----------
     location : TableLocation
         Where the table is: ``table.location`` of an open one.
-    max_tasks : int, default 1
-        Most tasks that the regions are divided into.
-    inline_regions : int, default 100
-        Up to this many regions, the snapshot is stored in the table's manifest; above, in a file.
-    guard : callable, optional
-        Called right before the commit, and by each task of this process before it updates hints;
-        what it raises stops the job.
-    run : callable
-        Runs the tasks.
+    options : SnapshotOptions, optional
+        Its guard is also called by each task of this process before it updates hints.
     clock : callable
         Seconds since the epoch. A snapshot that was taken later is not replaced, unless it is from
         so far in the future that its clock must have been wrong.
@@ -115,13 +105,15 @@ def build_snapshot(
     started = time.monotonic()
     taken_at = int(clock() * 1000)
     regions = discover_regions(location.store)
-    tasks = _divide(location, regions, max_tasks)
-    outcomes: list[SnapshotOutcome] = run(tasks, guarded(run_snapshot_task, guard)) if tasks else []
+    tasks = _divide(location, regions, options.max_tasks or 1)
+    outcomes: list[SnapshotOutcome] = (
+        options.run(tasks, guarded(run_snapshot_task, options.guard)) if tasks else []
+    )
     manifests = [manifest for outcome in outcomes for manifest in outcome.manifests]
     rows = snapshot_rows(manifests, open_base(location).details.region_specs)
     data = inline = encode_snapshot(rows)
     index_id = uuid.uuid4()
-    if len(manifests) > inline_regions:
+    if len(manifests) > options.inline_regions:
         key = snapshot_key(index_id)
         # The name is unique; put-if-absent is not needed, and not every store has it.
         location.store.put(key, data)
@@ -132,8 +124,8 @@ def build_snapshot(
         if details.snapshot_ts_millis > taken_at and snapshot_age(details, clock()) is not None:
             # A newer snapshot was published while this one was read.
             return details
-        if guard is not None:
-            guard()
+        if options.guard is not None:
+            options.guard()
         return replace(
             details,
             snapshot_ts_millis=taken_at,

@@ -5,11 +5,9 @@ from __future__ import annotations
 from memwal.jobs.verify.findings import CODES, Finding, Repair, Severity, VerifyReport
 from memwal.jobs.verify.job import verify
 from memwal.jobs.verify.repair import RepairAction, repair
-from memwal.jobs.verify.task import Depth
 
 __all__ = [
     "CODES",
-    "Depth",
     "Finding",
     "Repair",
     "RepairAction",

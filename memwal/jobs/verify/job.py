@@ -12,18 +12,16 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 from uuid import UUID
 
 import pyarrow as pa
 
 from memwal.base_table.snapshot import BaseTable
-from memwal.errors import InvalidInputError
 from memwal.format.paths import generation_dir, parse_generation_name, region_dir
 from memwal.format.region_manifest import RegionManifest
-from memwal.jobs.gc import DEFAULT_ORPHAN_AGE
-from memwal.jobs.job import TaskRunner, run_in_process
+from memwal.jobs.options import GcOptions, VerifyOptions
 from memwal.jobs.verify.base_table import (
     NewestBase,
     check_files,
@@ -143,7 +141,7 @@ def _check_orphans(task: VerifyTask, history: History) -> Iterator[Finding]:
         folder = generation_dir(region_id, name)
         written = [info.modified for info in store.list(folder)]
         # A younger folder may be of a flush under way, or its manifest version was trimmed.
-        if written and max(written) + DEFAULT_ORPHAN_AGE <= task.now:
+        if written and max(written) + _ORPHAN_GRACE <= task.now:
             text = f"{len(written)} objects, the newest of {max(written):%Y-%m-%d %H:%M} UTC"
             yield Finding("orphan-folder", folder, text, region=region_id)
 
@@ -182,17 +180,14 @@ def _check_misplaced_rows(
 
 
 _MAX_ATTEMPTS: Final = 3
+_ORPHAN_GRACE: Final = timedelta(seconds=GcOptions().orphan_grace_seconds)
 _PAUSE_SECONDS: Final = 0.2
 
 
 def verify(
     location: TableLocation,
+    options: VerifyOptions = VerifyOptions(),
     *,
-    regions: Collection[UUID] | None = None,
-    depth: Depth | str = Depth.FULL,
-    sample: int | None = None,
-    max_tasks: int = 1,
-    run: TaskRunner = run_in_process,
     clock: Callable[[], float] = time.time,
 ) -> VerifyReport:
     """Check a table, and change nothing.
@@ -201,41 +196,27 @@ def verify(
     ----------
     location : TableLocation
         Location of the table: ``table.location`` of an open one.
-    regions : collection of UUID, optional
-        Regions to check beside the base table; all by default.
-    depth : Depth or {"quick", "full"}, default full
-        Whether rows are read.
-    sample : int, optional
-        Maximum number of generations of each region whose rows are read, selected at random in each
-        run; all by default.
-    max_tasks : int, default 1
-        Maximum number of tasks for the regions; one more task is for the base table.
-    run : callable
-        Runs the tasks; in this process by default.
+    options : VerifyOptions, optional
     clock : callable
         Seconds since the epoch.
 
     Raises
     ------
-    InvalidInputError
-        ``sample`` or ``max_tasks`` is not positive, or the depth does not exist.
     TableSetupError
         There is no table, or it has no MemWAL.
     StoreAccessError, StoreUnavailableError
         The store failed, so nothing is known about the table.
     """
-    if max_tasks < 1 or (sample is not None and sample < 1):
-        raise InvalidInputError("sample and max_tasks must be at least 1")
     started = time.monotonic()
     tasks = plan_verify(
         location,
-        regions=regions,
-        depth=_parse_depth(depth),
-        sample=sample,
-        max_tasks=max_tasks,
+        regions=options.regions,
+        depth=Depth.QUICK if options.quick else Depth.FULL,
+        sample=options.sample_generations,
+        max_tasks=options.max_tasks or 1,
         now=datetime.fromtimestamp(clock(), UTC),
     )
-    outcomes: list[tuple[int, tuple[Finding, ...]]] = run(tasks, run_verify_task)
+    outcomes: list[tuple[int, tuple[Finding, ...]]] = options.run(tasks, run_verify_task)
     return VerifyReport(
         table=location.uri,
         version=max(version for version, _ in outcomes),
@@ -244,13 +225,6 @@ def verify(
         seconds=time.monotonic() - started,
         findings=worst_first(finding for _, findings in outcomes for finding in findings),
     )
-
-
-def _parse_depth(depth: Depth | str) -> Depth:
-    try:
-        return Depth(depth)
-    except ValueError as error:
-        raise InvalidInputError(f"depth must be quick or full, not {depth!r}") from error
 
 
 def run_verify_task(task: VerifyTask) -> tuple[int, tuple[Finding, ...]]:

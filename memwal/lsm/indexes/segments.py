@@ -20,9 +20,6 @@ from memwal.base_table.snapshot import BaseTable
 if TYPE_CHECKING:
     from lance.lance.indices import IndexDescription
 
-# A text query over four segments takes twice as long as over one, over sixteen six times.
-DEFAULT_MAX_SEGMENTS = 4
-
 
 @dataclass(frozen=True, slots=True)
 class IndexCoverage:

@@ -204,7 +204,7 @@ class MemWalOperator(BaseOperator):
         if self.spark_job is not None:
             clear_state(context)
         if isinstance(found, Skipped):
-            raise TaskSkipped(found.reason, reason=SkipReason(found.why))
+            raise TaskSkipped(found.reason, reason=SkipReason(found.reason_code))
         for problem in found.problems:
             self.log.warning("%s: %s", self.job, problem)
         # As JSON has it: XComs and events of assets give lists back, and no tuples.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import time
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -57,7 +57,8 @@ class TableCheckpointOperator(MemWalOperator):
         self, target: Target, context: Context, earlier: EarlierTry | None
     ) -> JobResult | Skipped:
         """Run it under the leases of the jobs whose work it does."""
-        from memwal.fleet import Skipped, run_recorded
+        from memwal.fleet import Runtime, Skipped, run_recorded
+        from memwal.jobs.arguments import to_arguments
         from memwal.jobs.job import JobResult
 
         if self.is_dry_run(context):
@@ -66,28 +67,25 @@ class TableCheckpointOperator(MemWalOperator):
             )
         ends_at = time.monotonic() + self.deadline.total_seconds()
 
-        def perform(guard: Guard) -> JobResult:
-            policy = target.managed.policy
-            left = max(ends_at - time.monotonic(), 0.0)
-            arguments = [
-                *("--timeout-seconds", f"{left:.1f}"),
-                *("--commit-bytes", str(policy.merge_commit_bytes)),
-            ]
-            if policy.quality is not None and policy.quality.gates:
-                arguments += ["--quality", json.dumps(policy.quality.to_dict())]
+        def execute(guard: Guard) -> JobResult:
+            options = replace(
+                target.managed.policy.checkpoint_options(),
+                timeout_seconds=round(max(ends_at - time.monotonic(), 0.0), 1),
+            )
             return JobResult.from_dict(
-                self.submit(target, arguments, context=context, look=guard, earlier=earlier)
+                self.submit(
+                    target, to_arguments(options), context=context, look=guard, earlier=earlier
+                )
             )
 
         found = run_recorded(
             target.catalog,
             target.name,
             self.job,
-            perform,
+            execute,
             instead_of=self.instead_of,
             wait=self.deadline,
-            external_id=external_id(context),
-            guard=self.go_on,
+            runtime=Runtime(external_id=external_id(context), guard=self.go_on),
         )
         if isinstance(found, Skipped):
             raise AirflowException(f"The checkpoint did not begin in time: {found.reason}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
 
@@ -14,14 +14,14 @@ import memwal
 from memwal.errors import InvalidInputError
 from memwal_airflow.operators.base import MemWalOperator, describe, external_id
 from memwal_airflow.operators.checkpoint import TableCheckpointOperator
-from memwal_airflow.operators.target import Target
+from memwal_airflow.operators.target import Target, region_ids
 from memwal_airflow.operators.verify import MemWalVerifyOperator
 from memwal_airflow.skips import SkipReason, TaskSkipped
 from memwal_airflow.spark.reattach import EarlierTry
 from memwal_airflow.spark.settings import SECTION
 
 if TYPE_CHECKING:
-    from memwal.fleet import Order, Skipped
+    from memwal.fleet import JobSpec, Skipped
     from memwal.jobs.job import Guard, JobResult
 
 __all__ = [
@@ -84,45 +84,49 @@ class MemWalJobOperator(MemWalOperator):
         self, target: Target, context: Context, earlier: EarlierTry | None
     ) -> JobResult | Skipped:
         """Run the job under its lease, as :func:`memwal.fleet.run_job` does."""
-        from memwal.fleet import run_job
+        from memwal.fleet import JobRequest, Runtime, run_job
         from memwal.jobs.due import Due
         from memwal.jobs.job import JobResult
 
-        force, decided = self.is_forced(context), None
+        force, due = self.is_forced(context), None
         if earlier is not None:
             # What it does was decided when it was started; by now it may not be due any more.
-            decided = Due(
+            due = Due(
                 reason="an earlier try began it", regions=tuple(map(str, earlier.regions or ()))
             )
             force = self.job == "merge" and earlier.regions is None
 
-        def perform(order: Order, guard: Guard) -> JobResult:
+        def execute(spec: JobSpec, guard: Guard) -> JobResult:
             return JobResult.from_dict(
                 self.submit(
                     target,
-                    order.arguments(),
+                    spec.arguments(),
                     context=context,
                     look=guard,
                     earlier=earlier,
-                    regions=order.regions,
+                    regions=spec.regions,
                 )
             )
 
         here = earlier is None and is_small(target)
         return run_job(
             target.catalog,
-            target.name,
-            self.job,
-            perform=None if here else perform,
-            force=force,
-            dry_run=self.is_dry_run(context),
-            regions=None if earlier is not None else self.regions_for(context),
-            index=self.index_for(),
-            wait=self.wait,
-            decided=decided,
-            storage_options=target.storage_options,
-            external_id=external_id(context),
-            guard=self.go_on,
+            JobRequest(
+                target.name,
+                self.job,
+                force=force,
+                dry_run=self.is_dry_run(context),
+                regions=None if earlier is not None else self.regions_for(context),
+                index=self.index_for(),
+                due=due,
+                wait=self.wait,
+            ),
+            runtime=Runtime(
+                execute=None if here else execute,
+                guard=self.go_on,
+                storage_options=target.storage_options,
+                external_id=external_id(context),
+            ),
         )
 
 
@@ -295,19 +299,3 @@ def is_small(target: Target) -> bool:
     if status.base_bytes is None:
         return False
     return status.base_bytes + status.backlog_bytes + status.reclaimable_bytes < limit
-
-
-def region_ids(regions: Collection[Any] | Iterable[Any]) -> set[UUID]:
-    """Parse the regions of an operator or of a run.
-
-    Raises
-    ------
-    InvalidInputError
-        One of them is not a UUID.
-    """
-    try:
-        return {UUID(str(region)) for region in regions}
-    except ValueError:
-        raise InvalidInputError(
-            f"{list(regions)} is no list of regions; a region is named by its UUID."
-        ) from None

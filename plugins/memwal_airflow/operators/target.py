@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
+from memwal.errors import InvalidInputError
 from memwal_airflow.hooks.storage_options import read_options
 
 if TYPE_CHECKING:
@@ -88,3 +90,19 @@ def _policy(given: Policy | Mapping[str, Any] | None) -> Policy:
     from memwal.jobs.policy import Policy
 
     return given if isinstance(given, Policy) else Policy.from_dict(given or {})
+
+
+def region_ids(regions: Collection[Any] | Iterable[Any]) -> set[UUID]:
+    """Parse the regions of an operator or of a run.
+
+    Raises
+    ------
+    InvalidInputError
+        One of them is not a UUID.
+    """
+    try:
+        return {UUID(str(region)) for region in regions}
+    except ValueError:
+        raise InvalidInputError(
+            f"{list(regions)} is no list of regions; a region is named by its UUID."
+        ) from None

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowFailException
 
 from memwal.errors import InvalidInputError
+from memwal.jobs.options import VerifyOptions
 from memwal_airflow.operators.base import MemWalOperator, external_id
-from memwal_airflow.operators.target import Target
+from memwal_airflow.operators.target import Target, region_ids
 from memwal_airflow.spark.reattach import EarlierTry
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ class MemWalVerifyOperator(MemWalOperator):
         found. What it does not fail by is a warning in its log.
     quick : bool, default False
         Read no rows: names, manifests and schemas only.
-    sample : int, optional
+    sample_generations : int, optional
         Read the rows of at most so many generations of a region.
     regions : list of str, optional
         UUIDs of the regions to check; all by default.
@@ -51,7 +53,7 @@ class MemWalVerifyOperator(MemWalOperator):
     Raises
     ------
     InvalidInputError
-        ``fail_on`` is none of its values.
+        ``fail_on`` is none of its values, or a quick check is to read rows.
     """
 
     job = "verify"
@@ -62,7 +64,7 @@ class MemWalVerifyOperator(MemWalOperator):
         *,
         fail_on: FailOn = "error",
         quick: bool = False,
-        sample: int | None = None,
+        sample_generations: int | None = None,
         regions: Iterable[str] | Any | None = None,
         **kwargs: Any,
     ) -> None:
@@ -71,11 +73,8 @@ class MemWalVerifyOperator(MemWalOperator):
             raise InvalidInputError(
                 f"fail_on is {fail_on!r}; it must be one of {', '.join(_FAILS_ON)}."
             )
-        if quick and sample is not None:
-            raise InvalidInputError("A quick check reads no rows; leave quick or sample out.")
         self.fail_on = fail_on
-        self.quick = quick
-        self.sample = sample
+        self.options = VerifyOptions(quick=quick, sample_generations=sample_generations)
         self.regions = regions
         self._report: dict[str, Any] = {}
 
@@ -83,12 +82,18 @@ class MemWalVerifyOperator(MemWalOperator):
         self, target: Target, context: Context, earlier: EarlierTry | None
     ) -> JobResult | Skipped:
         """Run it under a lease of its own."""
-        from memwal.fleet import run_recorded
+        from memwal.fleet import Runtime, run_recorded
+        from memwal.jobs.arguments import to_arguments
         from memwal.jobs.job import JobResult
 
-        def perform(guard: Guard) -> JobResult:
+        options = replace(
+            self.options,
+            regions=tuple(sorted(region_ids(self.regions or ()))) or None,
+        )
+
+        def execute(guard: Guard) -> JobResult:
             self._report = report = self.submit(
-                target, self._arguments(), context=context, look=guard, earlier=earlier
+                target, to_arguments(options), context=context, look=guard, earlier=earlier
             )
             problems = tuple(_shown(found) for found in _serious(report)[:MOST_PROBLEMS])
             if report["errors"]:
@@ -109,10 +114,9 @@ class MemWalVerifyOperator(MemWalOperator):
             target.catalog,
             target.name,
             self.job,
-            perform,
+            execute,
             wait=self.wait,
-            external_id=external_id(context),
-            guard=self.go_on,
+            runtime=Runtime(external_id=external_id(context), guard=self.go_on),
         )
 
     def take(self, result: dict[str, Any], context: Context) -> dict[str, Any]:
@@ -126,12 +130,6 @@ class MemWalVerifyOperator(MemWalOperator):
                 f"{report['table']}; the worst: {_shown(_serious(report)[0])}"
             )
         return report
-
-    def _arguments(self) -> list[str]:
-        found = ["--quick"] if self.quick else []
-        if self.sample is not None:
-            found += ["--sample", str(self.sample)]
-        return found + [text for region in self.regions or () for text in ("--region", str(region))]
 
 
 def _serious(report: dict[str, Any]) -> list[dict[str, Any]]:

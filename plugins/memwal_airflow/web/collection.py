@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,7 +13,7 @@ from fastapi import HTTPException, status
 
 from memwal.catalog import ManagedTable
 from memwal.errors import MemWalError
-from memwal.fleet.execute import would_collect
+from memwal.jobs.gc import collect_garbage
 from memwal.jobs.gc.decision import summarise
 from memwal_airflow.hooks.storage_options import table_at
 
@@ -63,7 +63,9 @@ def _dry_run(table: ManagedTable) -> dict[str, Any]:
     at = datetime.now(UTC)
     try:
         opened = table_at(table.uri, table.storage_options_ref)
-        result = would_collect(opened, table.policy)
+        # Costs some requests to the store for each region.
+        options = replace(table.policy.gc_options(), dry_run=True, explain=True)
+        result = collect_garbage(opened.location, options)
     except MemWalError as error:
         # Its messages hold no credentials.
         raise _unreadable(table, f"{type(error).__name__}: {error}") from error

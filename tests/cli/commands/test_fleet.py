@@ -13,7 +13,7 @@ from typer.main import get_command
 import memwal
 from memwal.catalog import Catalog, Policy
 from memwal.cli.commands.app import app
-from memwal.fleet import Why
+from memwal.fleet import SkipReason
 from memwal.format.paths import generation_dir
 from memwal.region.router import bucket_region_id
 
@@ -59,7 +59,7 @@ class TestFleet:
         answer = cli("fleet", "run", "--once")
         assert answer.code == 0
         assert "flights: merge: " in answer.stdout
-        # Why it was due.
+        # SkipReason it was due.
         assert any(str(region) in answer.stdout for region in (BAD, GOOD))
         assert base_state(flights) == dict.fromkeys(range(20), 2)
         # What the merge made due.
@@ -163,7 +163,7 @@ class TestHeld:
         assert held["reason"] in last
 
         skipped = cli("jobs", "run", "flights", "merge", "--json").json
-        assert skipped["skipped"] == Why.HELD.value
+        assert skipped["skipped"] == SkipReason.HELD.value
         assert cli("jobs", "retry", "flights", "--json").json["held"][0]["generation"] == 2
         assert cli("jobs", "held", "--json").json[0]["attempts"] == 2
         repair()
@@ -183,7 +183,7 @@ class TestHeld:
 class TestRun:
     def test_due_or_not(self, cli, flights):
         skipped = cli("jobs", "run", "flights", "index", "--json").json
-        assert skipped["skipped"] == Why.NOT_DUE.value
+        assert skipped["skipped"] == SkipReason.NOT_DUE.value
         assert skipped["reason"] in cli("jobs", "run", "flights", "index").stdout
         result = cli("jobs", "run", "flights", "merge", "--region", GOOD, "--json").json
         assert result["figures"]["generations"] == 3
@@ -191,7 +191,7 @@ class TestRun:
 
     def test_dry_run(self, cli, flights):
         found = cli("jobs", "run", "flights", "merge", "--dry-run", "--json").json
-        assert found["skipped"] == Why.DRY_RUN.value
+        assert found["skipped"] == SkipReason.DRY_RUN.value
         assert merged(flights, GOOD) == 0
 
     def test_wrong_names(self, cli, flights):

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from dataclasses import replace
 
 import pytest
 from support.data.tables import generations, state
 
 from memwal.jobs import gc
-from memwal.jobs.gc import (
-    DEFAULT_GRACE,
-    DEFAULT_INDEX_AGE,
-    DEFAULT_ORPHAN_AGE,
-    DEFAULT_RETENTION,
-    CollectionResult,
-)
+from memwal.jobs.gc import CollectionResult
 from memwal.jobs.gc.decision import Kind
+from memwal.jobs.job import run_in_process
+from memwal.jobs.options import GcOptions
 from memwal.region.manifest_store import read_manifests
 
 COLLECT_NOW = ["--grace-seconds", "0", "--retention-seconds", "0"]
@@ -43,18 +39,20 @@ def test_gc_deletes(cli, backlog, expected, flag):
 def test_gc_takes_its_times_in_seconds(cli, table, monkeypatch):
     seen = []
 
-    def collect(location, *, grace, retention, orphan_age, index_age, **options):
-        seen.append((grace, retention, orphan_age, index_age))
+    def collect(location, options):
+        seen.append(replace(options, run=run_in_process))
         return CollectionResult(job="gc", table=table.uri, version=1)
 
     monkeypatch.setattr(gc, "collect_garbage", collect)
     cli("gc", table.uri)
     cli("gc", table.uri, "--grace-seconds", 90, "--retention-seconds", 0)
-    cli("gc", table.uri, "--orphan-seconds", 5, "--index-seconds", 7)
+    cli("gc", table.uri, "--orphan-grace-seconds", 5, "--index-grace-seconds", 7, "--yes")
+    cli("gc", table.uri, "--version-retention-seconds", 8, "--explain")
     assert seen == [
-        (DEFAULT_GRACE, DEFAULT_RETENTION, DEFAULT_ORPHAN_AGE, DEFAULT_INDEX_AGE),
-        (timedelta(seconds=90), timedelta(0), DEFAULT_ORPHAN_AGE, DEFAULT_INDEX_AGE),
-        (DEFAULT_GRACE, DEFAULT_RETENTION, timedelta(seconds=5), timedelta(seconds=7)),
+        GcOptions(),
+        GcOptions(grace_seconds=90, retention_seconds=0),
+        GcOptions(orphan_grace_seconds=5, index_grace_seconds=7, dry_run=False),
+        GcOptions(version_retention_seconds=8, explain=True),
     ]
 
 
@@ -97,13 +95,17 @@ def test_gc_cleans_base_versions_only_when_told(cli, backlog, expected):
     assert versions > 3
     cli("gc", backlog.uri, "--yes", *COLLECT_NOW)
     assert len(backlog.base().dataset.versions()) == versions
-    told = cli("gc", backlog.uri, *COLLECT_NOW, "--base-versions", "--json").json["figures"]
+    told = cli("gc", backlog.uri, *COLLECT_NOW, "--version-retention-seconds", 0, "--json").json[
+        "figures"
+    ]
     assert told["base_versions"] == versions - 1
     assert len(backlog.base().dataset.versions()) == versions
-    kept = ("--base-versions", "--version-seconds", 3600)
+    kept = ("--version-retention-seconds", 3600)
     figures = cli("gc", backlog.uri, *COLLECT_NOW, *kept, "--json").json["figures"]
     assert figures.get("base_versions", 0) == 0
-    done = cli("gc", backlog.uri, "--yes", *COLLECT_NOW, "--base-versions", "--json").json
+    done = cli(
+        "gc", backlog.uri, "--yes", *COLLECT_NOW, "--version-retention-seconds", 0, "--json"
+    ).json
     assert done["figures"]["base_versions"] == versions - 1
     assert done["figures"]["bytes_base_versions"] > 0
     assert len(backlog.base().dataset.versions()) == 1

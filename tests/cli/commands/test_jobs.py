@@ -9,6 +9,7 @@ from support.data.tables import base_state, numbered
 
 import memwal
 from memwal.jobs.job import JobResult
+from memwal.jobs.merge import job as merge_job
 from memwal.jobs.merge.picker import PickReason
 
 
@@ -75,7 +76,7 @@ def test_problems_are_warnings(cli, table, monkeypatch, json):
     result = JobResult(
         job="merge", table=table.uri, version=1, figures={"generations": 0}, problems=("problem-1",)
     )
-    monkeypatch.setattr(memwal.Table, "merge", lambda self, **options: result)
+    monkeypatch.setattr(merge_job, "merge", lambda location, options: result)
     answer = cli("merge", table.uri, *json)
     assert answer.code == 0
     assert answer.stderr == "warning: problem-1\n"
@@ -140,8 +141,8 @@ def test_checkpoint_in_time(cli, backlog, expected, monkeypatch):
         "checkpoint",
         lambda self, **options: seen.append(options["flush"]) or whole(self, **options),
     )
-    answer = cli("checkpoint", backlog.uri, "--timeout", 0)
+    answer = cli("checkpoint", backlog.uri, "--timeout-seconds", 0)
     assert answer.code == 3
-    assert cli("checkpoint", backlog.uri, "--timeout", 600, "--no-flush").code == 0
+    assert cli("checkpoint", backlog.uri, "--timeout-seconds", 600, "--no-flush").code == 0
     assert seen == [True, False]
     assert base_state(backlog) == expected

@@ -12,7 +12,7 @@ from support.data.tables import base_state
 
 import memwal
 from memwal.catalog import Catalog
-from memwal.fleet import Why
+from memwal.fleet import SkipReason
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_a_check(cli: Any, managed: memwal.Table, suite: Path) -> None:
     assert answer.code == 0
     assert answer.stderr.startswith("warning: ")
     skipped = cli("quality", "check", "t", "--if-due", "--json").json
-    assert skipped["skipped"] == Why.NOT_DUE.value
+    assert skipped["skipped"] == SkipReason.NOT_DUE.value
     assert cli("quality", "check", "t", "--whole", "--json").json["figures"]["failed_rows"] == 1
 
 

@@ -59,7 +59,7 @@ def test_less_can_be_read(cli, backlog):
     first, _ = backlog.region_ids()
     found = json.loads(cli("verify", backlog.uri, "--region", first, "--json").stdout)
     assert {finding["region"] for finding in found["findings"]} == {str(first)}
-    found = json.loads(cli("verify", backlog.uri, "--sample", 1, "--json").stdout)
+    found = json.loads(cli("verify", backlog.uri, "--sample-generations", 1, "--json").stdout)
     assert found["errors"] == 2
 
 
@@ -86,7 +86,13 @@ def test_a_table_that_does_not_open_is_looked_at(cli, backlog):
 
 
 @pytest.mark.parametrize(
-    "wrong", [["--yes"], ["--quick", "--sample", "1"], ["--sample", "0"], ["--region", "x"]]
+    "wrong",
+    [
+        ["--yes"],
+        ["--quick", "--sample-generations", "1"],
+        ["--sample-generations", "0"],
+        ["--region", "x"],
+    ],
 )
 def test_wrong_input(cli, backlog, wrong):
     assert cli("verify", backlog.uri, *wrong).code == 2

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from support.oracles.auditor import Auditor
 
 import memwal
 from memwal.jobs.gc import collect_garbage
+from memwal.jobs.options import GcOptions
 from memwal.storage.location import TableLocation
 
 TABLE = "table.lance"
@@ -31,12 +31,14 @@ def _divide(location: TableLocation) -> None:
 def _clean_up(location: TableLocation) -> None:
     collect_garbage(
         location,
-        dry_run=False,
-        grace=timedelta(0),
-        retention=timedelta(0),
-        index_age=timedelta(0),
-        orphan_age=timedelta(0),
-        base_versions=True,
+        GcOptions(
+            dry_run=False,
+            grace_seconds=0,
+            retention_seconds=0,
+            index_grace_seconds=0,
+            orphan_grace_seconds=0,
+            version_retention_seconds=0,
+        ),
     )
 
 

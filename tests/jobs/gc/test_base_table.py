@@ -21,10 +21,11 @@ from memwal.format.memwal_index import IndexDetails
 from memwal.jobs.gc import Kind, Reason
 from memwal.jobs.gc.base_table import IndexFileCollector
 from memwal.jobs.gc.collector import GcContext
-from memwal.jobs.gc.options import DEFAULT_INDEX_AGE, Ages
+from memwal.jobs.gc.options import Ages
 from memwal.jobs.gc.pins import Pins
+from memwal.jobs.options import GcOptions
 
-WEEK = DEFAULT_INDEX_AGE.total_seconds()
+WEEK = GcOptions().index_grace_seconds
 
 
 def indexes(table: memwal.Table) -> set[str]:
@@ -148,12 +149,12 @@ class TestIndexFiles:
         name = leave_index(indexed)
         named = {str(s.uuid) for i in indexed.base().dataset.describe_indices() for s in i.segments}
         age(indexed, WEEK + HOUR, pattern="_indices/**/*")
-        result = collect(indexed, base_versions=True, grace=timedelta(0))
+        result = collect(indexed, version_retention_seconds=0, grace_seconds=0)
         assert result.problems == ()
         assert result.figures["base_versions"] > 3
         assert name not in indexes(indexed)
         assert indexes(indexed) <= named
-        again = collect(indexed, WEEK + HOUR, base_versions=True, grace=timedelta(0))
+        again = collect(indexed, WEEK + HOUR, version_retention_seconds=0, grace_seconds=0)
         assert again.figures["index_files"] == 0
         assert state(indexed) == {0: 0, 1: 1, 2: 2}
 
@@ -241,13 +242,13 @@ class TestBaseVersions:
         tagged = int(dataset.version) - 2
         dataset.tags.create("kept", tagged)
         before = len(dataset.versions())
-        none = collect(indexed, base_versions=True, retention=timedelta(hours=1))
+        none = collect(indexed, version_retention_seconds=0, retention_seconds=3600)
         assert none.figures["base_versions"] == 0
         time.sleep(0.01)
-        planned = collect(indexed, base_versions=True, grace=timedelta(0), dry_run=True)
+        planned = collect(indexed, version_retention_seconds=0, grace_seconds=0, dry_run=True)
         assert len(indexed.base().dataset.versions()) == before
 
-        done = collect(indexed, base_versions=True, grace=timedelta(0))
+        done = collect(indexed, version_retention_seconds=0, grace_seconds=0)
 
         assert planned.figures["base_versions"] == done.figures["base_versions"] == before - 2
         remaining = {int(v["version"]) for v in indexed.base().dataset.versions()}
@@ -262,5 +263,5 @@ def with_region_count(details: IndexDetails) -> IndexDetails:
 
 def rehearsal(seconds: float) -> GcContext:
     """A dry run, so many seconds from now."""
-    options = Ages(now=datetime.now(UTC) + timedelta(seconds=seconds))
-    return GcContext(options=options, pins=Pins(()), dry_run=True, explain=False)
+    ages = Ages.of(GcOptions(), now=datetime.now(UTC) + timedelta(seconds=seconds))
+    return GcContext(ages=ages, pins=Pins(()), dry_run=True, explain=False)

@@ -18,6 +18,7 @@ from memwal.errors import MemWalError, TableSetupError
 from memwal.jobs.gc import Reason, collect_garbage
 from memwal.jobs.gc.options import Ages
 from memwal.jobs.gc.pins import read_pins
+from memwal.jobs.options import GcOptions
 from memwal.region.manifest_store import read_manifests
 from memwal.storage.location import TableLocation
 
@@ -226,7 +227,7 @@ class TestBranches:
         branch = TableLocation(f"{merged_singly.uri}/tree/{name}")
         for dry_run in (True, False):
             with pytest.raises(TableSetupError, match=name):
-                collect_garbage(branch, dry_run=dry_run)
+                collect_garbage(branch, GcOptions(dry_run=dry_run))
 
 
 class TestRequests:
@@ -241,7 +242,7 @@ class TestRequests:
         base = table.base()
         store = faults.of(table.location)
         store.clear()
-        ages = Ages(now=_later(), retention=timedelta(0))
+        ages = Ages.of(GcOptions(retention_seconds=0), now=_later())
 
         pins = read_pins(table.location, ages, base=base)
 
@@ -262,7 +263,7 @@ class TestRequests:
         base = table.base()
         store = faults.of(table.location)
         store.clear()
-        read_pins(table.location, Ages(now=_later()), base=base)
+        read_pins(table.location, Ages.of(GcOptions(), now=_later()), base=base)
         assert store.count("get") == 0
 
     def test_a_table_made_anew_is_not_the_old_one(self, make_table: MakeTable) -> None:
@@ -273,7 +274,7 @@ class TestRequests:
         table.base().dataset.tags.create("t", table.base().version - 1)
         flush(table, {3: 3})
         table.merge()
-        ages = Ages(now=_later(), retention=timedelta(0))
+        ages = Ages.of(GcOptions(retention_seconds=0), now=_later())
         assert read_pins(table.location, ages).removable(REGION) == 1
         shutil.rmtree(table.uri)
         again = memwal.create(
@@ -283,7 +284,7 @@ class TestRequests:
             flush(again, {turn: turn})
             again.merge()
         again.base().dataset.tags.create("t", again.base().version - 1)
-        ages = Ages(now=_later(), retention=timedelta(0))
+        ages = Ages.of(GcOptions(retention_seconds=0), now=_later())
         assert read_pins(again.location, ages).removable(REGION) == 2
 
 

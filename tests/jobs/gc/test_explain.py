@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from datetime import datetime, timedelta
+from datetime import datetime
 
 import lance
 import pytest
@@ -80,16 +80,14 @@ class TestGenerations:
         flush(table, {1: 1})
         table.merge()
         (decision,) = [
-            d
-            for d in explain(table, HOUR, retention=timedelta(hours=3))
-            if d.kind is Kind.GENERATION
+            d for d in explain(table, HOUR, retention_seconds=10_800) if d.kind is Kind.GENERATION
         ]
         assert decision.reason is Reason.RETENTION
         assert decision.until is not None
         until = datetime.fromisoformat(decision.until)
         ahead = until.timestamp() - later(0)()
         assert ahead <= 3 * HOUR
-        done = collect(table, ahead + 5, retention=timedelta(hours=3))
+        done = collect(table, ahead + 5, retention_seconds=10_800)
         assert done.figures["generations_dropped"] == 1
 
     def test_sizes_are_told(self, table: memwal.Table) -> None:

@@ -45,6 +45,7 @@ from memwal.format.paths import generation_dir, manifest_key, region_dir, versio
 from memwal.format.region_manifest import RegionStatus
 from memwal.jobs.gc import collect_garbage
 from memwal.jobs.merge.job import merge
+from memwal.jobs.options import GcOptions, MergeOptions
 from memwal.region.router import bucket_region_id
 
 
@@ -118,7 +119,9 @@ class TestDryRun:
     def test_is_the_default_and_deletes_nothing(self, merged_table: memwal.Table) -> None:
         before = listing(folder(merged_table))
 
-        result = collect_garbage(merged_table.location, retention=timedelta(0), clock=later(DAY))
+        result = collect_garbage(
+            merged_table.location, GcOptions(retention_seconds=0), clock=later(DAY)
+        )
 
         assert result.figures["generations_dropped"] == 3
         assert listing(folder(merged_table)) == before
@@ -253,9 +256,9 @@ class TestProtection:
         flush(table, {1: 1})
         table.merge()
 
-        collect(table, 2 * HOUR, retention=timedelta(hours=3))
+        collect(table, 2 * HOUR, retention_seconds=10_800)
         assert generations(table) == [1]
-        collect(table, 4 * HOUR, retention=timedelta(hours=3))
+        collect(table, 4 * HOUR, retention_seconds=10_800)
         assert generations(table) == []
 
     def test_of_what_cannot_be_told(
@@ -679,7 +682,7 @@ class TestConcurrency:
 
         # Whenever it has read the base table, and before each of its commits.
         store.act("get", step, key=TABLE_MANIFEST, after=True, times=1 << 30)
-        result = merge(table.location, commit_bytes=1, guard=step)
+        result = merge(table.location, MergeOptions(commit_bytes=1, guard=step))
         store.clear()
         assert len(collections) >= 10
         assert (collections[0], collections[-1]) == (3, 0)

@@ -81,7 +81,7 @@ def test_everything_that_may_goes(table: memwal.Table, faults: FaultyStores) -> 
 
     assert table.checkpoint().problems == ()
     for step in (12, 14):
-        assert collect(table, step * DAY, base_versions=True).problems == ()
+        assert collect(table, step * DAY, version_retention_seconds=0).problems == ()
     assert region_folders(table) == set()
     assert len(log(table)) == 1
     assert state(table) == natively(table) == expected

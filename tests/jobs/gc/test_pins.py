@@ -14,6 +14,7 @@ from memwal.errors import MemWalError
 from memwal.jobs.gc.history import StoredVersions
 from memwal.jobs.gc.options import Ages
 from memwal.jobs.gc.pins import read_pins
+from memwal.jobs.options import GcOptions
 
 AGES_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 
@@ -23,7 +24,7 @@ def now() -> datetime:
 
 
 def removable(table: memwal.Table, cutoff: datetime) -> dict[UUID, int]:
-    ages = Ages(now=cutoff, grace=timedelta(0), retention=timedelta(0))
+    ages = Ages.of(GcOptions(grace_seconds=0, retention_seconds=0), now=cutoff)
     pins = read_pins(table.location, ages)
     return {region: pins.removable(region) for region in table.region_ids()}
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 import lance
@@ -362,7 +361,7 @@ class TestWriterThatSleepsInAFlush:
         entries = {n: e for n, e in log(table).items() if n > latest.replay_after}
 
         for step in range(3, 8):
-            collect(table, step * DAY, orphan_age=timedelta(0))
+            collect(table, step * DAY, orphan_grace_seconds=0)
             (held,) = table.merge().held
             assert (held.region_id, held.generation) == (str(REGION), 2)
 

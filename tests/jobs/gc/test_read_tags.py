@@ -17,6 +17,7 @@ from memwal.base_table.snapshot import BaseTable
 from memwal.jobs.gc import Decision, Kind, Reason
 from memwal.jobs.gc.options import Ages
 from memwal.jobs.gc.pins import read_pins
+from memwal.jobs.options import GcOptions
 
 HOURS = 3600
 OTHERS = ("report", "memwal-read-me", "memwal-read-0-1-x", "memwal-reader-60-1-a")
@@ -73,8 +74,8 @@ class TestHolding:
         assert generations(table) == [2]
 
     def test_its_rows_through_a_clean_up(self, table: memwal.Table, read: ReadTag) -> None:
-        collect(table, HOURS, base_versions=True)
-        collect(table, 2 * HOURS, base_versions=True)
+        collect(table, HOURS, version_retention_seconds=0)
+        collect(table, 2 * HOURS, version_retention_seconds=0)
         assert state(lance.dataset(table.uri, version=read.version).to_table()) == {1: 1}
 
     def test_it_was_placed_while_tags_were_listed(
@@ -87,7 +88,7 @@ class TestHolding:
         store.delete(read.key)
         store.act("get", lambda: assert_placed(base, late), key=TABLE_MANIFEST)
         now = datetime.now().astimezone() + timedelta(hours=1)
-        pins = read_pins(table.location, Ages(now=now, retention=timedelta(0)))
+        pins = read_pins(table.location, Ages.of(GcOptions(retention_seconds=0), now=now))
         pin = pins.pinned_by(REGION, 2)
         assert pin is not None
         assert pin.reason is Reason.READ

@@ -5,7 +5,6 @@ from __future__ import annotations
 import tracemalloc
 from collections import Counter
 from dataclasses import replace
-from datetime import timedelta
 from uuid import UUID, uuid5
 
 import pytest
@@ -190,7 +189,7 @@ def test_explanations_cost_a_listing_for_each_generation(
 ) -> None:
     table, store = many
     result = collect(
-        table, DAY, dry_run=True, explain=True, retention=timedelta(days=30), max_tasks=2
+        table, DAY, dry_run=True, explain=True, retention_seconds=2_592_000, max_tasks=2
     )
     assert len(result.decisions) == REGIONS * (FLUSHES + 3)
     assert per_region(store)["list"] == 2.0 + FLUSHES

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +63,7 @@ def flush(table: memwal.Table, start: int, count: int, **options: Any) -> None:
 
 def collect(table: memwal.Table) -> None:
     for _ in range(2):
-        table.collect_garbage(dry_run=False, grace=timedelta(0), retention=timedelta(0))
+        table.collect_garbage(dry_run=False, grace_seconds=0, retention_seconds=0)
 
 
 def maintained(table: memwal.Table) -> tuple[str, ...]:

@@ -32,6 +32,7 @@ from memwal.errors import ConflictError, MemWalError, TableSetupError
 from memwal.jobs.index import job
 from memwal.jobs.index.job import build_indexes
 from memwal.jobs.index.parallel import PartTask, commit_parts, run_part_task
+from memwal.jobs.options import IndexOptions
 from memwal.lsm.indexes.catchup import caught_up
 from memwal.lsm.indexes.maintained import maintained_index
 
@@ -48,7 +49,9 @@ def pickling(tasks: Any, function: Any) -> list[Any]:
 
 
 def in_parts(table: memwal.Table, **options: Any) -> Any:
-    return build_indexes(table.location, max_tasks=3, part_rows=1, run=pickling, **options)
+    return build_indexes(
+        table.location, IndexOptions(max_tasks=3, part_rows=1, run=pickling, **options)
+    )
 
 
 def backlog(table: memwal.Table) -> None:
@@ -124,7 +127,7 @@ def test_a_merge_between_parts_and_commit_is_not_counted(tmp_path: Path, kind: s
             merge_rows(table, rows(0, 100, seed=2), rows(3000, 10))
         return results
 
-    result = build_indexes(table.location, max_tasks=3, part_rows=1, run=run)
+    result = build_indexes(table.location, IndexOptions(max_tasks=3, part_rows=1, run=run))
 
     base = table.base()
     assert result.problems == ()
@@ -161,7 +164,7 @@ def test_a_compaction_in_between_has_the_parts_built_again(tmp_path: Path) -> No
             assert table.base().dataset.optimize.compact_files().fragments_removed
         return results
 
-    result = build_indexes(table.location, max_tasks=3, part_rows=1, run=run)
+    result = build_indexes(table.location, IndexOptions(max_tasks=3, part_rows=1, run=run))
 
     assert len(rounds) > 1
     assert caught_up(table.base(), "idx") == {REGION: 4}
@@ -221,7 +224,7 @@ def test_two_builds_in_parts_at_once_index_nothing_twice(tmp_path: Path) -> None
             in_parts(table)
         return results
 
-    build_indexes(table.location, max_tasks=3, part_rows=1, run=run)
+    build_indexes(table.location, IndexOptions(max_tasks=3, part_rows=1, run=run))
 
     covered = [fragment for numbers in segments(table) for fragment in numbers]
     assert sorted(covered) == sorted(set(covered)) == table.base().dataset.fragment_ids()
@@ -246,7 +249,7 @@ def test_few_rows_are_not_divided(tmp_path: Path, kind: str, part_rows: int, par
     table = indexed_table(tmp_path, kind)
     backlog(table)
 
-    result = build_indexes(table.location, max_tasks=3, part_rows=part_rows)
+    result = build_indexes(table.location, IndexOptions(max_tasks=3, part_rows=part_rows))
 
     assert result.tasks == (parts or 1)
     assert result.figures == ({"indexes": 1, "parts": parts} if parts else {"indexes": 1})
@@ -272,7 +275,7 @@ def test_numbers_below_one_are_refused(tmp_path: Path) -> None:
     table = indexed_table(tmp_path, "BTREE")
     for wrong in ("max_tasks", "part_rows", "max_segments"):
         with pytest.raises(memwal.errors.InvalidInputError):
-            build_indexes(table.location, **{wrong: 0})
+            build_indexes(table.location, IndexOptions(**{wrong: 0}))
 
 
 def test_every_kind_has_a_question() -> None:

@@ -72,7 +72,7 @@ def test_an_index_that_leaves_holds_nothing_back(table: memwal.Table) -> None:
     with table.writer() as writer:
         writer.upsert(rows({1: 1}))
     table.merge()
-    table.build_indexes(names=["n_idx"])
+    table.build_indexes(indexes=["n_idx"])
 
     assert table.choose_indexes(remove=["text_idx"]) == ["n_idx"]
 

@@ -37,12 +37,13 @@ import memwal
 from memwal.base_table.snapshot import open_base
 from memwal.errors import ConflictError, MemWalError, TableSetupError
 from memwal.format.paths import generation_dir
-from memwal.jobs.job import Guard
+from memwal.jobs.job import Guard, JobResult
 from memwal.jobs.merge import job as merging
 from memwal.jobs.merge.job import merge, plan_merge, run_merge_task
-from memwal.jobs.merge.picker import MergePicker
 from memwal.jobs.merge.read import read_source
+from memwal.jobs.options import MergeOptions
 from memwal.region.router import bucket_region_id
+from memwal.storage.location import TableLocation
 
 Rows = dict[int, int | None]
 
@@ -102,12 +103,16 @@ def at_call(number: int, act: Callable[[], None]) -> Guard:
     return lambda: act() if next(calls) == number else None
 
 
+def guarded_merge(location: TableLocation, *, guard: Guard | None, **options: Any) -> JobResult:
+    return merge(location, MergeOptions(guard=guard, **options))
+
+
 @contextmanager
 def standing_at(
     place: str,
     faults: FaultyStores,
     table: memwal.Table,
-    run: Callable[..., Any] = merge,
+    run: Callable[..., Any] = guarded_merge,
     **options: Any,
 ) -> Iterator[Future[Any]]:
     """Let a merge in another thread stand still at a place until the block ends.
@@ -220,7 +225,7 @@ class TestMerge:
         waiting = table.status().backlog_bytes
 
         def sizes(commit_bytes: int) -> list[int]:
-            tasks = plan_merge(table.location, MergePicker(commit_bytes=commit_bytes, max_tasks=4))
+            tasks = plan_merge(table.location, MergeOptions(commit_bytes=commit_bytes, max_tasks=4))
             return [len(task.regions) for task in tasks]
 
         assert sizes(waiting) == [5]
@@ -235,7 +240,7 @@ class TestMerge:
                 writer.flush()
         version = table.base().version
 
-        plan = table.explain_merge(commit_bytes=500, skip=[bucket_region_id(2)]).to_dict()
+        plan = table.explain_merge(commit_bytes=500, skip_regions=[bucket_region_id(2)]).to_dict()
 
         assert table.base().version == version
         assert all(decision["age_seconds"] >= 0 for decision in plan["decisions"])
@@ -340,15 +345,15 @@ class TestOrder:
         regions = [bucket_region_id(number) for number in range(3)]
         whole = table.status().backlog_bytes
 
-        assert merge(table.location, run_bytes=1).figures["generations"] == 1
-        merge(table.location, run_bytes=whole * 4 // 9)
+        assert merge(table.location, MergeOptions(run_bytes=1)).figures["generations"] == 1
+        merge(table.location, MergeOptions(run_bytes=whole * 4 // 9))
 
         assert sorted(merged(table, region) for region in regions) in (
             [1, 1, 2],
             [1, 2, 2],
             [1, 1, 3],
         )
-        merge(table.location, run_bytes=whole)
+        merge(table.location, MergeOptions(run_bytes=whole))
         for region in regions:
             check_merged(table, dict.fromkeys(range(30), 2), region)
 
@@ -365,7 +370,7 @@ class TestOrder:
                 writer.upsert(rows({0: turn}))
                 writer.flush()
 
-        found = [plan_merge(table.location, MergePicker(run_bytes=1)) for _ in range(64)]
+        found = [plan_merge(table.location, MergeOptions(run_bytes=1)) for _ in range(64)]
 
         taken = [task.regions for (task,) in found]
         assert all([g.number for g in batch.generations] == [1] for (batch,) in taken)
@@ -393,7 +398,7 @@ class TestDeath:
         # One generation a commit: there are deaths between commits as well.
         table, store = copy(0)
         guards = itertools.count()
-        merge(table.location, commit_bytes=1, guard=lambda: next(guards) and None)
+        merge(table.location, MergeOptions(commit_bytes=1, guard=lambda: next(guards) and None))
         commits = store.count("create", TABLE_MANIFEST)
         # Two delete passes, and four marked commits.
         assert next(guards) == commits == 6
@@ -411,11 +416,11 @@ class TestDeath:
             else:
                 guard = at_call(commit, die)
             with pytest.raises((Killed, MemWalError)):
-                merge(table.location, commit_bytes=1, guard=guard)
+                merge(table.location, MergeOptions(commit_bytes=1, guard=guard))
             store.clear()
 
             assert state(table) == expected, f"died at commit {commit}, after it: {after == 1}"
-            merge(table.location, commit_bytes=1)
+            merge(table.location, MergeOptions(commit_bytes=1))
             check_merged(table, expected)
 
 
@@ -664,7 +669,7 @@ class TestUnreadableGeneration:
         assert result.to_dict()["held"][0]["generation"] == 2
         assert sorted(set(base_state(table).values())) == [0, 2]
         assert table.merge().held[0].generation == 2
-        assert merge(table.location, skip=[bad]).problems == ()
+        assert merge(table.location, MergeOptions(skip_regions=[bad])).problems == ()
 
         repair()
         assert table.merge().problems == ()
@@ -733,7 +738,7 @@ def test_a_conflict_that_never_ends_is_reported(
     guard, appended = crowd(table)
 
     with pytest.raises(ConflictError):
-        merge(table.location, guard=guard)
+        merge(table.location, MergeOptions(guard=guard))
     assert len(appended) == 3
     assert merged(table) == 0
 
@@ -743,7 +748,7 @@ def test_commits_shrink_where_others_get_in_between(table: memwal.Table) -> None
     # As often as a commit of many generations is tried.
     guard, appended = crowd(table, merging._ATTEMPTS_BEFORE_SHRINKING)
 
-    result = merge(table.location, guard=guard)
+    result = merge(table.location, MergeOptions(guard=guard))
 
     check_merged(table, {**{key: key for key in range(1, 9)}, 100: 8, **appended})
     assert result.figures["generations"] == 8
@@ -768,7 +773,7 @@ def test_columns_that_change_under_it_are_as_they_are_then(
         else:
             dataset.alter_columns({"path": "text", "name": "words"})
 
-    merge(table.location, guard=at(place, faults.of(table.location), alter))
+    merge(table.location, MergeOptions(guard=at(place, faults.of(table.location), alter)))
 
     found = table.base().dataset.to_table()
     assert ("text" in found.column_names) == (change == "add")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -22,8 +21,9 @@ from support.data.tables import (
 import memwal
 from memwal.errors import ConflictError
 from memwal.format.paths import generation_dir
+from memwal.jobs.job import CheckpointProgress
+from memwal.jobs.options import CheckpointOptions
 from memwal.jobs.table import checkpoint as checkpointing
-from memwal.jobs.table.checkpoint import CheckpointProgress
 from memwal.lsm.indexes.catchup import caught_up
 
 
@@ -70,7 +70,7 @@ def test_goes_on_after_rounds_in_which_others_came_first(table: memwal.Table, id
         calls.append(len(tasks))
         return [function(task) for task in tasks] if len(calls) > idle else []
 
-    checkpointing.checkpoint(table.location, run=run)
+    checkpointing.checkpoint(table.location, CheckpointOptions(run=run))
 
     assert merged(table) == 3
     assert len(calls) == idle + 1
@@ -172,7 +172,9 @@ def test_ends_at_its_deadline_and_can_go_on(
     with monkeypatch.context() as patched:
         patched.setattr(checkpointing.time, "monotonic", lambda: float(next(clock)))
         with pytest.raises(ConflictError):
-            checkpointing.checkpoint(table.location, commit_bytes=1, timeout=timedelta(seconds=5))
+            checkpointing.checkpoint(
+                table.location, CheckpointOptions(commit_bytes=1, timeout_seconds=5)
+            )
     assert 0 < merged(table) < 3
     table.checkpoint()
     assert merged(table) == 3

@@ -19,6 +19,7 @@ from memwal.errors import InvalidInputError, StoreAccessError, StoreUnavailableE
 from memwal.jobs.index.job import build_indexes
 from memwal.jobs.job import JobResult
 from memwal.jobs.merge.job import merge
+from memwal.jobs.options import CompactOptions, MergeOptions
 from memwal.jobs.table import compact as compaction
 from memwal.jobs.table.compact import compact
 from memwal.lsm.indexes.catchup import covers
@@ -36,7 +37,7 @@ def fragmented(table: memwal.Table, count: int = 10, *, start: int = 0) -> dict[
             writer.upsert(numbered(turn * 10, 10, n=turn))
             writer.delete(keys(turn * 10))
             writer.flush()
-    merge(table.location, commit_bytes=1)
+    merge(table.location, MergeOptions(commit_bytes=1))
     return {key: key // 10 for key in range(start * 10, (start + count) * 10) if key % 10}
 
 
@@ -55,7 +56,7 @@ def named_data(table: memwal.Table) -> set[str]:
 
 def test_makes_few_of_many(indexed: memwal.Table) -> None:
     expected = fragmented(indexed)
-    assert count_small_fragments(indexed.base()) == 10
+    assert count_small_fragments(indexed.base(), target_rows=1 << 20) == 10
 
     result = indexed.compact()
 
@@ -69,8 +70,8 @@ def test_makes_few_of_many(indexed: memwal.Table) -> None:
 
 def test_leaves_what_is_not_worth_it(indexed: memwal.Table) -> None:
     fragmented(indexed, 4)
-    assert compact(indexed.location, min_fragments=5).commits == 0
-    assert compact(indexed.location, min_fragments=4).commits == 1
+    assert compact(indexed.location, CompactOptions(min_fragments=5)).commits == 0
+    assert compact(indexed.location, CompactOptions(min_fragments=4)).commits == 1
 
 
 def test_progress_stays_and_indexes_catch_up_again(indexed: memwal.Table) -> None:
@@ -98,13 +99,13 @@ def test_tasks_travel(indexed: memwal.Table) -> None:
         sent = pickle.loads(pickle.dumps((list(tasks), function)))
         return [pickle.loads(pickle.dumps(sent[1](task))) for task in sent[0]]
 
-    assert compact(indexed.location, run=elsewhere).commits == 1
+    assert compact(indexed.location, CompactOptions(run=elsewhere)).commits == 1
     assert base_state(indexed) == expected
 
 
 def test_small_commits_do_it_piece_by_piece(indexed: memwal.Table) -> None:
     expected = fragmented(indexed)
-    result = compact(indexed.location, target_rows=20, commit_bytes=1)
+    result = compact(indexed.location, CompactOptions(target_rows=20, commit_bytes=1))
     assert result.commits > 1
     assert len(indexed.base().dataset.get_fragments()) < 10
     assert base_state(indexed) == expected
@@ -117,7 +118,7 @@ def test_a_process_that_dies_before_its_commit_has_changed_nothing(indexed: memw
         raise Killed
 
     with pytest.raises(Killed):
-        compact(indexed.location, guard=die)
+        compact(indexed.location, CompactOptions(guard=die))
     assert base_state(indexed) == expected
     assert indexed.compact().commits == 1
     assert base_state(indexed) == expected
@@ -146,7 +147,7 @@ def test_a_merge_in_between_is_kept_and_the_rest_is_tried_again(
             )
 
     monkeypatch.setattr(compaction, "_CONFLICT_WAIT_SECONDS", 0)
-    result = compact(indexed.location, guard=arrange)
+    result = compact(indexed.location, CompactOptions(guard=arrange))
 
     assert [merged.commits for merged in merges] == [2]
     assert result.figures["rewrites_lost"] == 1
@@ -169,7 +170,7 @@ def test_a_merge_under_way_goes_on_after_a_compaction(indexed: memwal.Table) -> 
         if not done:
             done.append(indexed.compact().commits)
 
-    merge(indexed.location, guard=late)
+    merge(indexed.location, MergeOptions(guard=late))
 
     assert done == [1]
     assert base_state(indexed) == {**expected, 5: 500, 1000: 1}
@@ -220,7 +221,7 @@ def test_ends_beside_merges_that_never_do(indexed: memwal.Table, commit_bytes: i
         merge(indexed.location)
         return [function(task) for task in tasks]
 
-    result = compact(indexed.location, commit_bytes=commit_bytes, run=run)
+    result = compact(indexed.location, CompactOptions(commit_bytes=commit_bytes, run=run))
 
     assert result.problems == ()
     assert result.figures["fragments_removed"] >= 10
@@ -246,7 +247,7 @@ def test_gives_up_where_others_never_stop_and_leaves_the_indexes_alone(
         return results
 
     before = set(indices.iterdir())
-    result = compact(indexed.location, attempts=3, run=run)
+    result = compact(indexed.location, CompactOptions(attempts=3, run=run))
 
     assert (result.commits, result.figures["rewrites_lost"], len(merges)) == (0, 3, 3)
     assert len(result.problems) == 1
@@ -282,9 +283,14 @@ def test_who_dies_or_is_refused_when_it_clears_up_has_changed_nothing(
         patched.setattr(type(store), "delete_many", fail)
         if kind is KeyboardInterrupt:
             with pytest.raises(KeyboardInterrupt):
-                compact(indexed.location, attempts=1, run=run)
+                compact(indexed.location, CompactOptions(attempts=1, run=run))
         else:
-            assert compact(indexed.location, attempts=1, run=run).figures["rewrites_lost"] == 1
+            assert (
+                compact(indexed.location, CompactOptions(attempts=1, run=run)).figures[
+                    "rewrites_lost"
+                ]
+                == 1
+            )
     del expected[11]
     assert base_state(indexed) == expected
     assert named_data(indexed) <= stored_data(indexed)
@@ -296,14 +302,15 @@ def test_who_dies_or_is_refused_when_it_clears_up_has_changed_nothing(
 def test_ends_after_as_many_commits_as_it_may_make(indexed: memwal.Table) -> None:
     expected = fragmented(indexed)
     result = compact(
-        indexed.location, min_fragments=2, target_rows=20, commit_bytes=1, max_commits=2
+        indexed.location,
+        CompactOptions(min_fragments=2, target_rows=20, commit_bytes=1, max_commits=2),
     )
     assert (result.commits, result.problems) == (2, ())
     assert count_small_fragments(indexed.base(), target_rows=20) > 2
     assert base_state(indexed) == expected
     for limit in ("max_commits", "attempts"):
         with pytest.raises(InvalidInputError, match=limit):
-            compact(indexed.location, **{limit: 0})
+            compact(indexed.location, CompactOptions(**{limit: 0}))
 
 
 def test_a_commit_that_landed_and_was_replaced_since_loses_nothing(
@@ -365,4 +372,4 @@ def test_stable_row_ids_stay(make_table: MakeTable) -> None:
 @pytest.mark.parametrize("name", ["min_fragments", "target_rows", "commit_bytes"])
 def test_refuses_nonsense(table: memwal.Table, name: str) -> None:
     with pytest.raises(InvalidInputError, match=name):
-        compact(table.location, **{name: 0})
+        compact(table.location, CompactOptions(**{name: 0}))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from pathlib import Path
 
 import lance
@@ -28,7 +27,6 @@ from memwal.jobs.table.copy import copy_table
 from memwal.region.manifest_store import read_manifests
 from memwal.storage.location import TableLocation
 
-NOW = timedelta(0)
 VALUES: dict[int, int | None] = {1: 3, 2: 1, 4: 1, 5: 4, 6: 5}
 
 
@@ -38,7 +36,7 @@ def fill(table: memwal.Table) -> memwal.table.Writer:
     writer.upsert(rows({1: 1, 2: 1, 3: 1, 4: 1}))
     writer.flush()
     table.merge()
-    table.collect_garbage(dry_run=False, grace=NOW, retention=NOW)
+    table.collect_garbage(dry_run=False, grace_seconds=0, retention_seconds=0)
     writer.upsert(rows({1: 2}))
     writer.flush()
     table.merge()
@@ -132,7 +130,12 @@ def disturbed(
             table.merge()
             table.build_indexes()
             for _ in range(2 if collects else 0):
-                table.collect_garbage(dry_run=False, grace=NOW, retention=NOW, base_versions=True)
+                table.collect_garbage(
+                    dry_run=False,
+                    grace_seconds=0,
+                    retention_seconds=0,
+                    version_retention_seconds=0,
+                )
             writer.upsert(rows({11: 11}))
 
     store.clear()

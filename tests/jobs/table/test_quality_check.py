@@ -16,7 +16,8 @@ from support.data.tables import MakeTable
 import memwal
 from memwal.catalog import Catalog, Policy, RunState
 from memwal.errors import InvalidInputError
-from memwal.fleet import Fleet, Skipped, Why, run_job
+from memwal.fleet import Fleet, JobRequest, Skipped, SkipReason, run_job
+from memwal.jobs.options import QualityOptions
 from memwal.jobs.table import quality_check
 from memwal.jobs.table.quality_check import check_quality
 from memwal.quality.expectations import read_suite
@@ -52,7 +53,7 @@ def successes(result: Any) -> list[bool]:
 
 
 def test_a_whole_check(merged: memwal.Table) -> None:
-    result = check_quality(merged.location, rules("off", *SUITE))
+    result = check_quality(merged.location, QualityOptions(rules("off", *SUITE)))
     assert successes(result) == [False, False, True, True, False, True]
     assert [found["failed"] for found in result.quality["expectations"]] == [3, 2, 0, 0, 0, 3]
     assert result.quality["expectations"][1]["examples"] == [{"id": 38}, {"id": 39}]
@@ -63,13 +64,13 @@ def test_a_whole_check(merged: memwal.Table) -> None:
 
 def test_in_many_batches(merged: memwal.Table, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quality_check, "_BATCH_ROWS", 3)
-    result = check_quality(merged.location, rules("off", *SUITE))
+    result = check_quality(merged.location, QualityOptions(rules("off", *SUITE)))
     assert [found["failed"] for found in result.quality["expectations"]] == [3, 2, 0, 0, 0, 3]
     assert {key["id"] for key in result.quality["expectations"][0]["examples"]} == {1, 2, 7}
 
 
 def test_a_sample(merged: memwal.Table) -> None:
-    result = check_quality(merged.location, rules("off", *SUITE), sample_rows=20)
+    result = check_quality(merged.location, QualityOptions(rules("off", *SUITE), sample_rows=20))
     assert result.figures["rows"] == 20
     # Of how many rows there are it knows all the same.
     assert successes(result)[2]
@@ -77,13 +78,16 @@ def test_a_sample(merged: memwal.Table) -> None:
 
 def test_what_waits_is_not_looked_at(merged: memwal.Table) -> None:
     flush(merged, {50: -50})
-    assert check_quality(merged.location, rules("off")).figures == {"rows": 40, "failed_rows": 3}
+    assert check_quality(merged.location, QualityOptions(rules("off"))).figures == {
+        "rows": 40,
+        "failed_rows": 3,
+    }
 
 
 def test_without_a_suite(merged: memwal.Table) -> None:
     rules_without = QualityRules()
     with pytest.raises(InvalidInputError):
-        check_quality(merged.location, rules_without)
+        check_quality(merged.location, QualityOptions(rules_without))
 
 
 class TestManaged:
@@ -98,7 +102,7 @@ class TestManaged:
     def test_a_check_is_recorded(self, merged: memwal.Table, catalog: Catalog) -> None:
         policy = Policy(quality=rules("off", *SUITE, check_schedule_seconds=3600))
         catalog.register("t", uri=merged.uri, policy=policy)
-        result = run_job(catalog, "t", "quality")
+        result = run_job(catalog, JobRequest("t", "quality"))
         assert not isinstance(result, Skipped)
         (run,) = catalog.runs(table="t")
         assert (run.job, run.state) == ("quality", RunState.SUCCEEDED)
@@ -106,18 +110,18 @@ class TestManaged:
         assert run.result["quality"]["failed_rows"] == 5
         assert "39=38" not in json.dumps(run.result)
 
-        again = run_job(catalog, "t", "quality")
+        again = run_job(catalog, JobRequest("t", "quality"))
         assert isinstance(again, Skipped)
-        assert again.why == Why.NOT_DUE
-        assert not isinstance(run_job(catalog, "t", "quality", force=True), Skipped)
+        assert again.reason_code == SkipReason.NOT_DUE
+        assert not isinstance(run_job(catalog, JobRequest("t", "quality", force=True)), Skipped)
 
     def test_by_hand_only(self, merged: memwal.Table, catalog: Catalog) -> None:
         catalog.register("t", uri=merged.uri, policy=Policy(quality=rules("warn")))
-        assert isinstance(run_job(catalog, "t", "quality"), Skipped)
+        assert isinstance(run_job(catalog, JobRequest("t", "quality")), Skipped)
         catalog.register("none", uri=merged.uri)
-        assert isinstance(run_job(catalog, "none", "quality"), Skipped)
+        assert isinstance(run_job(catalog, JobRequest("none", "quality")), Skipped)
         with pytest.raises(InvalidInputError):
-            run_job(catalog, "none", "quality", force=True)
+            run_job(catalog, JobRequest("none", "quality", force=True))
 
     def test_a_fleet_checks_what_is_due(self, merged: memwal.Table, catalog: Catalog) -> None:
         policy = Policy(quality=rules("warn", check_schedule_seconds=3600))
@@ -128,7 +132,7 @@ class TestManaged:
     def test_merges_go_by_the_policy(self, table: memwal.Table, catalog: Catalog) -> None:
         catalog.register("t", uri=table.uri, policy=Policy(quality=rules("hold")))
         flush(table, {1: 1}, {2: -2})
-        result = run_job(catalog, "t", "merge", force=True)
+        result = run_job(catalog, JobRequest("t", "merge", force=True))
         assert not isinstance(result, Skipped)
         (held,) = catalog.setbacks.held("t")
         assert held.generation == 2
@@ -138,7 +142,7 @@ class TestManaged:
         assert run.result["quality"]["held"] == [held.region_id]
 
         catalog.update("t", policy=Policy(quality=rules("quarantine")))
-        run_job(catalog, "t", "merge", force=True)
+        run_job(catalog, JobRequest("t", "merge", force=True))
         assert catalog.setbacks.held("t") == []
 
 
@@ -189,4 +193,6 @@ def test_a_proposed_suite_is_met(make_table: MakeTable) -> None:
     assert ("expect_column_values_to_be_between", "id") not in kinds
     ranged = next(o for o in suite if o.columns == ("n",) and "between" in o.type)
     assert ranged.kwargs["min_value"] == 0
-    assert all(successes(check_quality(table.location, QualityRules(suite=tuple(suite)))))
+    assert all(
+        successes(check_quality(table.location, QualityOptions(QualityRules(suite=tuple(suite)))))
+    )

@@ -23,6 +23,7 @@ from memwal.base_table.region_snapshot import external_key, read_snapshot
 from memwal.errors import CorruptDataError, MemWalError, OutcomeUnknownError
 from memwal.format.paths import manifest_key
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest
+from memwal.jobs.options import SnapshotOptions
 from memwal.jobs.table import snapshot
 from memwal.jobs.table.snapshot import build_snapshot
 from memwal.region.manifest_store import RegionManifestStore, read_manifests
@@ -269,7 +270,7 @@ def test_many_regions_are_kept_in_a_file_of_their_own(make_table: MakeTable) -> 
     table = make_table(buckets=5, maintained_indexes=["id_idx"])
     flush(table, 0)
 
-    build_snapshot(table.location, inline_regions=4)
+    build_snapshot(table.location, SnapshotOptions(inline_regions=4))
 
     details = table.base().details
     key = external_key(details)
@@ -293,7 +294,7 @@ def test_many_regions_are_kept_in_a_file_of_their_own(make_table: MakeTable) -> 
 def test_a_file_that_is_gone_is_no_snapshot(make_table: MakeTable) -> None:
     table = make_table(buckets=5)
     flush(table, 0)
-    build_snapshot(table.location, inline_regions=4)
+    build_snapshot(table.location, SnapshotOptions(inline_regions=4))
     key = external_key(table.base().details)
     assert key is not None
     table.location.store.delete(key)
@@ -309,7 +310,7 @@ def test_a_loop_of_links_in_its_place_is_told_and_keeps_nobody_from_reading(
 ) -> None:
     table = make_table(buckets=5, maintained_indexes=["id_idx"])
     flush(table, 0)
-    build_snapshot(table.location, inline_regions=4)
+    build_snapshot(table.location, SnapshotOptions(inline_regions=4))
     file = Path(table.uri) / (external_key(table.base().details) or "")
     file.unlink()
     file.symlink_to(file.name)
@@ -331,7 +332,7 @@ def test_is_read_in_few_tasks(make_table: MakeTable, monkeypatch: pytest.MonkeyP
         sizes.extend(len(task.regions) for task in tasks)
         return [pickle.loads(pickle.dumps(function(pickle.loads(pickle.dumps(t))))) for t in tasks]
 
-    result = build_snapshot(table.location, max_tasks=8, run=elsewhere)
+    result = build_snapshot(table.location, SnapshotOptions(max_tasks=8, run=elsewhere))
 
     assert sorted(sizes) == [8, 8, 9]
     assert result.tasks == 3

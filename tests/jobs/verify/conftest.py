@@ -24,6 +24,7 @@ from memwal.format.paths import (
     wal_key,
 )
 from memwal.format.region_manifest import RegionManifest
+from memwal.jobs.options import VerifyOptions
 from memwal.jobs.verify import Finding, VerifyReport, verify
 from memwal.jobs.verify import job as verify_run
 
@@ -91,7 +92,7 @@ class Spoiled:
 
     def verify(self, **options: Any) -> VerifyReport:
         """Look at it all."""
-        return verify(self.table.location, **options)
+        return verify(self.table.location, VerifyOptions(**options))
 
     def codes(self, **options: Any) -> list[str]:
         """Codes of what is found."""

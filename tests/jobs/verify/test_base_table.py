@@ -13,6 +13,7 @@ from lance.mem_wal import CompactedSsTable
 from support.data.tables import REGION, keys, numbered, rows
 
 from memwal.errors import CorruptDataError, InvalidInputError, TableSetupError
+from memwal.jobs.options import VerifyOptions
 from memwal.jobs.verify import base_table, verify
 from memwal.jobs.verify.findings import Finding
 from memwal.storage.location import TableLocation
@@ -48,13 +49,13 @@ def test_a_torn_older_version(spoiled):
     path = spoiled.base_manifest(2)
     path.write_bytes(path.read_bytes()[:20])
     assert spoiled.only("old-version-torn").object.endswith(path.name)
-    assert spoiled.codes(depth="quick") == []
+    assert spoiled.codes(quick=True) == []
 
 
 def test_a_data_file_is_gone(spoiled):
     for path in (spoiled.root / "data").iterdir():
         path.unlink()
-    codes = set(spoiled.codes(depth="quick"))
+    codes = set(spoiled.codes(quick=True))
     assert codes == {"table-file-missing"}
     # And its rows cannot be compared with those of the generations.
     assert set(spoiled.codes()) == {"table-file-missing", "table-file-damaged"}
@@ -63,7 +64,7 @@ def test_a_data_file_is_gone(spoiled):
 def test_a_data_file_is_cut_off(spoiled):
     path = max((spoiled.root / "data").iterdir(), key=lambda path: path.stat().st_size)
     path.write_bytes(path.read_bytes()[:-1])
-    spoiled.only("table-file-damaged", depth="quick")
+    spoiled.only("table-file-damaged", quick=True)
 
 
 def test_bytes_of_a_data_file_are_wrong(spoiled):
@@ -74,7 +75,7 @@ def test_bytes_of_a_data_file_are_wrong(spoiled):
 
 def test_an_index_folder_is_gone(spoiled):
     shutil.rmtree(spoiled.root / "_indices")
-    assert set(spoiled.codes(depth="quick")) == {"table-file-missing"}
+    assert set(spoiled.codes(quick=True)) == {"table-file-missing"}
 
 
 def test_a_key_that_was_appended_beside(spoiled):
@@ -190,7 +191,9 @@ def test_no_table(tmp_path):
         verify(TableLocation(str(tmp_path / "plain")))
 
 
-@pytest.mark.parametrize("wrong", [{"sample": 0}, {"max_tasks": 0}, {"depth": "deep"}])
+@pytest.mark.parametrize(
+    "wrong", [{"sample_generations": 0}, {"max_tasks": 0}, {"quick": True, "sample_generations": 1}]
+)
 def test_wrong_arguments(table, wrong):
     with pytest.raises(InvalidInputError):
-        verify(table.location, **wrong)
+        verify(table.location, VerifyOptions(**wrong))

@@ -31,7 +31,7 @@ def data_file(folder):
 def test_a_generation_is_gone(spoiled):
     shutil.rmtree(spoiled.generation(3))
     assert spoiled.only("generation-missing").severity.value == "error"
-    spoiled.only("generation-missing", depth="quick")
+    spoiled.only("generation-missing", quick=True)
 
 
 def test_a_merged_generation_is_gone(spoiled):
@@ -48,14 +48,14 @@ def test_a_file_of_a_generation_is_gone(spoiled):
 def test_a_file_of_a_generation_is_cut_off(spoiled):
     path = data_file(spoiled.generation(3))
     path.write_bytes(path.read_bytes()[:-5])
-    spoiled.only("generation-damaged", depth="quick")
+    spoiled.only("generation-damaged", quick=True)
 
 
 @pytest.mark.parametrize("number", [1, 3])
 def test_bytes_of_a_generation_are_wrong(spoiled, number):
     path = data_file(spoiled.generation(number))
     path.write_bytes(b"\xff" * path.stat().st_size)
-    assert spoiled.codes(depth="quick") == []
+    assert spoiled.codes(quick=True) == []
     spoiled.only("generation-damaged")
 
 
@@ -104,20 +104,20 @@ def test_a_key_that_is_shown_twice(spoiled):
 
 def test_no_bloom_filter(spoiled):
     (spoiled.generation(3) / "bloom_filter.bin").unlink()
-    spoiled.only("bloom-missing", depth="quick")
+    spoiled.only("bloom-missing", quick=True)
 
 
 @pytest.mark.parametrize("content", [b"", bytes(32_768), build_bloom_filter([pa.array([1, 2])])])
 def test_a_wrong_bloom_filter(spoiled, content):
     (spoiled.generation(3) / "bloom_filter.bin").write_bytes(content)
     spoiled.only("bloom-wrong")
-    assert spoiled.codes(depth="quick") == []
+    assert spoiled.codes(quick=True) == []
 
 
 @pytest.mark.parametrize("name", ["page_data.lance", "page_lookup.lance"])
 def test_no_key_index(spoiled, name):
     (spoiled.generation(3) / "_pk_index" / name).unlink()
-    assert spoiled.only("key-index-missing", depth="quick").text.startswith(name)
+    assert spoiled.only("key-index-missing", quick=True).text.startswith(name)
 
 
 @pytest.mark.parametrize("name", ["page_data.lance", "page_lookup.lance"])
@@ -230,8 +230,8 @@ def test_a_sample_reads_some_generations_only(spoiled):
     for number in (1, 2, 3):
         (spoiled.generation(number) / "bloom_filter.bin").write_bytes(bytes(32_768))
     assert spoiled.codes() == ["bloom-wrong"] * 3
-    assert spoiled.codes(sample=2) == ["bloom-wrong"] * 2
-    assert spoiled.codes(sample=9) == ["bloom-wrong"] * 3
+    assert spoiled.codes(sample_generations=2) == ["bloom-wrong"] * 2
+    assert spoiled.codes(sample_generations=9) == ["bloom-wrong"] * 3
 
 
 def test_one_region_only(make_divided):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
-from datetime import timedelta
 
 import pytest
 from support.data.tables import folder, numbered, rows, state
@@ -13,8 +12,9 @@ from support.oracles import native
 import memwal
 from memwal.errors import ConflictError
 from memwal.jobs.gc import generations
-from memwal.jobs.verify import Depth, merged_rows, repair, verify
+from memwal.jobs.options import VerifyOptions
 from memwal.jobs.verify import job as verify_run
+from memwal.jobs.verify import merged_rows, repair, verify
 from memwal.region.manifest_store import RegionManifestStore
 
 
@@ -53,7 +53,7 @@ def upkeep(table):
         # The index job met too many merges.
         return
     table.build_snapshot()
-    table.collect_garbage(dry_run=False, grace=timedelta(0), retention=timedelta(seconds=2))
+    table.collect_garbage(dry_run=False, grace_seconds=0, retention_seconds=2)
 
 
 def test_a_generation_that_is_collected_while_rows_are_compared(make_table, monkeypatch):
@@ -97,8 +97,7 @@ def test_a_table_that_is_written_merged_and_collected(make_table, monkeypatch):
         number = 0
         while number < 12 or count < 12:
             number += 1
-            depth = Depth.QUICK if number % 3 == 2 else Depth.FULL
-            report = verify(table.location, depth=depth)
+            report = verify(table.location, VerifyOptions(quick=number % 3 == 2))
             assert report.findings == (), f"look {number}"
     assert verify(table.location).findings == ()
 

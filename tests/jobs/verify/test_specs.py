@@ -22,7 +22,7 @@ def change(spoiled, **changes):
 
 def test_progress_beyond_what_was_flushed(spoiled):
     change(spoiled, merged={REGION: 77})
-    codes = spoiled.codes(depth="quick")
+    codes = spoiled.codes(quick=True)
     assert codes == ["progress-ahead"]
 
 
@@ -39,7 +39,7 @@ def test_a_maintained_index_that_does_not_exist(spoiled):
 
 def test_catch_up_beyond_the_merges(spoiled):
     spoiled.change_details(lambda details: replace(details, catchup={"id_idx": {REGION: 3}}))
-    assert spoiled.only("catchup-ahead", depth="quick").object == "id_idx"
+    assert spoiled.only("catchup-ahead", quick=True).object == "id_idx"
 
 
 def test_catch_up_of_an_index_that_does_not_exist(spoiled):
@@ -53,7 +53,7 @@ def test_catch_up_that_is_not_true(spoiled):
     assert spoiled.codes() == []
     change(spoiled, catchup={"id_idx": {REGION: 3}})
     assert spoiled.table.base().details.catchup == {"id_idx": {REGION: 3}}
-    assert spoiled.codes(depth="quick") == []
+    assert spoiled.codes(quick=True) == []
     assert spoiled.only("catchup-unproven").object == "id_idx"
 
 

@@ -23,7 +23,7 @@ def test_a_gap_in_what_is_to_be_replayed(spoiled):
     spoiled.entry(last(spoiled) - 1).unlink()
     finding = spoiled.only("log-gap")
     assert str(last(spoiled) - 1) in finding.text.split()
-    assert spoiled.only("log-gap", depth="quick").region == REGION
+    assert spoiled.only("log-gap", quick=True).region == REGION
 
 
 def test_a_gap_in_what_is_flushed(spoiled):
@@ -48,7 +48,7 @@ def test_a_torn_entry_with_rows_behind(spoiled, size):
     path = spoiled.entry(last(spoiled) - 1)
     path.write_bytes(path.read_bytes()[:size])
     spoiled.only("log-entry-damaged")
-    assert spoiled.codes(depth="quick") == []
+    assert spoiled.codes(quick=True) == []
 
 
 def test_a_flipped_bit_with_rows_behind(spoiled):

@@ -29,6 +29,7 @@ from support.data.tables import REGION
 
 import memwal
 from memwal.jobs.index.job import build_indexes
+from memwal.jobs.options import IndexOptions
 from memwal.lsm.indexes.catchup import caught_up
 from memwal.lsm.indexes.segments import (
     IndexCoverage,
@@ -126,7 +127,7 @@ def test_segments_stay_few_and_models_the_same(tmp_path: Path, kind: str) -> Non
     counts = []
     for turn in range(5):
         merge_rows(table, rows(1000 + 40 * turn, 40, shift=turn))
-        result = build_indexes(table.location, max_segments=3)
+        result = build_indexes(table.location, IndexOptions(max_segments=3))
         assert result.problems == ()
         assert caught_up(table.base(), "idx") == {REGION: turn + 1}
         counts.append(len(segments(table)))
@@ -134,7 +135,7 @@ def test_segments_stay_few_and_models_the_same(tmp_path: Path, kind: str) -> Non
             assert models(table) == before
     assert counts == [2, 3, 2, 3, 3]
 
-    result = build_indexes(table.location, max_segments=1)
+    result = build_indexes(table.location, IndexOptions(max_segments=1))
 
     assert (result.commits, len(segments(table))) == (1, 1)
     if kind in VECTOR:
@@ -142,7 +143,7 @@ def test_segments_stay_few_and_models_the_same(tmp_path: Path, kind: str) -> Non
         assert recall(table, answers(table, kind)) > 0.5
     else:
         assert answers(table, kind)[0]
-    assert build_indexes(table.location, max_segments=1).commits == 0
+    assert build_indexes(table.location, IndexOptions(max_segments=1)).commits == 0
 
 
 def _clusters(counts: tuple[int, ...]) -> pa.Table:
@@ -187,7 +188,7 @@ def test_small_and_large_partitions_stay(tmp_path: Path, kind: str, case: str, o
     if ours:
         build_indexes(table.location)
         # The shape that Lance's own optimization would see next.
-        build_indexes(table.location, max_segments=1)
+        build_indexes(table.location, IndexOptions(max_segments=1))
     else:
         table.base().dataset.optimize.optimize_indices(index_names=["idx"])
 
@@ -203,12 +204,12 @@ def test_an_index_of_which_no_row_is_left_keeps_its_model(
     before = models(table)
     merge_rows(table, rows(0, 300, seed=1, shift=2.0), rows(300, 300, seed=2, shift=2.0))
 
-    build_indexes(table.location, max_tasks=max_tasks, part_rows=1)
+    build_indexes(table.location, IndexOptions(max_tasks=max_tasks, part_rows=1))
 
     assert models(table) == before
     assert caught_up(table.base(), "idx") == {REGION: 2}
     merge_rows(table, rows(2000, 30))
-    build_indexes(table.location, max_segments=1)
+    build_indexes(table.location, IndexOptions(max_segments=1))
     assert models(table) == before
     assert recall(table, answers(table, kind)) > 0.5
 
@@ -238,9 +239,9 @@ def test_rows_that_keep_their_ids_are_not_found_by_what_they_held(
     merge_rows(table, rows(600, 50), changed.cast(SCHEMA))
 
     if ours:
-        build_indexes(table.location, max_tasks=3, part_rows=1)
+        build_indexes(table.location, IndexOptions(max_tasks=3, part_rows=1))
         merge_rows(table, rows(700, 50))
-        build_indexes(table.location, max_tasks=3, part_rows=1)
+        build_indexes(table.location, IndexOptions(max_tasks=3, part_rows=1))
     else:
         optimize = table.base().dataset.optimize
         optimize.optimize_indices(index_names=["idx"], num_indices_to_merge=0)
@@ -259,7 +260,7 @@ def test_vector_indexes_over_rows_that_keep_their_ids(tmp_path: Path, kind: str)
     before = models(table)
     for turn in range(2):
         merge_rows(table, rows(500 + turn, 200, seed=turn))
-        build_indexes(table.location, max_tasks=3, part_rows=1)
+        build_indexes(table.location, IndexOptions(max_tasks=3, part_rows=1))
         assert len(segments(table)) == 1
         assert models(table) == before
     found = answers(table, kind)

@@ -32,7 +32,7 @@ def test_errors_fail_the_task_and_are_recorded(
     for path in Path(managed.uri, "_mem_wal", managed.hot).glob("*_gen_1"):
         shutil.rmtree(path)
     with pytest.raises(AirflowFailException, match=managed.uri):
-        MemWalVerifyOperator(task_id="v", table="t", sample=1).execute(context)
+        MemWalVerifyOperator(task_id="v", table="t", sample_generations=1).execute(context)
     assert context["ti"].pushed["result"]["errors"] > 0
     (run,) = catalog.runs()
     assert run.result is not None
@@ -51,4 +51,4 @@ def test_wrong_options() -> None:
     with pytest.raises(InvalidInputError, match="anything"):
         MemWalVerifyOperator(task_id="v", table="t", fail_on=unknown)
     with pytest.raises(InvalidInputError):
-        MemWalVerifyOperator(task_id="v", table="t", quick=True, sample=1)
+        MemWalVerifyOperator(task_id="v", table="t", quick=True, sample_generations=1)

@@ -201,11 +201,11 @@ class TestCollection:
         from memwal_airflow.web import collection
 
         looks = []
-        would_collect = collection.would_collect
+        collect_garbage = collection.collect_garbage
         monkeypatch.setattr(
             collection,
-            "would_collect",
-            lambda table, policy: looks.append(policy) or would_collect(table, policy),
+            "collect_garbage",
+            lambda location, options: looks.append(options) or collect_garbage(location, options),
         )
         client = as_user("viewer")
         path = "/memwal/api/tables/flights/collection"
@@ -220,7 +220,7 @@ class TestCollection:
         # By another policy it is another question.
         catalog.update("flights", policy=Policy(gc_grace_seconds=61))
         assert client.get(path).json()["at"] > found["at"]
-        assert [policy.gc_grace_seconds for policy in looks] == [600.0, 61]
+        assert [options.grace_seconds for options in looks] == [600.0, 61]
 
     def test_it_deletes_nothing(self, flights: Any, as_user: AsUser) -> None:
         folder = Path(flights.uri)

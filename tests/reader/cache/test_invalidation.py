@@ -30,8 +30,6 @@ from memwal.reader.cache.lru import LruCache, all_caches
 from memwal.reader.sources import snapshot
 from memwal.reader.sources.snapshot import open_version
 
-NOW = timedelta(0)
-
 
 def names(table: memwal.Table) -> set[CacheTag]:
     """What is kept of a table."""
@@ -74,7 +72,7 @@ def test_nothing_stays_of_what_is_merged_and_indexed(tmp_path: Path) -> None:
     seen += datasets(table)
     table.build_indexes()
     table.compact()
-    table.collect_garbage(dry_run=False, grace=NOW, retention=NOW)
+    table.collect_garbage(dry_run=False, grace_seconds=0, retention_seconds=0)
     read_all_kinds(table)
     base = table.base()
     living = {
@@ -173,7 +171,10 @@ def test_a_version_that_is_gone_stops_nobody(
     if not own:
         shutil.rmtree(past.uri)
     table.collect_garbage(
-        dry_run=False, grace=NOW, retention=NOW, base_versions=True, version_age=NOW
+        dry_run=False,
+        grace_seconds=0,
+        retention_seconds=0,
+        version_retention_seconds=0,
     )
     read_all_kinds(table)
     assert any(isinstance(name, SegmentTag) for name in names(table))

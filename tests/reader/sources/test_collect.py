@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -37,6 +36,7 @@ from memwal.errors import (
 )
 from memwal.format.paths import generation_dir, manifest_key
 from memwal.jobs.gc import collect_garbage
+from memwal.jobs.options import GcOptions
 from memwal.reader.sources import generation as generations_module
 from memwal.reader.sources import snapshot as snapshot_module
 from memwal.storage.location import TableLocation
@@ -53,7 +53,9 @@ def flushed(table: memwal.Table, *states: dict[int, int | None]) -> None:
 def collect(table: memwal.Table, seconds: float = 86_400) -> None:
     """Collect all that is merged, as of so many seconds from now."""
     for _ in range(2):
-        collect_garbage(table.location, dry_run=False, retention=timedelta(0), clock=later(seconds))
+        collect_garbage(
+            table.location, GcOptions(dry_run=False, retention_seconds=0), clock=later(seconds)
+        )
 
 
 def meanwhile(
@@ -249,9 +251,7 @@ class TestRaces:
         table.merge()
         collect_garbage(
             table.location,
-            dry_run=False,
-            grace=timedelta(seconds=600),
-            retention=timedelta(0),
+            GcOptions(dry_run=False, grace_seconds=600, retention_seconds=0),
             clock=later(500),
         )
 
@@ -288,10 +288,7 @@ class TestRaces:
             while not stop.is_set():
                 table.merge()
                 result = collect_garbage(
-                    table.location,
-                    dry_run=False,
-                    grace=timedelta(seconds=1),
-                    retention=timedelta(0),
+                    table.location, GcOptions(dry_run=False, grace_seconds=1, retention_seconds=0)
                 )
                 deleted += result.figures["folders"]
                 if deleted >= 3:

@@ -57,7 +57,7 @@ class TestEventual:
             assert stale(table) == {1: 1}
             writer.upsert(rows({1: 11}))
         table.merge()
-        table.collect_garbage(dry_run=False, grace=timedelta(0), retention=timedelta(0))
+        table.collect_garbage(dry_run=False, grace_seconds=0, retention_seconds=0)
         assert stale(table) == {1: 11}
 
     def test_reads_the_manifests_when_the_snapshot_is_too_old(self, table: memwal.Table) -> None:

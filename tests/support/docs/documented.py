@@ -21,7 +21,10 @@ _SELF_EVIDENT = {"self", "cls", "args", "kwargs"}
 
 @cache
 def _modules() -> griffe.ModulesCollection:
-    loader = griffe.GriffeLoader(search_paths=[str(ROOT), str(ROOT / "plugins")])
+    loader = griffe.GriffeLoader(
+        search_paths=[str(ROOT), str(ROOT / "plugins")],
+        extensions=griffe.load_extensions(str(ROOT / "scripts" / "site" / "option_fields.py")),
+    )
     for name in PACKAGES:
         loader.load(name)
     loader.resolve_aliases(implicit=True)

@@ -21,7 +21,7 @@ import memwal
 from memwal.catalog import Catalog, Policy
 from memwal.catalog.leases import job_resource
 from memwal.catalog.models import LeaseRow
-from memwal.fleet import run_job
+from memwal.fleet import JobRequest, run_job
 from memwal.format.paths import parse_wal_name
 from memwal.jobs.index.migration import IndexMigration
 from memwal.quality.rules import QualityRules
@@ -127,7 +127,7 @@ def held_region(folder: Path) -> None:
     shutil.copytree(folder / "flights.lance", folder / "backup")
     _lose_data(folder)
     with _catalog(folder) as catalog:
-        run_job(catalog, "flights", "merge", force=True)
+        run_job(catalog, JobRequest("flights", "merge", force=True))
     if table.status().backlog_generations != 2:
         raise RuntimeError("one region was meant to be merged, and one to be held")
 
@@ -232,7 +232,7 @@ def quarantined_orders(folder: Path) -> None:
         writer.upsert(pa.table({"id": [1, 2, 3], "price": [9.5, -1.0, -2.0]}))
     _registered(folder, table, quality=rules)
     with _catalog(folder) as catalog:
-        run_job(catalog, "orders", "merge", force=True)
+        run_job(catalog, JobRequest("orders", "merge", force=True))
 
 
 @given

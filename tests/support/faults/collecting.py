@@ -10,6 +10,7 @@ from support.data.tables import later, region_folders, rows
 
 import memwal
 from memwal.jobs.gc import CollectionResult, collect_garbage
+from memwal.jobs.options import GcOptions
 
 GRACE = timedelta(minutes=10)
 HOUR = 3600.0
@@ -18,10 +19,10 @@ DAY = 24 * HOUR
 
 def collect(table: memwal.Table, seconds: float = 0.0, **options: Any) -> CollectionResult:
     """Collect for good, as of so many seconds from now, without any retention of versions."""
-    options.setdefault("grace", GRACE)
-    options.setdefault("retention", timedelta(0))
+    options.setdefault("grace_seconds", GRACE.total_seconds())
+    options.setdefault("retention_seconds", 0)
     options.setdefault("dry_run", False)
-    return collect_garbage(table.location, clock=later(seconds), **options)
+    return collect_garbage(table.location, GcOptions(**options), clock=later(seconds))
 
 
 def drop(table: memwal.Table) -> int:

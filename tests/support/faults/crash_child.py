@@ -12,7 +12,6 @@ import random
 import sys
 import threading
 import time
-from datetime import timedelta
 
 import pyarrow as pa
 from support.data.tables import keys, rows
@@ -20,6 +19,7 @@ from support.data.tables import keys, rows
 import memwal
 from memwal.errors import ConflictError
 from memwal.jobs.gc import collect_garbage
+from memwal.jobs.options import GcOptions
 
 THREADS = 3
 KEYS = 40
@@ -67,9 +67,7 @@ def upkeep(uri: str) -> None:
         # A clock that is ahead makes everything old enough, except what is still being written.
         collect_garbage(
             table.location,
-            dry_run=False,
-            grace=timedelta(seconds=600),
-            retention=timedelta(0),
+            GcOptions(dry_run=False, grace_seconds=600, retention_seconds=0),
             clock=lambda: time.time() + 597,
         )
         os.write(1, b"round\n")

@@ -197,8 +197,7 @@ class Life:
         self.table.build_indexes()
 
     def _collect(self) -> None:
-        now = timedelta(0)
-        result = self.table.collect_garbage(dry_run=False, grace=now, retention=now)
+        result = self.table.collect_garbage(dry_run=False, grace_seconds=0, retention_seconds=0)
         assert result.problems == ()
 
     def _snapshot(self) -> None:

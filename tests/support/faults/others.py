@@ -14,6 +14,7 @@ from support.oracles.auditor import Auditor, Values, tag
 
 import memwal
 from memwal.jobs.merge.job import plan_merge, run_merge_task
+from memwal.jobs.options import CompactOptions
 from memwal.jobs.table.compact import compact
 from memwal.region.router import Router
 
@@ -146,7 +147,7 @@ def snapshots(table: memwal.Table, auditor: Auditor) -> None:
 
 def compactor(table: memwal.Table, auditor: Auditor) -> None:
     """Compact the base table."""
-    compact(table.location, min_fragments=2)
+    compact(table.location, CompactOptions(min_fragments=2))
 
 
 def collector(table: memwal.Table, auditor: Auditor) -> None:

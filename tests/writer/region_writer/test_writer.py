@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 
 import numpy as np
 import pyarrow as pa
@@ -41,6 +40,7 @@ from memwal.errors import (
 )
 from memwal.format.paths import wal_key
 from memwal.jobs.gc import collect_garbage
+from memwal.jobs.options import GcOptions
 from memwal.lsm.flush import generation
 from memwal.util.clock import boot_seconds
 from memwal.writer.region_writer.options import WriterOptions
@@ -398,9 +398,7 @@ class TestFencing:
         table.merge()
         collect_garbage(
             table.location,
-            dry_run=False,
-            grace=timedelta(0),
-            retention=timedelta(0),
+            GcOptions(dry_run=False, grace_seconds=0, retention_seconds=0),
             clock=later(10),
         )
         assert generations(table) == []
@@ -454,8 +452,7 @@ class TestPauseBeyondTheGracePeriod:
                 for _ in range(2):
                     collect_garbage(
                         table.location,
-                        dry_run=False,
-                        retention=timedelta(0),
+                        GcOptions(dry_run=False, retention_seconds=0),
                         clock=later(86_400),
                     )
 
@@ -1022,7 +1019,7 @@ def test_positions_and_generations_only_grow(table: memwal.Table) -> None:
         table.merge()
         for _ in range(2):
             collect_garbage(
-                table.location, dry_run=False, retention=timedelta(0), clock=later(86_400)
+                table.location, GcOptions(dry_run=False, retention_seconds=0), clock=later(86_400)
             )
         assert len(log(table)) == 1
         assert merged(table) == seen_generations[-1]

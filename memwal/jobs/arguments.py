@@ -1,0 +1,135 @@
+"""Options of a job as arguments of a command line, and back.
+
+The driver of a Spark application gets its options this way: :func:`to_arguments` writes what
+:func:`parse_options` reads.
+"""
+
+from __future__ import annotations
+
+import json
+from argparse import SUPPRESS, ArgumentParser, BooleanOptionalAction, Namespace
+from collections.abc import Collection
+from typing import Any, TypeVar
+from uuid import UUID
+
+from memwal.jobs.options import JobOptions, Kind, Option, default_of, options_of
+from memwal.quality.rules import read_rules
+
+Options = TypeVar("Options", bound=JobOptions)
+
+
+def flag_of(name: str, option: Option) -> str:
+    """Return the name of an option on a command line, such as ``--commit-bytes``."""
+    return f"--{(option.argument or name).replace('_', '-')}"
+
+
+def help_of(cls: type[JobOptions], name: str, option: Option) -> str:
+    """Return the help text of an option, with its default if that is a number."""
+    default = default_of(cls, name)
+    if option.kind is Kind.REGIONS or option.kind is Kind.NAMES:
+        return f"{option.help}; can be given again"
+    if option.kind in (Kind.COUNT, Kind.SECONDS) and default is not None:
+        return f"{option.help} (default: {default:.15g})"
+    return option.help
+
+
+def metavar_of(option: Option) -> str:
+    """Return what stands for the value in a help text."""
+    names = {Kind.REGIONS: "UUID", Kind.NAMES: "NAME", Kind.RULES: "JSON"}
+    return names.get(option.kind, "N")
+
+
+def add_arguments(
+    parser: ArgumentParser, cls: type[JobOptions], *, leave_out: Collection[str] = ()
+) -> None:
+    """Add the options of a job to a parser.
+
+    Parameters
+    ----------
+    parser : ArgumentParser
+    cls : type
+        Options of the job.
+    leave_out : collection of str
+        Fields that the command line does not set.
+    """
+    for name, option in options_of(cls).items():
+        if name in leave_out:
+            continue
+        more: dict[str, Any] = {"metavar": metavar_of(option)}
+        match option.kind:
+            case Kind.COUNT:
+                more["type"] = int
+            case Kind.SECONDS:
+                more["type"] = float
+            case Kind.SWITCH:
+                more = {"action": BooleanOptionalAction}
+            case Kind.REGIONS:
+                more |= {"type": UUID, "action": "append"}
+            case Kind.NAMES:
+                more["action"] = "append"
+            case Kind.RULES:
+                more["required"] = not option.optional
+        parser.add_argument(
+            flag_of(name, option),
+            dest=name,
+            default=SUPPRESS,
+            help=help_of(cls, name, option).replace("%", "%%"),
+            **more,
+        )
+
+
+def parse_options(cls: type[Options], arguments: Namespace) -> Options:
+    """Make the options of a job from what a parser read.
+
+    Parameters
+    ----------
+    cls : type
+        Options of the job.
+    arguments : Namespace
+        What :func:`add_arguments` lets the parser read; what is absent takes its default.
+
+    Raises
+    ------
+    InvalidInputError
+        A value is out of its limits.
+    """
+    values: dict[str, Any] = {}
+    for name, option in options_of(cls).items():
+        if name not in arguments:
+            continue
+        value = getattr(arguments, name)
+        match option.kind:
+            case Kind.RULES:
+                values[name] = read_rules(value)
+            case Kind.REGIONS | Kind.NAMES:
+                values[name] = tuple(value)
+            case _:
+                values[name] = value
+    return cls(**values)
+
+
+def to_arguments(options: JobOptions) -> list[str]:
+    """Return the arguments that :func:`parse_options` makes these options of.
+
+    Fields without an option, such as the guard, stay behind.
+    """
+    arguments: list[str] = []
+    for name, option in options_of(options).items():
+        value = getattr(options, name)
+        flag = flag_of(name, option)
+        if value is None:
+            continue
+        match option.kind:
+            case Kind.SWITCH:
+                arguments.append(flag if value else f"--no-{flag.removeprefix('--')}")
+            case Kind.REGIONS | Kind.NAMES:
+                for element in value:
+                    arguments += [flag, str(element)]
+            case Kind.RULES:
+                arguments += [flag, json.dumps(value.to_dict())]
+            case Kind.COUNT:
+                arguments += [flag, str(value)]
+            case Kind.SECONDS:
+                # Every digit counts: "g" alone rounds from a million on.
+                arguments += [flag, f"{value:.15g}"]
+    return arguments

@@ -1,0 +1,387 @@
+"""Options of the jobs: one frozen dataclass per job, each field defined once.
+
+A field has its unit in its name, and in its metadata an :class:`Option`: limits and help text. The
+rest follows from that: the options of the commands (:mod:`memwal.cli.job_options`), the arguments
+of the Spark applications (:mod:`memwal.jobs.arguments`), the keywords of the methods of
+:class:`memwal.Table`, the keys of the policy that begin with the name of the job, and the tables of
+the documentation. ``docs/design/0009-from-policy-to-commit.md`` follows one value through them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
+from enum import Enum
+from typing import Any, Final
+from uuid import UUID
+
+from memwal.errors import InvalidInputError
+from memwal.jobs.job import CheckpointProgress, Guard, TaskRunner, run_in_process
+from memwal.quality.rules import QualityRules
+from memwal.util.clock import MAX_SECONDS
+
+GIB: Final = 1 << 30
+_DAY: Final = 86_400.0
+# What databases and Arrow can count.
+_MAX_INTEGER: Final = 2**63 - 1
+_METADATA: Final = "option"
+
+
+class Kind(Enum):
+    """Kind of value that an option takes."""
+
+    COUNT = "count"
+    SECONDS = "seconds"
+    SWITCH = "switch"
+    REGIONS = "regions"
+    NAMES = "names"
+    RULES = "rules"
+    TEXT = "text"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """Limits and help text of one field.
+
+    Attributes
+    ----------
+    kind : Kind
+    help : str
+        What the value means, in words that fit a command line: a phrase without a full stop.
+    low, high : float or None
+        Least and greatest value of a number.
+    optional : bool
+        Whether None is a value as well.
+    argument : str or None
+        Name on command lines where it differs from the field's: one element of a collection.
+    """
+
+    kind: Kind
+    help: str
+    low: float = 0
+    high: float | None = None
+    optional: bool = False
+    argument: str | None = None
+
+    def check(self, name: str, value: object) -> None:
+        """Raise unless ``value`` is of this kind and within the limits.
+
+        Parameters
+        ----------
+        name : str
+            What to call the value in the message.
+        value : object
+
+        Raises
+        ------
+        InvalidInputError
+            The message names the value and the limits.
+        """
+        if self.optional and value is None:
+            return
+        match self.kind:
+            case Kind.COUNT:
+                self._check_count(name, value)
+            case Kind.SECONDS:
+                self._check_seconds(name, value)
+            case Kind.RULES if not isinstance(value, QualityRules):
+                raise InvalidInputError(f"{name} is no QualityRules.")
+
+    def _check_count(self, name: str, value: object) -> None:
+        is_whole = isinstance(value, int) and not isinstance(value, bool)
+        if not is_whole or value < self.low or (self.high is not None and value > self.high):  # type: ignore[operator]
+            limits = (
+                f"of at least {self.low}"
+                if self.high is None
+                else f"from {self.low} to {self.high}"
+            )
+            choice = ", or None for no limit" if self.optional else ""
+            raise InvalidInputError(f"{name} is {value!r}; give a whole number {limits}{choice}.")
+        if isinstance(value, int) and value > _MAX_INTEGER:
+            raise InvalidInputError(f"{name} is larger than any number; give less.")
+
+    def _check_seconds(self, name: str, value: object) -> None:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        # "not >=" refuses NaN as well.
+        if not is_number or not value >= self.low:  # type: ignore[operator]
+            raise InvalidInputError(
+                f"{name} is {value!r}; give a number of seconds of at least {self.low:g}."
+            )
+        if isinstance(value, int | float) and value > MAX_SECONDS:
+            raise InvalidInputError(
+                f"{name} is {value!r}; give {MAX_SECONDS} at most, which is a hundred years."
+            )
+
+
+def option_field(default: object, option: Option) -> Any:
+    """Return a dataclass field with this default and this option."""
+    return field(default=default, metadata={_METADATA: option})
+
+
+def count(
+    default: int | None,
+    help: str,
+    *,
+    low: int = 1,
+    high: int | None = None,
+    optional: bool = False,
+) -> Any:
+    """Define a whole number from ``low`` to ``high``; None is a value if it is the default."""
+    optional = optional or default is None
+    option = Option(kind=Kind.COUNT, help=help, low=low, high=high, optional=optional)
+    return option_field(default, option)
+
+
+def seconds(default: float | None, help: str, *, low: float = 0) -> Any:
+    """Define a duration in seconds of at least ``low``; None is a value if it is the default."""
+    option = Option(kind=Kind.SECONDS, help=help, low=low, optional=default is None)
+    return option_field(default, option)
+
+
+def _switch(default: bool, help: str) -> Any:
+    return option_field(default, Option(kind=Kind.SWITCH, help=help))
+
+
+def _regions(default: tuple[UUID, ...] | None, help: str, *, argument: str) -> Any:
+    return option_field(default, Option(kind=Kind.REGIONS, help=help, argument=argument))
+
+
+def options_of(cls: Any) -> dict[str, Option]:
+    """Return the options of a dataclass, or of an object of it, by the names of their fields.
+
+    Fields without an option, such as a callback, are left out.
+    """
+    return {one.name: one.metadata[_METADATA] for one in fields(cls) if _METADATA in one.metadata}
+
+
+def default_of(cls: Any, name: str) -> Any:
+    """Return the default of a field."""
+    return next(one.default for one in fields(cls) if one.name == name)
+
+
+class JobOptions:
+    """Base of all options: their values are checked when the object is made."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        for name, option in options_of(self).items():
+            option.check(name, getattr(self, name))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions(JobOptions):
+    """How a job runs, whatever it does.
+
+    Attributes
+    ----------
+    run : callable
+        Runs the tasks of the job; by default one after another in this process.
+    guard : callable or None
+        Called right before each commit and each deletion by what runs in this process; what it
+        raises stops the job.
+    """
+
+    run: TaskRunner = run_in_process
+    guard: Guard | None = None
+
+
+_COMMIT_BYTES_HELP: Final = (
+    "bytes in memory, as the manifests count them, that go into one commit at most; a worker needs "
+    "about three times as much memory, and a single larger generation still goes alone"
+)
+_QUALITY_HELP: Final = (
+    "rules for the rows that enter, and what is done about rows that break them; without rules, "
+    "all rows enter"
+)
+_REGION_TASKS_HELP: Final = "tasks that the regions are divided into at most"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeOptions(RunOptions):
+    """Options of a merge: :func:`memwal.jobs.merge.job.merge`."""
+
+    regions: Collection[UUID] | None = _regions(
+        None, "merge this region only; by default all regions", argument="region"
+    )
+    skip_regions: Collection[UUID] = _regions(
+        (), "do not merge this region", argument="skip_region"
+    )
+    commit_bytes: int = count(GIB, _COMMIT_BYTES_HELP)
+    run_bytes: int | None = count(
+        None,
+        "bytes in memory to merge at most; the oldest generations of each region go first, at "
+        "least one generation is merged, and the rest waits for the next run",
+    )
+    # A task has a whole commit to make: a merge keeps all processors of a machine busy; and of two
+    # merges at once that each insert more than some dozens of new keys Lance refuses the second,
+    # which is then done again.
+    max_tasks: int | None = count(None, _REGION_TASKS_HELP)
+    quality: QualityRules | None = option_field(
+        None, Option(kind=Kind.RULES, help=_QUALITY_HELP, optional=True)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointOptions(RunOptions):
+    """Options of a checkpoint: :func:`memwal.jobs.table.checkpoint.checkpoint`.
+
+    Attributes
+    ----------
+    progress : callable or None
+        Called with a :class:`~memwal.jobs.job.CheckpointProgress` at each step.
+    """
+
+    timeout_seconds: float | None = seconds(
+        None, "how long it may take; checked between the commits, and what is merged stays"
+    )
+    commit_bytes: int = count(GIB, _COMMIT_BYTES_HELP)
+    max_tasks: int | None = count(None, _REGION_TASKS_HELP)
+    quality: QualityRules | None = option_field(
+        None, Option(kind=Kind.RULES, help=_QUALITY_HELP, optional=True)
+    )
+    progress: Callable[[CheckpointProgress], None] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactOptions(RunOptions):
+    """Options of a compaction: :func:`memwal.jobs.table.compact.compact`."""
+
+    min_fragments: int = count(8, "do nothing until so many fragments are worth a rewrite")
+    target_rows: int = count(1 << 20, "a fragment with fewer rows is small")
+    # Smaller commits get in each other's way less; each remaps the indexes.
+    commit_bytes: int = count(GIB, "bytes on storage that one commit replaces at most")
+    max_commits: int | None = count(None, "end after so many commits, whatever is left")
+    attempts: int = count(8, "give up when so many rewrites were lost to other commits")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexOptions(RunOptions):
+    """Options of an index build: :func:`memwal.jobs.index.job.build_indexes`."""
+
+    indexes: Collection[str] | None = option_field(
+        None,
+        Option(
+            kind=Kind.NAMES,
+            help="build this index only; by default all maintained indexes",
+            argument="index",
+        ),
+    )
+    # Other indexes are built much faster, so that they have sixteen times as many rows in a part.
+    part_rows: int = count(
+        1 << 20,
+        "a vector or text index that lacks at least so many rows is built in parts of about so "
+        "many; another index from sixteen times as many on",
+    )
+    max_tasks: int | None = count(None, "parts that the build of one index is divided into at most")
+    # A text query over four segments takes twice as long as over one, over sixteen six times. An
+    # index of a table with stable row ids always has one segment, and is not built in parts.
+    max_segments: int = count(4, "segments of an index beyond which the newest segments are joined")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotOptions(RunOptions):
+    """Options of a region snapshot: :func:`memwal.jobs.table.snapshot.build_snapshot`."""
+
+    max_tasks: int | None = count(None, f"{_REGION_TASKS_HELP}; few regions take one")
+    inline_regions: int = count(
+        100,
+        "regions that are kept in the table's manifest at most; more go into a file of their own",
+        low=0,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GcOptions(RunOptions):
+    """Options of a garbage collection: :func:`memwal.jobs.gc.collect_garbage`."""
+
+    dry_run: bool = _switch(True, "only count what would be deleted")
+    grace_seconds: float = seconds(
+        600.0,
+        "how long an object that no manifest names any more is kept for readers that planned with "
+        "an older manifest, and for paused writers; well above the longest query",
+    )
+    retention_seconds: float = seconds(
+        3600.0,
+        "how long old versions of the base table keep the generations that they need; tags and "
+        "branches keep them for ever",
+    )
+    orphan_grace_seconds: float = seconds(
+        _DAY,
+        "age at which a folder that no manifest ever named is taken for the rest of a flush that "
+        "died, and a staged file for the rest of a write; longer than any flush",
+    )
+    # As long as Lance itself leaves index files alone that no version names.
+    index_grace_seconds: float = seconds(
+        7 * _DAY,
+        "age at which index files that no version names are taken for the rest of a build, or of a "
+        "compaction, that died or was lost; well above the longest build",
+    )
+    version_retention_seconds: float | None = seconds(
+        None,
+        "age at which Lance cleans up old versions of the base table, never below the retention; "
+        "tagged versions and those that branches start from stay; by default all versions stay",
+    )
+    explain: bool = _switch(
+        False,
+        "list what goes and, for what stays, why it stays; costs a listing for each generation",
+    )
+    max_tasks: int | None = count(None, _REGION_TASKS_HELP)
+
+    @property
+    def version_age(self) -> timedelta | None:
+        """Age at which versions of the base table are cleaned up; None keeps all of them."""
+        if self.version_retention_seconds is None:
+            return None
+        least = max(self.grace_seconds, self.retention_seconds)
+        return timedelta(seconds=max(self.version_retention_seconds, least))
+
+
+@dataclass(frozen=True, slots=True)
+class QualityOptions(JobOptions):
+    """Options of a quality check: :func:`memwal.jobs.table.quality_check.check_quality`."""
+
+    quality: QualityRules = field(
+        metadata={_METADATA: Option(kind=Kind.RULES, help="rules whose suite the rows are held to")}
+    )
+    sample_rows: int | None = count(
+        None, "look at so many rows, chosen at random; by default at all rows"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyOptions(JobOptions):
+    """Options of a verification: :func:`memwal.jobs.verify.verify`.
+
+    Raises
+    ------
+    InvalidInputError
+        A value is out of its limits, or a quick check is to read rows.
+
+    Attributes
+    ----------
+    run : callable
+        Runs the tasks; by default one after another in this process. A verification commits
+        nothing, and has no guard.
+    """
+
+    regions: Collection[UUID] | None = _regions(
+        None, "check this region only; by default all regions", argument="region"
+    )
+    quick: bool = _switch(False, "read no rows: names, manifests and schemas only")
+    sample_generations: int | None = count(
+        None,
+        "read the rows of at most so many generations of each region; others with every version "
+        "of the table",
+    )
+    max_tasks: int | None = count(None, f"{_REGION_TASKS_HELP}; one more is for the base table")
+    run: TaskRunner = run_in_process
+
+    def __post_init__(self) -> None:
+        # A class with slots is made twice, and super() is that of the first.
+        JobOptions.__post_init__(self)
+        if self.quick and self.sample_generations is not None:
+            raise InvalidInputError(
+                "A quick check reads no rows; leave quick or sample_generations out."
+            )
