@@ -9,7 +9,7 @@
 | fix credentials        | :class:`StoreAccessError`                                   |
 | free space             | :class:`StoreFullError`                                     |
 | retry                  | :class:`ConflictError`, :class:`StoreUnavailableError`,     |
-|                        | :class:`BackPressureError`                                  |
+|                        | :class:`BackPressureError`, :class:`LeaseLostError`         |
 | look before retrying   | :class:`OutcomeUnknownError`                                |
 | write the rest again   | :class:`PartialWriteError`                                  |
 | claim the region again | :class:`RegionFencedError`                                  |
@@ -114,6 +114,13 @@ class ConflictError(MemWalError):
     """Somebody else changed the same thing first; nothing of ours was written.
 
     What to do: call again, after a pause. It is safe any number of times.
+    """
+
+
+class LeaseLostError(ConflictError):
+    """The lease under which a job runs is over; the job stopped before its next commit.
+
+    What to do: run the job again. What was committed stays.
     """
 
 

@@ -30,6 +30,7 @@ from memwal.catalog.models import LeaseRow
 from memwal.errors import (
     ConflictError,
     InvalidInputError,
+    LeaseLostError,
     ObjectNotFoundError,
     StoreUnavailableError,
 )
@@ -38,13 +39,6 @@ from memwal.util.clock import boot_seconds
 logger = logging.getLogger(__name__)
 
 _JOIN_SECONDS = 5.0
-
-
-class LeaseLostError(ConflictError):
-    """The lease under which a job runs is over; the job stopped before its next commit.
-
-    What to do: run the job again. What was committed stays.
-    """
 
 
 class LeaseBook(Protocol):

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from memwal.catalog.leases import LeaseLostError
 from memwal.catalog.records import BacklogSample, ManagedTable
+from memwal.errors import LeaseLostError
 from memwal.jobs.job import JobRun, RunState
 
 if TYPE_CHECKING:

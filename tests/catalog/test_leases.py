@@ -18,9 +18,9 @@ from support.data.postgres import PostgresServer
 import memwal.catalog.database as database_module
 from memwal.catalog import Catalog
 from memwal.catalog.database import Database
-from memwal.catalog.leases import LeaseLostError, Leases, default_holder, job_resource
+from memwal.catalog.leases import Leases, default_holder, job_resource
 from memwal.catalog.models import LeaseRow
-from memwal.errors import ConflictError, InvalidInputError, ObjectNotFoundError
+from memwal.errors import ConflictError, InvalidInputError, LeaseLostError, ObjectNotFoundError
 
 CHILD = Path(__file__).with_name("_lease_child.py")
 LONG = timedelta(minutes=5)

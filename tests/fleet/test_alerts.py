@@ -9,9 +9,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from memwal.catalog import Catalog
-from memwal.catalog.leases import LeaseLostError
 from memwal.catalog.models import JobRunRow
-from memwal.errors import StoreUnavailableError
+from memwal.errors import LeaseLostError, StoreUnavailableError
 from memwal.fleet.alerts import Event, news, tell
 from memwal.fleet.health import Kind
 from memwal.jobs.job import SkippedRegion

@@ -13,8 +13,8 @@ from support.data.tables import base_state, numbered
 
 import memwal
 from memwal.catalog import Catalog
-from memwal.catalog.leases import LeaseLostError, job_resource
-from memwal.errors import ConflictError
+from memwal.catalog.leases import job_resource
+from memwal.errors import ConflictError, LeaseLostError
 from memwal.fleet import JobRequest, Runtime, Skipped, SkipReason, exclusive, run_job
 from memwal.fleet.exclusive import joined, stand_back, turn
 from memwal.jobs.job import JobResult

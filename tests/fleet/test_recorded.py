@@ -9,8 +9,8 @@ import pytest
 
 import memwal
 from memwal.catalog import Catalog, RunState
-from memwal.catalog.leases import LeaseLostError, job_resource
-from memwal.errors import ObjectNotFoundError
+from memwal.catalog.leases import job_resource
+from memwal.errors import LeaseLostError, ObjectNotFoundError
 from memwal.fleet import JobRequest, Runtime, Skipped, SkipReason, run_job, run_recorded
 from memwal.jobs.job import Guard, JobResult
 

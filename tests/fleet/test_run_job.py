@@ -17,8 +17,14 @@ from support.data.tables import base_state, merged, numbered
 import memwal
 from memwal.base_table.snapshot import open_base
 from memwal.catalog import Catalog, RunState
-from memwal.catalog.leases import LeaseLostError, job_resource
-from memwal.errors import ConflictError, InvalidInputError, ObjectNotFoundError, TableSetupError
+from memwal.catalog.leases import job_resource
+from memwal.errors import (
+    ConflictError,
+    InvalidInputError,
+    LeaseLostError,
+    ObjectNotFoundError,
+    TableSetupError,
+)
 from memwal.fleet import JobRequest, JobSpec, Runtime, Skipped, SkipReason, run_job
 from memwal.fleet.execute import run_locally
 from memwal.jobs.job import JobResult, guarded

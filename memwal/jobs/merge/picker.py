@@ -190,7 +190,13 @@ class MergePlan:
 
 @dataclass(frozen=True, slots=True)
 class MergePicker:
-    """Selects generations within the limits of a merge: its sizes, its tasks and its regions."""
+    """Selects generations within the limits of a merge: its sizes, its tasks and its regions.
+
+    Parameters
+    ----------
+    options : MergeOptions
+        The limits. ``run`` and ``guard`` are not used.
+    """
 
     options: MergeOptions
 
