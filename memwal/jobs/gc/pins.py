@@ -74,7 +74,7 @@ def end(location: TableLocation, tag: ReadTag, ages: Ages) -> Decision | None:
     found = location.store.head(tag.key)
     if found is None:
         return None
-    decision = _decision(tag, found.size, tag.ends(found.modified) + ages.grace, ages)
+    decision = _decision(tag, found.size, tag.expires_at(found.modified) + ages.grace, ages)
     if decision.goes:
         delete_tag(location, tag)
     return decision
@@ -84,7 +84,7 @@ def _read_tags(refs: Refs, ages: Ages) -> Iterator[tuple[ReadTag, int, datetime]
     for key, size, written in refs:
         tag = parse_read_tag_key(key)
         if tag is not None:
-            yield tag, size, tag.ends(written) + ages.grace
+            yield tag, size, tag.expires_at(written) + ages.grace
 
 
 def _decision(tag: ReadTag, size: int, end: datetime, ages: Ages) -> Decision:
