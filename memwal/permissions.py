@@ -59,7 +59,7 @@ class Permission:
     ----------
     action : Action
     keys : tuple of str
-        Patterns of keys below the root of the table; ``*`` stands for anything, slashes too.
+        Patterns of keys below the root of the table; ``*`` matches anything, including slashes.
     """
 
     action: Action
@@ -77,7 +77,7 @@ _ABANDONED: Final = ("_mem_wal/*/abandoned/*.json",)
 _GENERATIONS: Final = ("_mem_wal/*_gen_*",)
 _ORPHAN_MARKS: Final = ("_mem_wal/*_gen_*/orphan",)
 _VERSIONS: Final = ("_versions/*.manifest",)
-# Lance puts a manifest there before memwal gives it its name.
+# Lance stores a manifest under this name before memwal stores it under its final one.
 _STAGED: Final = ("_versions/*.manifest-*",)
 _SNAPSHOTS: Final = ("_indices/*/index.lance",)
 _COMMIT: Final = (Permission(Action.CREATE, _VERSIONS), Permission(Action.DELETE, _STAGED))
@@ -201,7 +201,7 @@ def s3_policy(uri: str, roles: Iterable[Role], *, conditions: bool = True) -> di
     if address.scheme != uris.S3:
         raise InvalidInputError(
             f"policies exist for s3:// only, not for {uri}; the permissions themselves are in "
-            "memwal.permissions.PERMISSIONS, and the guide to security says what they are elsewhere"
+            "memwal.permissions.PERMISSIONS, and the guide to security lists them for other stores"
         )
     if _SPECIAL.search(address.authority + address.path):
         raise InvalidInputError(f"{uri} has a character in it that means something in a policy")

@@ -86,7 +86,7 @@ def check_no_region_spec(base: BaseTable) -> None:
     """
     if base.details.region_specs:
         raise TableSetupError(
-            f"{base.location} has a region spec that says where each row belongs; "
+            f"{base.location} has a region spec that maps rows to regions; "
             "open its writer without a region"
         )
 

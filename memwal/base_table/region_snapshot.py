@@ -20,6 +20,7 @@ from typing import Any, Final
 from uuid import UUID
 
 import pyarrow as pa
+from lance.file import LanceFileReader, LanceFileWriter
 
 from memwal.base_table.snapshot import lance_errors
 from memwal.errors import CorruptDataError, InvalidInputError, MemWalError, ObjectNotFoundError
@@ -94,8 +95,6 @@ def snapshot_rows(
 
 def encode_snapshot(rows: pa.Table) -> bytes:
     """Encode rows as a Lance file."""
-    from lance.file import LanceFileWriter
-
     # Lance's writer needs a file.
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "snapshot.lance")
@@ -194,8 +193,6 @@ def external_key(details: IndexDetails) -> str | None:
 
 
 def _decode(data: bytes) -> pa.Table:
-    from lance.file import LanceFileReader
-
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "snapshot.lance")
         path.write_bytes(data)

@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import lance
 import pyarrow as pa
@@ -37,10 +36,6 @@ from memwal.format.paths import table_manifest_keys
 from memwal.region.rows import with_field_ids
 from memwal.storage.location import TableLocation
 from memwal.util.redaction import hide_answer
-
-if TYPE_CHECKING:
-    import lance
-
 
 DEFAULT_TARGET_ROWS = 1 << 20
 
@@ -174,8 +169,6 @@ def open_dataset(
     StoreAccessError, StoreUnavailableError
         As for any read.
     """
-    import lance
-
     uri = location.child(path) if path else location.uri
     try:
         with lance_errors(f"opening {uri}"):
@@ -192,7 +185,7 @@ def open_dataset(
         # Lance reads a manifest of zero bytes as an empty one.
         raise CorruptDataError(
             f"the newest manifest of {uri} was not written to its end; nothing was changed: "
-            "restore it from a backup, or move it away if the version before it says everything"
+            "restore it from a backup, or move it away if the version before it is complete"
         )
     return dataset
 
@@ -233,12 +226,9 @@ def read_table_manifest(location: TableLocation, version: int) -> bytes:
     raise TableSetupError(f"version {version} of {location} has no manifest; it was cleaned up")
 
 
-def count_small_fragments(base: BaseTable, *, target_rows: int = DEFAULT_TARGET_ROWS) -> int:
-    """Return the number of fragments that a compaction would replace."""
-    return len(small_fragment_ids(base, target_rows))
-
-
-def small_fragment_ids(base: BaseTable, target_rows: int) -> frozenset[int]:
+def small_fragment_ids(
+    base: BaseTable, *, target_rows: int = DEFAULT_TARGET_ROWS
+) -> frozenset[int]:
     """Return the ids of the fragments that a compaction would replace."""
     plan = Compaction.plan(base.dataset, {"target_rows_per_fragment": target_rows})
     return frozenset(fragment.id for task in plan.tasks for fragment in task.fragments)

@@ -385,18 +385,18 @@ def _unquote(token: str, quote: str) -> str:
     return token[1:-1].replace(quote * 2, quote)
 
 
-def _compare(left: Truth | Value, operator: Operator, right: Truth | Value) -> Truth:
+def _compare(first: Truth | Value, operator: Operator, second: Truth | Value) -> Truth:
     """Compare a column with a constant, in either order."""
-    if isinstance(left, Constant) and isinstance(right, Column):
-        left, operator, right = right, FLIPPED[operator], left
-    if isinstance(left, Column) and isinstance(right, Constant) and right.kind != "null":
-        return Comparison(left.name, operator, (right,), left.part)
+    if isinstance(first, Constant) and isinstance(second, Column):
+        first, operator, second = second, FLIPPED[operator], first
+    if isinstance(first, Column) and isinstance(second, Constant) and second.kind != "null":
+        return Comparison(first.name, operator, (second,), first.part)
     return Opaque()
 
 
-def _starts_with(left: Truth | Value, prefix: Truth | Value) -> Truth:
-    if isinstance(left, Column) and left.part is None and isinstance(prefix, Constant):
-        return Comparison(left.name, "starts with", (prefix,))
+def _starts_with(operand: Truth | Value, prefix: Truth | Value) -> Truth:
+    if isinstance(operand, Column) and operand.part is None and isinstance(prefix, Constant):
+        return Comparison(operand.name, "starts with", (prefix,))
     return Opaque()
 
 

@@ -292,7 +292,7 @@ class RegionManifestStore:
         manifest = RegionManifest.decode(data, name=key)
         if manifest.version != version or manifest.region_id != self.region_id:
             raise CorruptDataError(
-                f"{key} says that it is version {manifest.version} of region "
+                f"{key} claims to be version {manifest.version} of region "
                 f"{manifest.region_id}; nothing was changed, restore it from a backup"
             )
         return manifest

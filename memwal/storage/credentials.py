@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from memwal.errors import InvalidInputError, MemWalError, StoreAccessError
 from memwal.storage import uris
@@ -342,12 +342,12 @@ def read_options_file(path: Path) -> dict[str, str]:
     return parse_options(options, f"the storage options in {path}")
 
 
-def parse_options(content: Any, what: str) -> dict[str, str]:
+def parse_options(content: object, what: str) -> dict[str, str]:
     """Return storage options from a parsed JSON document; numbers and booleans become text.
 
     Parameters
     ----------
-    content : Any
+    content : object
     what : str
         Name of the document in messages, which show none of its content.
 

@@ -53,7 +53,7 @@ _NAME = frozenset({errno.ENAMETOOLONG, errno.EINVAL, errno.ENOTDIR, errno.EISDIR
 
 def read_file(path: str, *, start: int = 0, length: int | None = None) -> bytes:
     """Read a file, or up to ``length`` bytes of it from ``start``."""
-    # O_NONBLOCK: opening a pipe that stands in the place of a file would wait for its writer.
+    # O_NONBLOCK: opening a pipe in the place of a file would wait for its writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         status = os.fstat(descriptor)

@@ -123,7 +123,7 @@ def compact(
     problems: tuple[str, ...] = ()
     base = open_base(location)
     # What is there now, and not what merges add meanwhile: with that it might never end.
-    small = small_fragment_ids(base, target_rows)
+    small = small_fragment_ids(base, target_rows=target_rows)
     while (
         len(small) >= min_fragments
         and commits != max_commits
