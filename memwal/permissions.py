@@ -143,6 +143,7 @@ _S3_ACTIONS: Final[Mapping[Action, tuple[str, ...]]] = {
     Action.PUT: ("s3:PutObject", "s3:AbortMultipartUpload"),
     Action.DELETE: ("s3:DeleteObject",),
 }
+
 _ONLY_IF_ABSENT: Final = {"Null": {"s3:if-none-match": "false"}}
 # Characters with a meaning in a policy.
 _SPECIAL: Final = re.compile(r"[*?$]")

@@ -46,6 +46,7 @@ _NO_ACCESS = re.compile(
     r"|requesttimetooskewed|credentials source"
     r"|(?<![\w-])(401|403)(?![\w-])"
 )
+
 _ELSEWHERE = re.compile(
     r"authorizationheadermalformed|permanentredirect|illegallocationconstraint"
     r"|redirect without location"

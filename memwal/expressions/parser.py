@@ -61,6 +61,7 @@ RESERVED: Final = frozenset(
     }
 )
 """Keywords. A column with such a name must be quoted."""
+
 _INTEGER_BITS: Final = {"tinyint": 8, "smallint": 16, "int": 32, "integer": 32, "bigint": 64}
 _TIME_TYPES: Final = ("date", "timestamp")
 _WILDCARDS: Final = re.compile(r"[%_\\]")
@@ -69,6 +70,7 @@ _MAX_DEPTH: Final = 100
 
 # No comparable type has more digits.
 _MAX_DIGITS: Final = 80
+
 _SIGNS: Final[dict[str, Operator]] = {
     "=": "=",
     "==": "=",
@@ -79,6 +81,7 @@ _SIGNS: Final[dict[str, Operator]] = {
     ">": ">",
     ">=": ">=",
 }
+
 _ARITHMETIC: Final = frozenset({"+", "-", "*", "/", "%", "||"})
 
 _TOKENS: Final = re.compile(

@@ -44,6 +44,7 @@ from memwal.util.clock import boot_seconds
 from memwal.util.safe_json import read_json
 
 logger = logging.getLogger(__name__)
+
 _MAX_ATTEMPTS = 5
 _PARALLEL_LOCAL_READS = 16
 _PARALLEL_READS = 64

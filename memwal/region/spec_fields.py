@@ -30,6 +30,7 @@ IMMUTABLE: Final = "immutable"
 
 PENDING: Final = "pending"
 """Parameter of the fields of a spec that is not in force yet."""
+
 _COLUMN: Final = "column"
 _MAX_DIGITS: Final = 20
 _MAX_SHOWN: Final = 40

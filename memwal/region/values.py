@@ -39,6 +39,7 @@ _SIMPLE: Final[dict[str, pa.DataType]] = {
     "date32": pa.date32(),
     "date64": pa.date64(),
 }
+
 _SIMPLE_NAMES: Final = {data_type: name for name, data_type in _SIMPLE.items()}
 _TIME: Final = re.compile(r"(?:time32\((s|ms)\)|time64\((us|ns)\))")
 _TIMESTAMP: Final = re.compile(r"timestamp\((s|ms|us|ns)(?:, ?([^()]+))?\)")

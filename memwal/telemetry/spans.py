@@ -47,6 +47,7 @@ ROWS = "memwal.rows"
 
 VERSION = "memwal.version"
 """Version of the base table that a step starts from."""
+
 ERROR_TYPE = "error.type"
 logger = logging.getLogger(__name__)
 _tracer = trace.get_tracer("memwal")
