@@ -53,22 +53,22 @@ def create(
     primary_key : sequence of str
         Key columns, in key order: integers, bool, text or binary.
     region_spec : RegionSpec or None
-        How rows map to regions. None: every writer names its region, and keeps rows of one key
-        out of any other.
+        Rule that maps rows to regions. None: each writer names its region, and must not write a key
+        that another region has.
     maintained_indexes : sequence of str
-        BTREE indexes to create and maintain, named after their column: ``<column>_idx``. Build
-        other kinds on the table itself and call :func:`enable`.
+        BTREE indexes to create and maintain, named after their column: ``<column>_idx``. For other
+        kinds, build the index on the Lance table and call :func:`enable`.
     storage_options : mapping of str to str, optional
-        As for Lance. Kept in memory only.
+        Lance's storage options. Kept in memory only.
     data_storage_version : str, optional
-        Lance file version; Lance's default when None.
+        Lance file version; by default Lance's own.
 
     Raises
     ------
     InvalidInputError
         The key, the spec or an index does not fit the schema. Nothing was written.
     TableSetupError
-        There is a table already.
+        The table exists.
     UnsupportedStoreError
         The store has no put-if-absent.
     """
@@ -99,19 +99,19 @@ def enable(
     uri : str
         Address of the table: a path, ``s3://``, ``gs://`` or ``az://``.
     region_spec : RegionSpec or None
-        How rows map to regions. None: writers name their region themselves.
+        Rule that maps rows to regions. None: each writer names its region.
     storage_options : mapping of str to str, optional
-        As Lance takes them; they go wherever the table goes.
+        Lance's storage options.
     maintained_indexes : sequence of str or None
-        Indexes of the table that generations carry too and that are caught up after merges.
-        None: all of them, also ones that are created later.
+        Indexes of the table that are also built on generations and updated after merges. None: all
+        indexes, including those created later.
     primary_key : sequence of str, optional
-        Key columns, for a table that has no primary key in its schema yet.
+        Key columns, for a table whose schema has no primary key yet.
 
     Raises
     ------
     TableSetupError
-        There is no table, it has no primary key and none is given, or MemWAL is enabled already.
+        The table does not exist, has no primary key, or has MemWAL enabled already.
     InvalidInputError
         The key, the spec or an index does not fit the table. Nothing was written.
     UnsupportedStoreError
@@ -167,7 +167,7 @@ def _check_spec(
 def _rehearse(
     schema: pa.Schema, columns: Mapping[str, str], data_storage_version: str | None
 ) -> None:
-    """Create the table in memory first: what Lance refuses is then refused before it is written."""
+    """Create the table in memory first, so that nothing is written if Lance refuses it."""
     reserved = [name for name in schema.names if name in _RESERVED]
     if reserved:
         raise InvalidInputError(f"the column name {reserved[0]} is reserved; choose another")
@@ -204,7 +204,8 @@ def _initialize(
         base, lambda dataset: dataset.initialize_mem_wal(maintained_indexes=indexes, **options)
     )
     if stored is not None and not options:
-        # Until this commit the table is one whose regions are made by hand, and has none.
+        # Until this commit the table has no spec, as for writers that name their regions, and no
+        # regions.
         update_details(base.location, lambda now: replace(now.details, region_specs=(stored,)))
     return Table(base.location)
 
@@ -219,7 +220,7 @@ def _create_index(base: BaseTable, name: str, column: str) -> None:
 
 
 def _lance_options(stored: StoredRegionSpec, base: BaseTable) -> dict[str, Any]:
-    """What has Lance store this very spec; empty when it cannot."""
+    """Return the arguments with which Lance stores this spec; empty if it does not support it."""
     (field, *others) = stored.fields
     names = {field_id: name for name, field_id in base.field_ids().items()}
     if others or set(field.parameters) - {NUM_BUCKETS}:
@@ -238,7 +239,7 @@ def _lance_options(stored: StoredRegionSpec, base: BaseTable) -> dict[str, Any]:
 
 
 def _with_primary_key(schema: pa.Schema, primary_key: Sequence[str]) -> pa.Schema:
-    """The schema with its key columns marked as Lance marks them, and without nulls."""
+    """Return the schema with key columns that are marked as in Lance, and not nullable."""
     if not primary_key:
         raise InvalidInputError("a table needs a primary key: primary_key=[...]")
     if len(set(primary_key)) != len(primary_key):

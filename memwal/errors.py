@@ -1,4 +1,4 @@
-"""Every error that memwal raises, split by what the caller would do about it.
+"""Errors of memwal, by what the caller should do.
 
 | caller should          | type                                                        |
 |------------------------|-------------------------------------------------------------|
@@ -30,46 +30,45 @@ if TYPE_CHECKING:
 
 
 class MemWalError(Exception):
-    """Base of every error raised by memwal.
+    """Base class of all errors of memwal.
 
-    What to do: catch the types below that you can act on; let the rest end the call.
+    What to do: catch the types below that you can act on; let the others end the call.
     """
 
 
 class InvalidInputError(MemWalError, ValueError):
-    """The argument or the data is wrong; nothing was written.
+    """An argument or the data is invalid; nothing was written.
 
     What to do: correct what the message names, and call again.
     """
 
 
 class TableSetupError(MemWalError):
-    """The table cannot be used this way: absent, without a primary key, or without MemWAL.
+    """The table is not ready for this call: absent, without a primary key, or without MemWAL.
 
-    What to do: look at the address; ``memwal.create`` makes a table, and ``memwal.enable`` turns
-    MemWAL on for one that exists.
+    What to do: check the address. ``memwal.create`` makes a table, and ``memwal.enable`` enables
+    MemWAL on an existing one.
     """
 
 
 class MissingExtraError(MemWalError, ImportError):
-    """A part of memwal was asked for that is not installed; the message names the extra.
+    """An optional part of memwal is not installed; the message names the extra.
 
     What to do: install it, as in ``pip install 'memwal[catalog]'``.
     """
 
 
 class UnsupportedStoreError(MemWalError):
-    """The object store lacks something the protocol cannot do without (put-if-absent).
+    """The object store lacks an operation that the protocol requires (put-if-absent).
 
-    What to do: use another store, or let a database decide about names
-    (``memwal_commits_in``).
+    What to do: use another store, or let a database decide the commits (``memwal_commits_in``).
     """
 
 
 class StoreError(MemWalError):
-    """The object store refused or failed.
+    """The object store refused a request or failed.
 
-    What to do: see the types below; every error of a store is one of them.
+    What to do: see the types below; every error of a store has one of them.
     """
 
 
@@ -81,39 +80,43 @@ class StoreAccessError(StoreError):
 
 
 class StoreFullError(StoreError):
-    """No space, or a quota was reached. Nothing that was acknowledged is affected.
+    """The store has no space left, or a quota is reached. Acknowledged data are not affected.
 
-    What to do: make room, by merging and collecting rather than by deleting files, and write again.
+    What to do: free space, by merging and collecting garbage rather than by deleting files, and
+    write again.
     """
 
 
 class StoreUnavailableError(StoreError):
-    """The store did not answer properly. A read may be retried; a write may have happened.
+    """The store did not answer correctly. A write may have happened.
 
-    What to do: call again after a pause. Writing the same rows again is always right.
+    What to do: call again after a pause. Reading again, and writing the same rows again, is always
+    safe.
     """
 
 
 class ObjectExistsError(StoreError):
-    """A put-if-absent found the name taken. This alone does not prove that somebody else took it:
-    after an ambiguous answer it can be the caller's own object.
+    """A put-if-absent found that the key exists.
+
+    This does not prove that another process created it: after an ambiguous answer, it can be the
+    caller's own object.
 
     What to do: read the object back, and compare.
     """
 
 
 class ObjectNotFoundError(StoreError):
-    """No object has this name.
+    """No object has this key.
 
-    What to do: look at the name. If it was there before, a collection took it: open the table
-    again and read anew.
+    What to do: check the key. If the object existed before, the garbage collector deleted it: open
+    the table again, and read again.
     """
 
 
 class ConflictError(MemWalError):
-    """Somebody else changed the same thing first; nothing of ours was written.
+    """Another process made a conflicting change first; this call wrote nothing.
 
-    What to do: call again, after a pause. It is safe any number of times.
+    What to do: call again after a pause. This is safe any number of times.
     """
 
 
@@ -127,21 +130,21 @@ class LeaseLostError(ConflictError):
 class OutcomeUnknownError(MemWalError):
     """It is not known whether the change happened.
 
-    What to do: read the state that it would have changed, and call again if it is the old one.
+    What to do: read the state that the call would have changed, and call again if it is unchanged.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class RegionFailure:
-    """What was not written of one region.
+    """Rows of a write that one region did not take.
 
     Attributes
     ----------
     region_id : UUID
     error : MemWalError
-        Why, and what to do.
+        The reason, and what to do.
     rows : pyarrow.Array of int64
-        Which of the given rows: their positions.
+        Positions of the rows in the data of the call.
     """
 
     region_id: UUID
@@ -150,14 +153,14 @@ class RegionFailure:
 
 
 class PartialWriteError(MemWalError):
-    """Some regions took their rows of a write, durably, and others did not.
+    """Some regions stored their rows of a write durably, and others did not.
 
-    What to do: for each of ``failures``, act on its error, and write the rows that it names again.
+    What to do: for each of ``failures``, act on its error, and write its rows again.
 
     Attributes
     ----------
     failures : tuple of RegionFailure
-        One per region that did not; all other rows are written.
+        One per region that failed; all other rows are written.
     """
 
     def __init__(self, message: str, failures: Sequence[RegionFailure] = ()) -> None:
@@ -166,40 +169,41 @@ class PartialWriteError(MemWalError):
 
 
 class RegionFencedError(MemWalError):
-    """Another writer claimed the region. Writes that were not acknowledged may or may not be in
-    its log.
+    """Another writer claimed the region.
 
-    What to do: make sure that no second producer is meant to write this region, open a new writer,
-    which claims it again, and write the same rows again.
+    Writes that were not acknowledged may or may not be in its log.
+
+    What to do: make sure that no second producer writes to this region, open a new writer, which
+    claims the region again, and write the same rows again.
     """
 
 
 class RegionSealedError(MemWalError):
-    """The region takes no more writes.
+    """The region is sealed: it accepts no more writes.
 
-    What to do: leave the region alone. A table that was divided anew is opened again, and its
-    writer knows the new regions.
+    What to do: do not write to this region. If the table has a new region spec, open the table
+    again: its new writer uses the new regions.
     """
 
 
 class BackPressureError(MemWalError):
-    """Flushing cannot keep up and the deadline passed; the write was not accepted.
+    """Flushes did not keep up before the deadline; the write was not accepted.
 
-    What to do: write the same rows again after a pause. When it happens often: larger MemTables,
-    more regions, a faster store.
+    What to do: write the same rows again after a pause. If it happens often, use larger MemTables,
+    more regions or a faster store.
     """
 
 
 class WriterClosedError(MemWalError):
     """The writer was closed, or stopped after a failure.
 
-    What to do: open a new writer. After a failure, what was not acknowledged is written again.
+    What to do: open a new writer. After a failure, write the rows again that were not acknowledged.
     """
 
 
 class CorruptDataError(MemWalError):
-    """Bytes in the table do not mean what they must. Nothing was changed.
+    """Stored data are invalid. Nothing was changed.
 
-    What to do: keep every object, stop the writers of the region, run ``memwal verify``, and do as
-    its findings say.
+    What to do: keep every object, stop the writers of the region, run ``memwal verify``, and follow
+    its findings.
     """

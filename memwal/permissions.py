@@ -1,7 +1,7 @@
-"""Minimal rights of each role on a table's objects: the one table that all consumers share.
+"""Minimal permissions of each role on a table's objects.
 
 The security page, the command ``memwal rights`` and the tests, in which every role works under its
-own policy, are derived from it.
+own policy, are derived from :data:`PERMISSIONS`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from memwal.storage import uris
 
 
 class Role(StrEnum):
-    """What somebody does with a table. A process that does several things has several."""
+    """What a process does with a table. A process can have several roles."""
 
     READER = "reader"
-    """Reads, looks at the status, verifies without repairs."""
+    """Reads rows and status, and verifies without repairs."""
     PINNER = "pinner"
-    """Reads in Spark loads that protect what they read, and copies the table elsewhere."""
+    """Reads under read tags, as Spark loads do, and copies the table elsewhere."""
     WRITER = "writer"
     """Writes: claims, appends, flushes."""
     MERGER = "merger"
@@ -30,91 +30,91 @@ class Role(StrEnum):
     PUBLISHER = "publisher"
     """Publishes snapshots of the regions."""
     COLLECTOR = "collector"
-    """Collects garbage, without versions of the base table."""
+    """Collects garbage, except versions of the base table."""
     CLEANER = "cleaner"
-    """Collects garbage, versions of the base table among it."""
+    """Collects garbage, including versions of the base table."""
     REPAIRER = "repairer"
-    """Verifies, and repairs what can be repaired at any time."""
+    """Verifies, and makes the repairs that are possible at any time."""
     ADMINISTRATOR = "administrator"
-    """Makes tables, changes schema, indexes and regions, asks the doctor, restores."""
+    """Creates tables, changes schema, indexes and regions, runs ``memwal doctor``, restores."""
 
 
 class Action(StrEnum):
-    """What is done with objects."""
+    """Operation on objects."""
 
     LIST = "list"
     READ = "read"
     CREATE = "create"
-    """Store under a name that is free: put-if-absent."""
+    """Store under a key that does not exist: put-if-absent."""
     PUT = "put"
-    """Store under any name, also over what is there."""
+    """Store under any key, replacing an existing object."""
     DELETE = "delete"
 
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """That something may be done with some objects.
+    """Permission for one operation on some objects.
 
     Attributes
     ----------
-    act : Act
+    action : Action
     keys : tuple of str
-        Patterns of keys below the root of the table; ``*`` stands for anything, slashes too.
+        Patterns of keys below the root of the table; ``*`` matches anything, including slashes.
     """
 
-    act: Action
+    action: Action
     keys: tuple[str, ...]
 
 
 _EVERYTHING: Final = ("*",)
-_LOOK: Final = (Permission(Action.LIST, _EVERYTHING), Permission(Action.READ, _EVERYTHING))
+_LIST_AND_READ: Final = (Permission(Action.LIST, _EVERYTHING), Permission(Action.READ, _EVERYTHING))
 _READ_TAGS: Final = ("_refs/tags/memwal-read-*",)
 _MANIFESTS: Final = ("_mem_wal/*/manifest/*.binpb",)
 _HINTS: Final = ("_mem_wal/*/manifest/version_hint.json",)
 _LOG: Final = ("_mem_wal/*/wal/*.arrow",)
-_BOOKS: Final = ("_mem_wal/*/applied/*.json",)
+_APPLIED_STEPS: Final = ("_mem_wal/*/applied/*.json",)
 _ABANDONED: Final = ("_mem_wal/*/abandoned/*.json",)
 _GENERATIONS: Final = ("_mem_wal/*_gen_*",)
 _ORPHAN_MARKS: Final = ("_mem_wal/*_gen_*/orphan",)
 _VERSIONS: Final = ("_versions/*.manifest",)
-# Lance puts a manifest there before memwal gives it its name.
+# Lance stores a manifest under this name before memwal stores it under its final one.
 _STAGED: Final = ("_versions/*.manifest-*",)
 _SNAPSHOTS: Final = ("_indices/*/index.lance",)
 _COMMIT: Final = (Permission(Action.CREATE, _VERSIONS), Permission(Action.DELETE, _STAGED))
 
 _COLLECTION: Final = (
-    *_LOOK,
-    Permission(Action.CREATE, (*_MANIFESTS, *_BOOKS)),
+    *_LIST_AND_READ,
+    Permission(Action.CREATE, (*_MANIFESTS, *_APPLIED_STEPS)),
     Permission(Action.PUT, (*_HINTS, *_ORPHAN_MARKS)),
     Permission(
         Action.DELETE,
-        (*_MANIFESTS, *_LOG, *_BOOKS, *_GENERATIONS, "_indices/*", *_STAGED, *_READ_TAGS),
+        (*_MANIFESTS, *_LOG, *_APPLIED_STEPS, *_GENERATIONS, "_indices/*", *_STAGED, *_READ_TAGS),
     ),
 )
 
 PERMISSIONS: Final[Mapping[Role, tuple[Permission, ...]]] = {
-    Role.READER: _LOOK,
+    Role.READER: _LIST_AND_READ,
     Role.PINNER: (
-        *_LOOK,
+        *_LIST_AND_READ,
         Permission(Action.PUT, _READ_TAGS),
         Permission(Action.DELETE, _READ_TAGS),
     ),
     Role.WRITER: (
-        *_LOOK,
-        Permission(Action.CREATE, (*_MANIFESTS, *_LOG, *_BOOKS)),
+        *_LIST_AND_READ,
+        Permission(Action.CREATE, (*_MANIFESTS, *_LOG, *_APPLIED_STEPS)),
         Permission(Action.PUT, (*_HINTS, *_GENERATIONS, *_ABANDONED)),
     ),
     Role.MERGER: (
-        *_LOOK,
+        *_LIST_AND_READ,
         *_COMMIT,
         Permission(
             Action.PUT, ("data/*", "_deletions/*", "_indices/*", "_transactions/*", *_STAGED)
         ),
     ),
     Role.PUBLISHER: (
-        *_LOOK,
+        *_LIST_AND_READ,
         *_COMMIT,
-        # It tells a region that has not been flushed for long where its log is.
+        # For a region without a flush for a long time, it records the position of the log.
         Permission(Action.CREATE, _MANIFESTS),
         Permission(Action.PUT, (*_SNAPSHOTS, "_transactions/*", *_STAGED, *_HINTS)),
     ),
@@ -124,13 +124,13 @@ PERMISSIONS: Final[Mapping[Role, tuple[Permission, ...]]] = {
         Permission(Action.DELETE, ("data/*", "_deletions/*", "_transactions/*", "_versions/*")),
     ),
     Role.REPAIRER: (
-        *_LOOK,
+        *_LIST_AND_READ,
         *_COMMIT,
         Permission(Action.CREATE, _MANIFESTS),
         Permission(Action.PUT, (*_SNAPSHOTS, "_transactions/*", *_STAGED, *_HINTS, *_GENERATIONS)),
     ),
     Role.ADMINISTRATOR: (
-        *_LOOK,
+        *_LIST_AND_READ,
         Permission(Action.PUT, _EVERYTHING),
         Permission(Action.DELETE, _EVERYTHING),
     ),
@@ -143,13 +143,14 @@ _S3_ACTIONS: Final[Mapping[Action, tuple[str, ...]]] = {
     Action.PUT: ("s3:PutObject", "s3:AbortMultipartUpload"),
     Action.DELETE: ("s3:DeleteObject",),
 }
+
 _ONLY_IF_ABSENT: Final = {"Null": {"s3:if-none-match": "false"}}
-# They stand for something in a policy.
+# Characters with a meaning in a policy.
 _SPECIAL: Final = re.compile(r"[*?$]")
 
 
 def permissions_of(roles: Iterable[Role]) -> tuple[Permission, ...]:
-    """What several roles together need: one right for each act.
+    """Return the permissions that several roles together need, one for each action.
 
     Parameters
     ----------
@@ -157,22 +158,25 @@ def permissions_of(roles: Iterable[Role]) -> tuple[Permission, ...]:
 
     Returns
     -------
-    tuple of Right
-        In the order of the acts.
+    tuple of Permission
+        In the order of the actions.
     """
-    found: dict[Action, dict[str, None]] = {act: {} for act in Action}
+    keys_by_action: dict[Action, dict[str, None]] = {action: {} for action in Action}
     for role in roles:
-        for right in PERMISSIONS[role]:
-            found[right.act].update(dict.fromkeys(right.keys))
-    merged = {act: _EVERYTHING if "*" in keys else tuple(keys) for act, keys in found.items()}
-    return tuple(Permission(act, keys) for act, keys in merged.items() if keys)
+        for permission in PERMISSIONS[role]:
+            keys_by_action[permission.action].update(dict.fromkeys(permission.keys))
+    return tuple(
+        Permission(action, _EVERYTHING if "*" in keys else tuple(keys))
+        for action, keys in keys_by_action.items()
+        if keys
+    )
 
 
 def s3_policy(uri: str, roles: Iterable[Role], *, conditions: bool = True) -> dict[str, Any]:
-    """The policy that gives roles their rights on one table in S3, as AWS and its kin take it.
+    """Return the policy that gives roles their permissions on a table in S3.
 
-    It goes with an identity: a role, a user, a service account. A policy of a bucket wants a
-    ``Principal`` in each statement as well.
+    AWS and compatible servers accept it for an identity: a role, a user, a service account. A
+    bucket policy also needs a ``Principal`` in each statement.
 
     Parameters
     ----------
@@ -180,47 +184,47 @@ def s3_policy(uri: str, roles: Iterable[Role], *, conditions: bool = True) -> di
         Address of the table.
     roles : iterable of Role
     conditions : bool, default True
-        Whether names that are taken for good may be taken only when they are free (the condition
-        key ``s3:if-none-match``). Then nobody but collectors and administrators can change a log
-        or a manifest that is there. Servers that do not know the key refuse such requests.
+        Whether immutable objects may be stored only if the key does not exist (condition key
+        ``s3:if-none-match``). Only collectors and administrators can then change or delete an
+        existing WAL entry or manifest. Servers without this condition key refuse such requests.
 
     Returns
     -------
     dict
-        To be written as JSON.
+        The policy, to be written as JSON.
 
     Raises
     ------
     InvalidInputError
-        It is no address of S3, or one with ``*``, ``?`` or ``$`` in it.
+        The address is not on S3, or contains ``*``, ``?`` or ``$``.
     """
     address = uris.parse_uri(uri)
     if address.scheme != uris.S3:
         raise InvalidInputError(
-            f"policies can be written for s3:// only, not for {uri}; the rights themselves are in "
-            "memwal.permissions.PERMISSIONS, and the guide to security says what they are elsewhere"
+            f"policies exist for s3:// only, not for {uri}; the permissions themselves are in "
+            "memwal.permissions.PERMISSIONS, and the guide to security lists them for other stores"
         )
     if _SPECIAL.search(address.authority + address.path):
         raise InvalidInputError(f"{uri} has a character in it that means something in a policy")
     bucket = f"arn:aws:s3:::{address.authority}"
     below = f"{address.path}/" if address.path else ""
     statements: list[dict[str, Any]] = []
-    for right in permissions_of(roles):
+    for permission in permissions_of(roles):
         statement: dict[str, Any] = {
-            "Sid": right.act.value.capitalize(),
+            "Sid": permission.action.value.capitalize(),
             "Effect": "Allow",
-            "Action": list(_S3_ACTIONS[right.act]),
+            "Action": list(_S3_ACTIONS[permission.action]),
         }
-        if right.act is Action.LIST:
+        if permission.action is Action.LIST:
             statement["Resource"] = [bucket]
             if below:
-                # "If exists": who asks for an absent object names no prefix, and is told that it is
-                # absent only when he may list.
+                # "IfExists": a request for an absent object has no prefix, and S3 answers that the
+                # object is absent only if the caller may list.
                 prefixes = {"s3:prefix": [address.path, below + "*"]}
                 statement["Condition"] = {"StringLikeIfExists": prefixes}
         else:
-            statement["Resource"] = [f"{bucket}/{below}{key}" for key in right.keys]
-        if right.act is Action.CREATE and conditions:
+            statement["Resource"] = [f"{bucket}/{below}{key}" for key in permission.keys]
+        if permission.action is Action.CREATE and conditions:
             statement["Condition"] = _ONLY_IF_ABSENT
         statements.append(statement)
     return {"Version": "2012-10-17", "Statement": statements}

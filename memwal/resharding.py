@@ -1,10 +1,14 @@
 """Divide a table into regions by another region spec, or by its first one.
 
 A key must never have unmerged rows in two regions, since regions merge in any order and the older
-row could win. The new spec is therefore stored as *pending* first, the regions of the earlier specs
-are emptied, sealed and merged, and only then the new spec comes into force. Between the two commits
-the table takes no writes; what was acknowledged before is in the base table after. Every step can
-be repeated, so a call that died is finished by the next one.
+row could win. The steps are therefore:
+
+1. Commit the new spec as *pending*. From then on no new writer can open the table.
+2. Flush, seal and merge the regions of the earlier specs. Open writers continue until their regions
+   are sealed.
+3. Commit the new spec as in force. All rows acknowledged before are now in the base table.
+
+Every step can be repeated, so the next call finishes one that died.
 """
 
 from __future__ import annotations
@@ -43,11 +47,11 @@ from memwal.writer.table_writer import TableWriter
 
 logger = logging.getLogger(__name__)
 
-# Each region that is emptied holds a MemTable in memory.
-_EMPTIED_AT_ONCE: Final = 16
+# Each region that is being sealed needs a MemTable in memory.
+_MAX_OPEN_REGIONS: Final = 16
 
-# A region that is claimed by somebody else in between is emptied again.
-_ROUNDS: Final = 10
+# If another writer claims a region before it is sealed, sealing is repeated.
+_MAX_ATTEMPTS: Final = 10
 
 
 def add_region_spec(
@@ -57,51 +61,51 @@ def add_region_spec(
     storage_options: Mapping[str, str] | None = None,
     run: TaskRunner = run_in_process,
 ) -> Table:
-    """Divide a table into regions in another way from now on.
+    """Replace the region spec of a table, for all rows that are written from now on.
 
-    Writers that are open go on until their regions are emptied, and then fail with
-    :class:`RegionFencedError` or :class:`RegionSealedError`; new ones are refused until the spec
+    Open writers continue until their regions are sealed, and then fail with
+    :class:`RegionFencedError` or :class:`RegionSealedError`; new writers are refused until the spec
     is in force. Most of the backlog is merged before that, so that the pause is short. LanceDB and
-    pylance no longer write to a table that has several specs; close their writers before.
+    pylance cannot write to a table with several specs; close their writers before.
 
     Parameters
     ----------
     uri : str
     spec : RegionSpec
-        How new rows map to regions. Its id is the highest one so far plus 1.
+        Rule that maps new rows to regions. Its id becomes the highest existing one plus 1.
     run : callable
         Runs the merge tasks.
     storage_options : mapping of str to str, optional
-        As Lance takes them; they go wherever the table goes.
+        Lance's storage options.
 
     Returns
     -------
     Table
-        With the spec in force. When it is the newest one already, nothing happens.
+        The table with the spec in force. If it is the newest spec already, nothing changes.
 
     Raises
     ------
     InvalidInputError
         The spec does not fit the table.
     TableSetupError
-        There is no table or no MemWAL; or another spec is on its way, which has to be finished.
+        There is no table or no MemWAL; or the change to another spec has to be finished first.
     CorruptDataError
         A generation of an earlier region cannot be merged. The table takes no writes until it is
-        repaired and this is called again.
+        repaired and this function is called again.
     ConflictError
-        Other processes were always faster; call again.
+        Other processes won the race in every attempt; call again.
     """
     location = TableLocation(uri, storage_options or {})
     base = open_base(location)
     base.require_mem_wal()
     spec.check_keys(base.primary_key)
     spec.bind(base.field_ids(), base.schema)
-    newest = _newest(base)
+    newest = _newest_spec(base)
     if newest is None or not is_pending(newest):
-        if newest is not None and _is(newest, spec, base):
+        if newest is not None and _is_same_spec(newest, spec, base):
             return Table(location)
         merge(location, MergeOptions(run=run))
-    spec_id = _announce(location, spec)
+    spec_id = _store_pending(location, spec)
     _seal_all(location, spec_id)
     result = merge(location, MergeOptions(run=run))
     if result.problems:
@@ -113,11 +117,11 @@ def add_region_spec(
     return Table(location)
 
 
-def _newest(base: BaseTable) -> StoredRegionSpec | None:
+def _newest_spec(base: BaseTable) -> StoredRegionSpec | None:
     return max(base.details.region_specs, key=lambda stored: stored.spec_id, default=None)
 
 
-def _is(stored: StoredRegionSpec, spec: RegionSpec, base: BaseTable) -> bool:
+def _is_same_spec(stored: StoredRegionSpec, spec: RegionSpec, base: BaseTable) -> bool:
     bound = spec.bind(base.field_ids(), base.schema, spec_id=stored.spec_id)
     pending = replace(spec, pending=True).bind(
         base.field_ids(), base.schema, spec_id=stored.spec_id
@@ -125,43 +129,46 @@ def _is(stored: StoredRegionSpec, spec: RegionSpec, base: BaseTable) -> bool:
     return stored in (bound, pending)
 
 
-def _announce(location: TableLocation, spec: RegionSpec) -> int:
-    """Store the spec as pending: from then on nobody may begin to use an earlier one."""
+def _store_pending(location: TableLocation, spec: RegionSpec) -> int:
+    """Store the spec as pending, so that no writer starts with an earlier one; return its id."""
 
     def change(base: BaseTable) -> IndexDetails:
-        newest = _newest(base)
+        newest = _newest_spec(base)
         if newest is not None and is_pending(newest):
-            if not _is(newest, spec, base):
+            if not _is_same_spec(newest, spec, base):
                 raise TableSetupError(
-                    f"{location} is on its way to another region spec, {_shown(newest, base)}; "
-                    "finish that one first"
+                    f"{location} is changing to another region spec, {_spec_text(newest, base)}; "
+                    "finish that change first"
                 )
             return base.details
-        if newest is not None and _is(newest, spec, base):
+        if newest is not None and _is_same_spec(newest, spec, base):
             return base.details
         stored = replace(spec, pending=True).bind(
             base.field_ids(), base.schema, spec_id=newest.spec_id + 1 if newest is not None else 1
         )
         return replace(base.details, region_specs=(*base.details.region_specs, stored))
 
-    newest = _newest(update_details(location, change))
+    newest = _newest_spec(update_details(location, change))
     if newest is None:
-        raise ConflictError(f"the region specs of {location} were taken away meanwhile")
+        raise ConflictError(
+            f"another process removed the region specs of {location} meanwhile; call "
+            "add_region_spec again"
+        )
     return newest.spec_id
 
 
-def _shown(stored: StoredRegionSpec, base: BaseTable) -> str:
+def _spec_text(stored: StoredRegionSpec, base: BaseTable) -> str:
     names = {field_id: name for name, field_id in base.field_ids().items()}
     return str(RegionSpec.from_stored(stored, names))
 
 
 def _seal_all(location: TableLocation, spec_id: int) -> None:
-    """Seal every region of another spec, with nothing in its log that is not flushed."""
+    """Flush and seal every region of the earlier specs."""
     base = open_base(location)
-    for assignment, earlier in _known_regions(base, spec_id):
+    for assignment, earlier in _earlier_regions(base, spec_id):
         _seal_unclaimed(location, assignment, earlier)
     problem: MemWalError | None = None
-    for _ in range(_ROUNDS):
+    for _ in range(_MAX_ATTEMPTS):
         active = [
             manifest.region_id
             for manifest in read_manifests(location.store).values()
@@ -169,31 +176,32 @@ def _seal_all(location: TableLocation, spec_id: int) -> None:
         ]
         if not active:
             return
-        for start in range(0, len(active), _EMPTIED_AT_ONCE):
+        for start in range(0, len(active), _MAX_OPEN_REGIONS):
             try:
-                _seal(base, active[start : start + _EMPTIED_AT_ONCE], spec_id)
+                _flush_and_seal(base, active[start : start + _MAX_OPEN_REGIONS], spec_id)
             except (RegionFencedError, RegionSealedError, InvalidInputError) as error:
-                logger.info("regions of %s are emptied again: %s", location, error)
+                logger.info("sealing regions of %s is repeated: %s", location, error)
                 problem = error
     raise ConflictError(
-        f"regions of {location} were claimed while they were emptied, {_ROUNDS} times; stop their "
-        "writers and call add_region_spec again"
+        f"writers claimed regions of {location} while they were sealed, {_MAX_ATTEMPTS} times; "
+        "stop these writers and call add_region_spec again"
     ) from problem
 
 
-def _known_regions(base: BaseTable, spec_id: int) -> list[tuple[RegionAssignment, int]]:
+def _earlier_regions(base: BaseTable, spec_id: int) -> list[tuple[RegionAssignment, int]]:
+    """Return the regions of all other specs, as far as they do not depend on the data."""
     names = {field_id: name for name, field_id in base.field_ids().items()}
-    known: list[tuple[RegionAssignment, int]] = []
+    regions: list[tuple[RegionAssignment, int]] = []
     for stored in base.details.region_specs:
         if stored.spec_id != spec_id:
             spec = RegionSpec.from_stored(stored, names)
             router = Router(spec, base.schema)
-            known += [(region, stored.spec_id) for region in router.assignments() or ()]
-    return known
+            regions += [(region, stored.spec_id) for region in router.assignments() or ()]
+    return regions
 
 
 def _seal_unclaimed(location: TableLocation, assignment: RegionAssignment, spec_id: int) -> None:
-    """Leave no region of an earlier spec for somebody to claim for the first time."""
+    """Seal a region without a manifest, so that no writer can claim it for the first time."""
     manifests = RegionManifestStore(location.store, assignment.region_id)
     if manifests.read_latest() is not None:
         return
@@ -208,16 +216,16 @@ def _seal_unclaimed(location: TableLocation, assignment: RegionAssignment, spec_
     try:
         manifests.commit(sealed)
     except ConflictError:
-        logger.info("region %s was claimed just now; it is emptied", assignment.region_id)
+        logger.info("region %s was claimed meanwhile; it is flushed first", assignment.region_id)
 
 
 def _is_active(manifest: RegionManifest, spec_id: int) -> bool:
     return manifest.spec_id != spec_id and manifest.status == RegionStatus.ACTIVE
 
 
-def _seal(base: BaseTable, regions: Sequence[UUID], spec_id: int) -> None:
+def _flush_and_seal(base: BaseTable, regions: Sequence[UUID], spec_id: int) -> None:
     """Claim regions, which fences their writers, replay and flush them, and seal them."""
-    # The writer is given its regions; the spec that it would route rows by is of no account.
+    # The writer claims the given regions and routes no rows, so its spec has no effect.
     unsharded = RegionSpec.unsharded().bind({}, base.schema, spec_id=spec_id)
     details = replace(base.details, region_specs=(unsharded,))
     with TableWriter(replace(base, details=details), options=WriterOptions()) as writer:

@@ -140,7 +140,7 @@ def test_roles_together_may_what_any_of_them_may() -> None:
     assert allowed(policy, "DeleteObject") == COLLECTED
     assert len(policy["Statement"]) == 5
     everything = permissions_of(Role)
-    assert [right.keys for right in everything if right.act in (Action.PUT, Action.DELETE)] == [
+    assert [right.keys for right in everything if right.action in (Action.PUT, Action.DELETE)] == [
         ("*",)
     ] * 2
 
@@ -200,5 +200,5 @@ def test_every_role_is_on_the_page() -> None:
         (line,) = [line for line in page.splitlines() if line.startswith(f"| `{role}` |")]
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         for act, cell in zip((Action.CREATE, Action.PUT, Action.DELETE), cells[2:], strict=True):
-            keys = [key for right in rights for key in right.keys if right.act is act]
+            keys = [key for right in rights for key in right.keys if right.action is act]
             assert cell == ", ".join(f"`{key}`" for key in dict.fromkeys(keys)), (role, act)

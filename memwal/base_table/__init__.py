@@ -1,1 +1,1 @@
-"""The base table and its MemWAL index details: reading, and changes by compare-and-swap."""
+"""The base table and its MemWAL index details: reads, and commits by compare-and-swap."""

@@ -1,8 +1,4 @@
-"""Update the MemWAL index details on top of the latest version, and check which spec is in force.
-
-A writer checks the spec after it claimed a region and before it writes to it: a job that divides
-the table anew stores the new spec first, and then seals all regions that exist.
-"""
+"""Update the MemWAL index details on the latest version, and check the region spec in force."""
 
 from __future__ import annotations
 
@@ -25,28 +21,28 @@ def update_details(
     index_id: UUID | None = None,
     attempts: int = 50,
 ) -> BaseTable:
-    """Apply a change to the details, again on each newer version until it lands.
+    """Change the details, and repeat on each newer version until the commit succeeds.
 
     Parameters
     ----------
     change : callable
-        Gets the table as it is and returns the whole new details. Called once per attempt, and
-        must therefore not have effects of its own.
+        Takes the latest version of the table and returns the complete new details. Called once per
+        attempt, and must therefore have no side effects.
     index_id : UUID, optional
         See :func:`memwal.base_table.commit.commit_details`.
     attempts : int, default 50
-        A conflict needs another commit to land first, so that somebody always gets on; 50 lost
-        races in a row mean that something else is wrong.
+        A conflict means that another commit succeeded, so some process always makes progress. 50
+        lost races in a row mean that something else is wrong.
 
     Returns
     -------
     BaseTable
-        The table at the new version, or as it was when the change is no change.
+        The table at the new version, or unchanged if the details do not change.
 
     Raises
     ------
     ConflictError
-        Every attempt lost.
+        Another commit won the race in every attempt.
     """
 
     def attempt() -> BaseTable:
@@ -71,12 +67,12 @@ def update_details(
 
 
 def current_spec(base: BaseTable) -> tuple[int, RegionSpec]:
-    """Id and content of a table's newest spec.
+    """Return the id and content of a table's newest region spec.
 
     Raises
     ------
     TableSetupError
-        The table has none: its regions are written by hand.
+        The table has no spec: its writers name their regions.
     """
     if not base.details.region_specs:
         raise TableSetupError(
@@ -88,35 +84,35 @@ def current_spec(base: BaseTable) -> tuple[int, RegionSpec]:
 
 
 def check_no_region_spec(base: BaseTable) -> None:
-    """Make sure that a table's regions are written by hand.
+    """Check that a table has no region spec, so that its writers name their regions.
 
     Raises
     ------
     TableSetupError
-        It has a region spec, which says where each row belongs.
+        The table has a region spec, which maps rows to regions.
     """
     if base.details.region_specs:
         raise TableSetupError(
-            f"{base.location} has a region spec that says where each row belongs; "
+            f"{base.location} has a region spec that maps rows to regions; "
             "open its writer without a region"
         )
 
 
 def check_spec_in_force(location: TableLocation, spec_id: int) -> None:
-    """Make sure that a spec is the one that new rows are routed by.
+    """Check that a region spec is the newest one, by which new rows are routed.
 
-    To be called after a region was claimed and before it is written to: whoever divides the table
-    anew stores the new spec first, and seals all regions that there are then.
+    A writer must call this after it claimed a region and before it writes to it:
+    ``memwal.add_region_spec`` stores the new spec first, and then seals all regions that exist.
 
     Parameters
     ----------
     spec_id : int
-        0 for regions that are written by hand, which a table without specs has.
+        0 if the writer names its regions, as for a table without specs.
 
     Raises
     ------
     RegionSealedError
-        The table is divided in another way by now.
+        The table has a newer region spec.
     """
     details = open_base(location).details
     newest = max((spec.spec_id for spec in details.region_specs), default=0)

@@ -1,4 +1,4 @@
-"""Namespace clients that create a table's next version by put-if-absent, after a sync."""
+"""Lance namespace clients that create a table's next version by put-if-absent, after a sync."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ _VERSIONS_FOLDER = "_versions/"
 
 @dataclass(slots=True)
 class CommitOutcome:
-    """What became of the commit: whether its version was created, or why not."""
+    """Outcome of a commit: whether its version was created, or the error."""
 
     created: bool = False
     failure: MemWalError | None = None
 
 
 class DurableNamespace(lance_namespace.LanceNamespace):  # type: ignore[misc]
-    """A namespace of one table, whose versions appear when what they consist of is durable.
+    """A namespace of one table that creates a version after its files are durable.
 
-    Lance rebases a commit over others that it does not conflict with, as it does without one.
+    Lance rebases a commit on newer versions that do not conflict with it, as without a namespace.
 
     Parameters
     ----------
     location : TableLocation
     version : int
-        That the commit was prepared on.
+        Version on which the commit was prepared.
     accept : callable, optional
-        Whether a commit may be rebased on top of this later version; on any by default.
+        Returns whether the commit may be rebased on a newer version; by default on any.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class DurableNamespace(lance_namespace.LanceNamespace):  # type: ignore[misc]
         self._store: ObjectStore = location.store
         self._version = version
         self._accept = accept
-        self._inverted = self._counts_down()
+        self._inverted = self._has_inverted_names()
         self._root = _object_path(location)
         self.outcome = CommitOutcome()
 
@@ -81,7 +81,8 @@ class DurableNamespace(lance_namespace.LanceNamespace):  # type: ignore[misc]
             try:
                 self._check(version)
                 manifest = self._store.get(staging)
-                # Before the version, what it consists of: on a local disk Lance syncs nothing.
+                # The files of the version must be durable before it: on local disks Lance does not
+                # fsync.
                 self._store.barrier()
                 taken = create_settled(self._store, self._final_key(version), manifest)
             except MemWalError as error:
@@ -94,24 +95,25 @@ class DurableNamespace(lance_namespace.LanceNamespace):  # type: ignore[misc]
             self._store.delete(staging)
         return lance_namespace.CreateTableVersionResponse(version=self._table_version(version))
 
-    def _counts_down(self) -> bool:
-        """Whether manifests are named so that the newest comes first in a listing."""
-        found = table_manifest_key(self._location, self._version)
-        return found == table_manifest_keys(self._version)[0]
+    def _has_inverted_names(self) -> bool:
+        """Return whether manifests are named so that the newest comes first in a listing."""
+        key = table_manifest_key(self._location, self._version)
+        return key == table_manifest_keys(self._version)[0]
 
     def _latest(self) -> int:
         return int(open_dataset(self._location).version)
 
     def _check(self, version: int) -> None:
-        """Refuse a version that is not to be created."""
+        """Refuse a version that this commit must not create."""
         below = version - 1
         if self._accept is not None and below != self._version and not self._accept(below):
             raise ConflictError(
-                f"version {below} of {self._location} changed what version {self._version} said"
+                f"version {below} of {self._location} conflicts with the commit that was prepared "
+                f"on version {self._version}; read the table again and retry"
             )
 
     def _taken(self, version: int) -> NoReturn:
-        """Refuse a version that somebody else has created."""
+        """Refuse a version that another process created."""
         raise lance_namespace.ConcurrentModificationError(f"version {version} exists")
 
     def _table_version(self, version: int) -> lance_namespace.TableVersion:
@@ -133,7 +135,7 @@ class DurableNamespace(lance_namespace.LanceNamespace):  # type: ignore[misc]
 
 
 class PinnedNamespace(DurableNamespace):
-    """A namespace whose latest version is the one that was read, so that nothing is rebased."""
+    """A namespace whose latest version is the one that was read, so that Lance never rebases."""
 
     def _latest(self) -> int:
         return self._version + 1 if self.outcome.created else self._version
@@ -152,7 +154,7 @@ class PinnedNamespace(DurableNamespace):
 
 
 class NewTableNamespace(PinnedNamespace):
-    """A namespace of a table that comes into being with its first version."""
+    """A namespace of a table that does not exist yet."""
 
     def __init__(self, location: TableLocation) -> None:
         super().__init__(location, 0)
@@ -164,17 +166,17 @@ class NewTableNamespace(PinnedNamespace):
             storage_options=self._location.lance_options(),
         )
 
-    def _counts_down(self) -> bool:
+    def _has_inverted_names(self) -> bool:
         return True
 
 
 def _object_path(location: TableLocation) -> str:
-    """The table's folder as Lance names it inside its object store, with a slash at the end."""
+    """Return the path of the table's folder in Lance's object store, with a trailing slash."""
     local = location.local_path
     path = str(local) if local is not None else urlsplit(location.uri).path
     return path.strip("/") + "/"
 
 
 def _value(request: Any, name: str) -> Any:
-    """Requests arrive as models or as plain dictionaries, depending on the call."""
+    """Return a field of a request, which is a model or a dictionary, depending on the call."""
     return request[name] if isinstance(request, dict) else getattr(request, name)

@@ -1,10 +1,10 @@
-"""Tags that protect the version of a long read, and expire by themselves.
+"""Read tags: Lance tags that protect the version of a long read, and expire by themselves.
 
-A tag of Lance keeps its version from clean-ups, and the generations that were not merged in that
-version from the collector. A tag of a read states in its name for how long it holds, counted from
-the time its object was last written, by the clock of the store, which the collector goes by as
-well. A process whose clock is wrong can therefore place neither a tag that has already expired nor
-one that never does. A renewal writes the same object once more.
+A Lance tag protects its version from clean-ups, and the generations that were not merged in that
+version from the garbage collector. The name of a read tag contains its lifetime, counted from the
+last write of its object by the clock of the store, which the collector uses too. A process with a
+wrong clock can therefore create neither an expired tag nor one that never expires. Renewing a tag
+writes the same object again.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ _NAME: Final = re.compile(r"memwal-read-([1-9][0-9]{0,9})-([1-9][0-9]{0,19})-([0
 
 @dataclass(frozen=True, slots=True)
 class ReadTag:
-    """A tag of a read.
+    """Tag that protects a version of the base table for one reader.
 
     Attributes
     ----------
     seconds : int
-        How long it holds after it was written.
+        Lifetime after the last write.
     version : int
-        Of the base table, on its main branch.
+        Version on the main branch of the base table.
     reader : str
-        Who placed it: digits and small letters, up to 64.
+        Id of the reader: up to 64 digits and lower-case letters.
     """
 
     seconds: int
@@ -53,16 +53,16 @@ class ReadTag:
 
     @property
     def key(self) -> str:
-        """Key of the object that is the tag."""
+        """Key of the tag's object."""
         return f"{_TAGS_DIR}/{self.name}{_SUFFIX}"
 
-    def ends(self, written: datetime) -> datetime:
-        """When it ends that was last written at a time of the store's clock."""
+    def expires_at(self, written: datetime) -> datetime:
+        """Return the expiry of the tag, last written at ``written`` by the clock of the store."""
         return written + timedelta(seconds=self.seconds)
 
 
 def parse_read_tag(name: str) -> ReadTag | None:
-    """Return the tag of a read that has this name; None for a tag of anybody else's."""
+    """Return the read tag with this name; None for any other tag."""
     match = _NAME.fullmatch(name)
     if match is None:
         return None
@@ -70,12 +70,12 @@ def parse_read_tag(name: str) -> ReadTag | None:
 
 
 def user_tag_names(tags: Mapping[str, Mapping[str, Any]]) -> str:
-    """Names of the tags that people placed on the main branch, for a message.
+    """Return the names of the users' tags on the main branch, for a message.
 
     Parameters
     ----------
     tags : mapping
-        As ``dataset.tags.list()`` returns them.
+        Result of ``dataset.tags.list()``.
     """
     return ", ".join(
         sorted(n for n, tag in tags.items() if not tag["branch"] and parse_read_tag(n) is None)
@@ -83,7 +83,7 @@ def user_tag_names(tags: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def parse_read_tag_key(key: str) -> ReadTag | None:
-    """The same by the key of an object."""
+    """Return the read tag whose object has this key; None for any other key."""
     folder, _, name = key.rpartition("/")
     if folder != _TAGS_DIR or not name.endswith(_SUFFIX):
         return None
@@ -91,19 +91,19 @@ def parse_read_tag_key(key: str) -> ReadTag | None:
 
 
 def place_tag(base: BaseTable, tag: ReadTag) -> bool:
-    """Place a tag on a version.
+    """Create a read tag.
 
     Returns
     -------
     bool
-        False if there is one of that name already.
+        False if a tag with this name exists.
 
     Raises
     ------
     ObjectNotFoundError
         The version is no longer stored.
     StoreAccessError, StoreUnavailableError, StoreFullError
-        As for any write. A tag that was placed all the same ends by itself.
+        As for any write. If the tag was created all the same, it expires by itself.
     """
     try:
         base.dataset.tags.create(tag.name, tag.version)
@@ -115,23 +115,23 @@ def place_tag(base: BaseTable, tag: ReadTag) -> bool:
 
 
 def renew_tag(location: TableLocation, tag: ReadTag, *, now: datetime | None = None) -> bool:
-    """Write a tag once more, if a quarter of its time has passed.
+    """Renew a tag if a quarter of its lifetime has passed.
 
     Parameters
     ----------
     now : datetime, optional
-        Must agree with the store's clock to well within a quarter of the time.
+        Must agree with the store's clock to well within a quarter of the lifetime.
 
     Returns
     -------
     bool
-        Whether it holds. One that is gone or has ended is left alone: a collector may have gone
-        by its end, and nothing tells any more that what it protected is there.
+        Whether the tag is valid. A deleted or expired tag is not renewed: the collector may have
+        seen its expiry already, so the protected data may be gone.
     """
-    found = location.store.head(tag.key)
-    if found is None:
+    info = location.store.head(tag.key)
+    if info is None:
         return False
-    age = (now or datetime.now(UTC)) - found.modified
+    age = (now or datetime.now(UTC)) - info.modified
     if age >= timedelta(seconds=tag.seconds):
         return False
     if age >= timedelta(seconds=tag.seconds / 4):
@@ -139,31 +139,31 @@ def renew_tag(location: TableLocation, tag: ReadTag, *, now: datetime | None = N
             content = location.store.get(tag.key)
             location.store.replace(tag.key, content, expected=content)
         except (ConflictError, ObjectNotFoundError):
-            # Taken away, or renewed by somebody else in the same moment.
+            # Another process deleted or renewed the tag at the same time.
             return location.store.exists(tag.key)
     return True
 
 
 def delete_tag(location: TableLocation, tag: ReadTag) -> None:
-    """Take a tag away; one that is gone is fine."""
+    """Delete a tag. Does nothing if it does not exist."""
     location.store.delete(tag.key)
 
 
 def list_read_tags(location: TableLocation) -> dict[ReadTag, datetime]:
-    """The tags of reads that a table has, and when each was last written: one listing."""
-    found = {}
+    """Return the read tags of a table, with the time of their last write. Costs one listing."""
+    tags = {}
     for info in location.store.list(_TAGS_DIR):
         tag = parse_read_tag_key(info.key)
         if tag is not None:
-            found[tag] = info.modified
-    return found
+            tags[tag] = info.modified
+    return tags
 
 
 def list_torn_tags(location: TableLocation) -> list[str]:
-    """Keys of the tags, of reads or others, that the machine's crash left torn.
+    """Return the keys of all tags, of reads or others, that a crash of the machine left torn.
 
-    Lance syncs no tag on a local disk, and lists none while one of them cannot be read. Each gets
-    its name when it is written, so that nobody is at work on one that is torn.
+    Lance does not fsync tags on a local disk, and cannot list any tag while one of them is
+    unreadable. A tag gets its name after it is written, so no process is still writing a torn one.
     """
     if not location.store.is_local:
         return []
@@ -171,12 +171,12 @@ def list_torn_tags(location: TableLocation) -> list[str]:
 
 
 def delete_torn_tags(location: TableLocation) -> bool:
-    """Take away the tags of reads that are torn: whoever placed them went with the machine.
+    """Delete torn read tags. The processes that created them ended with the machine.
 
     Returns
     -------
     bool
-        Whether there was one.
+        Whether there were any.
     """
     torn = [key for key in list_torn_tags(location) if parse_read_tag_key(key) is not None]
     location.store.delete_many(torn)

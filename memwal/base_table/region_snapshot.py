@@ -1,11 +1,11 @@
 """Snapshot of all regions' manifests in the MemWAL index (spec: Region Snapshot Storage).
 
-The snapshot is a Lance file with a row per region: inside the details of the index while regions
-are few, and beside the other indexes' files when they are many. The id of the index changes with
-every commit, also with those of Lance, so it cannot lead to that file for long; the details then
-hold a file without rows whose metadata names the file with the rows. A file that is gone, because
-the version that it was written for has been cleaned up, is no snapshot: readers list the regions
-then.
+The snapshot is a Lance file with one row per region. It is stored inline in the details of the
+index if there are few regions, else as an external file beside the files of the other indexes. The
+id of the index changes with every commit, including Lance's own, so the path cannot be derived from
+it. Instead the details contain a *pointer*: a file without rows whose metadata names the external
+file. If that file is missing, because the version that it was written for was cleaned up, there is
+no snapshot, and readers list the regions.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any, Final
 from uuid import UUID
 
 import pyarrow as pa
+from lance.file import LanceFileReader, LanceFileWriter
 
 from memwal.base_table.snapshot import lance_errors
 from memwal.errors import CorruptDataError, InvalidInputError, MemWalError, ObjectNotFoundError
@@ -33,7 +34,7 @@ from memwal.storage.object_store import ObjectStore
 logger = logging.getLogger(__name__)
 
 MAX_CLOCK_SKEW_SECONDS: Final = 60.0
-"""By so many seconds the clocks of machines may differ that share a table, at most."""
+"""Maximum difference between the clocks of machines that share a table."""
 
 _FLUSHED_TYPE: Final = pa.list_(
     pa.struct([pa.field("generation", pa.uint64()), pa.field("path", pa.string())])
@@ -48,52 +49,50 @@ _KEY: Final = re.compile(rb"_indices/[0-9a-f-]{36}/index\.lance")
 def snapshot_rows(
     manifests: Iterable[RegionManifest], specs: Sequence[StoredRegionSpec]
 ) -> pa.Table:
-    """One row per region, in the order of their ids.
+    """Return one row per region, sorted by region id.
 
     Parameters
     ----------
     manifests : iterable of RegionManifest
     specs : sequence of StoredRegionSpec
-        They give region values their types; a value of a spec that is not among them stays bytes.
+        They define the types of region values. Values of other specs stay bytes.
 
     Returns
     -------
     pyarrow.Table
-        The columns of the spec; then ``shard_id`` and ``shard_spec_id``, as LanceDB calls them,
-        with the id as text; then a column per region value.
+        The columns of the spec; then ``shard_id`` and ``shard_spec_id``, LanceDB's names, with the
+        id as text; then one column per region value.
     """
-    found = sorted(manifests, key=lambda manifest: manifest.region_id)
+    regions = sorted(manifests, key=lambda manifest: manifest.region_id)
     columns: dict[str, pa.Array] = {
-        "region_id": pa.array([m.region_id.bytes for m in found], pa.binary(16)),
-        "version": pa.array([m.version for m in found], pa.uint64()),
-        "region_spec_id": pa.array([m.spec_id for m in found], pa.uint32()),
-        "writer_epoch": pa.array([m.writer_epoch for m in found], pa.uint64()),
-        "replay_after_wal_entry_position": pa.array([m.replay_after for m in found], pa.uint64()),
-        "wal_entry_position_last_seen": pa.array([m.wal_last_seen for m in found], pa.uint64()),
-        "current_generation": pa.array([m.current_generation for m in found], pa.uint64()),
+        "region_id": pa.array([m.region_id.bytes for m in regions], pa.binary(16)),
+        "version": pa.array([m.version for m in regions], pa.uint64()),
+        "region_spec_id": pa.array([m.spec_id for m in regions], pa.uint32()),
+        "writer_epoch": pa.array([m.writer_epoch for m in regions], pa.uint64()),
+        "replay_after_wal_entry_position": pa.array([m.replay_after for m in regions], pa.uint64()),
+        "wal_entry_position_last_seen": pa.array([m.wal_last_seen for m in regions], pa.uint64()),
+        "current_generation": pa.array([m.current_generation for m in regions], pa.uint64()),
         "flushed_generations": pa.array(
             [
                 [{"generation": f.generation, "path": f.path} for f in manifest.flushed]
-                for manifest in found
+                for manifest in regions
             ],
             _FLUSHED_TYPE,
         ),
-        "shard_id": pa.array([str(m.region_id) for m in found], pa.string()),
-        "shard_spec_id": pa.array([m.spec_id for m in found], pa.uint32()),
+        "shard_id": pa.array([str(m.region_id) for m in regions], pa.string()),
+        "shard_spec_id": pa.array([m.spec_id for m in regions], pa.uint32()),
     }
-    values = [dict(manifest.region_fields) for manifest in found]
+    values = [dict(manifest.region_fields) for manifest in regions]
     types = _value_types(specs)
     for field_id in sorted({name for fields in values for name in fields}):
         stored = [fields.get(field_id) for fields in values]
-        columns[f"{_PREFIX}{field_id}"] = _typed(stored, types.get(field_id, pa.binary()))
+        columns[f"{_PREFIX}{field_id}"] = _value_column(stored, types.get(field_id, pa.binary()))
     return pa.table(columns)
 
 
 def encode_snapshot(rows: pa.Table) -> bytes:
-    """The bytes of a Lance file with these rows."""
-    from lance.file import LanceFileWriter
-
-    # It only exists as a file until it is read back.
+    """Encode rows as a Lance file."""
+    # Lance's writer needs a file.
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "snapshot.lance")
         with LanceFileWriter(str(path), rows.schema, version=_FILE_VERSION) as writer:
@@ -103,25 +102,25 @@ def encode_snapshot(rows: pa.Table) -> bytes:
 
 
 def snapshot_key(index_id: UUID) -> str:
-    """Where the snapshot of a version of the index is stored that does not fit the details."""
+    """Return the key of the external snapshot file of an index."""
     return index_file_key(index_id, _FILE_NAME)
 
 
 def encode_pointer(key: str, schema: pa.Schema) -> bytes:
-    """What the details hold instead: no row, and where the rows are."""
+    """Encode a pointer to the external file at ``key``, for the details."""
     return encode_snapshot(schema.with_metadata({_LOCATION: key.encode()}).empty_table())
 
 
 def read_snapshot(store: ObjectStore, details: IndexDetails) -> dict[UUID, RegionManifest] | None:
-    """The regions of the snapshot of a table; None when there is none, or its file is gone.
+    """Read the manifests in a table's snapshot; None if there is none or its file is missing.
 
-    What comes back is what a manifest says, without its status and the sizes of its generations: a
-    snapshot does not have them.
+    The manifests lack their status and the sizes of their generations, which a snapshot does not
+    store.
 
     Raises
     ------
     CorruptDataError
-        It cannot be read. All that it tells, the regions' manifests tell too.
+        The snapshot cannot be read. The manifests of the regions have all of its content.
     """
     data = details.inline_snapshots
     if not data:
@@ -132,20 +131,20 @@ def read_snapshot(store: ObjectStore, details: IndexDetails) -> dict[UUID, Regio
     except ObjectNotFoundError:
         return None
     except InvalidInputError as error:
-        # What stands there is no file: a loop of links.
+        # The key is not a file, but for example a loop of links.
         raise _unreadable(error) from error
     try:
-        found = _manifests(rows)
+        manifests = _decode_manifests(rows)
     except (KeyError, TypeError, ValueError) as error:
         raise _unreadable(error) from error
-    return {manifest.region_id: manifest for manifest in found}
+    return {manifest.region_id: manifest for manifest in manifests}
 
 
 def snapshot_age(details: IndexDetails, now: float) -> float | None:
-    """How old the snapshot is; None if there is none, or nobody can tell.
+    """Return the age of the snapshot; None if there is none, or its time is in the future.
 
-    One that was taken in the future is of a clock that was wrong. It would stand, and count as new,
-    until all clocks are there.
+    A time in the future comes from a wrong clock. Such a snapshot would count as new until all
+    clocks reach that time.
 
     Parameters
     ----------
@@ -155,7 +154,7 @@ def snapshot_age(details: IndexDetails, now: float) -> float | None:
     Returns
     -------
     float or None
-        Seconds, not below 0.
+        Seconds, at least 0.
     """
     if not details.snapshot_ts_millis:
         return None
@@ -166,7 +165,7 @@ def snapshot_age(details: IndexDetails, now: float) -> float | None:
 def read_usable_snapshot(
     store: ObjectStore, details: IndexDetails
 ) -> dict[UUID, RegionManifest] | None:
-    """As :func:`read_snapshot`, for who can do without: None for one that cannot be read."""
+    """Read the snapshot as :func:`read_snapshot` does, but return None if it cannot be read."""
     try:
         return read_snapshot(store, details)
     except CorruptDataError as error:
@@ -175,24 +174,22 @@ def read_usable_snapshot(
 
 
 def external_key(details: IndexDetails) -> str | None:
-    """Key of the file that the details lead to, None when they hold the rows or none exist.
+    """Return the key of the external snapshot file; None if the snapshot is inline or absent.
 
     Raises
     ------
     CorruptDataError
-        They cannot be read, or lead elsewhere.
+        The pointer cannot be read, or has an invalid key.
     """
     if not details.inline_snapshots:
         return None
-    named = (_decode(details.inline_snapshots).schema.metadata or {}).get(_LOCATION)
-    if named is not None and _KEY.fullmatch(named) is None:
-        raise _unreadable(f"it is said to be in {named!r}")
-    return None if named is None else bytes(named).decode()
+    key = (_decode(details.inline_snapshots).schema.metadata or {}).get(_LOCATION)
+    if key is not None and _KEY.fullmatch(key) is None:
+        raise _unreadable(f"it is said to be in {key!r}")
+    return None if key is None else bytes(key).decode()
 
 
 def _decode(data: bytes) -> pa.Table:
-    from lance.file import LanceFileReader
-
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "snapshot.lance")
         path.write_bytes(data)
@@ -201,7 +198,7 @@ def _decode(data: bytes) -> pa.Table:
             with lance_errors("reading the region snapshot"):
                 return LanceFileReader(str(path)).read_all().to_table()
         except MemWalError as error:
-            # What was just written is there: whatever Lance calls it, it is damaged.
+            # The file was just written, so whatever error Lance raises, the content is damaged.
             raise _unreadable(error) from error
 
 
@@ -212,17 +209,17 @@ def _unreadable(reason: object) -> CorruptDataError:
     )
 
 
-def _manifests(rows: pa.Table) -> list[RegionManifest]:
+def _decode_manifests(rows: pa.Table) -> list[RegionManifest]:
     names = [name for name in rows.column_names if name.startswith(_PREFIX)]
     values = {name: encode_values(rows.column(name).combine_chunks()) for name in names}
     plain = rows.drop_columns(names).to_pylist()
     return [
-        _manifest(row, {name: values[name][number] for name in names})
+        _decode_manifest(row, {name: values[name][number] for name in names})
         for number, row in enumerate(plain)
     ]
 
 
-def _manifest(row: dict[str, Any], values: dict[str, bytes | None]) -> RegionManifest:
+def _decode_manifest(row: dict[str, Any], values: dict[str, bytes | None]) -> RegionManifest:
     return RegionManifest(
         region_id=UUID(bytes=row["region_id"]),
         version=row["version"],
@@ -244,13 +241,13 @@ def _manifest(row: dict[str, Any], values: dict[str, bytes | None]) -> RegionMan
 
 
 def _value_types(specs: Sequence[StoredRegionSpec]) -> dict[str, pa.DataType]:
-    """Type of each region value on which all specs agree."""
-    found: dict[str, set[str]] = defaultdict(set)
+    """Return the type of each region value for which all specs have the same."""
+    type_names: dict[str, set[str]] = defaultdict(set)
     for spec in specs:
         for field in spec.fields:
-            found[field.field_id].add(field.result_type)
+            type_names[field.field_id].add(field.result_type)
     types = {}
-    for field_id, names in found.items():
+    for field_id, names in type_names.items():
         if len(names) == 1:
             try:
                 types[field_id] = parse_type(*names)
@@ -259,9 +256,9 @@ def _value_types(specs: Sequence[StoredRegionSpec]) -> dict[str, pa.DataType]:
     return types
 
 
-def _typed(stored: list[bytes | None], data_type: pa.DataType) -> pa.Array:
+def _value_column(stored: list[bytes | None], data_type: pa.DataType) -> pa.Array:
     try:
         return decode_values(stored, data_type)
     except CorruptDataError:
-        # The snapshot tells what is there; what is wrong with it is for others to tell.
+        # The snapshot stores the bytes as they are; memwal verify reports invalid values.
         return pa.array(stored, pa.binary())

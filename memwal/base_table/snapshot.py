@@ -1,4 +1,4 @@
-"""One version of the base table, with what its MemWAL index says in that very version.
+"""A version of the base table, with the MemWAL index details of the same version.
 
 Also opens Lance data sets, and translates exceptions of pylance into errors of memwal.
 """
@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import lance
 import pyarrow as pa
@@ -38,10 +37,6 @@ from memwal.region.rows import with_field_ids
 from memwal.storage.location import TableLocation
 from memwal.util.redaction import redact_store_response
 
-if TYPE_CHECKING:
-    import lance
-
-
 # Whole words and numbers only: paths are full of digits.
 _FULL = re.compile(r"no space left|file too large|quota exceeded|\bos error (27|28|122)\b")
 _NO_ACCESS = re.compile(
@@ -49,33 +44,34 @@ _NO_ACCESS = re.compile(
     r"|requesttimetooskewed|credentials source"
     r"|(?<![\w-])(401|403)(?![\w-])"
 )
+
 _ELSEWHERE = re.compile(
     r"authorizationheadermalformed|permanentredirect|illegallocationconstraint"
     r"|redirect without location"
 )
 
-# What Lance asked for when a store refused, and how that is called.
+# The request that a store refused, in errors of Lance, and the permission that it needs.
 _REFUSED_REQUEST = re.compile(r"performing (GET|HEAD|PUT|POST|DELETE|LIST)(?: request)?\b")
-_ACTS = {"PUT": "put", "POST": "put", "DELETE": "delete"}
+_NEEDED_PERMISSIONS = {"PUT": "put", "POST": "put", "DELETE": "delete"}
 
-# What Lance says of files that are not what they must be, in several of its kinds of errors.
+# Texts of several types of Lance's errors about damaged files.
 _DAMAGED = re.compile(
     r"corrupt|failed to decode protobuf|for object of size|file size is too small"
     r"|does not appear to be a lance file|invalid magic|cannot read ranges"
     r"|outside (of )?(file|metadata region)"
 )
 
-# Where in Lance's sources an error was made.
+# The position in Lance's source code at the end of its errors.
 _SOURCE = re.compile(r",?\s*/\S+\.rs:\d+(:\d+)?")
-_LONGEST = 400
+_MAX_LENGTH = 400
 
 
 @dataclass(frozen=True, slots=True)
 class BaseTable:
     """A pinned version of the base table.
 
-    Rows and merge progress come from the same version, which is what makes "this generation is
-    already in the base table" a fact about the rows that are read.
+    Rows and merge progress are from the same version. Therefore "this generation is already merged"
+    holds for exactly the rows that are read.
 
     Attributes
     ----------
@@ -86,13 +82,14 @@ class BaseTable:
     primary_key : tuple of str
         Key columns in key order.
     index : IndexEntry or None
-        Entry of the MemWAL index in the manifest; None when MemWAL is not enabled.
+        Entry of the MemWAL index in the manifest; None if MemWAL is not enabled.
     details : IndexDetails
-        What the entry holds; empty when MemWAL is not enabled.
+        Decoded details of the entry; empty if MemWAL is not enabled.
     digest : bytes
-        Of the version's manifest, which names the files of the rows: what it names for ever.
+        Hash of the version's manifest. The manifest lists the files with the rows, so an equal
+        digest means equal rows.
     branch : str or None
-        Branch of the table that this is; None for the main one.
+        Branch of the table; None for the main branch.
     """
 
     location: TableLocation
@@ -106,14 +103,14 @@ class BaseTable:
 
     @property
     def version(self) -> int:
-        """Version of the table that is read."""
+        """Version of the table."""
         return int(self.dataset.version)
 
     def require_mem_wal(self) -> None:
         """Raise TableSetupError unless the table has a primary key and MemWAL is enabled.
 
-        A branch has neither regions nor progress of its own, and what it inherited of both is that
-        of another table.
+        Branches are refused too: a branch has no regions and no merge progress of its own, and
+        those that it inherited are of another table.
         """
         if self.branch is not None:
             raise TableSetupError(
@@ -133,11 +130,11 @@ class BaseTable:
 
     @property
     def identified_schema(self) -> pa.Schema:
-        """The schema with Lance's field ids in the metadata of its fields, at every level."""
+        """Schema with Lance's field ids in the metadata of its fields, at every level."""
         return with_field_ids(self.schema, self.dataset.lance_schema)
 
     def field_ids(self) -> dict[str, int]:
-        """Lance field id of each top-level column, by name."""
+        """Return the Lance field id of each top-level column, by name."""
         return {field.name(): field.id() for field in self.dataset.lance_schema.fields()}
 
 
@@ -147,7 +144,7 @@ def open_base(location: TableLocation, *, version: int | None = None) -> BaseTab
     Raises
     ------
     TableSetupError
-        There is no Lance table at the location, or not that version.
+        There is no Lance table at the location, or it does not have this version.
     """
     try:
         dataset = open_dataset(location, version=version)
@@ -167,34 +164,33 @@ def open_dataset(
     Raises
     ------
     ObjectNotFoundError
-        Nothing is stored there, or not that version.
+        There is no data set, or it does not have this version.
     StoreAccessError, StoreUnavailableError
         As for any read.
     """
-    import lance
-
     uri = location.child(path) if path else location.uri
     try:
         with lance_errors(f"opening {uri}"):
             dataset = lance.LanceDataset(uri, version=version, **location.lance_arguments())
     except OverflowError:
-        # Versions are counted in 64 bits.
+        # The version does not fit the 64 bits that Lance has for it.
         raise ObjectNotFoundError(f"opening {uri}: there is no version {version}") from None
     check_lance_schema(repr(dataset.lance_schema), name=uri)
     with lance_errors(f"opening {uri}"):
-        # Whoever asked for it first would meet the types that nobody knows.
+        # The first access converts the schema, and raises for unknown types: do it here, where the
+        # error is translated.
         _ = dataset.schema
     if dataset.version < 1:
-        # Lance takes a manifest of zeros for an empty one.
+        # Lance reads a manifest of zero bytes as an empty one.
         raise CorruptDataError(
             f"the newest manifest of {uri} was not written to its end; nothing was changed: "
-            "restore it from a backup, or move it away if the version before it says everything"
+            "restore it from a backup, or move it away if the version before it is complete"
         )
     return dataset
 
 
 def base_from_dataset(location: TableLocation, dataset: lance.LanceDataset) -> BaseTable:
-    """Read what the manifest of a data set's version says about keys and MemWAL."""
+    """Return the base table of an open data set: reads its manifest, primary key and details."""
     manifest = read_table_manifest(location, int(dataset.version))
     index = find_mem_wal_index(manifest)
     return BaseTable(
@@ -210,7 +206,7 @@ def base_from_dataset(location: TableLocation, dataset: lance.LanceDataset) -> B
 
 
 def table_manifest_key(location: TableLocation, version: int) -> str:
-    """Key of the manifest file of a version, in whichever naming scheme the table has."""
+    """Return the key of the manifest file of a version, in the naming scheme of the table."""
     inverted, plain = table_manifest_keys(version)
     if location.store.exists(inverted):
         return inverted
@@ -220,7 +216,7 @@ def table_manifest_key(location: TableLocation, version: int) -> str:
 
 
 def read_table_manifest(location: TableLocation, version: int) -> bytes:
-    """Bytes of the manifest file of a version."""
+    """Read the manifest file of a version."""
     for key in table_manifest_keys(version):
         try:
             return location.store.get(key)
@@ -229,28 +225,24 @@ def read_table_manifest(location: TableLocation, version: int) -> bytes:
     raise TableSetupError(f"version {version} of {location} has no manifest; it was cleaned up")
 
 
-def count_small_fragments(base: BaseTable, *, target_rows: int) -> int:
-    """How many fragments a compaction would replace."""
-    return len(small_fragment_ids(base, target_rows))
-
-
-def small_fragment_ids(base: BaseTable, target_rows: int) -> frozenset[int]:
+def small_fragment_ids(base: BaseTable, *, target_rows: int) -> frozenset[int]:
+    """Return the ids of the fragments that a compaction would replace."""
     plan = Compaction.plan(base.dataset, {"target_rows_per_fragment": target_rows})
     return frozenset(fragment.id for task in plan.tasks for fragment in task.fragments)
 
 
 @contextmanager
 def lance_errors(doing: str, *, gone: str | None = None) -> Iterator[None]:
-    """Tell what pylance raises as errors of memwal; see :func:`translate_lance_error`.
+    """Raise memwal errors for pylance's errors in the block; see :func:`translate_lance_error`.
 
-    At some damaged bytes Lance panics, which is no ``Exception`` in Python.
+    For some damaged bytes Lance panics, which in Python is not an ``Exception``.
 
     Parameters
     ----------
     doing : str
-        What messages begin with.
+        Beginning of the messages.
     gone : str, optional
-        The whole message where a file is not found.
+        The whole message if a file is not found.
     """
     try:
         yield
@@ -271,10 +263,10 @@ def lance_errors(doing: str, *, gone: str | None = None) -> Iterator[None]:
 
 
 def translate_lance_error(error: Exception, doing: str) -> MemWalError:
-    """Tell what an exception of pylance means for the caller.
+    """Return the memwal error for an exception of pylance.
 
-    Lance raises ``ValueError`` and ``OSError`` with the cause in the text only. What a store
-    answered is cut out of it, see :func:`~memwal.util.redaction.redact_store_response`.
+    Lance raises ``ValueError`` and ``OSError`` with the cause only in the text. The answer of a
+    store is cut out of it, see :func:`~memwal.util.redaction.redact_store_response`.
     """
     redact_store_response(error)
     text = str(error)
@@ -283,8 +275,8 @@ def translate_lance_error(error: Exception, doing: str) -> MemWalError:
         return StoreFullError(f"{doing}: no space left; free some, then try again")
     if _DAMAGED.search(lowered):
         return CorruptDataError(
-            f"{doing}: {_said(text, error)}; nothing was changed; run memwal verify, which names "
-            "what is damaged"
+            f"{doing}: {_short_text(text, error)}; nothing was changed; run memwal verify, which "
+            "names what is damaged"
         )
     if "invalid user input" in lowered:
         return InvalidInputError(f"{doing}: {text.splitlines()[0]}")
@@ -296,30 +288,31 @@ def translate_lance_error(error: Exception, doing: str) -> MemWalError:
         return ObjectNotFoundError(f"{doing}: not found")
     if _NO_ACCESS.search(lowered):
         return StoreAccessError(
-            f"{doing}: access denied; check the credentials of the table, {_lacking(text)}; memwal "
-            "rights tells what each role needs"
+            f"{doing}: access denied; check the credentials of the table, {_lacking_right(text)}; "
+            "memwal rights tells what each role needs"
         )
-    return StoreUnavailableError(f"{doing}: {_said(text, error)}")
+    return StoreUnavailableError(f"{doing}: {_short_text(text, error)}")
 
 
 def is_panic(error: BaseException) -> bool:
-    """Whether Lance gave up in the middle, whose type no module of Python has."""
+    """Return whether an error is a panic of Lance, whose type no Python module exports."""
     return type(error).__name__ == "PanicException"
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what an error says, else its type."""
+    """Return the first line of an error's message, else its type."""
     lines = str(error).splitlines()
     return lines[0] if lines else type(error).__name__
 
 
-def _said(text: str, error: Exception) -> str:
-    return _SOURCE.sub("", text.splitlines()[0])[:_LONGEST] if text else type(error).__name__
+def _short_text(text: str, error: Exception) -> str:
+    return _SOURCE.sub("", text.splitlines()[0])[:_MAX_LENGTH] if text else type(error).__name__
 
 
-def _lacking(text: str) -> str:
-    """Which right an error of Lance says is lacking, as far as it does."""
+def _lacking_right(text: str) -> str:
+    """Return the missing permission, for the message, as far as an error of Lance shows it."""
     request = _REFUSED_REQUEST.search(text)
     if request is None:
         return "and what they allow"
-    return f"which lack the right to {_ACTS.get(request[1], 'get or list')} objects there"
+    needed = _NEEDED_PERMISSIONS.get(request[1], "get or list")
+    return f"which lack the right to {needed} objects there"

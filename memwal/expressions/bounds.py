@@ -113,8 +113,8 @@ class ColumnBounds:
                 lows.append(values[0])
         return max(lows, default=None), min(highs, default=None)
 
-    def allows_prefix(self, prefix: Any) -> bool:
-        """Return whether a text with this prefix can meet the conditions on prefixes."""
+    def allows_prefix(self, prefix: str | bytes) -> bool:
+        """Return whether a text or binary with this prefix can meet the conditions on prefixes."""
         for operator, values in self.conditions:
             if operator == "starts with" and not (
                 prefix.startswith(values[0]) or values[0].startswith(prefix)

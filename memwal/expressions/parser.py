@@ -61,6 +61,7 @@ RESERVED: Final = frozenset(
     }
 )
 """Keywords. A column with such a name must be quoted."""
+
 _INTEGER_BITS: Final = {"tinyint": 8, "smallint": 16, "int": 32, "integer": 32, "bigint": 64}
 _TIME_TYPES: Final = ("date", "timestamp")
 _WILDCARDS: Final = re.compile(r"[%_\\]")
@@ -69,6 +70,7 @@ _MAX_DEPTH: Final = 100
 
 # No comparable type has more digits.
 _MAX_DIGITS: Final = 80
+
 _SIGNS: Final[dict[str, Operator]] = {
     "=": "=",
     "==": "=",
@@ -79,6 +81,7 @@ _SIGNS: Final[dict[str, Operator]] = {
     ">": ">",
     ">=": ">=",
 }
+
 _ARITHMETIC: Final = frozenset({"+", "-", "*", "/", "%", "||"})
 
 _TOKENS: Final = re.compile(
@@ -385,18 +388,18 @@ def _unquote(token: str, quote: str) -> str:
     return token[1:-1].replace(quote * 2, quote)
 
 
-def _compare(left: Truth | Value, operator: Operator, right: Truth | Value) -> Truth:
+def _compare(first: Truth | Value, operator: Operator, second: Truth | Value) -> Truth:
     """Compare a column with a constant, in either order."""
-    if isinstance(left, Constant) and isinstance(right, Column):
-        left, operator, right = right, FLIPPED[operator], left
-    if isinstance(left, Column) and isinstance(right, Constant) and right.kind != "null":
-        return Comparison(left.name, operator, (right,), left.part)
+    if isinstance(first, Constant) and isinstance(second, Column):
+        first, operator, second = second, FLIPPED[operator], first
+    if isinstance(first, Column) and isinstance(second, Constant) and second.kind != "null":
+        return Comparison(first.name, operator, (second,), first.part)
     return Opaque()
 
 
-def _starts_with(left: Truth | Value, prefix: Truth | Value) -> Truth:
-    if isinstance(left, Column) and left.part is None and isinstance(prefix, Constant):
-        return Comparison(left.name, "starts with", (prefix,))
+def _starts_with(operand: Truth | Value, prefix: Truth | Value) -> Truth:
+    if isinstance(operand, Column) and operand.part is None and isinstance(prefix, Constant):
+        return Comparison(operand.name, "starts with", (prefix,))
     return Opaque()
 
 

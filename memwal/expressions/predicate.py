@@ -21,6 +21,7 @@ Operator = Literal[
     "starts with",
     "does not start with",
 ]
+
 Part = DatePart | Literal["date"]
 """Part of a date or timestamp that is compared; ``date`` is everything but the time of day."""
 
@@ -48,6 +49,7 @@ _NEGATED: Final[dict[Operator, Operator]] = {
     "starts with": "does not start with",
     "does not start with": "starts with",
 }
+
 _SHOWN_VALUES: Final = 3
 
 

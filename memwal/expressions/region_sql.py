@@ -49,6 +49,7 @@ _TOKEN: Final = re.compile(
       | (?P<sign><>|!=|<=|>=|\|\||<<|>>|[-+*/%=<>(),&|^])""",
     re.VERBOSE,
 )
+
 _COLUMN: Final = re.compile(r"col(0|[1-9]\d?)")
 
 

@@ -284,13 +284,13 @@ def _message_at(manifest: bytes, position: int, name: str) -> bytes:
     start = position + _LENGTH.size
     if start > len(manifest):
         raise CorruptDataError(
-            f"{name} says that a message starts at byte {position} of {len(manifest)}; keep the "
+            f"{name} claims that a message starts at byte {position} of {len(manifest)}; keep the "
             "object and look at its bytes"
         )
     (length,) = _LENGTH.unpack_from(manifest, position)
     if start + length > len(manifest):
         raise CorruptDataError(
-            f"{name} says that {length} bytes follow byte {start} of {len(manifest)}; keep the "
+            f"{name} claims that {length} bytes follow byte {start} of {len(manifest)}; keep the "
             "object and look at its bytes"
         )
     return manifest[start : start + length]

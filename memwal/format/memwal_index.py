@@ -144,7 +144,7 @@ class IndexDetails:
         message = parse_message(memwal_pb2.MemWalIndexDetails, data, name=name)
         if not 0 <= message.snapshot_ts_millis <= _MAX_MILLIS:
             raise CorruptDataError(
-                f"{name} says that the region snapshot is of millisecond "
+                f"{name} has a region snapshot of millisecond "
                 f"{message.snapshot_ts_millis}, which is no date; keep the table's manifest and "
                 "look at its bytes"
             )
@@ -239,7 +239,7 @@ def check_counters(message: Message, fields: Iterable[str], *, name: str) -> Non
         number = getattr(message, counter)
         if number > MAX_COUNTER:
             raise CorruptDataError(
-                f"{name} says that {counter} is {number}, which nothing counts up to; keep the "
+                f"{name} has {counter} {number}, which no client can have written; keep the "
                 "object and look at its bytes"
             )
 

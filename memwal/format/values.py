@@ -21,6 +21,7 @@ VERSIONS_WITHOUT_NULL_STRUCTS: Final = frozenset({"0.1", "legacy", "2.0"})
 
 NO_VALUE = "out of Python's range"
 """Shown for a value that Python cannot represent, such as a date after the year 9999."""
+
 _NOT_IN_NAMES: Final = frozenset("`.\0")
 _MAPS_SINCE: Final = "2.2"
 _BLOB: Final = b"lance-encoding:blob"

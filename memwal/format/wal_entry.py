@@ -270,8 +270,8 @@ def _metadata_number(metadata: Mapping[bytes, bytes], key: bytes, name: str) -> 
         return None
     if _DECIMAL.fullmatch(value) is None or int(value) > MAX_COUNTER:
         raise CorruptDataError(
-            f"WAL entry {name} says {key.decode()} is {value!r}, which nothing counts up "
-            "to; keep the object and look at who wrote it"
+            f"WAL entry {name} has {key.decode()} {value!r}, which is not a possible "
+            "number; keep the object and look at who wrote it"
         )
     return int(value)
 
@@ -289,6 +289,6 @@ def _metadata_text(metadata: Mapping[bytes, bytes], key: bytes, name: str) -> st
         return value.decode()
     except UnicodeDecodeError as error:
         raise CorruptDataError(
-            f"WAL entry {name} says {key.decode()} is {value!r}, which is not UTF-8; keep the "
+            f"WAL entry {name} has {key.decode()} {value!r}, which is not UTF-8; keep the "
             "object and look at who wrote it"
         ) from error

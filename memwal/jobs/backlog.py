@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from uuid import UUID
 
 from memwal.base_table.region_snapshot import read_usable_snapshot, snapshot_age
-from memwal.base_table.snapshot import BaseTable, count_small_fragments, open_base
+from memwal.base_table.snapshot import BaseTable, open_base, small_fragment_ids
 from memwal.errors import ObjectNotFoundError
 from memwal.format.paths import BLOOM_FILTER_NAME, generation_dir
 from memwal.format.region_manifest import RegionManifest, RegionStatus
@@ -66,7 +66,7 @@ def read_status(
         indexes=tuple(_lag(base, name, indexed) for name in names),
         snapshot_age_seconds=snapshot_age(base.details, now),
         changed_regions=None if regions is not None else _changed(published, manifests),
-        small_fragments=count_small_fragments(base, target_rows=CompactOptions().target_rows),
+        small_fragments=len(small_fragment_ids(base, target_rows=CompactOptions().target_rows)),
         base_rows=base.dataset.count_rows(),
         base_bytes=_data_bytes(base),
     )

@@ -1,4 +1,4 @@
-"""Evaluation of one region expression by DataFusion. Imported only when needed."""
+"""Evaluation of a region expression by DataFusion, which is imported only when needed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Engine:
     Parameters
     ----------
     tokens : sequence of str
-        The expression, as :func:`memwal.expressions.region_sql.tokenize` let it through.
+        Tokens that :func:`memwal.expressions.region_sql.tokenize` accepted.
     types : sequence of pyarrow.DataType
         Types of ``col0``, ``col1``, ...
 
@@ -32,28 +32,28 @@ class Engine:
     """
 
     def __init__(self, tokens: Sequence[str], types: Sequence[pa.DataType]) -> None:
-        self._shown = " ".join(tokens)
+        self._text = " ".join(tokens)
         self._schema = pa.schema([(f"col{n}", data_type) for n, data_type in enumerate(types)])
-        # One partition, so that rows come back in their order.
+        # One partition, so that rows keep their order.
         self._context = SessionContext(SessionConfig().with_target_partitions(1))
         self._sql = self._with_hashes(list(tokens))
         self.result_type = self._type_of(self._sql)
 
     def evaluate(self, columns: Sequence[pa.Array]) -> pa.Array:
-        """Return the value of every row.
+        """Return the value of each row.
 
         Raises
         ------
         InvalidInputError
-            The expression has no value for a row, such as a division by 0.
+            The expression fails for a row, such as a division by 0.
         """
         batch = pa.RecordBatch.from_arrays(list(columns), schema=self._schema)
         try:
             frame = self._context.create_dataframe([[batch]])
-            found = frame.select(frame.parse_sql_expr(self._sql).alias("value")).collect()
+            batches = frame.select(frame.parse_sql_expr(self._sql).alias("value")).collect()
         except Exception as error:
             raise self._refusal(error) from error
-        values = [part.column(0) for part in found]
+        values = [batch.column(0) for batch in batches]
         return pa.concat_arrays(values) if values else pa.nulls(0, self.result_type)
 
     def _type_of(self, sql: str) -> pa.DataType:
@@ -64,20 +64,20 @@ class Engine:
             raise self._refusal(error) from error
 
     def _with_hashes(self, tokens: list[str]) -> str:
-        """The expression with each hash under a name of its own.
+        """Return the expression with a separate function for each call of a hash.
 
-        A function of ours has fixed argument types, so that each call needs its own. The result
-        is widened, since the absolute value of the smallest 32-bit integer has no 32 bits.
+        A user-defined function has fixed argument types, so each call needs its own. The result is
+        cast to 64 bits, since the absolute value of the smallest 32-bit integer has more than 32.
         """
         at = next((n for n, token in enumerate(tokens) if token in _HASHES), None)
         if at is None:
             return " ".join(tokens)
         arguments, end = _arguments(tokens, at + 1)
-        wanted = _HASHES[tokens[at]]
-        if not all(arguments) or (wanted is not None and len(arguments) != wanted):
+        expected = _HASHES[tokens[at]]
+        if not all(arguments) or (expected is not None and len(arguments) != expected):
             raise InvalidInputError(
-                f"{tokens[at]} in the region expression {self._shown!r} takes "
-                f"{'one column' if wanted else 'one column or more'}"
+                f"{tokens[at]} in the region expression {self._text!r} takes "
+                f"{'one column' if expected else 'one column or more'}"
             )
         inner = [self._with_hashes(argument) for argument in arguments]
         name = f"hash_{uuid.uuid4().hex}"
@@ -88,7 +88,7 @@ class Engine:
 
     def _refusal(self, error: Exception) -> InvalidInputError:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        return InvalidInputError(f"the region expression {self._shown!r} has no value: {reason}")
+        return InvalidInputError(f"the region expression {self._text!r} has no value: {reason}")
 
 
 def _hash(*columns: pa.Array) -> pa.Array:
@@ -96,7 +96,7 @@ def _hash(*columns: pa.Array) -> pa.Array:
 
 
 def _arguments(tokens: Sequence[str], start: int) -> tuple[list[list[str]], int]:
-    """Arguments of the call whose "(" is at ``start``, and where the call ends."""
+    """Return the arguments of the call whose "(" is at ``start``, and the end of the call."""
     arguments: list[list[str]] = [[]]
     depth = 0
     for position in range(start, len(tokens)):

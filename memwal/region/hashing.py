@@ -34,6 +34,7 @@ HASHABLE_TYPES: Final = (
     "their large and fixed-size forms"
 )
 """Types that :func:`murmur3_multi` accepts, for messages."""
+
 _C1: Final = np.uint32(0xCC9E2D51)
 _C2: Final = np.uint32(0x1B873593)
 _MASK: Final = 0xFFFFFFFF

@@ -45,6 +45,7 @@ from memwal.util.retry import LostRaceError, retry_lost_races
 from memwal.util.safe_json import read_json
 
 logger = logging.getLogger(__name__)
+
 _MAX_ATTEMPTS = 5
 _PARALLEL_LOCAL_READS = 16
 _PARALLEL_READS = 64
@@ -299,7 +300,7 @@ class RegionManifestStore:
         manifest = RegionManifest.decode(data, name=key)
         if manifest.version != version or manifest.region_id != self.region_id:
             raise CorruptDataError(
-                f"{key} says that it is version {manifest.version} of region "
+                f"{key} claims to be version {manifest.version} of region "
                 f"{manifest.region_id}; nothing was changed, restore it from a backup"
             )
         return manifest

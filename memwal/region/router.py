@@ -31,6 +31,9 @@ from memwal.region.spec_fields import RegionField
 from memwal.region.transforms import Bucket, Unsharded
 from memwal.region.values import encode_for_id, encode_values
 
+UNSHARDED_ID: Final = UUID("aa48498d-ac91-59e2-8452-69f46010ace2")
+"""Id of the only region of a table with an ``unsharded`` spec: LanceDB's id for that name."""
+
 _NAMESPACE: Final = UUID("4c534d57-5249-5445-5f53-484152443031")
 _OWN_NAMESPACE: Final = UUID("6d656d77-616c-5b72-a567-696f6e732031")
 
@@ -301,10 +304,6 @@ def _derive(name: bytes, namespace: UUID = _NAMESPACE) -> UUID:
     """
     digest = sha1(namespace.bytes + name, usedforsecurity=False).digest()
     return UUID(bytes=digest[:16], version=5)
-
-
-UNSHARDED_ID: Final = _derive(b"unsharded")
-"""Id of the only region of a table with an ``unsharded`` spec."""
 
 
 def _region_values(field: RegionField, rows: pa.RecordBatch) -> pa.Array:

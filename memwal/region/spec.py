@@ -1,9 +1,9 @@
-"""How the rows of a table are divided into regions (spec: Region Spec)."""
+"""Region spec: the rule that maps rows to regions (spec: Region Spec)."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import Final
 
@@ -26,37 +26,37 @@ from memwal.region.transforms import (
 )
 
 REGION_FIELD_ID: Final = "bucket"
-"""Name of the value of a spec with one. Lance uses this one for every transform."""
+"""Name of the value of a spec with one field. Lance uses it for every transform."""
 
 MAX_FIELDS: Final = 16
-"""The most values that can name a region together."""
+"""Maximum number of fields of a spec."""
 
-# Types that LanceDB takes for the transforms it knows.
+# Transforms that LanceDB supports.
 _LANCEDB_TRANSFORMS: Final = (Bucket, Identity, Unsharded)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RegionSpec:
-    """How rows map to regions. Make one with :meth:`bucket` or another of the class methods.
+    """Rule that maps rows to regions. Created by :meth:`bucket` or another class method.
 
-    LanceDB and pylance know ``bucket``, ``identity`` and ``unsharded`` of one column. They refuse
-    to write to a table with any other spec, and to one with several specs.
+    LanceDB and pylance support ``bucket``, ``identity`` and ``unsharded`` of one column. They
+    refuse to write to a table with any other spec, and to one with several specs.
 
     Parameters
     ----------
     fields : tuple of RegionField
-        The values that name a region together.
+        The values that together identify a region.
     spec_id : int, default 1
-        Its id in the table it was read from; part of the ids of regions that Lance does not know.
-        Specs that differ in nothing else are equal.
+        Id in the table that the spec was read from. The ids of regions that LanceDB does not
+        support depend on it. Specs that differ only in it are equal.
     pending : bool, default False
-        The spec is not in force yet: regions of an earlier one are still being emptied. See
-        ``memwal.add_region_spec``.
+        Whether the spec is not in force yet, because regions of an earlier spec are still being
+        emptied. See ``memwal.add_region_spec``.
 
     Raises
     ------
     InvalidInputError
-        If the parts do not belong together or are out of range.
+        The fields cannot be combined, or there are too many.
     """
 
     fields: tuple[RegionField, ...]
@@ -85,16 +85,16 @@ class RegionSpec:
         Parameters
         ----------
         column : str
-            A column of the primary key. Its type must be one that Lance hashes.
+            A column of the primary key, of a type that Lance hashes.
         num_buckets : int
-            Number of regions, from 1 to 1024. Another number needs another spec, see
+            Number of regions, from 1 to 1024. Changing it needs a new spec, see
             ``memwal.add_region_spec``. Each region that is written to costs its writer a MemTable
-            and a log entry (one PUT) per flush of the log, and each has one writer at a time, so
-            the number also bounds how many processes can write.
+            and a WAL entry (one PUT) per flush of the log. Each region has one writer at a time, so
+            the number also limits how many processes can write.
         immutable : bool, default False
-            The column may lie outside the primary key, since it never changes for a key; deletes
-            then have to name it too. Nothing can check this promise: two regions that hold one
-            key merge in any order, and an older row can win.
+            Whether the column may be outside of the primary key, because it never changes for a
+            key; deletes then have to provide it too. memwal cannot check this promise: if it is
+            broken, two regions contain one key and merge in any order, and an older row can win.
         """
         return cls._of(Bucket(num_buckets), column, immutable=immutable)
 
@@ -120,8 +120,8 @@ class RegionSpec:
         Parameters
         ----------
         column : str
-            A column of the primary key with few values. Regions appear as values do, so their
-            number has no bound but the column's. LanceDB takes booleans, integers and text.
+            A column of the primary key with few values. Each new value creates a region, so only
+            the column limits their number. LanceDB supports booleans, integers and text.
         immutable : bool, default False
             As for :meth:`bucket`.
         """
@@ -131,7 +131,7 @@ class RegionSpec:
     def year(cls, column: str, *, immutable: bool = False) -> RegionSpec:
         """Divide by the year of a date, a timestamp or an ISO 8601 text, in UTC.
 
-        A primary key holds no dates: the column is a text of the key, or ``immutable``.
+        A primary key cannot contain dates: the column is a text of the key, or ``immutable``.
 
         Parameters
         ----------
@@ -188,9 +188,9 @@ class RegionSpec:
         Parameters
         ----------
         column : str
-            Text, binary (of which bytes are taken), an integer or a decimal.
+            Text, binary, an integer or a decimal.
         width : int
-            Characters, bytes, or what numbers become multiples of.
+            Number of characters of text or bytes of binary; numbers are rounded to multiples of it.
         immutable : bool, default False
             As for :meth:`bucket`.
         """
@@ -210,10 +210,10 @@ class RegionSpec:
         Parameters
         ----------
         sql : str
-            Over ``col0``, ``col1``, ..., for example ``lower(left(col0, 2))``. Its functions are
-            those of :data:`memwal.expressions.region_sql.FUNCTIONS`.
+            Expression over ``col0``, ``col1``, ..., for example ``lower(left(col0, 2))``. Allowed
+            functions: :data:`memwal.expressions.region_sql.FUNCTIONS`.
         columns : sequence of str
-            What ``col0``, ``col1``, ... are.
+            The columns behind ``col0``, ``col1``, ...
         result_type : pyarrow.DataType
             Type of the region value.
         immutable : bool, default False
@@ -229,7 +229,7 @@ class RegionSpec:
 
     @classmethod
     def combine(cls, *specs: RegionSpec) -> RegionSpec:
-        """Divide by several values together: a region for each combination of them.
+        """Divide by several values together: one region for each combination.
 
         ``RegionSpec.combine(RegionSpec.identity("tenant"), RegionSpec.bucket("id", 4))`` spreads
         each tenant's rows over four regions.
@@ -237,14 +237,14 @@ class RegionSpec:
         Parameters
         ----------
         *specs : RegionSpec
-            One value of each names a region together.
+            The combined spec has the fields of all of them.
         """
         parts = [field for spec in specs for field in spec.fields]
         names: list[str] = []
         for field in parts:
             kind = field.transform.name or "expression"
             name = "_".join((*(column or "dropped" for column in field.columns), kind))
-            taken = sum(one == name or one.startswith(f"{name}_") for one in names)
+            taken = sum(other == name or other.startswith(f"{name}_") for other in names)
             names.append(name if not taken else f"{name}_{taken + 1}")
         return cls(
             tuple(
@@ -262,32 +262,31 @@ class RegionSpec:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Every source column that the table has, once."""
-        found = (column for field in self.fields for column in field.columns)
-        return tuple(dict.fromkeys(column for column in found if column is not None))
+        """Source columns that the table still has, each once."""
+        return _distinct(column for field in self.fields for column in field.columns)
 
     @property
     def columns_beside_key(self) -> tuple[str, ...]:
-        """Source columns that are promised not to change for a key, and may lie outside of it."""
-        found = (column for field in self.fields if field.immutable for column in field.columns)
-        return tuple(dict.fromkeys(column for column in found if column is not None))
+        """Immutable source columns, which may be outside of the primary key."""
+        return _distinct(
+            column for field in self.fields if field.immutable for column in field.columns
+        )
 
     @property
     def num_regions(self) -> int:
-        """How many regions there will be; 0 when only the data can tell, as Lance records it."""
-        numbers = [field.transform.num_values for field in self.fields]
-        known = prod(number or 0 for number in numbers)
-        return known if known <= MAX_BUCKETS else 0
+        """Number of regions; 0 if it depends on the data, or is too large, as Lance stores it."""
+        count = prod(field.transform.num_values or 0 for field in self.fields)
+        return count if count <= MAX_BUCKETS else 0
 
     def is_shared_with_lance(self, schema: pa.Schema) -> bool:
-        """Whether LanceDB would write to the same table, so that region ids have to be its own.
+        """Return whether LanceDB can write to the same table, so that region ids must be its own.
 
-        It knows one spec of one field, with id 1, and fewer types than we do for ``identity``.
+        LanceDB supports a single spec of one field, with id 1, and fewer types for ``identity``.
 
         Parameters
         ----------
         schema : pyarrow.Schema
-            Of the table.
+            Schema of the table.
         """
         (first, *others) = self.fields
         if self.spec_id != 1 or others or not isinstance(first.transform, _LANCEDB_TRANSFORMS):
@@ -305,7 +304,8 @@ class RegionSpec:
     def check_keys(self, primary_key: Sequence[str]) -> None:
         """Check that a primary key always maps to the same region, so that rows can be written.
 
-        Two regions with rows of one key merge in any order, and the older row could win.
+        Otherwise two regions could have rows of one key. They merge in any order, and the older row
+        could win.
 
         Parameters
         ----------
@@ -315,13 +315,13 @@ class RegionSpec:
         Raises
         ------
         InvalidInputError
-            If a region column is not part of the primary key.
+            A region column is not part of the primary key.
         TableSetupError
-            If a region column was dropped, or the spec is not in force yet.
+            A region column was dropped, or the spec is not in force yet.
         """
         if self.pending:
             raise TableSetupError(
-                f"the table is on its way to be divided by {self}, and takes no writes until the "
+                f"the table is changing to the region spec {self}, and takes no writes until the "
                 "regions of the earlier spec are empty; finish with memwal.add_region_spec(uri, "
                 "spec)"
             )
@@ -341,24 +341,24 @@ class RegionSpec:
                 )
 
     def value_types(self, schema: pa.Schema) -> tuple[pa.DataType, ...]:
-        """Return the type of each region value in a table, after checking that it can be used.
+        """Return the type of each region value in a table, after checking its source columns.
 
         Parameters
         ----------
         schema : pyarrow.Schema
-            Schema of the table, as the table itself tells it.
+            Schema that the table reports.
 
         Raises
         ------
         InvalidInputError
-            If the table has no such column at the top level, or cannot be divided by its type.
+            The table has no such top-level column, or its type is not supported.
         """
         return tuple(field.value_type(schema) for field in self.fields)
 
     def bind(
         self, field_ids: Mapping[str, int], schema: pa.Schema, *, spec_id: int | None = None
     ) -> StoredRegionSpec:
-        """Return what the table stores of this spec, equal to what LanceDB would store.
+        """Return the stored form of this spec, equal to the one that LanceDB would store.
 
         Parameters
         ----------
@@ -367,13 +367,13 @@ class RegionSpec:
         schema : pyarrow.Schema
             Schema of the table.
         spec_id : int, optional
-            Id of the spec, positive and never used twice in a table; by default its own. LanceDB
-            knows only 1.
+            Id of the spec, positive and never reused in a table; by default its own. LanceDB
+            supports only 1.
 
         Raises
         ------
         InvalidInputError
-            If a region column is missing or cannot be used, or the id is not positive.
+            A region column is missing or has an unsupported type, or the id is not positive.
         """
         if spec_id is None:
             spec_id = self.spec_id
@@ -387,21 +387,21 @@ class RegionSpec:
 
     @classmethod
     def from_stored(cls, stored: StoredRegionSpec, field_names: Mapping[int, str]) -> RegionSpec:
-        """Read a spec that a table stores.
+        """Decode the stored form of a spec.
 
         Parameters
         ----------
         stored : StoredRegionSpec
-            As the details of the MemWAL index hold it.
+            From the details of the MemWAL index.
         field_names : mapping of int to str
-            Name of each top-level column of the table by its Lance field id.
+            Name of each top-level column of the table, by Lance field id.
 
         Raises
         ------
         InvalidInputError
-            If the table is divided in a way that is not supported.
+            The spec is not supported.
         CorruptDataError
-            If the stored spec lacks a part it must have, or contradicts itself.
+            The stored spec lacks a required part, or contradicts itself.
         """
         where = f"region spec {stored.spec_id}"
         if not stored.fields:
@@ -413,3 +413,7 @@ class RegionSpec:
             )
             fields.append(RegionField(field.field_id, columns, transform, immutable))
         return cls(tuple(fields), pending=is_pending(stored), spec_id=stored.spec_id)
+
+
+def _distinct(columns: Iterable[str | None]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(column for column in columns if column is not None))

@@ -30,26 +30,27 @@ IMMUTABLE: Final = "immutable"
 
 PENDING: Final = "pending"
 """Parameter of the fields of a spec that is not in force yet."""
+
 _COLUMN: Final = "column"
-_DIGITS: Final = 20
-_SHOWN: Final = 40
+_MAX_DIGITS: Final = 20
+_MAX_SHOWN: Final = 40
 
 
 @dataclass(frozen=True, slots=True)
 class RegionField:
-    """One of the values that name a region.
+    """One of the values that together identify a region.
 
     Parameters
     ----------
     field_id : str
         Name of the value, unique within its spec.
     columns : tuple of (str or None)
-        Source columns. None stands for one that was dropped from the table; it counts as null.
+        Source columns. None is a column that was dropped from the table; it counts as null.
     transform : Transform
-        How the value is computed from them.
+        Function that computes the value from the columns.
     immutable : bool, default False
-        The columns need not be part of the primary key: whoever writes promises that they never
-        change for a key.
+        Whether the columns may be outside of the primary key, because the writers promise that they
+        never change for a key.
     """
 
     field_id: str
@@ -58,11 +59,11 @@ class RegionField:
     immutable: bool = False
 
     def __post_init__(self) -> None:
-        wanted = self.transform.num_columns
-        if wanted is None and not self.columns:
+        expected = self.transform.num_columns
+        if expected is None and not self.columns:
             raise InvalidInputError(f"{self._kind} needs the names of columns, got none")
-        if wanted is not None and len(self.columns) != wanted:
-            raise InvalidInputError(f"{self._kind} takes {wanted} column, got {self.columns}")
+        if expected is not None and len(self.columns) != expected:
+            raise InvalidInputError(f"{self._kind} takes {expected} column, got {self.columns}")
         for column in self.columns:
             is_name = isinstance(column, str) and bool(column) and is_unicode(column)
             if column is not None and not is_name:
@@ -85,31 +86,31 @@ class RegionField:
         return f"a region spec of transform {self.transform.name or 'expression'!r}"
 
     def value_type(self, schema: pa.Schema) -> pa.DataType:
-        """Return the type of the value in a table, after checking that its columns can be used.
+        """Return the type of the value in a table, after checking the source columns.
 
         Raises
         ------
         InvalidInputError
-            The table has no such column at the top level, or its type does not fit.
+            The table has no such top-level column, or its type is not supported.
         """
         types = [pa.null() if name is None else _column_type(name, schema) for name in self.columns]
-        found = self.transform.value_type(types)
-        if found is None:
-            shown = ", ".join(
+        value_type = self.transform.value_type(types)
+        if value_type is None:
+            columns = ", ".join(
                 f"{name!r} of type {data_type}"
                 for name, data_type in zip(self.columns, types, strict=True)
             )
             raise InvalidInputError(
-                f"column {shown} cannot divide a table into regions by "
+                f"column {columns} cannot divide a table into regions by "
                 f"{self.transform.name or 'expression'!r}; use a column of one of these types: "
                 f"{self.transform.source_types}"
             )
-        return found
+        return value_type
 
     def bind(
         self, field_ids: Mapping[str, int], schema: pa.Schema, parameters: Mapping[str, str]
     ) -> RegionFieldSpec:
-        """Return what the table stores of this field. See :meth:`RegionSpec.bind`."""
+        """Return the stored form of this field. See :meth:`RegionSpec.bind`."""
         value_type = self.value_type(schema)
         unknown = [name for name in self.columns if name is None or name not in field_ids]
         if unknown:
@@ -134,7 +135,7 @@ class RegionField:
 def field_from_stored(
     field: RegionFieldSpec, names: Mapping[int, str], *, where: str
 ) -> tuple[tuple[str | None, ...], Transform, bool]:
-    """Source columns, transform, and whether the columns are promised not to change.
+    """Return the source columns and the transform of a stored field, and whether it is immutable.
 
     Raises
     ------
@@ -143,18 +144,18 @@ def field_from_stored(
     CorruptDataError
         A part is missing or contradicts another one.
     """
-    transform = _transform(field, where)
-    columns = _columns(field, transform, names, where)
+    transform = _stored_transform(field, where)
+    columns = _stored_columns(field, transform, names, where)
     return columns, transform, field.parameters.get(IMMUTABLE) == "true"
 
 
 def is_pending(stored: StoredRegionSpec) -> bool:
-    """Whether regions of an earlier spec are still being emptied."""
+    """Return whether a stored spec is not in force yet."""
     return any(field.parameters.get(PENDING) == "true" for field in stored.fields)
 
 
 def without_pending(stored: StoredRegionSpec) -> StoredRegionSpec:
-    """The spec once it is in force."""
+    """Return a stored spec as it is once in force."""
     fields = (
         replace(
             field,
@@ -165,7 +166,7 @@ def without_pending(stored: StoredRegionSpec) -> StoredRegionSpec:
     return replace(stored, fields=tuple(fields))
 
 
-def _transform(field: RegionFieldSpec, where: str) -> Transform:
+def _stored_transform(field: RegionFieldSpec, where: str) -> Transform:
     match field.transform:
         case "unsharded":
             return Unsharded()
@@ -174,11 +175,11 @@ def _transform(field: RegionFieldSpec, where: str) -> Transform:
         case "year" | "month" | "day" | "hour":
             return CalendarPart(field.transform)
         case "bucket":
-            return Bucket(_number(field, NUM_BUCKETS, where))
+            return Bucket(_stored_number(field, NUM_BUCKETS, where))
         case "multi_bucket":
-            return MultiBucket(_number(field, NUM_BUCKETS, where))
+            return MultiBucket(_stored_number(field, NUM_BUCKETS, where))
         case "truncate":
-            return Truncate(_number(field, WIDTH, where))
+            return Truncate(_stored_number(field, WIDTH, where))
         case None if field.expression:
             result_type = parse_type(field.result_type)
             return Expression(field.expression, result_type, len(field.source_ids))
@@ -194,20 +195,20 @@ def _transform(field: RegionFieldSpec, where: str) -> Transform:
             )
 
 
-def _columns(
+def _stored_columns(
     field: RegionFieldSpec, transform: Transform, names: Mapping[int, str], where: str
 ) -> tuple[str | None, ...]:
     if transform.num_columns == 0:
         return ()
-    wanted = transform.num_columns
-    if not field.source_ids or (wanted is not None and len(field.source_ids) != wanted):
+    expected = transform.num_columns
+    if not field.source_ids or (expected is not None and len(field.source_ids) != expected):
         raise CorruptDataError(
             f"{where}: the transform {field.transform!r} takes "
-            f"{'one source column' if wanted else 'source columns'}, but the table stores "
+            f"{'one source column' if expected else 'source columns'}, but the table stores "
             f"{len(field.source_ids)}; look at how the table was set up"
         )
     columns = tuple(names.get(source_id) for source_id in field.source_ids)
-    # Lance lets this parameter win over the field id, blank or not.
+    # In Lance, this parameter overrides the field id, even if it is blank.
     override = field.parameters.get(_COLUMN, "")
     if override.strip() and columns != (override,):
         raise CorruptDataError(
@@ -217,12 +218,12 @@ def _columns(
     return columns
 
 
-def _number(field: RegionFieldSpec, name: str, where: str) -> int:
+def _stored_number(field: RegionFieldSpec, name: str, where: str) -> int:
     text = field.parameters.get(name, "")
-    if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS):
+    if not (text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS):
         raise CorruptDataError(
             f"{where}: the transform {field.transform!r} needs the parameter {name!r} as a "
-            f"number, but the table stores {text[:_SHOWN]!r}; look at how the table was set up"
+            f"number, but the table stores {text[:_MAX_SHOWN]!r}; look at how the table was set up"
         )
     return int(text)
 

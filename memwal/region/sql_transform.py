@@ -1,8 +1,8 @@
 """Region values from a SQL expression (spec: Region Expression).
 
-The expression is checked word by word (:mod:`memwal.expressions.region_sql`) before DataFusion
-plans it. Its columns arrive in their widest form, integers with 64 bits and floats as doubles
-without -0, so that the result does not change when a column gets a wider type.
+:mod:`memwal.expressions.region_sql` checks every word of the expression before DataFusion plans it.
+Columns are first converted to their widest type, integers to 64 bits and floats to doubles without
+-0, so that the result does not change when a column gets a wider type.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from memwal.util.optional_deps import requires_extra
 if TYPE_CHECKING:
     from memwal.region.datafusion_engine import Engine
 
-# Small numbers, and those around the ends of the narrower types.
+# Small numbers, and the limits of the narrower types.
 _PROBES: Final = (0, 1, 2, 5, 10, 100, 127, 128, 255, 256, 32_767, 65_536, 2**31 - 1, 2**31, 2**40)
 
 
@@ -39,9 +39,9 @@ class Expression(Transform):
     ----------
     sql : str
     result_type : pyarrow.DataType
-        Type that the result is cast to; a value that does not fit it is an error.
+        Type that the result is cast to; a value that does not fit is an error.
     num_sources : int
-        How many source columns there are.
+        Number of source columns.
     """
 
     sql: str
@@ -72,13 +72,15 @@ class Expression(Transform):
         return f"{self.sql!r} over {columns} as {type_name(self.result_type)}"
 
     def value_type(self, types: Sequence[pa.DataType]) -> pa.DataType | None:
-        """Plan and try the expression, so that one that breaks a rule of the spec is refused.
+        """Plan the expression, and try it out to refuse one that breaks a rule of the spec.
 
         Raises
         ------
         InvalidInputError
-            DataFusion is not installed or refuses the expression; or it does not keep to the
-            result type, fails at nulls, or depends on the width of a number.
+            DataFusion refuses the expression; or the expression has another result type, fails for
+            nulls, or depends on the width of a number.
+        MissingExtraError
+            DataFusion is not installed.
         """
         if not all(_is_usable(data_type) for data_type in types):
             return None
@@ -101,7 +103,7 @@ class Expression(Transform):
             ) from error
 
     def _check_nulls(self, types: Sequence[pa.DataType]) -> None:
-        """Requirements 4 and 5: a null, and a column that is gone, have a defined result."""
+        """Check requirements 4 and 5: null and a dropped column have a defined result."""
         try:
             self.apply([pa.nulls(1, data_type) for data_type in types])
             self.apply([pa.nulls(1) for _ in types])
@@ -112,7 +114,7 @@ class Expression(Transform):
             ) from error
 
     def _check_width(self, types: Sequence[pa.DataType]) -> None:
-        """Requirement 3, as far as widening does not give it: unsigned against signed."""
+        """Check the part of requirement 3 that widening does not cover: unsigned against signed."""
         if not any(pt.is_uint64(data_type) for data_type in types):
             return
         signed = [pa.int64() if pt.is_uint64(t) else t for t in types]
@@ -131,7 +133,7 @@ class Expression(Transform):
         try:
             return self.apply(columns)[0].as_py()
         except InvalidInputError:
-            # That it fails is then the answer, which has to be the same for both.
+            # A failure is a result too, which must be the same for both types.
             return InvalidInputError
 
 
@@ -144,7 +146,7 @@ def _engine(tokens: tuple[str, ...], types: tuple[pa.DataType, ...]) -> Engine:
 
 def _is_usable(data_type: pa.DataType) -> bool:
     if pt.is_timestamp(data_type):
-        # The rules of a named zone change, and with them what its calendar says.
+        # The rules of a named zone change, and with them its calendar.
         return has_date_parts(data_type)
     return is_hashable(data_type)
 
@@ -159,25 +161,25 @@ def _widened(column: pa.Array) -> pa.Array:
     wide = _wide(column.type)
     if pt.is_floating(wide):
         column = column.cast(wide)
-        # Adding 0 makes -0 a 0; every NaN becomes the same one.
+        # Adding 0 turns -0 into 0; every NaN becomes the same one.
         return pc.if_else(pc.is_nan(column), float("nan"), pc.add(column, 0.0))
     return column if column.type == wide else column.cast(wide)
 
 
-def _check_result_type(expression: Expression, found: pa.DataType) -> None:
-    """Requirement 6: the kind of the result is the kind of the declared type."""
+def _check_result_type(expression: Expression, actual: pa.DataType) -> None:
+    """Check requirement 6: the result is of the same kind as the declared type."""
     declared = expression.result_type
     kinds = (_is_whole, pt.is_boolean, _is_text, _is_binary, pt.is_decimal)
-    alike = found == declared or any(kind(found) and kind(declared) for kind in kinds)
-    if not alike and not pt.is_null(found):
+    alike = actual == declared or any(kind(actual) and kind(declared) for kind in kinds)
+    if not alike and not pt.is_null(actual):
         raise InvalidInputError(
-            f"the region expression {expression.sql!r} gives {found}, which is no "
+            f"the region expression {expression.sql!r} gives {actual}, which is no "
             f"{type_name(declared)}; declare the type it has, or cast in the expression"
         )
 
 
 def _is_whole(data_type: pa.DataType) -> bool:
-    # Unsigned and signed 64-bit integers meet in a decimal without places.
+    # The common type of unsigned and signed 64-bit integers is a decimal without places.
     return bool(pt.is_integer(data_type) or (pt.is_decimal(data_type) and data_type.scale == 0))
 
 

@@ -1,7 +1,7 @@
-"""The region transforms of the spec, each a small value that computes one region value per row.
+"""The region transforms of the spec: each computes one region value per row.
 
-Spec: Region Transform. ``bucket`` hashes as Lance does, which is not what the spec's own
-``murmur3`` gives; every other transform is exactly the expression that the spec derives for it.
+Spec: Region Transform. ``bucket`` hashes as Lance does, not with the spec's ``murmur3``. Every
+other transform equals the expression in the spec.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ import pyarrow.types as pt
 
 from memwal.errors import InvalidInputError
 from memwal.expressions.date_parts import PART_TYPES, DatePart, date_part, has_date_parts
+from memwal.format.values import is_text
 from memwal.region.bucketing import BUCKETABLE_TYPES, bucket, is_bucketable
 from memwal.region.hashing import HASHABLE_TYPES, is_hashable, murmur3_multi
 from memwal.region.values import VALUE_TYPES, type_name
 
 MAX_BUCKETS: Final = 1024
-"""The most buckets Lance sets a table up with."""
+"""Maximum number of buckets with which Lance sets a table up."""
 
 MAX_WIDTH: Final = 2**63 - 1
-"""The widest ``truncate``."""
+"""Maximum width of ``truncate``."""
 
 NUM_BUCKETS: Final = "num_buckets"
 WIDTH: Final = "width"
@@ -39,38 +40,38 @@ class Transform(ABC):
     __slots__ = ()
 
     num_columns: ClassVar[int | None] = 1
-    """How many source columns it takes; None for one or more."""
+    """Number of source columns; None for one or more."""
     source_types: ClassVar[str]
-    """The types that fit, for messages."""
+    """Supported types, for messages."""
 
     @property
     @abstractmethod
     def name(self) -> str | None:
-        """As the spec calls it; None for an expression."""
+        """Name in the spec; None for an expression."""
 
     @property
     def parameters(self) -> dict[str, str]:
-        """Parameters as a stored spec holds them."""
+        """Parameters, as in a stored spec."""
         return {}
 
     @property
     def num_values(self) -> int | None:
-        """Values are 0 up to this; None when only the data can tell."""
+        """Number of values, which start at 0; None if the values depend on the data."""
         return None
 
     @abstractmethod
     def value_type(self, types: Sequence[pa.DataType]) -> pa.DataType | None:
-        """Type of the values for source columns of these types; None when they do not fit.
+        """Return the type of the values for source columns of these types; None if unsupported.
 
-        A column that is not in the table any more has the null type.
+        A column that was dropped from the table has the null type.
         """
 
     @abstractmethod
     def apply(self, columns: Sequence[pa.Array]) -> pa.Array:
-        """Return the value of every row."""
+        """Return the value of each row."""
 
     def arguments(self, columns: str) -> str:
-        """What stands in parentheses when the transform is shown."""
+        """Return the text in parentheses when the transform is shown."""
         return ", ".join((columns, *self.parameters.values()))
 
 
@@ -110,7 +111,7 @@ class CalendarPart(Transform):
 
 @dataclass(frozen=True, slots=True)
 class Bucket(Transform):
-    """The bucket that Lance puts the value in: see :mod:`memwal.region.bucketing`."""
+    """The value's bucket in Lance: see :mod:`memwal.region.bucketing`."""
 
     num_buckets: int
     name = "bucket"
@@ -138,9 +139,10 @@ class Bucket(Transform):
 
 @dataclass(frozen=True, slots=True)
 class MultiBucket(Transform):
-    """``abs(murmur3_multi(col0, col1, ...)) % N``; null where every column is null.
+    """``abs(murmur3_multi(col0, col1, ...)) % N``; null if every column is null.
 
-    The absolute value is taken in 64 bits, since the smallest 32-bit integer has none.
+    The absolute value is computed in 64 bits, since that of the smallest 32-bit integer needs more
+    than 32.
     """
 
     num_buckets: int
@@ -176,8 +178,8 @@ class MultiBucket(Transform):
 class Truncate(Transform):
     """``left(col0, W)`` of text, ``col0 - (col0 % W)`` of integers and decimals.
 
-    The remainder has the sign of the number, so that numbers go towards zero: of width 10, -5 and
-    5 are both 0. Text is counted in characters, binary in bytes.
+    The remainder has the sign of the number, so numbers are rounded towards zero: with width 10,
+    both -5 and 5 become 0. The width counts characters of text, and bytes of binary.
     """
 
     width: int
@@ -200,7 +202,7 @@ class Truncate(Transform):
             pt.is_null(data_type)
             or pt.is_integer(data_type)
             or (pt.is_decimal(data_type) and data_type.scale >= 0)
-            or _is_text(data_type)
+            or is_text(data_type)
             or _is_binary(data_type)
         )
         return data_type if fits else None
@@ -210,7 +212,7 @@ class Truncate(Transform):
         data_type = column.type
         if pt.is_null(data_type):
             return column
-        if _is_text(data_type):
+        if is_text(data_type):
             return pc.utf8_slice_codeunits(column, 0, self.width)
         if _is_binary(data_type):
             return pc.binary_slice(column, 0, self.width)
@@ -221,14 +223,18 @@ class Truncate(Transform):
     def _integers(self, column: pa.Array) -> pa.Array:
         wide = np.int64 if pt.is_signed_integer(column.type) else np.uint64
         numbers = column.fill_null(0).to_numpy().astype(wide)
-        # fmod has the sign of the number, as SQL's % does; numpy's own % has that of the width.
-        kept = (numbers - np.fmod(numbers, wide(self.width))).astype(column.type.to_pandas_dtype())
-        return pa.array(kept, mask=column.is_null().to_numpy(zero_copy_only=False))
+        # The result of fmod has the sign of the number, as SQL's %; that of numpy's % has the sign
+        # of the width.
+        truncated = numbers - np.fmod(numbers, wide(self.width))
+        return pa.array(
+            truncated.astype(column.type.to_pandas_dtype()),
+            mask=column.is_null().to_numpy(zero_copy_only=False),
+        )
 
     def _decimals(self, column: pa.Array) -> pa.Array:
         data_type = column.type
         if self.width >= 10 ** (data_type.precision - data_type.scale):
-            # No number of this type is as large as the width.
+            # Every number of this type is smaller than the width.
             return pc.if_else(column.is_valid(), pa.scalar(Decimal(0)).cast(data_type), column)
         options = pc.RoundToMultipleOptions(
             pa.scalar(Decimal(self.width)).cast(data_type), "towards_zero"
@@ -238,7 +244,7 @@ class Truncate(Transform):
 
 @dataclass(frozen=True, slots=True)
 class Unsharded(Transform):
-    """No division: one region, and no value."""
+    """One region for all rows, without a value."""
 
     name = "unsharded"
     num_columns = 0
@@ -264,10 +270,6 @@ def _check_count(num_buckets: object) -> None:
 
 def _is_int(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_text(data_type: pa.DataType) -> bool:
-    return bool(pt.is_string(data_type) or pt.is_large_string(data_type))
 
 
 def _is_binary(data_type: pa.DataType) -> bool:

@@ -1,11 +1,11 @@
-"""Region values: their types, and their bytes in manifests and in region ids.
+"""Region values: their types, and their encodings in manifests and in region ids.
 
-In a manifest a value stands as Lance's bytes: fixed-width values as Arrow stores them,
-little-endian, booleans as one byte, text as UTF-8. A null is left out.
+In a manifest, values are encoded as Lance does: fixed-width values as Arrow stores them,
+little-endian, booleans as one byte, text as UTF-8. Nulls are omitted.
 
-The id of a region is derived from its values, and must survive a wider type of the column. Its
-bytes are therefore those of the *meaning*: a letter for the kind, and the value in one form for all
-widths and units of that kind. Spec: Region Spec, requirement 3.
+The id of a region is derived from its values, and must not change when the column gets a wider
+type. The encoding in an id is therefore that of the *meaning*: a letter for the kind, and the value
+in one form for all widths and units of that kind. Spec: Region Spec, requirement 3.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from memwal.errors import CorruptDataError, InvalidInputError
+from memwal.format.values import is_text
 
-# The names Lance gives the types, as far as it has any.
+# Lance's names of the types that it supports.
 _SIMPLE: Final[dict[str, pa.DataType]] = {
     "boolean": pa.bool_(),
     "int8": pa.int8(),
@@ -38,6 +39,7 @@ _SIMPLE: Final[dict[str, pa.DataType]] = {
     "date32": pa.date32(),
     "date64": pa.date64(),
 }
+
 _SIMPLE_NAMES: Final = {data_type: name for name, data_type in _SIMPLE.items()}
 _TIME: Final = re.compile(r"(?:time32\((s|ms)\)|time64\((us|ns)\))")
 _TIMESTAMP: Final = re.compile(r"timestamp\((s|ms|us|ns)(?:, ?([^()]+))?\)")
@@ -48,16 +50,16 @@ VALUE_TYPES: Final = (
     f"{', '.join(_SIMPLE)}, time32(s), time64(us), timestamp(us), timestamp(us, UTC), "
     "decimal128(10, 2), fixed_size_binary(16)"
 )
-"""The names of types that a region value can have, for messages."""
+"""Names of the types that a region value can have, for messages."""
 
 _UNITS: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-_NULL_NAME: Final = b"0" + bytes(4)
+_NULL_IN_ID: Final = b"0" + bytes(4)
 
 
 def type_name(data_type: pa.DataType) -> str | None:
-    """Name of a type as a region spec stores it; None for one that no region value can have.
+    """Return the name of a type in a stored region spec; None if a region value cannot have it.
 
-    Floats are among the latter: -0, NaN and rounding make them bad names.
+    Floats are not supported: -0, NaN and rounding make them unsuitable to identify a region.
     """
     if data_type in _SIMPLE_NAMES:
         return _SIMPLE_NAMES[data_type]
@@ -74,58 +76,58 @@ def type_name(data_type: pa.DataType) -> str | None:
 
 
 def parse_type(name: str) -> pa.DataType:
-    """Type with a name that :func:`type_name` gives.
+    """Return the type with a name from :func:`type_name`.
 
     Raises
     ------
     InvalidInputError
-        No type of a region value is called that.
+        No type of a region value has this name.
     """
     if name in _SIMPLE:
         return _SIMPLE[name]
     try:
-        if found := _TIME.fullmatch(name):
-            return pa.time32(found[1]) if found[1] else pa.time64(found[2])
-        if found := _TIMESTAMP.fullmatch(name):
-            return pa.timestamp(found[1], found[2])
-        if found := _DECIMAL.fullmatch(name):
-            make = pa.decimal128 if found[1] == "128" else pa.decimal256
-            return make(int(found[2]), int(found[3]))
-        if found := _FIXED.fullmatch(name):
-            return pa.binary(int(found[1]))
+        if match := _TIME.fullmatch(name):
+            return pa.time32(match[1]) if match[1] else pa.time64(match[2])
+        if match := _TIMESTAMP.fullmatch(name):
+            return pa.timestamp(match[1], match[2])
+        if match := _DECIMAL.fullmatch(name):
+            decimal_type = pa.decimal128 if match[1] == "128" else pa.decimal256
+            return decimal_type(int(match[2]), int(match[3]))
+        if match := _FIXED.fullmatch(name):
+            return pa.binary(int(match[1]))
     except ValueError as error:
         raise InvalidInputError(f"{name!r} is not a type: {error}") from error
     raise InvalidInputError(f"no region value has a type {name!r}; it can be one of: {VALUE_TYPES}")
 
 
 def encode_values(values: pa.Array) -> list[bytes | None]:
-    """Bytes of each value in a region manifest; None for null, which is not stored."""
+    """Encode each value as in a region manifest; null becomes None and is not stored."""
     data_type = values.type
-    found: list[bytes | None]
+    encoded: list[bytes | None]
     if pt.is_null(data_type):
         return [None] * len(values)
     if pt.is_boolean(data_type):
         return [None if value is None else bytes([value]) for value in values.to_pylist()]
     if _is_bytes(data_type):
-        found = values.cast(pa.large_binary()).to_pylist()
-        return found
+        encoded = values.cast(pa.large_binary()).to_pylist()
+        return encoded
     width = data_type.byte_width
     start = values.offset * width
     data = values.buffers()[1][start : start + len(values) * width].to_pybytes()
-    found = [data[at : at + width] for at in range(0, len(data), width)]
+    encoded = [data[at : at + width] for at in range(0, len(data), width)]
     if values.null_count:
         valid = values.is_valid().to_pylist()
-        return [value if here else None for value, here in zip(found, valid, strict=True)]
-    return found
+        return [value if is_valid else None for value, is_valid in zip(encoded, valid, strict=True)]
+    return encoded
 
 
 def decode_values(stored: Sequence[bytes | None], data_type: pa.DataType) -> pa.Array:
-    """Values from their bytes in manifests; null for one that is not stored.
+    """Decode values from region manifests; None, which is not stored, becomes null.
 
     Raises
     ------
     CorruptDataError
-        Bytes are no value of this type.
+        A value does not have this type.
     """
     if not _is_bytes(data_type):
         width = 1 if pt.is_boolean(data_type) else data_type.byte_width
@@ -137,7 +139,7 @@ def decode_values(stored: Sequence[bytes | None], data_type: pa.DataType) -> pa.
             )
     if pt.is_boolean(data_type):
         return pa.array([None if value is None else value != b"\x00" for value in stored])
-    if pt.is_string(data_type) or pt.is_large_string(data_type):
+    if is_text(data_type):
         try:
             return pa.array(stored, pa.large_binary()).cast(data_type)
         except pa.ArrowInvalid as error:
@@ -149,13 +151,13 @@ def decode_values(stored: Sequence[bytes | None], data_type: pa.DataType) -> pa.
 
 
 def encode_for_id(values: pa.Array) -> list[bytes]:
-    """Bytes of each value in the id of a region: kind, length and meaning; null has its own."""
+    """Encode each value as in a region id: kind, length and meaning; null has its own code."""
     data_type = values.type
     if pt.is_null(data_type):
-        return [_NULL_NAME] * len(values)
+        return [_NULL_IN_ID] * len(values)
     kind, meanings = _meanings(values, data_type)
     return [
-        _NULL_NAME if meaning is None else kind + len(meaning).to_bytes(4, "little") + meaning
+        _NULL_IN_ID if meaning is None else kind + len(meaning).to_bytes(4, "little") + meaning
         for meaning in meanings
     ]
 
@@ -168,45 +170,45 @@ def _meanings(values: pa.Array, data_type: pa.DataType) -> tuple[bytes, list[byt
         return b"i", _each(
             values.to_pylist(), lambda value: value.to_bytes(16, "little", signed=True)
         )
-    if pt.is_string(data_type) or pt.is_large_string(data_type):
+    if is_text(data_type):
         return b"s", encode_values(values)
     if _is_bytes(data_type) or pt.is_fixed_size_binary(data_type):
         return b"b", encode_values(values)
     if pt.is_decimal(data_type):
-        return b"n", _each(values.to_pylist(), _decimal_name)
+        return b"n", _each(values.to_pylist(), _encode_decimal)
     if pt.is_date32(data_type):
         return b"d", _each(
-            values.view(pa.int32()).to_pylist(), lambda day: _instant(day * 86_400, 0)
+            values.view(pa.int32()).to_pylist(), lambda day: _encode_instant(day * 86_400, 0)
         )
     unit = "ms" if pt.is_date64(data_type) else data_type.unit
     per_second = _UNITS[unit]
     kind = b"d" if pt.is_date64(data_type) else b"h" if pt.is_time(data_type) else b"t"
     integers = values.view(pa.int32() if data_type.bit_width == 32 else pa.int64())
 
-    def name(value: int) -> bytes:
+    def encode(value: int) -> bytes:
         seconds, rest = divmod(value, per_second)
-        return _instant(seconds, rest * (10**9 // per_second))
+        return _encode_instant(seconds, rest * (10**9 // per_second))
 
-    return kind, _each(integers.to_pylist(), name)
+    return kind, _each(integers.to_pylist(), encode)
 
 
-def _instant(seconds: int, nanoseconds: int) -> bytes:
+def _encode_instant(seconds: int, nanoseconds: int) -> bytes:
     return seconds.to_bytes(8, "little", signed=True) + nanoseconds.to_bytes(4, "little")
 
 
-def _decimal_name(value: Decimal) -> bytes:
-    """The digits without trailing zeros, and where the point is; no context rounds them."""
+def _encode_decimal(value: Decimal) -> bytes:
+    """Encode the digits without trailing zeros, and the exponent; no context rounds them."""
     sign, digits, exponent = value.as_tuple()
     text = "".join(map(str, digits)).lstrip("0")
-    kept = text.rstrip("0")
-    if not kept:
+    significant = text.rstrip("0")
+    if not significant:
         return b"0"
-    point = int(exponent) + len(text) - len(kept)
-    return f"{'-' if sign else ''}{kept}e{point}".encode()
+    point = int(exponent) + len(text) - len(significant)
+    return f"{'-' if sign else ''}{significant}e{point}".encode()
 
 
-def _each(values: list[object], name: Callable[..., bytes]) -> list[bytes | None]:
-    return [None if value is None else name(value) for value in values]
+def _each(values: list[object], encode: Callable[..., bytes]) -> list[bytes | None]:
+    return [None if value is None else encode(value) for value in values]
 
 
 def _is_bytes(data_type: pa.DataType) -> bool:

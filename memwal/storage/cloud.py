@@ -57,6 +57,7 @@ _OBSTORE_NAMES: Final = {
     "azure_storage_sas_token": "sas_token",
     "azure_storage_token": "token",
 }
+
 _memories: dict[str, MemoryStore] = {}
 _memories_lock = threading.Lock()
 

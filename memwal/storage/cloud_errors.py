@@ -50,6 +50,7 @@ _ACCESS = frozenset(
         "TokenRefreshRequired",
     }
 )
+
 _DENIED = frozenset({"AccessDenied", "AuthorizationPermissionMismatch", "forbidden"})
 _SKEWED = "RequestTimeTooSkewed"
 _ENDED = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"})
@@ -95,6 +96,7 @@ _NO_ANSWER = (
         "(30 s); a read may be tried again; after a write, look first",
     ),
 )
+
 _THROTTLED = frozenset({"429", "503"})
 # After these answers the client does not retry a request.
 _REFUSED = (StoreAccessError, TableSetupError, ObjectNotFoundError, InvalidInputError)

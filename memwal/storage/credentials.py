@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from memwal.errors import InvalidInputError, MemWalError, StoreAccessError
 from memwal.storage import uris
@@ -32,6 +32,7 @@ Fetch = Callable[[], Mapping[str, str]]
 CREDENTIALS_FROM: Final = "memwal_credentials_from"
 """Storage option that names the source of credentials: ``file:/path``, ``boto3``,
 ``boto3:profile``, or a name that is registered or an entry point."""
+
 EXPIRES: Final = "expires_at_millis"
 
 # Storage options with credentials, by cloud: Lance's preferred name, and the other names it knows.
@@ -40,6 +41,7 @@ _S3 = {
     "aws_secret_access_key": ("secret_access_key",),
     "aws_session_token": ("aws_token", "session_token", "token"),
 }
+
 _GCS = {"google_storage_token": ("bearer_token", "token")}
 _AZURE = {
     "azure_storage_account_key": (
@@ -52,11 +54,13 @@ _AZURE = {
     "azure_storage_sas_token": ("azure_storage_sas_key", "sas_token", "sas_key"),
     "azure_storage_token": ("bearer_token", "token"),
 }
+
 NAMES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     uris.S3: _S3,
     uris.GCS: _GCS,
     **dict.fromkeys(uris.AZURE, _AZURE),
 }
+
 _REFRESH_OFFSET: Final = "refresh_offset_millis"
 
 # Time before the expiry at which credentials are renewed; at half of a shorter lifetime.
@@ -67,6 +71,7 @@ _UNKNOWN_SECONDS = 60.0
 
 # Time before the next call of a source that failed while its last credentials are still valid.
 _PAUSE_SECONDS = 5.0
+
 _ENTRY_POINTS: Final = "memwal.credentials"
 _FILE: Final = "file:"
 _BOTO3: Final = "boto3"
@@ -101,6 +106,7 @@ _VARIABLES: Mapping[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
         ),
     ),
 }
+
 _registered: dict[str, Fetch] = {}
 
 
@@ -342,12 +348,12 @@ def read_options_file(path: Path) -> dict[str, str]:
     return parse_options(options, f"the storage options in {path}")
 
 
-def parse_options(content: Any, what: str) -> dict[str, str]:
+def parse_options(content: object, what: str) -> dict[str, str]:
     """Return storage options from a parsed JSON document; numbers and booleans become text.
 
     Parameters
     ----------
-    content : Any
+    content : object
     what : str
         Name of the document in messages, which show none of its content.
 

@@ -96,18 +96,13 @@ class LocalStore(ObjectStore):
 
     def put_chunks(self, key: str, chunks: Iterable[bytes]) -> None:
         path = self._path(key)
-        folder = _folder_of(path)
-        temporary = os.path.join(folder, f".{secrets.token_hex(8)}.tmp")
         with _translated("store", path):
-            self._folders.ensure(folder)
-            try:
-                write_chunks(temporary, chunks, durable=self._durable)
-                _replace(temporary, path)
-            except BaseException:
-                with suppress(OSError):
-                    os.unlink(temporary)
-                raise
-            self._make_name_durable(path)
+            self._folders.ensure(_folder_of(path))
+            self._publish(
+                path,
+                lambda temporary: write_chunks(temporary, chunks, durable=self._durable),
+                _replace,
+            )
 
     def replace(self, key: str, data: Data, *, expected: bytes) -> None:
         path = self._path(key)
@@ -282,9 +277,17 @@ class LocalStore(ObjectStore):
         self._make_name_durable(path)
 
     def _write_once(self, path: str, data: Data, *, publish: Callable[[str, str], None]) -> None:
+        self._publish(
+            path, lambda temporary: write_new_file(temporary, data, durable=self._durable), publish
+        )
+
+    def _publish(
+        self, path: str, write: Callable[[str], None], publish: Callable[[str, str], None]
+    ) -> None:
+        """Write a temporary file, give it its name with ``publish``, and make the name durable."""
         temporary = os.path.join(os.path.dirname(path), f".{secrets.token_hex(8)}.tmp")
         try:
-            write_new_file(temporary, data, durable=self._durable)
+            write(temporary)
             publish(temporary, path)
         except BaseException:
             # The caller must see the first error, not one of the clean-up.
@@ -294,7 +297,7 @@ class LocalStore(ObjectStore):
         self._make_name_durable(path, temporary)
 
     def _make_name_durable(self, path: str, temporary: str | None = None) -> None:
-        """Make the name of a stored object durable; an error says that the object is there."""
+        """Make the name of a stored object durable. An error message states that it is stored."""
         try:
             if temporary is not None:
                 local_files.delete_file(temporary)

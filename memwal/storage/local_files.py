@@ -30,6 +30,7 @@ from memwal.storage.object_store import Data, ObjectInfo, is_temporary
 
 # Lance stages a file as '.tmp' and six letters, or under its name with '#' and a number.
 _STAGED = re.compile(r"\.tmp[A-Za-z0-9]{6}|.*#\d+", re.DOTALL)
+
 _GONE_OR_IN_USE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENOTEMPTY, errno.EEXIST})
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.EBADF, errno.EINVAL, errno.ENOSYS})
 
@@ -37,15 +38,18 @@ _NO_LOCKS = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.EBADF, errno.EINVAL
 # of an unnamed file, link, fsync of the folder. Btrfs does not write an unnamed file to its log,
 # and then not the file behind the new name either. Other file systems have not been checked.
 _KEEP_UNNAMED_FILES: Final = frozenset({0xEF53, 0x58465342})
+
 _OPEN_FILES: Final = "/proc/self/fd"
 _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _UNNAMED_FILE: Final = os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
 _PAUSE_SECONDS: Final = 0.03
 _START_WRITING: Final = 2  # SYNC_FILE_RANGE_WRITE
 
 # EFBIG is the error of a file size limit (ulimit -f): to the caller it is a quota like any other.
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
 _ACCESS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _TOO_MANY = frozenset({errno.EMFILE, errno.ENFILE})
 _NAME = frozenset({errno.ENAMETOOLONG, errno.EINVAL, errno.ENOTDIR, errno.EISDIR, errno.ELOOP})
@@ -53,7 +57,7 @@ _NAME = frozenset({errno.ENAMETOOLONG, errno.EINVAL, errno.ENOTDIR, errno.EISDIR
 
 def read_file(path: str, *, start: int = 0, length: int | None = None) -> bytes:
     """Read a file, or up to ``length`` bytes of it from ``start``."""
-    # O_NONBLOCK: opening a pipe that stands in the place of a file would wait for its writer.
+    # O_NONBLOCK: opening a pipe in the place of a file would wait for its writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         status = os.fstat(descriptor)

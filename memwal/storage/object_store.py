@@ -21,6 +21,7 @@ from memwal.errors import (
 
 Data = bytes | bytearray | memoryview
 """Content to store: any buffer, as it is at the time of the call."""
+
 _MAX_ATTEMPTS = 5
 
 

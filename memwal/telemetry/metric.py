@@ -1,4 +1,4 @@
-"""Name, unit and meaning of a metric."""
+"""Definition of a metric."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Spans and attribute names of jobs, over OpenTelemetry's API alone.
 
-Without a ``TracerProvider`` a span costs microseconds and goes nowhere. An error is recorded by its
-type and the first line of its message, without secrets and without values of rows; a stack trace,
-which may show either, is not recorded. A failure of telemetry is logged and never fails the work
-that it describes.
+Without a ``TracerProvider`` a span costs microseconds and is dropped. Of an error, a span records
+the type and the first line of the message, without secrets and row values. It does not record the
+stack trace, which can show both. A failure of telemetry is logged and never fails the work that it
+describes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TABLE = "memwal.table"
 """Name of a managed table."""
 
 TABLE_URI = "memwal.table.uri"
-"""Address of a table, which holds no credentials."""
+"""Address of a table, without credentials."""
 
 REGION_ID = "memwal.region.id"
 """UUID of a region."""
@@ -34,19 +34,20 @@ JOB = "memwal.job"
 """``merge``, ``index``, ``compact``, ``snapshot`` or ``gc``."""
 
 OUTCOME = "memwal.outcome"
-"""How a run ended: ``succeeded``, ``failed`` or ``abandoned``."""
+"""Outcome of a run: ``succeeded``, ``failed`` or ``abandoned``."""
 
 INDEX = "memwal.index"
 """Name of a maintained index."""
 
 OWNER = "memwal.owner"
-"""Who to ask about a table."""
+"""Owner of a table."""
 
 ROWS = "memwal.rows"
-"""Rows that a step works on."""
+"""Number of rows that a step processes."""
 
 VERSION = "memwal.version"
 """Version of the base table that a step starts from."""
+
 ERROR_TYPE = "error.type"
 logger = logging.getLogger(__name__)
 _tracer = trace.get_tracer("memwal")
@@ -59,23 +60,23 @@ def span(
     *,
     attributes: dict[str, AttributeValue] | None = None,
 ) -> Iterator[Span]:
-    """A span around the block, below the one that is current.
+    """Start a span around the block, as a child of the current span.
 
     Parameters
     ----------
     name : str
-        What is done, without anything that varies.
+        Name of the step, without variable parts.
     location : TableLocation, optional
-        Of the table: its address is an attribute, and its secrets are blanked out of the error.
+        Table of the step. Its address becomes an attribute; its secrets are removed from errors.
     attributes : dict, optional
-        More of them.
+        Further attributes.
     """
-    known = {} if location is None else {TABLE_URI: location.uri}
-    # The one above, so that what lies below stays in its trace when there is none here.
+    table = {} if location is None else {TABLE_URI: location.uri}
+    # If the span cannot be started, spans inside the block become children of the parent span.
     current = trace.get_current_span()
     started: Span | None = None
     with suppress_telemetry_errors():
-        started = current = _tracer.start_span(name, attributes={**known, **(attributes or {})})
+        started = current = _tracer.start_span(name, attributes={**table, **(attributes or {})})
     with trace.use_span(current, record_exception=False, set_status_on_exception=False):
         try:
             yield current
@@ -91,10 +92,10 @@ def span(
 
 @contextlib.contextmanager
 def suppress_telemetry_errors() -> Iterator[None]:
-    """Log what goes wrong in the block, or in the function, and go on behind it.
+    """Log an error of the block, or of the decorated function, instead of raising it.
 
-    Providers, processors and exporters are chosen by whoever runs the process. Only the kind of
-    an error is logged: its text may show what it was about.
+    The user chooses the providers, processors and exporters, which can raise anything. Only the
+    type of an error is logged, since its text may show data.
     """
     try:
         yield

@@ -318,7 +318,7 @@ def test_no_right_is_idle(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     assert lake.guard.denied == []
     root = lake.uri.removeprefix("s3://").partition("/")[2]
     idle = {
-        (role, right.act, key)
+        (role, right.action, key)
         for role, rights in PERMISSIONS.items()
         if role is not Role.ADMINISTRATOR
         # A cleaner is a collector that may do more.
@@ -328,9 +328,9 @@ def test_no_right_is_idle(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
         for key in right.keys
         if key != "*"
         and not any(
-            act.action == ACTIONS[right.act]
+            act.action == ACTIONS[right.action]
             and fnmatchcase(act.key, f"{root}/{key}")
-            and ("s3:if-none-match" in act.context) == (right.act is Action.CREATE)
+            and ("s3:if-none-match" in act.context) == (right.action is Action.CREATE)
             for act in lake.guard.acts(role)
         )
     }

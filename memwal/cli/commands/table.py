@@ -256,10 +256,10 @@ def rights(
         else {r: permissions_of([r]) for r in Role}
     )
     if as_json:
-        print_json({role: {r.act: r.keys for r in rights} for role, rights in found.items()})
+        print_json({role: {r.action: r.keys for r in rights} for role, rights in found.items()})
         return
     lines = [
-        (role, right.act.value, key)
+        (role, right.action.value, key)
         for role, rights in found.items()
         for right in rights
         for key in right.keys

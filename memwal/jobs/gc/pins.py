@@ -58,7 +58,7 @@ def list_read_tags(refs: Refs, ages: Ages) -> Iterator[tuple[ReadTag, int, datet
 
 def protection_end(tag: ReadTag, written: datetime, ages: Ages) -> datetime:
     """Return when the protection of a tag that was last written at a time ends."""
-    return tag.ends(written) + ages.grace
+    return tag.expires_at(written) + ages.grace
 
 
 def protected_until(refs: Refs, ages: Ages) -> dict[int, datetime]:

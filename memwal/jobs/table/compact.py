@@ -76,7 +76,7 @@ def compact(location: TableLocation, options: CompactOptions = CompactOptions())
     problems: tuple[str, ...] = ()
     base = open_base(location)
     # Of this version only: with the fragments that merges add meanwhile, the job might never end.
-    small = small_fragment_ids(base, options.target_rows)
+    small = small_fragment_ids(base, target_rows=options.target_rows)
     while (
         len(small) >= options.min_fragments
         and commits != options.max_commits

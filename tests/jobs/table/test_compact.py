@@ -14,7 +14,7 @@ from support.data.tables import MakeTable, base_state, folder, keys, numbered, r
 from support.stores.faulty_store import TABLE_MANIFEST, FaultyStores, Killed
 
 import memwal
-from memwal.base_table.snapshot import count_small_fragments
+from memwal.base_table.snapshot import small_fragment_ids
 from memwal.errors import InvalidInputError, StoreAccessError, StoreUnavailableError
 from memwal.jobs.index.job import build_indexes
 from memwal.jobs.job import JobResult
@@ -56,7 +56,7 @@ def named_data(table: memwal.Table) -> set[str]:
 
 def test_makes_few_of_many(indexed: memwal.Table) -> None:
     expected = fragmented(indexed)
-    assert count_small_fragments(indexed.base(), target_rows=1 << 20) == 10
+    assert len(small_fragment_ids(indexed.base(), target_rows=1 << 20)) == 10
 
     result = indexed.compact()
 
@@ -306,7 +306,7 @@ def test_ends_after_as_many_commits_as_it_may_make(indexed: memwal.Table) -> Non
         CompactOptions(min_fragments=2, target_rows=20, commit_bytes=1, max_commits=2),
     )
     assert (result.commits, result.problems) == (2, ())
-    assert count_small_fragments(indexed.base(), target_rows=20) > 2
+    assert len(small_fragment_ids(indexed.base(), target_rows=20)) > 2
     assert base_state(indexed) == expected
     for limit in ("max_commits", "attempts"):
         with pytest.raises(InvalidInputError, match=limit):
