@@ -75,7 +75,7 @@ def main() -> None:
     try:
         report, load, checks = run(scratch, options)
         if options.plots is not None:
-            from _load_plots import plot
+            from load_test.plots import plot
 
             plot(load, options.plots)
             (options.plots / "load.json").write_text(json.dumps(report))
