@@ -239,7 +239,7 @@ class TestNoPermission:
         def refuse(base: BaseTable, tag: ReadTag) -> bool:
             raise StoreAccessError("placing a tag: access denied")
 
-        monkeypatch.setattr(protection, "place", refuse)
+        monkeypatch.setattr(protection, "place_tag", refuse)
         with caplog.at_level(logging.WARNING, "memwal"):
             made, _ = plan(table), plan(table)
         assert made.protection is None
@@ -267,10 +267,10 @@ def stepped(
 ) -> FaultyStore:
     """Return the store, which has what Lance does for a tag as steps as well."""
     store = faults.of(table.location)
-    place, holds = protection.place, scan_plan.is_still_newest
+    place, holds = protection.place_tag, scan_plan.is_still_newest
     monkeypatch.setattr(
         protection,
-        "place",
+        "place_tag",
         lambda base, tag: store.step("place", tag.key, lambda: place(base, tag)),
     )
     monkeypatch.setattr(
@@ -416,7 +416,7 @@ class TestRaces:
     def test_a_version_that_is_cleaned_up_before_it_is_tagged(
         self, table: memwal.Table, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        place = protection.place
+        place = protection.place_tag
         placed = []
 
         def late(base: BaseTable, tag: ReadTag) -> bool:
@@ -427,7 +427,7 @@ class TestRaces:
             placed.append(tag)
             return place(base, tag)
 
-        monkeypatch.setattr(protection, "place", late)
+        monkeypatch.setattr(protection, "place_tag", late)
         made = plan(table)
         assert [tag.version for tag in placed] == [placed[0].version, made.snapshot.version]
         assert read(made) == EXPECTED

@@ -16,7 +16,7 @@ from support.stores.faulty_store import REGION_MANIFEST, WAL, FaultyStore, Kille
 from memwal.errors import CorruptDataError, RegionFencedError, StoreAccessError
 from memwal.format.paths import wal_key
 from memwal.format.region_manifest import RegionManifest
-from memwal.format.wal_entry import encode_entry, encode_sentinel
+from memwal.format.wal_encoder import encode_entry, encode_sentinel
 from memwal.lsm.wal.abandon import AbandonedRows, abandon_log, abandoned_entries, read_abandoned
 from memwal.lsm.wal.claim import Claim, claim_region
 from memwal.lsm.wal.log import needs_replay, read_log
