@@ -186,7 +186,7 @@ def fake_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "bin"
     folder.mkdir()
     script = folder / "spark3-submit"
-    runner = Path(__file__).parents[1] / "support" / "fake_spark.py"
+    runner = Path(__file__).parents[1] / "support" / "airflow" / "fake_spark.py"
     script.write_text(
         "#!/bin/sh\n"
         'while [ "${1%.py}" = "$1" ]; do shift; done\n'
