@@ -70,9 +70,9 @@ def no_sentinel(patch: pytest.MonkeyPatch) -> None:
 
 def no_look_behind_a_first_manifest(patch: pytest.MonkeyPatch) -> None:
     store = manifest_store.RegionManifestStore
-    at_the_end = store._is_at_the_end
-    patch.setattr(store, "_is_at_the_end", lambda self, v: v == 1 or at_the_end(self, v))
-    patch.setattr(store, "_is_past", lambda self, hint, version: False)
+    has_predecessor = store._has_predecessor
+    patch.setattr(store, "_has_predecessor", lambda self, v: v == 1 or has_predecessor(self, v))
+    patch.setattr(store, "_was_trimmed", lambda self, version, hint: False)
 
 
 def no_look_after_a_pause(patch: pytest.MonkeyPatch) -> None:

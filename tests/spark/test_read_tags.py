@@ -271,7 +271,7 @@ def stepped(
     monkeypatch.setattr(
         protection,
         "place_tag",
-        lambda base, tag: store.step("place_tag", tag.key, lambda: place(base, tag)),
+        lambda base, tag: store.step("place", tag.key, lambda: place(base, tag)),
     )
     monkeypatch.setattr(
         scan_plan, "is_still_newest", lambda b: store.step("holds", "", lambda: holds(b))
@@ -298,7 +298,7 @@ def at(store: FaultyStore, number: int, after: bool, act: Callable[[], None]) ->
 @pytest.mark.usefixtures("no_later_snapshot")
 class TestRaces:
     @pytest.mark.parametrize("after", [False, True])
-    @pytest.mark.parametrize("step", ["place_tag", "holds"])
+    @pytest.mark.parametrize("step", ["place", "holds"])
     def test_merged_and_collected_while_the_tag_is_placed(
         self, stepped: FaultyStore, table: memwal.Table, step: str, after: bool
     ) -> None:

@@ -33,7 +33,7 @@ from memwal.format.paths import (
     wal_key,
 )
 from memwal.jobs.gc import collect_garbage
-from memwal.jobs.options import GcOptions, SnapshotOptions, VerifyOptions
+from memwal.jobs.options import GcOptions, SnapshotOptions
 from memwal.jobs.table import snapshot
 from memwal.jobs.table.snapshot import build_snapshot
 from memwal.jobs.table.store_check import CheckState, diagnose
@@ -284,10 +284,10 @@ def damage_and_repair(lake: Lake) -> None:
     store.delete_folder(f"{folder}/{PK_INDEX_DIR}")
     location = lake.as_role(Role.REPAIRER).location
     later = {"clock": lambda: time.time() + 1000}
-    done = repair(location, verify(location, VerifyOptions(**later)), dry_run=False, **later)
+    done = repair(location, verify(location, **later), dry_run=False, **later)
     assert [action.state for action in done] == ["done"] * 3
     store.delete_folder(folder)
-    (rebuilt,) = repair(location, verify(location, VerifyOptions(**later)), dry_run=False, **later)
+    (rebuilt,) = repair(location, verify(location, **later), dry_run=False, **later)
     assert (rebuilt.finding.code, rebuilt.state) == ("generation-missing", "done")
 
 

@@ -244,7 +244,7 @@ class TestMerge:
 
         assert table.base().version == version
         assert all(decision["age_seconds"] >= 0 for decision in plan["decisions"])
-        result = table.merge(commit_bytes=500, skip=[bucket_region_id(2)])
+        result = table.merge(commit_bytes=500, skip_regions=[bucket_region_id(2)])
         assert plan["candidates"] == 9
         assert plan["selected"] == result.figures["generations"] == 6
         assert plan["bytes"] == result.figures["bytes"]
