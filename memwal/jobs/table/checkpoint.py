@@ -14,7 +14,7 @@ from memwal.jobs.index.job import build_indexes
 from memwal.jobs.job import JobResult, SkippedRegion, TaskRunner, run_in_process
 from memwal.jobs.merge.job import merge
 from memwal.jobs.merge.picker import DEFAULT_COMMIT_BYTES
-from memwal.quality.report import together
+from memwal.quality.report import merge_report_dicts
 from memwal.quality.rules import QualityRules
 from memwal.region.manifest_store import read_manifests
 from memwal.storage.location import TableLocation
@@ -131,7 +131,7 @@ def checkpoint(
         seconds=time.monotonic() - started,
         figures=figures,
         problems=tuple(problem for result in results for problem in result.problems),
-        quality=together(result.quality for result in results),
+        quality=merge_report_dicts(result.quality for result in results),
     )
 
 

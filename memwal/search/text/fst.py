@@ -24,7 +24,7 @@ _Node = tuple[bool, int, list[tuple[int, int, int]]]
 """Whether a token ends here, what that adds, and the transitions: byte, output, next node."""
 
 
-class _Wide(NamedTuple):
+class _WideNode(NamedTuple):
     """A node with several transitions: how many, and where in the map everything of them stands.
 
     Everything is in the opposite order: what belongs to the first transition comes last.
@@ -86,7 +86,7 @@ class TokenMap:
         """Number of a token, None when it is not there."""
         if not self._size:
             return None
-        with self._following():
+        with self._corruption_errors():
             total, address = 0, self._root
             for byte in token.encode():
                 step = self._step(address, byte)
@@ -99,9 +99,11 @@ class TokenMap:
 
     def tokens(self) -> Iterator[tuple[str, int]]:
         """All tokens with their numbers, in the order of their bytes."""
-        return self.near("", distance=-1)
+        return self.fuzzy_terms("", distance=-1)
 
-    def near(self, token: str, *, distance: int, prefix: int = 0) -> Iterator[tuple[str, int]]:
+    def fuzzy_terms(
+        self, token: str, *, distance: int, prefix: int = 0
+    ) -> Iterator[tuple[str, int]]:
         """Tokens within some edits of another, with their numbers, in the order of their bytes.
 
         Parameters
@@ -113,10 +115,10 @@ class TokenMap:
         """
         if not self._size:
             return
-        with self._following():
-            yield from self._near(token, distance, token.encode()[:prefix])
+        with self._corruption_errors():
+            yield from self._walk(token, distance, token.encode()[:prefix])
 
-    def _near(self, token: str, distance: int, start: bytes) -> Iterator[tuple[str, int]]:
+    def _walk(self, token: str, distance: int, start: bytes) -> Iterator[tuple[str, int]]:
         todo = [(self._root, b"", 0, list(range(len(token) + 1)))]
         # Each token ends at a node, and each node before that is on the way to one.
         left = self._size * len(self._data)
@@ -140,7 +142,7 @@ class TokenMap:
                 todo.append((target, further, total + more, reached))
 
     @contextmanager
-    def _following(self) -> Iterator[None]:
+    def _corruption_errors(self) -> Iterator[None]:
         """Tell that a way leads out of the map."""
         try:
             yield
@@ -207,7 +209,7 @@ class TokenMap:
         last = self._number(wide.end, wide.output_size) if wide.final else 0
         return wide.final, last, transitions
 
-    def _wide(self, state: int, address: int) -> _Wide:
+    def _wide(self, state: int, address: int) -> _WideNode:
         data = self._data
         final, count, at = bool(state & 0x40), state & 0x3F, address
         if not count:
@@ -222,12 +224,12 @@ class TokenMap:
         end = outputs - (count + final) * output_size
         if end < 0:
             raise IndexError(f"the node at byte {address} has no room")
-        return _Wide(final, count, inputs, targets, target_size, outputs, output_size, end)
+        return _WideNode(final, count, inputs, targets, target_size, outputs, output_size, end)
 
-    def _output(self, wide: _Wide, number: int) -> int:
+    def _output(self, wide: _WideNode, number: int) -> int:
         return self._number(wide.outputs - (number + 1) * wide.output_size, wide.output_size)
 
-    def _next(self, wide: _Wide, number: int) -> int:
+    def _next(self, wide: _WideNode, number: int) -> int:
         at = wide.targets - (number + 1) * wide.target_size
         return self._target(at, wide.target_size, wide.end)
 

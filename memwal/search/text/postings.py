@@ -68,7 +68,7 @@ def decode_postings(
     try:
         _decode_full(blocks[:full], found[: full * BLOCK], counts[: full * BLOCK])
         if tail:
-            numbers = _tail(blocks[-1][_SCORE_BYTES:], 2 * tail, varint=varint_tail)
+            numbers = _decode_tail(blocks[-1][_SCORE_BYTES:], 2 * tail, varint=varint_tail)
             found[-tail:] = np.cumsum(numbers[:tail]) if varint_tail else numbers[:tail]
             counts[-tail:] = numbers[tail:]
         if length and not 0 <= found.min() <= found.max() < documents:
@@ -124,7 +124,7 @@ def _unpack(parts: Sequence[bytes | memoryview], width: int) -> Numbers:
     return values.reshape(len(parts), BLOCK).astype(np.int64)
 
 
-def _tail(data: bytes | memoryview, count: int, *, varint: bool) -> Numbers:
+def _decode_tail(data: bytes | memoryview, count: int, *, varint: bool) -> Numbers:
     if not varint:
         return np.frombuffer(data, "<u4", count).astype(np.int64)
     raw = np.frombuffer(data, np.uint8).astype(np.int64)

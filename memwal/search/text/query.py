@@ -52,7 +52,7 @@ class MatchQuery:
     prefix_length: int = field(default=0, kw_only=True)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "operator", _one_of(self.operator, ("or", "and")))
+        object.__setattr__(self, "operator", _parse_choice(self.operator, ("or", "and")))
         if (self.fuzziness or 0) < 0 or self.prefix_length < 0 or self.max_expansions < 1:
             raise InvalidInputError(
                 "fuzziness and prefix_length must not be negative, max_expansions at least 1"
@@ -121,7 +121,7 @@ class MultiMatchQuery:
     operator: Operator = field(default="or", kw_only=True)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "operator", _one_of(self.operator, ("or", "and")))
+        object.__setattr__(self, "operator", _parse_choice(self.operator, ("or", "and")))
         if not self.columns:
             raise InvalidInputError("no columns are given; name at least one")
         if self.boosts is not None and len(self.boosts) != len(self.columns):
@@ -168,7 +168,7 @@ class CombinedFieldsQuery:
     operator: Operator = field(default="or", kw_only=True)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "operator", _one_of(self.operator, ("or", "and")))
+        object.__setattr__(self, "operator", _parse_choice(self.operator, ("or", "and")))
         object.__setattr__(self, "columns", tuple(self.columns))
         if not self.columns or len(set(self.columns)) < len(self.columns):
             raise InvalidInputError("name at least one column, and none twice")
@@ -221,7 +221,7 @@ class BooleanQuery:
 
     def __post_init__(self) -> None:
         known = ("should", "must", "must_not")
-        queries = tuple((_one_of(occur, known), query) for occur, query in self.queries)
+        queries = tuple((_parse_choice(occur, known), query) for occur, query in self.queries)
         object.__setattr__(self, "queries", queries)
         if not any(occur != "must_not" for occur, _ in queries):
             raise InvalidInputError("a boolean query needs something that must or should match")
@@ -265,7 +265,7 @@ def leaves(query: TextQuery) -> list[Leaf]:
     )
 
 
-def _one_of(value: Any, known: tuple[str, ...]) -> str:
+def _parse_choice(value: Any, known: tuple[str, ...]) -> str:
     """A name in lower case; members of Lance's own enumerations are taken too."""
     name = str(getattr(value, "value", value)).lower()
     if name not in known:
