@@ -143,8 +143,8 @@ class MultiMatchQuery:
 class CombinedFieldsQuery:
     """The same text in several columns taken as one: BM25F. A repeated word counts once.
 
-    How rare a term is, how often a row holds it and how long the row is are told by all columns
-    together, and a row may hold one term here and another one there.
+    Term rarity, term counts and row lengths are computed over all columns together, and a row may
+    contain one term in one column and another term in another.
 
     Parameters
     ----------
@@ -190,7 +190,7 @@ class CombinedFieldsQuery:
 
 @dataclass(frozen=True, slots=True)
 class BoostQuery:
-    """What one query finds, with a part of another's scores taken off.
+    """Hits of one query, with a share of another query's scores subtracted.
 
     Parameters
     ----------
@@ -205,7 +205,7 @@ class BoostQuery:
 
 @dataclass(frozen=True, slots=True)
 class BooleanQuery:
-    """Several queries; scores of those that must or should match are added up.
+    """Combination of queries; scores of those that must or should match are added.
 
     Parameters
     ----------
@@ -227,7 +227,7 @@ class BooleanQuery:
             raise InvalidInputError("a boolean query needs something that must or should match")
 
     def of(self, occur: Occur) -> list[TextQuery]:
-        """The queries of one kind.
+        """Return the queries of one kind.
 
         Parameters
         ----------
@@ -244,12 +244,12 @@ Leaf: TypeAlias = MatchQuery | PhraseQuery | CombinedFieldsQuery
 
 
 def leaves(query: TextQuery) -> list[Leaf]:
-    """The parts of a query that are searched for by themselves.
+    """Return the leaves of a query, which are searched one by one.
 
     Raises
     ------
     InvalidInputError
-        Something else stands among them.
+        A part is not an instance of a query class.
     """
     if isinstance(query, Leaf):
         return [query]
@@ -266,7 +266,7 @@ def leaves(query: TextQuery) -> list[Leaf]:
 
 
 def _parse_choice(value: Any, known: tuple[str, ...]) -> str:
-    """A name in lower case; members of Lance's own enumerations are taken too."""
+    """Return a choice in lower case; members of Lance's enumerations are accepted too."""
     name = str(getattr(value, "value", value)).lower()
     if name not in known:
         raise InvalidInputError(f"{value!r} is none of {', '.join(known)}")

@@ -1,10 +1,9 @@
 """Full-text search over the base table and all unmerged rows, ranked as one table.
 
-BM25 depends on how many documents there are, how long they are and how many hold a term. These are
-counted over all sources, without rows that were replaced or deleted, and every matching document is
-scored with them. Nothing is ranked by the statistics of one source, so the best rows are exactly
-those of a table that has everything merged and a fresh index. Several columns can be scored as one
-(BM25F).
+BM25 depends on the number of documents, their lengths, and the number that contain a term. These
+statistics are counted over all sources, without rows that were replaced or deleted, and every
+matching document is scored with them. The best rows are therefore exactly those of a table with
+everything merged and a fresh index. Several columns can be scored as one (BM25F).
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from memwal.search.text.query import (
     leaves,
 )
 
-# So many of the best rows are given to a filter at first, and so many times more each time.
+# A filter is applied to this many of the best rows first, then to this many times more each time.
 _FILTERED = 64
 _GROWTH = 8
 _Weights = npt.NDArray[np.float64]
@@ -50,7 +49,7 @@ _Scores = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class _FieldPostings:
-    """One of the columns: the documents that hold each term, and the rows that those are."""
+    """Postings of each term in one column, and the rows of these documents."""
 
     postings: dict[str, Postings]
     rows: dict[str, Hits]
@@ -58,7 +57,7 @@ class _FieldPostings:
 
 @dataclass(frozen=True, slots=True)
 class _ScoredRows:
-    """Hits of a part of a query by number, ascending, and their scores."""
+    """Row numbers of a subquery's hits, ascending, and their scores."""
 
     rows: Numbers
     scores: _Scores
@@ -121,7 +120,7 @@ def best_texts(
 def combined_hits(
     query: CombinedFieldsQuery, columns: Sequence[TextColumn], *, k: int | None = None
 ) -> Hits:
-    """Find the rows that match in some columns together.
+    """Find the rows that match a query over several columns combined (BM25F).
 
     A term is as frequent as in the column where it is most frequent, and there are as many
     documents as in the column that has most. Lengths and counts are added up, times the weights.
@@ -129,7 +128,7 @@ def combined_hits(
     Parameters
     ----------
     columns : sequence of TextColumn
-        Those of the query, in its order.
+        Columns of the query, in its order.
     k : int, optional
         Rows that are worse than the k-th best may be left out; by default none is.
 
@@ -196,7 +195,7 @@ def _combined_statistics(
 def _weighted_lengths(
     query: CombinedFieldsQuery, columns: Sequence[TextColumn], rows: Hits
 ) -> _Weights:
-    """Tokens of each row in all columns, times the weights; rows are ordered by source."""
+    """Sum the weighted token counts of each row over all columns; rows are ordered by source."""
     lengths = np.zeros(len(rows))
     for weight, column in zip(query.weights, columns, strict=True):
         for docs in column.document_sets:
@@ -221,7 +220,7 @@ def _parse_query(
 
 
 def _best_passing(sources: ReadSources, found: Hits, k: int | None, predicate: str) -> Hits:
-    """The best rows that a predicate lets through, reading as few of them as will do."""
+    """Return the best rows that pass a predicate, applying it to as few rows as needed."""
     if k is None:
         ordered = found.best(None, smallest=False)
         return ordered.take(filter_hits(sources, ordered, predicate))
@@ -241,7 +240,7 @@ def _search_leaf(leaf: Leaf, opened: Mapping[str, TextColumn], *, k: int | None 
 
 
 def _combine_leaves(query: TextQuery, hits: Mapping[Leaf, Hits]) -> Hits:
-    """Hits of a query, from those of its leaves."""
+    """Combine the hits of a query's leaves to its own."""
     rows, numbers = number_rows(list(hits.values()))
     scored = {}
     for (leaf, found), mine in zip(hits.items(), numbers, strict=True):
@@ -292,7 +291,7 @@ def _union(parts: Sequence[Numbers]) -> Numbers:
 
 
 def _scores_at(scored: _ScoredRows, rows: Numbers) -> _Scores:
-    """Scores of some hits, 0 of those that do not match."""
+    """Return the scores of some rows, 0 for rows that do not match."""
     if not len(scored.rows):
         return np.zeros(len(rows))
     at = np.minimum(np.searchsorted(scored.rows, rows), len(scored.rows) - 1)
