@@ -1,4 +1,4 @@
-"""Review of rows in quarantine: list, release, discard."""
+"""Review of quarantined rows: list, release, discard."""
 
 from __future__ import annotations
 
@@ -13,8 +13,15 @@ import pyarrow.compute as pc
 from memwal.quality.checks import Mask
 from memwal.quality.evaluate import evaluate
 from memwal.quality.expectations import Severity
-from memwal.quality.quarantine import PREFIX, Origin, Quarantine, State, original_rows, origins_of
-from memwal.quality.registry import Kind
+from memwal.quality.quarantine import (
+    PREFIX,
+    Quarantine,
+    RowOrigin,
+    RowState,
+    original_rows,
+    origins_of,
+)
+from memwal.quality.registry import ExpectationKind
 from memwal.quality.rules import QualityRules
 from memwal.region.rows import key_column
 
@@ -23,124 +30,126 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Released:
-    """What became of rows that were to be released.
+class ReleaseResult:
+    """Result of a release.
 
     Attributes
     ----------
-    released : tuple of Origin
-        Written to the table again.
+    released : tuple of RowOrigin
+        Rows written to the table again.
     failing : dict
-        Those that were not, since they are still not as expected: origin to the reasons.
+        Rows that were not released because they still fail: origin to reasons.
     """
 
-    released: tuple[Origin, ...]
-    failing: dict[Origin, tuple[str, ...]]
+    released: tuple[RowOrigin, ...]
+    failing: dict[RowOrigin, tuple[str, ...]]
 
 
 def waiting_rows(
     table: Table,
     quarantine: Quarantine,
     *,
-    origins: Collection[Origin] | None = None,
+    origins: Collection[RowOrigin] | None = None,
 ) -> pa.Table:
-    """Rows that wait in quarantine, without those that the table shows just as they are.
+    """List waiting rows, without those that the table already has with the same values.
 
-    A row that somebody has written again, or that a merge at the same time let in, needs nobody.
+    A row that a writer has written again, or that a concurrent merge accepted, needs no review.
 
     Parameters
     ----------
     table : memwal.Table
-        The table that they were kept out of.
+        Table that the rows were kept out of.
     quarantine : Quarantine
         Its quarantine.
-    origins : collection of Origin, optional
+    origins : collection of RowOrigin, optional
         Only these; all by default.
     """
-    found = quarantine.read(origins=origins)
-    if not found.num_rows:
-        return found
-    rows = original_rows(found, table.schema)
-    return found.filter(pa.array(~_shown(table, rows)))
+    waiting = quarantine.read(origins=origins)
+    if not waiting.num_rows:
+        return waiting
+    rows = original_rows(waiting, table.schema)
+    return waiting.filter(pa.array(~_visible_rows(table, rows)))
 
 
 def release(
     table: Table,
     quarantine: Quarantine,
-    origins: Collection[Origin],
+    origins: Collection[RowOrigin],
     *,
     rules: QualityRules | None = None,
-) -> Released:
-    """Write rows to the table again, as new writes: they replace what their keys have now.
+) -> ReleaseResult:
+    """Write rows to the table again, as new writes that replace the current rows of their keys.
 
-    A process that dies between the write and the note that they are released leaves them in
-    quarantine; releasing them again writes the same values again.
+    If the process dies between the write and the change of their state, the rows stay in
+    quarantine. Releasing them again writes the same values again.
 
     Parameters
     ----------
     table : memwal.Table
-        The table that they were kept out of.
+        Table that the rows were kept out of.
     quarantine : Quarantine
         Its quarantine.
-    origins : collection of Origin
-        Which; those that do not wait are left out.
+    origins : collection of RowOrigin
+        Which rows; those that do not wait are skipped.
     rules : QualityRules, optional
-        Rows that would be kept out again are not released, nor those with a value in a column
-        that the table has not any more, or has by another name. By default all are.
+        Skip rows that the gate would quarantine again, and rows with a value in a column that was
+        dropped or renamed. By default all rows are released.
     """
-    found = quarantine.read(origins=origins)
-    if not found.num_rows:
-        return Released((), {})
-    # The newest of a key last, so that it is the one that stays.
-    found = found.sort_by([(f"quarantine_{name}", "ascending") for name in ("generation", "row")])
-    rows = original_rows(found, table.schema)
-    names = origins_of(found)
+    waiting = quarantine.read(origins=origins)
+    if not waiting.num_rows:
+        return ReleaseResult((), {})
+    # The newest row of a key is written last, so that it wins.
+    waiting = waiting.sort_by([(f"{PREFIX}{name}", "ascending") for name in ("generation", "row")])
+    rows = original_rows(waiting, table.schema)
+    names = origins_of(waiting)
     failing: list[tuple[str, ...]] = [()] * rows.num_rows
     if rules is not None:
-        both = zip(_failing(rows, rules), _lost(found, rows), strict=True)
+        both = zip(_failed_expectations(rows, rules), _lost_values(waiting, rows), strict=True)
         failing = [(*why, *lost) for why, lost in both]
     able = np.array([not failed for failed in failing], np.bool_)
     released = tuple(name for name, fine in zip(names, able, strict=True) if fine)
     if released:
         with table.writer() as writer:
             writer.upsert(rows.filter(pa.array(able)))
-        quarantine.mark(released, State.RELEASED)
-    return Released(released, {name: why for name, why in zip(names, failing, strict=True) if why})
+        quarantine.mark(released, RowState.RELEASED)
+    return ReleaseResult(
+        released, {name: why for name, why in zip(names, failing, strict=True) if why}
+    )
 
 
-def discard(quarantine: Quarantine, origins: Collection[Origin]) -> int:
-    """Say of rows that they are not wanted; tell how many waited.
+def discard(quarantine: Quarantine, origins: Collection[RowOrigin]) -> int:
+    """Discard waiting rows, and return how many there were.
 
     Parameters
     ----------
     quarantine : Quarantine
-        Of their table.
-    origins : collection of Origin
+        Quarantine of the table.
+    origins : collection of RowOrigin
         Which rows.
     """
-    return quarantine.mark(origins, State.DISCARDED)
+    return quarantine.mark(origins, RowState.DISCARDED)
 
 
-def _lost(found: pa.Table, rows: pa.Table) -> list[tuple[str, ...]]:
-    """Of each row what would be lost of it."""
-    gone = [
+def _lost_values(waiting: pa.Table, rows: pa.Table) -> list[tuple[str, ...]]:
+    """Return per row the columns whose values a release would lose, as reasons."""
+    dropped = [
         name
-        for name in found.schema.names
+        for name in waiting.schema.names
         if not name.startswith(PREFIX) and name not in rows.schema.names
     ]
-    values = {name: np.asarray(found.column(name).is_valid()) for name in gone}
+    values = {name: np.asarray(waiting.column(name).is_valid()) for name in dropped}
     return [
-        tuple(f"the table has no column {name}" for name in gone if values[name][number])
-        for number in range(found.num_rows)
+        tuple(f"the table has no column {name}" for name in dropped if values[name][number])
+        for number in range(waiting.num_rows)
     ]
 
 
-def _failing(rows: pa.Table, rules: QualityRules) -> list[tuple[str, ...]]:
-    """Of each row the expectations about a row alone that it fails."""
+def _failed_expectations(rows: pa.Table, rules: QualityRules) -> list[tuple[str, ...]]:
+    """Return per row the critical row expectations that it fails."""
     suite = [
-        one
-        for one in (rules.suite if rules.gates else ())
-        if one.kind == Kind.ROW and one.severity == Severity.CRITICAL
+        expectation
+        for expectation in (rules.suite if rules.gates else ())
+        if expectation.kind == ExpectationKind.ROW and expectation.severity == Severity.CRITICAL
     ]
     findings = [f for f in evaluate(suite, rows) if f.failed is not None]
     return [
@@ -149,33 +158,33 @@ def _failing(rows: pa.Table, rules: QualityRules) -> list[tuple[str, ...]]:
     ]
 
 
-def _shown(table: Table, rows: pa.Table) -> Mask:
-    """Which of the rows the table shows with all their values."""
+def _visible_rows(table: Table, rows: pa.Table) -> Mask:
+    """Mark the rows that the table has with equal values in all columns."""
     names = list(table.primary_key)
     keys = rows.select(names)
-    there = table.lookup(keys if len(names) > 1 else keys.column(0).combine_chunks())
-    shown = np.zeros(rows.num_rows, np.bool_)
-    if not there.num_rows:
-        return shown
-    known = key_column(there.combine_chunks(), names)
-    where = pc.index_in(key_column(rows.combine_chunks(), names), value_set=known)
-    found = np.flatnonzero(np.asarray(where.is_valid()))
-    ours = rows.take(pa.array(found))
-    theirs = there.take(where.drop_null())
-    same = np.ones(len(found), np.bool_)
+    current = table.lookup(keys if len(names) > 1 else keys.column(0).combine_chunks())
+    visible = np.zeros(rows.num_rows, np.bool_)
+    if not current.num_rows:
+        return visible
+    current_keys = key_column(current.combine_chunks(), names)
+    where = pc.index_in(key_column(rows.combine_chunks(), names), value_set=current_keys)
+    matches = np.flatnonzero(np.asarray(where.is_valid()))
+    quarantined = rows.take(pa.array(matches))
+    current = current.take(where.drop_null())
+    same = np.ones(len(matches), np.bool_)
     for name in rows.schema.names:
-        same &= _equal(ours.column(name), theirs.column(name))
-    shown[found[same]] = True
-    return shown
+        same &= _equal_values(quarantined.column(name), current.column(name))
+    visible[matches[same]] = True
+    return visible
 
 
-def _equal(left: pa.ChunkedArray, right: pa.ChunkedArray) -> Mask:
-    """Where two columns are equal; two that are missing are, and so are two that are NaN."""
+def _equal_values(left: pa.ChunkedArray, right: pa.ChunkedArray) -> Mask:
+    """Mark where two columns are equal; two missing values are, and so are two NaN."""
     try:
         equal = pc.fill_null(pc.equal(left, right), False)
         both = pc.and_(left.is_null(nan_is_null=True), right.is_null(nan_is_null=True))
         return np.asarray(pc.or_(equal, both).to_numpy(), np.bool_)
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
-        # Of nested types, for which Arrow has no comparison.
+        # Arrow cannot compare nested types.
         pairs: Any = zip(left.to_pylist(), right.to_pylist(), strict=True)
-        return np.array([one == other for one, other in pairs], np.bool_)
+        return np.array([a == b for a, b in pairs], np.bool_)

@@ -16,7 +16,7 @@ from memwal.reader.scan import Scan, open_newest
 from memwal.reader.sources.collect import ReadSources, open_sources, retry_if_collected
 from memwal.reader.sources.key_routing import KeyBuilder
 from memwal.reader.sources.plan import MemTables, ReadPlan, plan_read
-from memwal.search import answer, search, search_hybrid, search_text
+from memwal.search import run_search, search, search_hybrid, search_text
 from memwal.search.text.query import TextQuery
 from memwal.storage.location import TableLocation
 from memwal.writer.region_writer.rows import RowSchema
@@ -214,7 +214,7 @@ class Queries:
         """
         # A filter after the search needs the nearest rows of all regions.
         pruned_by = filter if prefilter else None
-        return answer(
+        return run_search(
             lambda: self._open_sources(filter=pruned_by, max_staleness=max_staleness),
             lambda sources, newest: search(
                 sources,
@@ -274,7 +274,7 @@ class Queries:
         InvalidInputError
             A column has no text index, or an argument does not fit.
         """
-        return answer(
+        return run_search(
             lambda: self._open_sources(max_staleness=max_staleness),
             lambda sources, newest: search_text(
                 sources,
@@ -342,7 +342,7 @@ class Queries:
         InvalidInputError
             An argument does not fit the table; the message names it.
         """
-        return answer(
+        return run_search(
             lambda: self._open_sources(max_staleness=max_staleness),
             lambda sources, newest: search_hybrid(
                 sources,

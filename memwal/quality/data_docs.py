@@ -1,4 +1,4 @@
-"""Data Docs: the pages that Great Expectations makes of results, in a folder."""
+"""Data Docs: HTML pages that Great Expectations builds from results, in a folder."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _SITE = "quality"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """A result to show.
+class RunResult:
+    """Quality result of one run, for the pages.
 
     Attributes
     ----------
@@ -28,7 +28,7 @@ class Found:
     run : str
         Name of the run.
     quality : dict
-        As of ``JobResult.quality``, whose expectations are those of the suite, in its order.
+        ``JobResult.quality``. Its expectations are those of the suite, in the same order.
     """
 
     at: datetime
@@ -37,17 +37,17 @@ class Found:
 
 
 def build_data_docs(
-    name: str, suite: Sequence[Expectation], found: Sequence[Found], folder: Path
+    name: str, suite: Sequence[Expectation], runs: Sequence[RunResult], folder: Path
 ) -> Path:
-    """Write the pages of a suite and of what was found, and return the first one.
+    """Write the pages of a suite and its results, and return the path of the first page.
 
-    They show numbers, and keys of failing rows; no other values of rows. The folder is made if need
-    be; pages that are there already are replaced.
+    The pages show counts and keys of failing rows, and no other values of rows. The folder is
+    created if it is missing; existing pages are replaced.
 
     Parameters
     ----------
     name : str
-        Of the table.
+        Name of the table.
 
     Raises
     ------
@@ -62,13 +62,15 @@ def build_data_docs(
         raise InvalidInputError(f"the folder {folder} cannot be made: {error.strerror}") from error
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        # What is decided here and not by Great Expectations may be more than it takes.
+        # Great Expectations may refuse arguments that the evaluation over Arrow accepts.
         check_with_gx(suite)
-        _build(name, suite, found, folder)
+        _build(name, suite, runs, folder)
     return folder / "index.html"
 
 
-def _build(name: str, suite: Sequence[Expectation], found: Sequence[Found], folder: Path) -> None:
+def _build(
+    name: str, suite: Sequence[Expectation], runs: Sequence[RunResult], folder: Path
+) -> None:
     context = new_context()
     from great_expectations.core import (
         ExpectationSuite,
@@ -90,30 +92,34 @@ def _build(name: str, suite: Sequence[Expectation], found: Sequence[Found], fold
         "site_index_builder": {"class_name": "DefaultSiteIndexBuilder"},
     }
     context.add_data_docs_site(site_name=_SITE, site_config=site)
-    known = context.suites.add(
+    gx_suite = context.suites.add(
         ExpectationSuite(
             name=name,
             expectations=[
-                {"type": o.type, "kwargs": _shown(dict(o.kwargs)), "severity": o.severity.value}
+                {
+                    "type": o.type,
+                    "kwargs": _escape_html(dict(o.kwargs)),
+                    "severity": o.severity.value,
+                }
                 for o in suite
             ],
         )
     )
     identifier = ExpectationSuiteIdentifier(name)
-    for one in found:
-        if [x["type"] for x in one.quality["expectations"]] != [o.type for o in suite]:
-            # Of a suite that has been changed since.
+    for run in runs:
+        if [x["type"] for x in run.quality["expectations"]] != [o.type for o in suite]:
+            # The suite has changed since this run.
             continue
-        run = RunIdentifier(run_name=_shown(one.run), run_time=one.at)
+        run_id = RunIdentifier(run_name=_escape_html(run.run), run_time=run.at)
         results = [
-            _result(expectation.configuration, values, one.quality["rows"])
+            _validation_result(expectation.configuration, values, run.quality["rows"])
             for expectation, values in zip(
-                known.expectations, one.quality["expectations"], strict=True
+                gx_suite.expectations, run.quality["expectations"], strict=True
             )
         ]
         met = sum(bool(result.success) for result in results)
         context.validation_results_store.set(
-            ValidationResultIdentifier(identifier, run, "base"),
+            ValidationResultIdentifier(identifier, run_id, "base"),
             ExpectationSuiteValidationResult(
                 success=met == len(results),
                 results=results,
@@ -126,33 +132,33 @@ def _build(name: str, suite: Sequence[Expectation], found: Sequence[Found], fold
                     "success_percent": 100 * met / len(results) if results else 100.0,
                 },
                 meta={
-                    "run_id": run,
+                    "run_id": run_id,
                     "batch_spec": {},
                     "active_batch_definition": {},
-                    "validation_time": one.at.isoformat(),
+                    "validation_time": run.at.isoformat(),
                 },
             ),
         )
     context.build_data_docs(site_names=[_SITE])
 
 
-def _shown(value: Any) -> Any:
-    """A value whose texts are no HTML: the pages show some of them as they are.
+def _escape_html(value: Any) -> Any:
+    """Escape all texts in a value, since the pages show some of them unescaped.
 
-    Columns and values are named by whoever made the table or the suite. Where Great Expectations
-    escapes them itself, they are escaped twice.
+    The texts come from the author of the table or suite. Those that Great Expectations escapes
+    itself are escaped twice.
     """
     match value:
         case str():
             return html.escape(value)
         case list():
-            return [_shown(one) for one in value]
+            return [_escape_html(one) for one in value]
         case dict():
-            return {_shown(key): _shown(one) for key, one in value.items()}
+            return {_escape_html(key): _escape_html(one) for key, one in value.items()}
     return value
 
 
-def _result(configuration: Any, values: dict[str, Any], rows: int) -> Any:
+def _validation_result(configuration: Any, values: dict[str, Any], rows: int) -> Any:
     from great_expectations.core import ExpectationValidationResult
 
     failed = values["failed"]
@@ -162,8 +168,8 @@ def _result(configuration: Any, values: dict[str, Any], rows: int) -> Any:
             "unexpected_count": failed,
             "unexpected_percent": 100 * failed / rows,
             "unexpected_percent_total": 100 * failed / rows,
-            # The column of values: keys, so that nobody learns more than where to look.
-            "partial_unexpected_list": [_shown(str(key)) for key in values["examples"]],
+            # Great Expectations shows values here; keys tell where the failing rows are, no more.
+            "partial_unexpected_list": [_escape_html(str(key)) for key in values["examples"]],
         }
     return ExpectationValidationResult(
         success=values["success"],
@@ -172,7 +178,7 @@ def _result(configuration: Any, values: dict[str, Any], rows: int) -> Any:
         meta={},
         exception_info={
             "raised_exception": values["error"] is not None,
-            "exception_message": _shown(values["error"]),
+            "exception_message": _escape_html(values["error"]),
             "exception_traceback": None,
         },
     )

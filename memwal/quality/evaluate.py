@@ -23,12 +23,12 @@ from memwal.quality.checks import (
     VECTOR_CHECKS,
     WHOLE_CHECKS,
     Mask,
+    combine_column,
     is_vector,
-    one_array,
     vector_failures,
 )
 from memwal.quality.expectations import Expectation
-from memwal.quality.registry import Kind
+from memwal.quality.registry import EXPECTATION_RULES, ExpectationKind
 from memwal.util.optional_deps import requires_extra
 
 if TYPE_CHECKING:
@@ -40,74 +40,78 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What came of one expectation.
+    """Result of one expectation over some rows.
 
     Attributes
     ----------
     expectation : Expectation
     success : bool
         Whether it is met, with ``mostly`` taken into account.
-    looked : int
-        Values that it was held against.
+    evaluated : int
+        Number of evaluated values.
     failed : numpy.ndarray of bool, or None
-        Of each row whether it is not as expected; None when no row is to blame.
+        Failing rows; None if the result is not about single rows.
     error : str or None
-        Why it could not be decided, without any value; it is not met then.
+        Why it could not be evaluated, without any value of the rows; it is not met then.
     """
 
     expectation: Expectation
     success: bool
-    looked: int
+    evaluated: int
     failed: Mask | None = None
     error: str | None = None
 
     @property
     def failures(self) -> int:
-        """How many rows are not as expected."""
+        """Number of failing rows."""
         return 0 if self.failed is None else int(np.count_nonzero(self.failed))
 
 
 def evaluate(suite: Sequence[Expectation], rows: pa.Table) -> list[Finding]:
-    """Hold rows against expectations, in the order of the suite.
+    """Evaluate rows against a suite; findings have the order of the suite.
 
-    Most are decided over Arrow; Great Expectations is loaded, which takes seconds, only for those
-    that are not.
+    Most expectations are evaluated over Arrow. Great Expectations, which takes seconds to load, is
+    loaded only for the others.
     """
-    found = [_one(one, rows) if one.rule.own else None for one in suite]
-    rest = [number for number, finding in enumerate(found) if finding is None]
+    findings = {
+        number: _evaluate_in_arrow(expectation, rows)
+        for number, expectation in enumerate(suite)
+        if expectation.rule.in_arrow
+    }
+    rest = [number for number in range(len(suite)) if number not in findings]
     if rest:
-        theirs = evaluate_with_gx([suite[number] for number in rest], rows)
-        for number, finding in zip(rest, theirs, strict=True):
-            found[number] = finding
-    return [finding for finding in found if finding is not None]
+        findings |= zip(
+            rest, evaluate_with_gx([suite[number] for number in rest], rows), strict=True
+        )
+    return [findings[number] for number in range(len(suite))]
 
 
-def verdict(expectation: Expectation, failed: Mask, looked: int) -> Finding:
-    """The finding for rows that fail, of so many that were looked at."""
+def row_finding(expectation: Expectation, failed: Mask, evaluated: int) -> Finding:
+    """Build the finding of an expectation about rows from its failing rows."""
     failures = int(np.count_nonzero(failed))
-    success = not failures or (looked - failures) / looked >= expectation.mostly
-    return Finding(expectation, success, looked, failed)
+    success = not failures or (evaluated - failures) / evaluated >= expectation.mostly
+    return Finding(expectation, success, evaluated, failed)
 
 
-def _one(expectation: Expectation, rows: pa.Table) -> Finding:
+def _evaluate_in_arrow(expectation: Expectation, rows: pa.Table) -> Finding:
     kwargs, type_ = expectation.kwargs, expectation.type
     absent = [name for name in expectation.columns if name not in rows.schema.names]
     if absent and type_ != "expect_column_to_exist":
-        return undecided(expectation, f"there is no column {', '.join(absent)}")
+        return undecided_finding(expectation, f"there is no column {', '.join(absent)}")
     try:
-        if expectation.kind == Kind.WHOLE:
+        if expectation.kind == ExpectationKind.WHOLE:
             return Finding(expectation, WHOLE_CHECKS[type_](rows, kwargs), rows.num_rows)
         if type_ in VECTOR_CHECKS:
-            column = one_array(rows, kwargs["column"])
+            column = combine_column(rows, kwargs["column"])
             failed = vector_failures(type_, column, kwargs)
             counts_missing = type_ == "expect_vector_values_to_not_be_null"
-            return verdict(
+            return row_finding(
                 expectation, failed, len(column) - (0 if counts_missing else column.null_count)
             )
-        failed, looked = {**ROW_CHECKS, **UNIQUE_CHECKS}[type_](rows, kwargs)
-        return verdict(expectation, failed, int(np.count_nonzero(looked)))
+        failed, evaluated = {**ROW_CHECKS, **UNIQUE_CHECKS}[type_](rows, kwargs)
+        return row_finding(expectation, failed, int(np.count_nonzero(evaluated)))
     except InvalidInputError as error:
-        return undecided(expectation, str(error))
+        return undecided_finding(expectation, str(error))
     except (
         pa.ArrowInvalid,
         pa.ArrowTypeError,
@@ -115,18 +119,18 @@ def _one(expectation: Expectation, rows: pa.Table) -> Finding:
         OverflowError,
         TypeError,
     ) as error:
-        # Its text may hold a value.
-        return undecided(
+        # The error's text may contain a value of the rows.
+        return undecided_finding(
             expectation, f"the column's type does not go with it ({type(error).__name__})"
         )
 
 
-def undecided(expectation: Expectation, why: str) -> Finding:
-    """The finding of an expectation that cannot be held against the rows."""
+def undecided_finding(expectation: Expectation, why: str) -> Finding:
+    """Build the finding of an expectation that cannot be evaluated."""
     return Finding(expectation, False, 0, error=why)
 
 
-# Its contexts are not made for several threads, and their number is global.
+# Contexts of Great Expectations are not thread-safe, and global.
 _lock = threading.Lock()
 _registered: list[Any] = []
 
@@ -141,7 +145,7 @@ def load_gx() -> Any:
     """
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
     with warnings.catch_warnings():
-        # Of what it imports along the way.
+        # Its imports emit warnings.
         warnings.simplefilter("ignore")
         with requires_extra("quality"):
             import great_expectations as gx
@@ -151,7 +155,7 @@ def load_gx() -> Any:
 
 
 def new_context() -> EphemeralDataContext:
-    """A context in memory that reports to nobody and draws no progress bars."""
+    """Create a context in memory, without analytics and progress bars."""
     gx = load_gx()
     from great_expectations.data_context.types.base import (
         DataContextConfig,
@@ -159,7 +163,7 @@ def new_context() -> EphemeralDataContext:
         ProgressBarsConfig,
     )
 
-    # By default each context leaves a folder behind for pages that nobody asked for.
+    # By default each context leaves a temporary folder for Data Docs behind.
     stores = InMemoryStoreBackendDefaults(init_temp_docs_sites=False)
     context: EphemeralDataContext = gx.get_context(
         mode="ephemeral", project_config=DataContextConfig(store_backend_defaults=stores)
@@ -170,15 +174,13 @@ def new_context() -> EphemeralDataContext:
 
 
 def check_with_gx(suite: Sequence[Expectation]) -> None:
-    """Have Great Expectations read a suite, which knows more of its own arguments.
+    """Validate the arguments of a suite with Great Expectations.
 
     Raises
     ------
     InvalidInputError
-        It does not take one of the expectations.
+        Great Expectations refuses one of the expectations.
     """
-    from memwal.errors import InvalidInputError
-
     load_gx()
     from great_expectations.core import ExpectationSuite
 
@@ -186,42 +188,43 @@ def check_with_gx(suite: Sequence[Expectation]) -> None:
         try:
             ExpectationSuite(name="checked", expectations=[_configuration(one, 0)])
         except Exception as error:
-            # Whatever its many layers raise says that it does not take it.
+            # It raises errors of any type for arguments that it refuses.
             raise InvalidInputError(
                 f"Great Expectations does not take {one}: {str(error).splitlines()[0]}"
             ) from error
 
 
 def evaluate_with_gx(suite: Sequence[Expectation], rows: pa.Table) -> list[Finding]:
-    """Hold rows against expectations by a pandas batch of the columns that they name."""
-    names = [name for name in rows.schema.names if any(name in one.columns for one in suite)]
-    # Vectors are left out: comparing them takes minutes.
-    plain = [name for name in names if not is_vector(rows.schema.field(name).type)]
-    # Something must tell how many rows there are.
-    return evaluate_all_with_gx(suite, rows.select(plain or rows.schema.names[:1]))
+    """Evaluate a suite with Great Expectations over the columns that it names, without vectors."""
+    columns = {column for expectation in suite for column in expectation.columns}
+    # Great Expectations takes minutes to compare vectors.
+    names = [f.name for f in rows.schema if f.name in columns and not is_vector(f.type)]
+    # One column at least, which tells the number of rows.
+    return evaluate_all_with_gx(suite, rows.select(names or rows.schema.names[:1]))
 
 
 def evaluate_all_with_gx(suite: Sequence[Expectation], rows: pa.Table) -> list[Finding]:
-    """Hold rows against any expectations, also those that are decided without it otherwise."""
+    """Evaluate a suite with Great Expectations alone, over all columns."""
     with _lock, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        results = _decided(suite, rows.to_pandas())
+        results = _validate_separately(suite, rows.to_pandas())
     return [
-        _finding(one, result, rows.num_rows) for one, result in zip(suite, results, strict=True)
+        _parse_result(one, result, rows.num_rows)
+        for one, result in zip(suite, results, strict=True)
     ]
 
 
-def _decided(suite: Sequence[Expectation], frame: pd.DataFrame) -> list[Any]:
-    """Of each expectation what came of it; None where Great Expectations fails itself."""
+def _validate_separately(suite: Sequence[Expectation], frame: pd.DataFrame) -> list[Any]:
+    """Validate a suite; the result of an expectation that makes Great Expectations fail is None."""
     try:
         return _validate(suite, frame)
     except MissingExtraError:
         raise
     except Exception:
-        # Whatever its many layers raise about one of them must not stop a merge, nor the others.
+        # It raises errors of any type. One expectation must not stop a merge, nor the others.
         if len(suite) == 1:
             return [None]
-        return [found for one in suite for found in _decided([one], frame)]
+        return [result for one in suite for result in _validate_separately([one], frame)]
 
 
 def _validate(suite: Sequence[Expectation], frame: pd.DataFrame) -> list[Any]:
@@ -237,12 +240,12 @@ def _validate(suite: Sequence[Expectation], frame: pd.DataFrame) -> list[Any]:
         ),
         result_format={"result_format": "COMPLETE", "return_unexpected_index_query": False},
     )
-    # In an order of its own.
-    found: dict[int, Any] = {}
+    # Results come in another order than the suite.
+    results: dict[int, Any] = {}
     for result in validated.results:
         configuration: Any = result.expectation_config
-        found[configuration.meta[_NUMBER]] = result
-    return [found[number] for number in range(len(suite))]
+        results[configuration.meta[_NUMBER]] = result
+    return [results[number] for number in range(len(suite))]
 
 
 _NUMBER = "memwal_number"
@@ -253,31 +256,33 @@ def _configuration(one: Expectation, number: int) -> dict[str, Any]:
         "type": one.type,
         "kwargs": dict(one.kwargs),
         "severity": one.severity.value,
-        # Two that are the same count as one, unless they differ somewhere.
+        # Great Expectations drops duplicates, so equal expectations must differ here.
         "meta": {_NUMBER: number},
     }
 
 
-def _finding(one: Expectation, result: Any, rows: int) -> Finding:
-    if result is None or _raised(result.exception_info):
-        return undecided(one, "Great Expectations could not decide it for a column of this type")
+def _parse_result(one: Expectation, result: Any, rows: int) -> Finding:
+    if result is None or _has_exception(result.exception_info):
+        return undecided_finding(
+            one, "Great Expectations could not decide it for a column of this type"
+        )
     details = dict(result.result)
-    if one.kind == Kind.WHOLE:
+    if one.kind == ExpectationKind.WHOLE:
         return Finding(one, bool(result.success), rows)
     failed = np.zeros(rows, np.bool_)
     failed[details.get("unexpected_index_list") or []] = True
-    looked = details.get("element_count", rows) - (details.get("missing_count") or 0)
-    return verdict(one, failed, looked)
+    evaluated = details.get("element_count", rows) - (details.get("missing_count") or 0)
+    return row_finding(one, failed, evaluated)
 
 
-def _raised(info: dict[str, Any]) -> bool:
+def _has_exception(info: dict[str, Any]) -> bool:
     if "raised_exception" in info:
         return bool(info["raised_exception"])
     return any(one.get("raised_exception") for one in info.values())
 
 
 def _vector_classes() -> list[Any]:
-    """Define the expectations about vectors; defining one registers it."""
+    """Define the vector expectations for Great Expectations; each registers itself."""
     from great_expectations.execution_engine.pandas_execution_engine import PandasExecutionEngine
     from great_expectations.expectations.expectation import ColumnMapExpectation
     from great_expectations.expectations.metrics import map_metric_provider
@@ -300,12 +305,10 @@ def _vector_classes() -> list[Any]:
             },
         )
 
-    from memwal.quality.registry import RULES
-
     classes = []
     for type_ in VECTOR_CHECKS:
-        rule = RULES[type_]
-        keys = (*(key for key in rule.needs if key != "column"), *rule.takes)
+        rule = EXPECTATION_RULES[type_]
+        keys = (*(key for key in rule.required if key != "column"), *rule.optional)
         classes.append(metric(type_, keys))
         optional = dict.fromkeys(keys, Any)
         classes.append(

@@ -1,4 +1,4 @@
-"""One expectation, as Great Expectations writes it into JSON, and a suite of them."""
+"""Expectations and suites of them, in the JSON form of Great Expectations."""
 
 from __future__ import annotations
 
@@ -11,23 +11,28 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Self, TypeGuard
 
 from memwal.errors import InvalidInputError
-from memwal.quality.registry import COMMON, RULES, Kind, Rule
+from memwal.quality.registry import (
+    COMMON_ARGUMENTS,
+    EXPECTATION_RULES,
+    ExpectationKind,
+    ExpectationRule,
+)
 from memwal.util.safe_json import check_data
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_MOST_EXPECTATIONS = 500
-_MOST_BYTES = 64 * 1024
-_MOST_PATTERN = 1_000
-_SHOWN = 80
+_MAX_EXPECTATIONS = 500
+_MAX_BYTES = 64 * 1024
+_MAX_PATTERN = 1_000
+_MAX_SHOWN = 80
 _PATTERNS = ("regex", "regex_list")
 _COLUMNS = ("column", "column_A", "column_B")
 _VECTOR = "expect_vector_"
 
 
 class Severity(StrEnum):
-    """How much a failure weighs. Only a critical one keeps rows or regions out."""
+    """Severity of a failure. Only a critical failure quarantines rows or holds a region."""
 
     INFO = "info"
     WARNING = "warning"
@@ -36,18 +41,18 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """One expectation.
+    """Condition that rows or columns of a table should meet.
 
     Attributes
     ----------
     type : str
-        One of :data:`memwal.quality.registry.RULES`.
+        One of :data:`memwal.quality.registry.EXPECTATION_RULES`.
     kwargs : dict
-        Its arguments, in values that JSON has.
+        Arguments, in values that JSON has.
     severity : Severity, default critical
-        What is less only tells.
+        Failures that are less than critical are only reported.
     meta : dict
-        Whatever its author wants to keep with it.
+        Notes of its author.
 
     Raises
     ------
@@ -61,14 +66,19 @@ class Expectation:
     meta: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        rule = RULES.get(self.type) if isinstance(self.type, str) else None
+        rule = EXPECTATION_RULES.get(self.type) if isinstance(self.type, str) else None
         if rule is None:
             raise InvalidInputError(
-                f"there is no expectation {self.type!r} here; known are: {', '.join(sorted(RULES))}"
+                f"there is no expectation {self.type!r} here; known are: "
+                f"{', '.join(sorted(EXPECTATION_RULES))}"
             )
-        known = {*rule.needs, *rule.takes, *(COMMON if rule.kind != Kind.WHOLE else ())}
+        known = {
+            *rule.required,
+            *rule.optional,
+            *(COMMON_ARGUMENTS if rule.kind != ExpectationKind.WHOLE else ()),
+        }
         for problem, names in (
-            ("lacks", [n for n in rule.needs if self.kwargs.get(n) is None]),
+            ("lacks", [n for n in rule.required if self.kwargs.get(n) is None]),
             ("does not take", sorted(set(self.kwargs) - known)),
         ):
             if names:
@@ -76,32 +86,32 @@ class Expectation:
         self._check_values(rule)
 
     @property
-    def rule(self) -> Rule:
-        """What its type takes."""
-        return RULES[self.type]
+    def rule(self) -> ExpectationRule:
+        """Arguments and evaluation of its type."""
+        return EXPECTATION_RULES[self.type]
 
     @property
-    def kind(self) -> Kind:
-        """How it is decided."""
+    def kind(self) -> ExpectationKind:
+        """How it is evaluated."""
         return self.rule.kind
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Columns that it looks at."""
+        """Columns that it evaluates."""
         named = [str(self.kwargs[name]) for name in _COLUMNS if name in self.kwargs]
         return (*named, *map(str, self.kwargs.get("column_list", ())))
 
     @property
     def mostly(self) -> float:
-        """Share of the values that must be as expected."""
+        """Share of the values that must meet the expectation."""
         return float(self.kwargs.get("mostly", 1.0))
 
     def __str__(self) -> str:
-        shown = ", ".join(f"{key}={_short(value)}" for key, value in self.kwargs.items())
+        shown = ", ".join(f"{key}={_shorten(value)}" for key, value in self.kwargs.items())
         return f"{self.type}({shown})"
 
     def to_dict(self) -> dict[str, Any]:
-        """The form in which Great Expectations writes it."""
+        """Return the JSON form of Great Expectations."""
         return {
             "type": self.type,
             "kwargs": dict(self.kwargs),
@@ -111,7 +121,7 @@ class Expectation:
 
     @classmethod
     def from_dict(cls, values: object) -> Self:
-        """Read one of a suite.
+        """Read an expectation in the JSON form of Great Expectations.
 
         Parameters
         ----------
@@ -121,7 +131,7 @@ class Expectation:
         Raises
         ------
         InvalidInputError
-            It is no expectation that is known here; the message says why.
+            The type is unknown, or an argument is wrong; the message says which.
         """
         if not isinstance(values, Mapping):
             raise InvalidInputError(
@@ -137,23 +147,25 @@ class Expectation:
                 f"{values.get('type')!r} has the severity {values['severity']!r}; it is one of "
                 f"{', '.join(Severity)}"
             ) from None
-        # What is absent and what is null are the same to Great Expectations.
-        given = {str(key): value for key, value in kwargs.items() if value is not None}
-        return cls(str(values.get("type")), given, severity, dict(meta))
+        # Great Expectations treats an argument that is null as absent.
+        kwargs = {str(key): value for key, value in kwargs.items() if value is not None}
+        return cls(str(values.get("type")), kwargs, severity, dict(meta))
 
-    def _check_values(self, rule: Rule) -> None:
+    def _check_values(self, rule: ExpectationRule) -> None:
         for key, value in self.kwargs.items():
             if isinstance(value, Mapping) and "$PARAMETER" in value:
                 raise self._wrong(f"has a parameter for {key!r}; give the value itself")
             if key in _COLUMNS and not isinstance(value, str):
                 raise self._wrong(f"needs the name of a column as {key!r}")
-            listed = key == "column_list" or (key in rule.needs and key.endswith(("_set", "_list")))
+            listed = key == "column_list" or (
+                key in rule.required and key.endswith(("_set", "_list"))
+            )
             if listed and (not isinstance(value, list) or not value):
                 raise self._wrong(f"needs a list that is not empty as {key!r}")
         mostly = self.kwargs.get("mostly", 1)
         if not _is_number(mostly) or not 0 <= mostly <= 1:
             raise self._wrong("has a 'mostly' that is no number from 0 to 1")
-        if "min_value" in rule.takes:
+        if "min_value" in rule.optional:
             low, high = self.kwargs.get("min_value"), self.kwargs.get("max_value")
             if low is None and high is None:
                 raise self._wrong("needs 'min_value' or 'max_value'")
@@ -171,30 +183,30 @@ class Expectation:
         return InvalidInputError(f"{self.type}{column} {what}")
 
 
-def _short(value: object) -> str:
-    """A value in a message that stands beside every row that fails."""
+def _shorten(value: object) -> str:
+    """Shorten a value for a message that is stored with every failing row."""
     text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
 
 def _is_number(value: object) -> TypeGuard[int | float]:
-    """Whether it is a number that arithmetic goes on with."""
+    """Return whether a value is a finite number and not a bool."""
     if isinstance(value, bool):
         return False
     return isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
 
 
 def _check_patterns(expectation: Expectation, key: str) -> None:
-    found = expectation.kwargs.get(key)
-    if found is None:
+    patterns = expectation.kwargs.get(key)
+    if patterns is None:
         return
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    for pattern in found if isinstance(found, list) else [found]:
-        if not isinstance(pattern, str) or len(pattern) > _MOST_PATTERN:
+    for pattern in patterns if isinstance(patterns, list) else [patterns]:
+        if not isinstance(pattern, str) or len(pattern) > _MAX_PATTERN:
             raise InvalidInputError(
-                f"{expectation.type}: a pattern is a text of up to {_MOST_PATTERN} characters"
+                f"{expectation.type}: a pattern is a text of up to {_MAX_PATTERN} characters"
             )
         try:
             pc.match_substring_regex(pa.array([""]), pattern)
@@ -206,45 +218,46 @@ def _check_patterns(expectation: Expectation, key: str) -> None:
 
 
 def read_suite(values: object) -> tuple[Expectation, ...]:
-    """Read the expectations of a suite: a list of them, or the object that GX writes.
+    """Read a suite: a list of expectations, or the object that Great Expectations writes.
 
     Raises
     ------
     InvalidInputError
-        Something is wrong with it, or it is too large.
+        An expectation is wrong, or the suite is too large.
     """
-    found = values.get("expectations") if isinstance(values, Mapping) else values
-    if isinstance(found, str) or not isinstance(found, Iterable):
+    entries = values.get("expectations") if isinstance(values, Mapping) else values
+    if isinstance(entries, str) or not isinstance(entries, Iterable):
         raise InvalidInputError(
             "a suite is a list of expectations, or an object that has one as 'expectations'"
         )
-    given = list(found)
+    entries = list(entries)
     try:
-        check_data([one for one in given if not isinstance(one, Expectation)])
+        check_data([entry for entry in entries if not isinstance(entry, Expectation)])
     except ValueError as error:
         raise InvalidInputError(f"the suite cannot be read: {error}") from error
     suite = tuple(
-        one if isinstance(one, Expectation) else Expectation.from_dict(one) for one in given
+        entry if isinstance(entry, Expectation) else Expectation.from_dict(entry)
+        for entry in entries
     )
-    if len(suite) > _MOST_EXPECTATIONS:
+    if len(suite) > _MAX_EXPECTATIONS:
         raise InvalidInputError(
-            f"the suite has {len(suite)} expectations; {_MOST_EXPECTATIONS} are the most"
+            f"the suite has {len(suite)} expectations; {_MAX_EXPECTATIONS} are the most"
         )
     try:
-        size = len(_text(suite).encode())
+        size = len(_suite_json(suite).encode())
     except (TypeError, ValueError) as error:
         raise InvalidInputError(f"the suite holds what JSON has no value for: {error}") from error
-    if size > _MOST_BYTES:
+    if size > _MAX_BYTES:
         raise InvalidInputError(
-            f"the suite takes {size} bytes as JSON; {_MOST_BYTES} are the most. Long sets of "
+            f"the suite takes {size} bytes as JSON; {_MAX_BYTES} are the most. Long sets of "
             "values belong into a table of their own"
         )
     return suite
 
 
 def suite_digest(suite: Iterable[Expectation]) -> str:
-    """A short name of exactly these expectations."""
-    return hashlib.blake2b(_text(suite).encode(), digest_size=6).hexdigest()
+    """Return a short digest that identifies exactly these expectations."""
+    return hashlib.blake2b(_suite_json(suite).encode(), digest_size=6).hexdigest()
 
 
 def check_columns(suite: Iterable[Expectation], schema: pa.Schema) -> None:
@@ -253,7 +266,8 @@ def check_columns(suite: Iterable[Expectation], schema: pa.Schema) -> None:
     Raises
     ------
     InvalidInputError
-        Each such column is named, and vector expectations of columns that hold no vectors.
+        A column is absent, or a vector expectation names a column without vectors, or another
+        expectation names a column of vectors.
     """
     from memwal.quality.checks import is_vector
 
@@ -267,14 +281,14 @@ def check_columns(suite: Iterable[Expectation], schema: pa.Schema) -> None:
     for one in suite:
         for column in one.columns:
             vector = is_vector(schema.field(column).type)
-            if one.type.startswith(_VECTOR) != vector and _cares(one, vector):
+            if one.type.startswith(_VECTOR) != vector and _needs_scalar_column(one, vector):
                 raise InvalidInputError(
                     f"{one.type} cannot look at {column}, which "
                     f"{'holds vectors; use expect_vector_...' if vector else 'holds no vectors'}"
                 )
 
 
-def _cares(one: Expectation, vector: bool) -> bool:
+def _needs_scalar_column(one: Expectation, vector: bool) -> bool:
     return not vector or one.type not in (
         "expect_column_values_to_not_be_null",
         "expect_column_values_to_be_null",
@@ -284,5 +298,5 @@ def _cares(one: Expectation, vector: bool) -> bool:
     )
 
 
-def _text(suite: Iterable[Expectation]) -> str:
+def _suite_json(suite: Iterable[Expectation]) -> str:
     return json.dumps([one.to_dict() for one in suite], sort_keys=True, allow_nan=False)

@@ -1,9 +1,9 @@
-"""The gate in the merge: which rows of a region may enter the base table.
+"""Quality gate of a merge: decides which rows of a region enter the base table.
 
-It looks at the newest row of each key, and lets tombstones pass. What it decides about a row alone
-does not depend on which generations a commit happens to take together: when the newest row of a key
-fails, the next newest that does not takes its place, as if each generation were merged by itself. A
-tombstone is such a row.
+The gate evaluates the newest row of each key; tombstones always pass. The decision about a single
+row does not depend on which generations a commit merges together: if the newest row of a key fails,
+the next newest row that passes takes its place, as if each generation were merged by itself. That
+row may be a tombstone.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from memwal.errors import InvalidInputError
 from memwal.quality.checks import Mask
 from memwal.quality.evaluate import Finding, evaluate
 from memwal.quality.expectations import Expectation, Severity
-from memwal.quality.registry import Kind
-from memwal.quality.report import QualityReport, tally
+from memwal.quality.registry import ExpectationKind
+from memwal.quality.report import QualityReport, tally_finding
 from memwal.quality.rules import Mode, QualityRules
 from memwal.region.rows import newest_row_positions
 
@@ -29,12 +29,12 @@ Positions = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class QualityHold(InvalidInputError):
-    """Rows are not as expected, and the region is to wait."""
+    """A region is on hold because its rows fail a critical expectation."""
 
 
 @dataclass(frozen=True, slots=True)
 class RegionRows:
-    """All rows of some generations of a region, oldest first.
+    """Rows of some generations of a region, oldest first.
 
     Attributes
     ----------
@@ -42,16 +42,16 @@ class RegionRows:
     generations : tuple of int
         Their numbers.
     folders : tuple of str
-        Names of their folders, which those of no other table have, and none of a later one.
+        Names of their folders, unique over all tables and all time.
     counts : tuple of int
-        How many rows each of them has.
+        Number of rows of each generation.
     keys : pyarrow.Array
         One key per row.
     newest, deleted : numpy.ndarray of bool
         Which rows are the newest of their key, and which are tombstones.
     take : callable
-        Reads rows, given a mask over all of them and names of columns, of which it leaves out
-        those that there are none of; None for all columns of the base table.
+        Reads rows, given a mask over all rows and names of columns. Absent columns are left out;
+        None reads all columns of the base table.
     primary_key : tuple of str
     """
 
@@ -67,32 +67,32 @@ class RegionRows:
 
     @property
     def ends(self) -> Positions:
-        """Where each generation ends."""
+        """Row position at which each generation ends."""
         return np.cumsum(np.array(self.counts, np.int64))
 
     def origin(self, positions: Positions) -> tuple[Positions, Positions]:
-        """Place of the generation, and of the row in it, of some rows."""
+        """Locate rows: the index of the generation, and the row number within it."""
         which = np.searchsorted(self.ends, positions, side="right")
         starts = self.ends - np.array(self.counts, np.int64)
         return which, positions - starts[which]
 
 
 @dataclass(frozen=True, slots=True)
-class Quarantined:
-    """Rows that are kept out.
+class QuarantinedRows:
+    """Rows of a region that the gate keeps out.
 
     Attributes
     ----------
     rows : pyarrow.Table
-        In the columns of the base table.
+        The rows, in the columns of the base table.
     generations : numpy.ndarray of int64
-        Number of the generation that each comes from.
+        Generation number of each row.
     folders : pyarrow.Array of str
-        Name of its folder.
+        Generation folder of each row.
     positions : numpy.ndarray of int64
-        Which row of it.
+        Row number within the generation.
     failures : tuple
-        Expectations that rows fail, with a mask over the rows each.
+        Failed expectations, each with a mask over the rows.
     """
 
     rows: pa.Table
@@ -103,57 +103,57 @@ class Quarantined:
 
 
 @dataclass(frozen=True, slots=True)
-class Screened:
-    """What a gate decided about a region.
+class GateDecision:
+    """Decision of the gate about a region.
 
     Attributes
     ----------
     newest : numpy.ndarray of bool
-        The rows that enter, tombstones among them: at most one of each key.
-    taken : int
-        How many of the generations enter; the others wait.
-    stopped : QualityHold or None
-        Why they do.
-    quarantined : Quarantined or None
-        What is kept out.
+        Rows that enter, including tombstones: at most one per key.
+    accepted : int
+        Number of generations that enter; later ones wait.
+    hold : QualityHold or None
+        Why generations wait.
+    quarantined : QuarantinedRows or None
+        Rows that are kept out.
     report : QualityReport
     """
 
     newest: Mask
-    taken: int
-    stopped: QualityHold | None
-    quarantined: Quarantined | None
+    accepted: int
+    hold: QualityHold | None
+    quarantined: QuarantinedRows | None
     report: QualityReport
 
 
-def screen(region: RegionRows, rules: QualityRules) -> Screened:
-    """Hold the rows of a region that would enter against the rules."""
+def screen(region: RegionRows, rules: QualityRules) -> GateDecision:
+    """Evaluate the rows of a region that would enter, and decide which of them do."""
     if rules.mode == Mode.HOLD:
-        return _hold(region, rules)
+        return _hold_region(region, rules)
     chosen = region.newest & ~region.deleted
-    findings = _check(region, rules.suite, chosen)
-    passed = Screened(
+    findings = _evaluate_rows(region, rules.suite, chosen)
+    passed = GateDecision(
         region.newest,
         len(region.generations),
         None,
         None,
         _report(region, rules, findings, chosen),
     )
-    blamed = [f for f in _failing(findings) if f.failures]
-    if not blamed or rules.mode == Mode.WARN:
+    has_failing_rows = any(f.failures for f in _critical_failures(findings))
+    if not has_failing_rows or rules.mode == Mode.WARN:
         return passed
-    return _quarantine(region, findings, np.flatnonzero(chosen), passed)
+    return _quarantine_rows(region, findings, np.flatnonzero(chosen), passed)
 
 
-def _failing(findings: Sequence[Finding]) -> list[Finding]:
+def _critical_failures(findings: Sequence[Finding]) -> list[Finding]:
     return [f for f in findings if not f.success and _is_critical(f.expectation)]
 
 
-def _check(region: RegionRows, suite: Sequence[Expectation], chosen: Mask) -> list[Finding]:
+def _evaluate_rows(region: RegionRows, suite: Sequence[Expectation], chosen: Mask) -> list[Finding]:
     if not chosen.any():
         return []
-    wanted = {column for one in suite for column in one.columns}
-    return evaluate(suite, region.take(chosen, sorted(wanted | set(region.primary_key))))
+    columns = {column for expectation in suite for column in expectation.columns}
+    return evaluate(suite, region.take(chosen, sorted(columns | set(region.primary_key))))
 
 
 def _report(
@@ -161,34 +161,35 @@ def _report(
 ) -> QualityReport:
     masks = [f.failed for f in findings if f.failed is not None]
     positions = np.flatnonzero(chosen)
-    hit = np.logical_or.reduce(masks) if masks else np.zeros(len(positions), np.bool_)
-    keys = region.take(_at(positions[hit], len(chosen)), region.primary_key)
-    tallies = []
-    for finding in findings:
-        # Keys are read of the failing rows only.
-        few = finding if finding.failed is None else replace(finding, failed=finding.failed[hit])
-        tallies.append(tally(few, keys))
+    failed = np.logical_or.reduce(masks) if masks else np.zeros(len(positions), np.bool_)
+    # Only the keys of failing rows are read, so masks are reduced to these rows.
+    keys = region.take(_mask_at(positions[failed], len(chosen)), region.primary_key)
+    tallies = [
+        tally_finding(f if f.failed is None else replace(f, failed=f.failed[failed]), keys)
+        for f in findings
+    ]
     return QualityReport(
         mode=rules.mode.value,
         rows=int(np.count_nonzero(chosen)),
-        failed_rows=int(np.count_nonzero(hit)),
+        failed_rows=int(np.count_nonzero(failed)),
         tallies=tuple(tallies),
     )
 
 
-def _hold(region: RegionRows, rules: QualityRules) -> Screened:
-    """Let everything from the first generation on wait that has a failing row.
+def _hold_region(region: RegionRows, rules: QualityRules) -> GateDecision:
+    """Hold all generations from the first one with a failing row on.
 
-    Without later generations, rows that those replaced are the newest again.
+    Rows that the held generations replaced become the newest of their keys again, so the remaining
+    generations are evaluated again.
     """
     part: RegionRows | None = region
     report: QualityReport | None = None
-    stopped: QualityHold | None = None
+    hold: QualityHold | None = None
     while part is not None:
         chosen = part.newest & ~part.deleted
-        findings = _check(part, rules.suite, chosen)
+        findings = _evaluate_rows(part, rules.suite, chosen)
         report = report or _report(part, rules, findings, chosen)
-        failing = _failing(findings)
+        failing = _critical_failures(findings)
         if not failing:
             break
         names = "; ".join(
@@ -196,7 +197,7 @@ def _hold(region: RegionRows, rules: QualityRules) -> Screened:
             f"{f.error or (f'fails for {f.failures} rows' if f.failures else 'fails')}"
             for f in failing
         )
-        stopped = QualityHold(
+        hold = QualityHold(
             f"its rows are not as expected: {names}; correct them, or change the table's quality "
             "rules"
         )
@@ -205,18 +206,18 @@ def _hold(region: RegionRows, rules: QualityRules) -> Screened:
             blamed = np.logical_or.reduce([f.failed for f in failing if f.failed is not None])
             row = int(np.flatnonzero(chosen)[blamed][0])
             first = int(np.searchsorted(region.ends, row, side="right"))
-        part = _first(region, first) if first else None
+        part = _first_generations(region, first) if first else None
     newest = np.zeros(len(region.newest), np.bool_)
     if part is not None:
         newest[: len(part.newest)] = part.newest
     report = report or QualityReport(mode=rules.mode.value)
-    if stopped is not None:
+    if hold is not None:
         report = replace(report, held=(str(region.region_id),))
-    return Screened(newest, len(part.generations) if part else 0, stopped, None, report)
+    return GateDecision(newest, len(part.generations) if part else 0, hold, None, report)
 
 
-def _first(region: RegionRows, generations: int) -> RegionRows:
-    """The same region with its first generations only."""
+def _first_generations(region: RegionRows, generations: int) -> RegionRows:
+    """Return the region reduced to its first generations."""
     end = int(region.ends[generations - 1])
     keys = region.keys.slice(0, end)
 
@@ -229,19 +230,19 @@ def _first(region: RegionRows, generations: int) -> RegionRows:
         folders=region.folders[:generations],
         counts=region.counts[:generations],
         keys=keys,
-        newest=_at(newest_row_positions(keys), end),
+        newest=_mask_at(newest_row_positions(keys), end),
         deleted=region.deleted[:end],
         take=take,
     )
 
 
-def _quarantine(
-    region: RegionRows, findings: Sequence[Finding], positions: Positions, passed: Screened
-) -> Screened:
-    """Keep failing rows out, and let the next newest row of their key enter that does not fail."""
+def _quarantine_rows(
+    region: RegionRows, findings: Sequence[Finding], positions: Positions, passed: GateDecision
+) -> GateDecision:
+    """Keep failing rows out; the next newest row of the key that passes enters instead."""
     count = len(region.newest)
     failures = [
-        (finding.expectation, _spread(finding, positions, count))
+        (finding.expectation, _failed_mask(finding, positions, count))
         for finding in findings
         if not finding.success and _is_critical(finding.expectation) and finding.failures
     ]
@@ -250,24 +251,28 @@ def _quarantine(
     affected = np.zeros(int(codes.max()) + 1, np.bool_)
     affected[codes[bad]] = True
     rivals = affected[codes]
-    # What was met on the whole, within its `mostly`, stays so for the few rows that come up now.
+    # An expectation that was met within its `mostly` stays met for the few older rows.
     alone = [
         f.expectation
         for f in findings
-        if f.expectation.kind == Kind.ROW
+        if f.expectation.kind == ExpectationKind.ROW
         and _is_critical(f.expectation)
         and f.error is None
         and not (f.success and f.expectation.mostly < 1)
     ]
     older = rivals & ~region.newest & ~region.deleted
-    for finding in _check(region, alone, older):
+    for finding in _evaluate_rows(region, alone, older):
         if finding.failures:
-            failures.append((finding.expectation, _spread(finding, np.flatnonzero(older), count)))
+            failures.append(
+                (finding.expectation, _failed_mask(finding, np.flatnonzero(older), count))
+            )
             bad |= failures[-1][1]
     among = [
         f.expectation
         for f in findings
-        if f.expectation.kind == Kind.UNIQUE and _is_critical(f.expectation) and f.error is None
+        if f.expectation.kind == ExpectationKind.UNIQUE
+        and _is_critical(f.expectation)
+        and f.error is None
     ]
     while True:
         last = np.full(len(affected), -1, np.int64)
@@ -278,19 +283,19 @@ def _quarantine(
         newest[last[last >= 0]] = True
         chosen = newest & ~region.deleted
         more = np.zeros(count, np.bool_)
-        for finding in _check(region, among, chosen) if (chosen & older).any() else ():
-            again = _spread(finding, np.flatnonzero(chosen), count) & older
+        for finding in _evaluate_rows(region, among, chosen) if (chosen & older).any() else ():
+            again = _failed_mask(finding, np.flatnonzero(chosen), count) & older
             if again.any():
                 failures.append((finding.expectation, again))
                 more |= again
         if not more.any():
             break
         bad |= more
-    # Rows that are older than the one that entered were replaced, failing or not.
+    # Rows older than the one that enters are replaced by it, failing or not.
     kept_out = bad & (np.arange(count) > last[codes])
     where = np.flatnonzero(kept_out)
     which, rows = region.origin(where)
-    quarantined = Quarantined(
+    quarantined = QuarantinedRows(
         rows=region.take(kept_out, None),
         generations=np.array(region.generations, np.int64)[which],
         folders=pa.array(region.folders, pa.string()).take(pa.array(which)),
@@ -309,11 +314,11 @@ def _is_critical(expectation: Expectation) -> bool:
     return expectation.severity == Severity.CRITICAL
 
 
-def _spread(finding: Finding, positions: Positions, count: int) -> Mask:
-    return _at(positions[finding.failed], count)
+def _failed_mask(finding: Finding, positions: Positions, count: int) -> Mask:
+    return _mask_at(positions[finding.failed], count)
 
 
-def _at(positions: Positions, count: int) -> Mask:
+def _mask_at(positions: Positions, count: int) -> Mask:
     mask = np.zeros(count, np.bool_)
     mask[positions] = True
     return mask

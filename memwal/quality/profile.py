@@ -1,4 +1,4 @@
-"""Proposing a suite from what a table holds."""
+"""Proposal of a suite from the rows of a table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from memwal.base_table.snapshot import lance_errors, open_base
 from memwal.errors import InvalidInputError
-from memwal.quality.checks import is_vector, one_array, present
+from memwal.quality.checks import combine_column, is_present, is_vector
 from memwal.quality.expectations import Expectation, Severity
 from memwal.storage.location import TableLocation
 
@@ -27,15 +27,15 @@ _NORM_MARGIN = 2.0
 def propose_suite(
     location: TableLocation, *, sample_rows: int = DEFAULT_SAMPLE_ROWS
 ) -> list[Expectation]:
-    """Expectations that the base table meets now, to be looked at before they are set.
+    """Propose expectations that the base table meets now, for review before they are set.
 
     Types, missing values and the form of vectors are proposed as critical. Ranges, lengths and sets
-    of few values are what a sample suggests; they are proposed as warnings, ranges with a margin.
+    of few values come from a sample; they are proposed as warnings, ranges with a margin.
 
     Parameters
     ----------
     sample_rows : int, default 100,000
-        Rows to look at, chosen at random.
+        Size of the sample, chosen at random.
 
     Raises
     ------
@@ -48,36 +48,38 @@ def propose_suite(
         if not total:
             raise InvalidInputError(f"the base table {location} has no rows to propose a suite by")
         rows = base.dataset.sample(sample_rows) if total > sample_rows else base.dataset.to_table()
-    found: list[Expectation] = []
+    suite: list[Expectation] = []
     for field in rows.schema:
-        column = one_array(rows, field.name)
-        found += _of_column(field, column, is_key=field.name in base.primary_key)
-    return found
+        column = combine_column(rows, field.name)
+        suite += _propose_for_column(field, column, is_key=field.name in base.primary_key)
+    return suite
 
 
-def _of_column(field: pa.Field, column: pa.Array, *, is_key: bool) -> Iterator[Expectation]:
+def _propose_for_column(
+    field: pa.Field, column: pa.Array, *, is_key: bool
+) -> Iterator[Expectation]:
     name, kind = field.name, field.type
     if is_vector(kind):
-        yield from _of_vectors(name, column)
+        yield from _propose_for_vectors(name, column)
         return
     yield Expectation("expect_column_values_to_be_of_type", {"column": name, "type_": str(kind)})
-    there = present(column)
-    share = float(np.mean(there))
+    present = is_present(column)
+    share = float(np.mean(present))
     if share > 0.5:
         kwargs: dict[str, Any] = {"column": name}
         if share < 1:
             kwargs["mostly"] = max(math.floor((share - 0.05) * 100) / 100, 0.0)
         yield Expectation("expect_column_values_to_not_be_null", kwargs)
-    values = column.filter(pa.array(there))
+    values = column.filter(pa.array(present))
     if not len(values) or is_key:
         return
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
-        yield from _of_numbers(name, values)
+        yield from _propose_for_numbers(name, values)
     elif pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        yield from _of_texts(name, values)
+        yield from _propose_for_texts(name, values)
 
 
-def _of_numbers(name: str, values: pa.Array) -> Iterator[Expectation]:
+def _propose_for_numbers(name: str, values: pa.Array) -> Iterator[Expectation]:
     ends = pc.min_max(values).as_py()
     low, high = ends["min"], ends["max"]
     if not (math.isfinite(low) and math.isfinite(high)):
@@ -88,13 +90,13 @@ def _of_numbers(name: str, values: pa.Array) -> Iterator[Expectation]:
     yield _between(
         "expect_column_values_to_be_between",
         name,
-        # What was never negative is not expected to become so.
+        # A column without negative values is expected to stay without.
         max(low - margin, 0) if low >= 0 else low - margin,
         high + margin,
     )
 
 
-def _of_texts(name: str, values: pa.Array) -> Iterator[Expectation]:
+def _propose_for_texts(name: str, values: pa.Array) -> Iterator[Expectation]:
     distinct = values.unique()
     lengths = pc.min_max(pc.utf8_length(values)).as_py()
     few = min(_FEW_VALUES, len(values) // _ROWS_PER_VALUE)
@@ -110,7 +112,7 @@ def _of_texts(name: str, values: pa.Array) -> Iterator[Expectation]:
     )
 
 
-def _of_vectors(name: str, column: pa.Array) -> Iterator[Expectation]:
+def _propose_for_vectors(name: str, column: pa.Array) -> Iterator[Expectation]:
     if not column.null_count:
         yield Expectation("expect_vector_values_to_not_be_null", {"column": name})
     vectors = column.drop_null()

@@ -1,4 +1,4 @@
-"""The table of the rows that were kept out: a plain Lance table beside the one they belong to."""
+"""Quarantine table: a plain Lance table with the rows that a merge kept out of a table."""
 
 from __future__ import annotations
 
@@ -31,14 +31,15 @@ from memwal.errors import (
 )
 from memwal.format.paths import parse_generation_name
 from memwal.quality.expectations import Expectation, suite_digest
-from memwal.quality.gate import Quarantined
+from memwal.quality.gate import QuarantinedRows
+from memwal.quality.report import keys_as_json
 from memwal.quality.rules import quarantine_beside
 from memwal.storage.location import TableLocation
 from memwal.util.retry import LostRaceError, retry_lost_races
 
 PREFIX = "quarantine_"
 FOLDER = f"{PREFIX}folder"
-"""Column with the name of the folder of the generation that a row was kept out of."""
+"""Column with the folder name of the generation that a quarantined row comes from."""
 _ORIGIN = (f"{PREFIX}region", FOLDER, f"{PREFIX}row")
 _GENERATION = f"{PREFIX}generation"
 _STATE = f"{PREFIX}state"
@@ -59,8 +60,8 @@ _MAX_ATTEMPTS = 50
 _CONFLICT_WAIT_SECONDS = 0.05
 
 
-class State(StrEnum):
-    """What became of a row that was kept out."""
+class RowState(StrEnum):
+    """Review state of a quarantined row."""
 
     WAITING = "waiting"
     RELEASED = "released"
@@ -68,11 +69,11 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Origin:
-    """Where a row came from: its key in the quarantine.
+class RowOrigin:
+    """Region, generation folder and row number: the key of a row in the quarantine table.
 
-    The folder of a generation has a name that nothing else has, unlike its number and that of its
-    region: other tables have those as well, and so has one that is made anew in the same place.
+    The folder name of a generation is unique. Its number and its region id are not: other tables
+    use the same ones, and so does a table that is created anew in the same place.
     """
 
     region_id: UUID
@@ -89,58 +90,58 @@ class Origin:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read what :meth:`__str__` gives.
+        """Parse the text that :meth:`__str__` returns.
 
         Raises
         ------
         InvalidInputError
-            It is not of the form REGION/FOLDER/ROW.
+            The text does not have the form REGION/FOLDER/ROW.
         """
         try:
             region, folder, row = text.split("/")
-            found = cls(UUID(region), folder, int(row))
+            origin = cls(UUID(region), folder, int(row))
         except ValueError:
-            found = None
-        if found is None or parse_generation_name(found.folder) is None:
+            origin = None
+        if origin is None or parse_generation_name(origin.folder) is None:
             raise InvalidInputError(
                 f"{text!r} is not the origin of a row: REGION/FOLDER/ROW, as lists show it"
             )
-        return found
+        return origin
 
 
 def quarantined_rows(
-    region_id: UUID, found: Quarantined, *, suite: Sequence[Expectation]
+    region_id: UUID, found: QuarantinedRows, *, suite: Sequence[Expectation]
 ) -> pa.Table:
-    """Rows of the quarantine table for what was kept out of a region."""
+    """Build the rows of the quarantine table from the rows that a region's gate kept out."""
     rows = found.rows
-    taken = [name for name in rows.schema.names if name.startswith(PREFIX)]
-    if taken:
+    reserved = [name for name in rows.schema.names if name.startswith(PREFIX)]
+    if reserved:
         raise InvalidInputError(
-            f"the table has the column {taken[0]}, whose name the quarantine needs; rename it, or "
-            "choose another quality mode"
+            f"the table has the column {reserved[0]}, whose name the quarantine needs; rename it, "
+            "or choose another quality mode"
         )
     count = rows.num_rows
-    reasons = _reasons(found, count)
+    reasons = _failure_columns(found, count)
     meta = {
         _ORIGIN[0]: [str(region_id)] * count,
         _ORIGIN[1]: found.folders,
         _ORIGIN[2]: found.positions,
         _GENERATION: found.generations,
-        _STATE: [State.WAITING.value] * count,
+        _STATE: [RowState.WAITING.value] * count,
         f"{PREFIX}at": [datetime.now(UTC)] * count,
         f"{PREFIX}expectations": reasons[0],
         f"{PREFIX}reason": reasons[1],
         f"{PREFIX}suite": [suite_digest(suite)] * count,
     }
     whole = pa.table(meta, schema=_META)
-    # Without what makes a key of a column of the table: here another one is the key.
+    # Field metadata is dropped: it may mark a primary key, and the key here is the origin.
     for field, column in zip(rows.schema, rows.columns, strict=True):
         whole = whole.append_column(pa.field(field.name, field.type), column)
     return whole
 
 
-def _reasons(found: Quarantined, count: int) -> tuple[pa.Array, pa.Array]:
-    """Of each row the expectations that it fails, as a list and as a text."""
+def _failure_columns(found: QuarantinedRows, count: int) -> tuple[pa.Array, pa.Array]:
+    """Build two columns with the expectations that each row fails: as a list and as a text."""
     labels = [str(expectation) for expectation, _ in found.failures]
     names = [
         f"{expectation.type}({', '.join(expectation.columns)})" for expectation, _ in found.failures
@@ -148,7 +149,7 @@ def _reasons(found: Quarantined, count: int) -> tuple[pa.Array, pa.Array]:
     masks = np.stack([mask for _, mask in found.failures], axis=1) if labels else None
     if masks is None or not count:
         return pa.nulls(count, pa.list_(pa.string())), pa.nulls(count, pa.string())
-    # Few combinations occur, however many rows there are.
+    # There are few distinct combinations, however many rows there are.
     kinds, which = np.unique(masks, axis=0, return_inverse=True)
     combined = [np.flatnonzero(kind) for kind in kinds]
     lists = pa.array([[names[n] for n in kind] for kind in combined], pa.list_(pa.string()))
@@ -158,12 +159,12 @@ def _reasons(found: Quarantined, count: int) -> tuple[pa.Array, pa.Array]:
 
 
 class Quarantine:
-    """The quarantine table at a location; it comes into being with the first row.
+    """Quarantine table at a location, created with its first row.
 
     Parameters
     ----------
     location : TableLocation
-        Where the table is: ``table.location`` of an open one.
+        Location of the quarantine table.
     """
 
     def __init__(self, location: TableLocation) -> None:
@@ -171,41 +172,42 @@ class Quarantine:
 
     @classmethod
     def of(cls, table: TableLocation, uri: str | None = None) -> Self:
-        """The quarantine of a table: at the address, else beside it.
+        """Return the quarantine of a table.
 
         Parameters
         ----------
         table : TableLocation
             ``table.location``.
         uri : str, optional
-            Address of the quarantine table.
+            Address of the quarantine table; beside the table by default.
         """
         return cls(TableLocation(uri or quarantine_beside(table.uri), table.storage_options))
 
     def __str__(self) -> str:
         return str(self.location)
 
-    def write(self, rows: pa.Table, *, wanted: Callable[[], bool] = lambda: True) -> bool:
-        """Add rows that are not there yet, and return when they are durable.
+    def write(self, rows: pa.Table, *, still_pending: Callable[[], bool] = lambda: True) -> bool:
+        """Insert rows that are not in the table yet, durably.
 
         Parameters
         ----------
         rows : pyarrow.Table
-            As of :func:`quarantined_rows`.
-        wanted : callable
-            Asked after the version was opened behind which they are committed, and no other.
+            As :func:`quarantined_rows` builds them.
+        still_pending : callable
+            Called after the base version of the commit was opened. The commit lands directly
+            behind that version or fails.
 
         Returns
         -------
         bool
-            False when they were not wanted any more, and nothing was written.
+            False if ``still_pending`` returned False, and nothing was written.
 
         Raises
         ------
         TableSetupError
             A column has changed its type.
         ConflictError
-            Others kept writing.
+            Every attempt lost against another commit.
         StoreError
             The store failed.
         """
@@ -217,8 +219,8 @@ class Quarantine:
             if missing:
                 self._commit(base, lambda dataset: dataset.add_columns(pa.schema(missing)))
                 base = open_base(self.location)
-            fitting = _fitting(rows, base.schema, self.location)
-            written = wanted()
+            fitting = _cast_to_schema(rows, base.schema, self.location)
+            written = still_pending()
             if not written:
                 return
             self._commit(
@@ -235,19 +237,20 @@ class Quarantine:
         return written
 
     def settle(
-        self, merged: Mapping[UUID, Collection[str]], *, belong: Collection[Origin] = ()
+        self, merged: Mapping[UUID, Collection[str]], *, quarantined: Collection[RowOrigin] = ()
     ) -> None:
-        """Take away what stands here of merged generations and was not kept out of them.
+        """Delete waiting rows of merged generations that the merge did not quarantine.
 
-        Nothing of them can be added any more by those who ask whether it is wanted: this commits
-        also when there is nothing to take away, so that whoever asked before is refused.
+        Commits even if there is nothing to delete. A writer that called ``still_pending`` before
+        this commit is therefore refused, and one that calls it later learns that the generations
+        are merged: no writer that asks can add a row of these generations any more.
 
         Parameters
         ----------
         merged : mapping
-            Of each region the names of the generations' folders.
-        belong : collection of Origin
-            What was kept out of them.
+            Folder names of the merged generations of each region.
+        quarantined : collection of RowOrigin
+            Rows of these generations that the merge did quarantine.
         """
         if not merged:
             return
@@ -255,55 +258,60 @@ class Quarantine:
             f"({_ORIGIN[0]} = '{region}' AND {_ORIGIN[1]} IN ({', '.join(map(repr, folders))}))"
             for region, folders in merged.items()
         ]
-        where = f"({' OR '.join(parts)}) AND {_STATE} = '{State.WAITING}'"
+        where = f"({' OR '.join(parts)}) AND {_STATE} = '{RowState.WAITING}'"
 
-        def take_away(base: BaseTable) -> None:
-            found = base.dataset.to_table(columns=list(_ORIGIN), filter=where)
-            extra = set(origins_of(found)).difference(belong)
-            self._commit(base, lambda dataset: dataset.delete(_of(extra) if extra else "false"))
+        def delete_extra(base: BaseTable) -> None:
+            waiting = base.dataset.to_table(columns=list(_ORIGIN), filter=where)
+            extra = set(origins_of(waiting)).difference(quarantined)
+            self._commit(
+                base, lambda dataset: dataset.delete(_origin_filter(extra) if extra else "false")
+            )
 
-        self._repeat(take_away)
+        self._repeat(delete_extra)
 
     def read(
-        self, *, state: State | None = State.WAITING, origins: Collection[Origin] | None = None
+        self,
+        *,
+        state: RowState | None = RowState.WAITING,
+        origins: Collection[RowOrigin] | None = None,
     ) -> pa.Table:
-        """Rows with all that is known of them, oldest first; an empty table when there is none.
+        """Read rows with all columns, oldest first; an empty table if there is no quarantine.
 
         Parameters
         ----------
-        state : State, optional
-            Only those of which this became; None for all.
-        origins : collection of Origin, optional
-            Only these.
+        state : RowState or None, default waiting
+            Only rows in this state; None for all.
+        origins : collection of RowOrigin, optional
+            Only these rows.
         """
         base = self._open()
         if base is None or (origins is not None and not origins):
             return (base.schema if base is not None else _META).empty_table()
         parts = [f"{_STATE} = '{state}'"] if state is not None else []
         if origins is not None:
-            parts.append(_of(origins))
+            parts.append(_origin_filter(origins))
         try:
-            found = base.dataset.to_table(filter=" AND ".join(parts) or None)
+            rows = base.dataset.to_table(filter=" AND ".join(parts) or None)
         except (OSError, ValueError) as error:
             raise translate_lance_error(error, f"reading {self.location}") from error
         order = (f"{PREFIX}at", _ORIGIN[0], _GENERATION, *_ORIGIN[1:])
-        return found.sort_by([(name, "ascending") for name in order])
+        return rows.sort_by([(name, "ascending") for name in order])
 
-    def mark(self, origins: Collection[Origin], state: State) -> int:
-        """Say what became of rows that wait; tell of how many it was not said before.
+    def mark(self, origins: Collection[RowOrigin], state: RowState) -> int:
+        """Set the state of waiting rows, and return how many rows changed.
 
         Parameters
         ----------
-        origins : collection of Origin
-            Which rows, as :func:`origins_of` names them.
-        state : State
-            What became of them.
+        origins : collection of RowOrigin
+            Which rows, as :func:`origins_of` names them; rows that do not wait are skipped.
+        state : RowState
+            The new state.
         """
         changed = 0
 
         def update(base: BaseTable) -> None:
             nonlocal changed
-            where = f"{_STATE} = '{State.WAITING}' AND {_of(origins)}"
+            where = f"{_STATE} = '{RowState.WAITING}' AND {_origin_filter(origins)}"
             changed = base.dataset.count_rows(filter=where)
             if changed:
                 self._commit(
@@ -315,12 +323,12 @@ class Quarantine:
         return changed
 
     def purge(self, *, before: datetime) -> int:
-        """Delete rows that were released or discarded, and kept out before a moment.
+        """Delete released and discarded rows, and return how many.
 
         Parameters
         ----------
         before : datetime
-            Aware; rows that were kept out later stay.
+            Aware; rows that were quarantined at this time or later stay.
         """
         deleted = 0
 
@@ -328,7 +336,7 @@ class Quarantine:
             nonlocal deleted
             at = before.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
             where = (
-                f"{_STATE} != '{State.WAITING}' AND {PREFIX}at < "
+                f"{_STATE} != '{RowState.WAITING}' AND {PREFIX}at < "
                 f"arrow_cast('{at}', 'Timestamp(Microsecond, Some(\"UTC\"))')"
             )
             deleted = base.dataset.count_rows(filter=where)
@@ -348,7 +356,7 @@ class Quarantine:
     def _repeat(
         self, step: Callable[[BaseTable], None], *, create: pa.Schema | None = None
     ) -> None:
-        """Do a step on the latest version, until nobody else commits in between."""
+        """Run a step on the latest version; repeat it while other commits get in between."""
 
         def attempt() -> None:
             base = self._open()
@@ -373,12 +381,12 @@ class Quarantine:
         )
 
     def _create(self, schema: pa.Schema) -> None:
-        # Where somebody else was faster, it is there as well.
+        # TableSetupError: another writer has created it meanwhile.
         with suppress(TableSetupError):
             create_durably(self.location, schema.empty_table())
 
     def _commit(self, base: BaseTable, change: Callable[[lance.LanceDataset], Any]) -> None:
-        """Commit right behind the version that was read: two never insert the same row."""
+        """Commit directly behind the version that was read, so that no row is inserted twice."""
         try:
             commit_durably(base, change, accept=lambda version: False)
         except ConflictError as error:
@@ -389,8 +397,8 @@ class Quarantine:
             raise translate_lance_error(error, f"writing to {self.location}") from error
 
 
-def _of(origins: Collection[Origin]) -> str:
-    """A filter for some rows."""
+def _origin_filter(origins: Collection[RowOrigin]) -> str:
+    """Build the filter that selects some rows."""
     by_generation: dict[tuple[UUID, str], list[int]] = {}
     for origin in origins:
         by_generation.setdefault((origin.region_id, origin.folder), []).append(origin.row)
@@ -402,8 +410,8 @@ def _of(origins: Collection[Origin]) -> str:
     return f"({' OR '.join(parts)})"
 
 
-def origins_of(rows: pa.Table) -> list[Origin]:
-    """Where rows of the quarantine come from.
+def origins_of(rows: pa.Table) -> list[RowOrigin]:
+    """Return the origin of each row of the quarantine.
 
     Parameters
     ----------
@@ -413,11 +421,11 @@ def origins_of(rows: pa.Table) -> list[Origin]:
     Raises
     ------
     CorruptDataError
-        Something else stands there: filters are made of origins.
+        A value is not an origin; filters are built from origins.
     """
-    found = zip(*(rows.column(name).to_pylist() for name in _ORIGIN), strict=True)
+    values = zip(*(rows.column(name).to_pylist() for name in _ORIGIN), strict=True)
     try:
-        return [Origin.parse(f"{region}/{folder}/{row}") for region, folder, row in found]
+        return [RowOrigin.parse(f"{region}/{folder}/{row}") for region, folder, row in values]
     except InvalidInputError as error:
         raise CorruptDataError(
             f"the quarantine holds what no merge put there: {error}; delete these rows with Lance"
@@ -425,13 +433,13 @@ def origins_of(rows: pa.Table) -> list[Origin]:
 
 
 def original_rows(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The rows as they were, in the columns that the table has now."""
-    return _fitting(
+    """Restore the original rows, in the columns that the table has now."""
+    return _cast_to_schema(
         rows.select([name for name in rows.schema.names if name in schema.names]), schema, None
     )
 
 
-def _fitting(rows: pa.Table, schema: pa.Schema, location: TableLocation | None) -> pa.Table:
+def _cast_to_schema(rows: pa.Table, schema: pa.Schema, location: TableLocation | None) -> pa.Table:
     columns = []
     for field in schema:
         if field.name not in rows.schema.names:
@@ -449,14 +457,12 @@ def _fitting(rows: pa.Table, schema: pa.Schema, location: TableLocation | None) 
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def describe(rows: pa.Table, primary_key: Sequence[str], *, values: bool = False) -> list[Any]:
-    """Rows of the quarantine for people: origin, time, reason and key, or all of their values."""
-    from memwal.quality.report import shown_keys
-
-    shown = [name for name in rows.schema.names if not name.startswith(PREFIX)]
-    keys = shown_keys(rows.select([name for name in primary_key if name in shown]))
-    whole = shown_keys(rows.select(shown)) if values else [None] * len(keys)
-    found = []
+def describe_rows(rows: pa.Table, primary_key: Sequence[str], *, values: bool = False) -> list[Any]:
+    """Describe rows of the quarantine as JSON: origin, time, reason and key, or all values."""
+    own = [name for name in rows.schema.names if not name.startswith(PREFIX)]
+    keys = keys_as_json(rows.select([name for name in primary_key if name in own]))
+    whole = keys_as_json(rows.select(own)) if values else [None] * len(keys)
+    described = []
     for origin, at, state, reason, key, row in zip(
         origins_of(rows),
         rows.column(f"{PREFIX}at").to_pylist(),
@@ -466,7 +472,7 @@ def describe(rows: pa.Table, primary_key: Sequence[str], *, values: bool = False
         whole,
         strict=True,
     ):
-        found.append(
+        described.append(
             {
                 "origin": str(origin),
                 "at": at.isoformat(),
@@ -476,4 +482,4 @@ def describe(rows: pa.Table, primary_key: Sequence[str], *, values: bool = False
                 **({"row": row} if values else {}),
             }
         )
-    return found
+    return described

@@ -1,4 +1,4 @@
-"""What a gate or a check found, in numbers; of the rows it holds keys only."""
+"""Quality reports of gates and checks: counts per expectation, and keys of some failing rows."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from memwal.format.values import to_python_rows
 from memwal.quality.evaluate import Finding
 from memwal.quality.expectations import Expectation
 
-MOST_EXAMPLES = 5
-"""So many keys of failing rows are kept of each expectation."""
+MAX_EXAMPLES = 5
+"""Number of failing rows whose keys a report has, per expectation."""
 
-MOST_CHARACTERS = 200
-"""Of a text in one of them. Results stand in the catalog, in logs and in answers of the UI."""
+MAX_CHARACTERS = 200
+"""Length limit of a text in such a key: reports are stored in the catalog, logs and UI answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """What came of one expectation over all that was looked at.
+    """Result of one expectation over all rows that were evaluated.
 
     Attributes
     ----------
     success : bool
-        Whether it was met wherever it was looked at.
+        Whether every evaluation met the expectation.
     failed : int
-        Rows that are not as expected, also where ``mostly`` allows for them.
+        Failing rows, including those that ``mostly`` allows.
     examples : tuple
         Keys of some of them.
     error : str or None
-        Why it could not be decided.
+        Why the expectation could not be evaluated.
     """
 
     expectation: Expectation
@@ -43,7 +43,7 @@ class Tally:
     error: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Return plain values for JSON."""
         columns = self.expectation.columns
         return {
             "type": self.expectation.type,
@@ -58,18 +58,18 @@ class Tally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityReport:
-    """What was found in some rows.
+    """Results of a suite over some rows.
 
     Attributes
     ----------
     mode : str
-        Of the gate, or ``check``.
+        Mode of the gate, or ``check``.
     rows, failed_rows : int
-        Rows that were looked at, and those of them that fail an expectation about rows.
+        Rows that were evaluated, and those of them that fail an expectation about rows.
     quarantined_rows : int
         Rows that were kept out.
     held : tuple of str
-        Regions that wait.
+        Regions on hold.
     tallies : tuple of Tally
         In the order of the suite.
     """
@@ -87,21 +87,21 @@ class QualityReport:
         return all(tally.success for tally in self.tallies)
 
     def problems(self) -> tuple[str, ...]:
-        """One line for all expectations that are not met, for people; none when all are."""
+        """Describe all expectations that are not met in one line; empty if all are met."""
         failing = [tally for tally in self.tallies if not tally.success]
         if not failing:
             return ()
         names = "; ".join(
-            f"{one.expectation} {one.error or f'fails for {one.failed} rows'}"
-            if one.failed or one.error
-            else f"{one.expectation} fails"
-            for one in failing
+            f"{tally.expectation} {tally.error or f'fails for {tally.failed} rows'}"
+            if tally.failed or tally.error
+            else f"{tally.expectation} fails"
+            for tally in failing
         )
-        kept = f"; {self.quarantined_rows} are in quarantine" if self.quarantined_rows else ""
-        return (f"{self.failed_rows} of {self.rows} rows are not as expected{kept}: {names}",)
+        out = f"; {self.quarantined_rows} are in quarantine" if self.quarantined_rows else ""
+        return (f"{self.failed_rows} of {self.rows} rows are not as expected{out}: {names}",)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON: the ``quality`` of a result."""
+        """Return plain values for JSON: the ``quality`` of a job result."""
         return {
             "mode": self.mode,
             "success": self.success,
@@ -113,12 +113,12 @@ class QualityReport:
         }
 
 
-def tally(finding: Finding, keys: pa.Table) -> Tally:
-    """Count a finding about rows with these keys."""
+def tally_finding(finding: Finding, keys: pa.Table) -> Tally:
+    """Count the failing rows of a finding, and take some of their keys as examples."""
     examples: tuple[dict[str, Any], ...] = ()
     if finding.failed is not None and finding.failures:
-        few = finding.failed.nonzero()[0][:MOST_EXAMPLES]
-        examples = tuple(shown_keys(keys.take(pa.array(few)), most=MOST_CHARACTERS))
+        few = finding.failed.nonzero()[0][:MAX_EXAMPLES]
+        examples = tuple(keys_as_json(keys.take(pa.array(few)), max_characters=MAX_CHARACTERS))
     return Tally(
         expectation=finding.expectation,
         success=finding.success,
@@ -128,42 +128,42 @@ def tally(finding: Finding, keys: pa.Table) -> Tally:
     )
 
 
-def combine(reports: Iterable[QualityReport]) -> QualityReport | None:
-    """One report of several that are about the same suite; None of none."""
-    found = list(reports)
-    if not found:
+def combine_reports(reports: Iterable[QualityReport]) -> QualityReport | None:
+    """Combine reports about the same suite into one; None if there are none."""
+    parts = list(reports)
+    if not parts:
         return None
-    whole = next((report for report in found if report.tallies), found[0])
+    whole = next((report for report in parts if report.tallies), parts[0])
     tallies = [
-        _joined([report.tallies[number] for report in found if report.tallies])
+        _combine_tallies([report.tallies[number] for report in parts if report.tallies])
         for number in range(len(whole.tallies))
     ]
     return replace(
         whole,
-        rows=sum(report.rows for report in found),
-        failed_rows=sum(report.failed_rows for report in found),
-        quarantined_rows=sum(report.quarantined_rows for report in found),
-        held=tuple(dict.fromkeys(region for report in found for region in report.held)),
+        rows=sum(report.rows for report in parts),
+        failed_rows=sum(report.failed_rows for report in parts),
+        quarantined_rows=sum(report.quarantined_rows for report in parts),
+        held=tuple(dict.fromkeys(region for report in parts for region in report.held)),
         tallies=tuple(tallies),
     )
 
 
-def _joined(parts: Sequence[Tally]) -> Tally:
+def _combine_tallies(parts: Sequence[Tally]) -> Tally:
     return replace(
         parts[0],
         success=all(part.success for part in parts),
         failed=sum(part.failed for part in parts),
-        examples=tuple(key for part in parts for key in part.examples)[:MOST_EXAMPLES],
+        examples=tuple(key for part in parts for key in part.examples)[:MAX_EXAMPLES],
         error=next((part.error for part in parts if part.error), None),
     )
 
 
-def together(found: Iterable[Mapping[str, Any] | None]) -> dict[str, Any] | None:
-    """One of several that :meth:`QualityReport.to_dict` gave about the same suite."""
-    parts = [part for part in found if part is not None]
+def merge_report_dicts(reports: Iterable[Mapping[str, Any] | None]) -> dict[str, Any] | None:
+    """Combine results of :meth:`QualityReport.to_dict` about the same suite into one."""
+    parts = [part for part in reports if part is not None]
     if not parts:
         return None
-    looked = [part["expectations"] for part in parts if part["expectations"]]
+    evaluated = [part["expectations"] for part in parts if part["expectations"]]
     counts = ("rows", "failed_rows", "quarantined_rows")
     return {
         **parts[0],
@@ -173,27 +173,30 @@ def together(found: Iterable[Mapping[str, Any] | None]) -> dict[str, Any] | None
         "expectations": [
             {
                 **same[0],
-                "success": all(one["success"] for one in same),
-                "failed": sum(one["failed"] for one in same),
-                "examples": [key for one in same for key in one["examples"]][:MOST_EXAMPLES],
-                "error": next((one["error"] for one in same if one["error"]), None),
+                "success": all(tally["success"] for tally in same),
+                "failed": sum(tally["failed"] for tally in same),
+                "examples": [key for tally in same for key in tally["examples"]][:MAX_EXAMPLES],
+                "error": next((tally["error"] for tally in same if tally["error"]), None),
             }
-            for same in zip(*looked, strict=True)
+            for same in zip(*evaluated, strict=True)
         ],
     }
 
 
-def shown_keys(keys: pa.Table, *, most: int | None = None) -> list[dict[str, Any]]:
-    """Keys in values that JSON has, with texts of up to so many characters."""
+def keys_as_json(keys: pa.Table, *, max_characters: int | None = None) -> list[dict[str, Any]]:
+    """Convert keys to values that JSON has, with texts cut at ``max_characters``."""
     return [
-        {name: _plain(value, most) for name, value in row.items()} for row in to_python_rows(keys)
+        {name: _value_as_json(value, max_characters) for name, value in row.items()}
+        for row in to_python_rows(keys)
     ]
 
 
-def _plain(value: Any, most: int | None) -> Any:
+def _value_as_json(value: Any, max_characters: int | None) -> Any:
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, datetime | date | time):
         return value.isoformat()
     text = value.hex() if isinstance(value, bytes) else str(value)
-    return text if most is None or len(text) <= most else f"{text[:most]}..."
+    if max_characters is None or len(text) <= max_characters:
+        return text
+    return f"{text[:max_characters]}..."

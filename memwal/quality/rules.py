@@ -17,7 +17,7 @@ from memwal.util.safe_json import check_data, read_json
 
 
 class Mode(StrEnum):
-    """What a merge does about rows that are not as expected."""
+    """Action of a merge on rows that fail a critical expectation."""
 
     OFF = "off"
     WARN = "warn"
@@ -27,21 +27,21 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityRules:
-    """The expectations of a table, and what follows when they are not met.
+    """Expectations of a table, and the action on rows that fail them.
 
     Attributes
     ----------
     mode : Mode, default off
-        Of the gate in the merge. ``warn`` merges all and tells; ``quarantine`` keeps failing rows
-        out, in a table beside; ``hold`` lets the region wait.
+        Mode of the gate in the merge. ``warn`` merges all rows and reports; ``quarantine`` writes
+        failing rows to the quarantine table instead; ``hold`` does not merge the region.
     suite : tuple of Expectation
-        May be given as the list, or the whole object, that Great Expectations writes.
+        Also accepted: the list, or the whole object, that Great Expectations writes.
     quarantine_uri : str or None, default None
-        Where the quarantine table is; None puts it beside the table.
+        Address of the quarantine table; None puts it beside the table.
     check_schedule_seconds : float or None, default None
-        How often the base table itself is checked; None for checks by hand only.
+        Interval between checks of the base table itself; None for checks by hand only.
     check_sample_rows : int or None, default 100,000
-        How many rows of it, chosen at random; None checks it whole.
+        Rows of a check, chosen at random; None checks all rows.
 
     Raises
     ------
@@ -71,24 +71,24 @@ class QualityRules:
         if uri is not None and (not isinstance(uri, str) or not uri.strip()):
             raise InvalidInputError("quarantine_uri is the address of a table, or None")
         if uri is not None:
-            # It is kept and shown, and must hold no password.
+            # The address is stored and shown, so it must hold no password.
             parse_uri(uri)
         for key, low in (("check_schedule_seconds", 60), ("check_sample_rows", 1)):
             value = getattr(self, key)
             whole = key == "check_sample_rows"
-            right = isinstance(value, int if whole else int | float)
-            if value is not None and (not right or isinstance(value, bool) or not value >= low):
+            number = isinstance(value, int if whole else int | float)
+            if value is not None and (not number or isinstance(value, bool) or not value >= low):
                 raise InvalidInputError(f"quality {key} is {value!r}; give {low} or more, or None")
             if not whole and value is not None and value > MAX_SECONDS:
                 raise InvalidInputError(f"quality {key} is {value!r}; give {MAX_SECONDS} at most")
 
     @property
     def gates(self) -> bool:
-        """Whether a merge looks at what enters."""
+        """Whether a merge evaluates the rows that enter."""
         return self.mode != Mode.OFF
 
     def quarantine_of(self, uri: str) -> str:
-        """Address of the quarantine of a table, in the one spelling.
+        """Return the normalized address of a table's quarantine.
 
         Parameters
         ----------
@@ -98,10 +98,10 @@ class QualityRules:
         return str(parse_uri(self.quarantine_uri or quarantine_beside(uri)))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Return plain values for JSON."""
         return {
             "mode": self.mode.value,
-            "suite": [one.to_dict() for one in self.suite],
+            "suite": [expectation.to_dict() for expectation in self.suite],
             "quarantine_uri": self.quarantine_uri,
             "check_schedule_seconds": self.check_schedule_seconds,
             "check_sample_rows": self.check_sample_rows,
@@ -109,12 +109,12 @@ class QualityRules:
 
     @classmethod
     def from_dict(cls, values: object) -> Self:
-        """Make rules of what :meth:`to_dict` gave; absent keys take their defaults.
+        """Build rules from the result of :meth:`to_dict`; absent keys take their defaults.
 
         Parameters
         ----------
         values : mapping
-            As ``to_dict`` gave it.
+            As ``to_dict`` returned it.
 
         Raises
         ------
@@ -123,28 +123,28 @@ class QualityRules:
         """
         if not isinstance(values, Mapping):
             raise InvalidInputError("quality is an object with the keys mode and suite")
-        known = [field.name for field in fields(cls)]
-        unknown = sorted(str(key) for key in values if key not in known)
+        names = [field.name for field in fields(cls)]
+        unknown = sorted(str(key) for key in values if key not in names)
         if unknown:
             raise InvalidInputError(
                 f"unknown keys of quality: {', '.join(map(repr, unknown))}; known are: "
-                f"{', '.join(known)}"
+                f"{', '.join(names)}"
             )
         return cls(**values)
 
 
 def quarantine_beside(uri: str) -> str:
-    """Address of the quarantine that stands beside the table at an address."""
+    """Return the default address of the quarantine of the table at an address."""
     return f"{str(parse_uri(uri)).removesuffix('.lance')}__quarantine.lance"
 
 
 def read_rules(text: str) -> QualityRules:
-    """Rules of a command line: JSON, or ``@`` and the name of a file with it.
+    """Read rules from a command-line argument: JSON, or ``@`` and the name of a JSON file.
 
     Raises
     ------
     InvalidInputError
-        The file cannot be read, or they are not what rules must be.
+        The file cannot be read, or the rules are not valid.
     """
     if text.startswith("@"):
         try:
@@ -162,15 +162,14 @@ def read_rules(text: str) -> QualityRules:
 
 
 def read_yaml(text: str) -> Any:
-    """What a YAML text says. Each value stands where it is: there are no names for them.
+    """Parse a YAML text of plain values. Aliases are refused.
 
-    A few lines of names that stand for one another would be more than fits into memory, already
-    while they are read.
+    A few lines of nested aliases expand to more than fits into memory, already during parsing.
 
     Raises
     ------
     ValueError
-        It is no YAML, or has tags, names of values, or what :func:`check_data` refuses.
+        The text is no YAML, or has tags, aliases, or values that :func:`check_data` refuses.
     MissingExtraError
         PyYAML is not installed.
     """
@@ -180,19 +179,19 @@ def read_yaml(text: str) -> Any:
     class Plain(yaml.SafeLoader):
         def compose_node(self, parent: Any, index: Any) -> Any:
             if self.check_event(yaml.AliasEvent):
-                raise ValueError("names of values (*name) are not known here; write the value out")
+                raise ValueError("aliases (*name) are not supported; write the value out")
             return super().compose_node(parent, index)
 
     try:
         loader = Plain(text)
         try:
-            found = loader.get_single_data()
+            data = loader.get_single_data()
         finally:
             loader.dispose()
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     except Exception as error:
-        # Its constructors trust what they are given, and raise whatever comes of it.
+        # PyYAML's constructors do not validate their input, and raise errors of any type.
         raise ValueError(str(error) or type(error).__name__) from error
-    check_data(found)
-    return found
+    check_data(data)
+    return data

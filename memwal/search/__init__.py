@@ -26,15 +26,16 @@ SCORE = "_score"
 RELEVANCE = "_relevance_score"
 
 _RANK_CONSTANT = 60
-_CANDIDATES = 50
+_DEFAULT_CANDIDATES = 50
 
 
-def answer(
+def run_search(
     collect: Callable[[], ReadSources], run: Callable[[ReadSources, NewestRows], pa.Table]
 ) -> pa.Table:
-    """Run a search on the state at this moment.
+    """Run a search on a snapshot that is opened now.
 
-    It runs again when a generation, or the version of the base table, was collected meanwhile.
+    The search is repeated on a new snapshot if the garbage collector deletes a generation or the
+    base table's version meanwhile.
 
     Parameters
     ----------
@@ -58,7 +59,7 @@ def search(
     prefilter: bool = True,
     **options: Unpack[VectorOptions],
 ) -> pa.Table:
-    """Rows with the nearest vectors; see :func:`memwal.search.vector.search.nearest`.
+    """Find the rows with the nearest vectors; see :func:`memwal.search.vector.search.nearest`.
 
     Returns
     -------
@@ -91,7 +92,7 @@ def search_text(
     filter: str | None = None,
     columns: Sequence[str] | None = None,
 ) -> pa.Table:
-    """Rows whose texts match best; see :func:`memwal.search.text.search.best_texts`.
+    """Find the rows whose texts match best; see :func:`memwal.search.text.search.best_texts`.
 
     Returns
     -------
@@ -120,7 +121,7 @@ def search_hybrid(
     candidates: int | None = None,
     **options: Unpack[VectorOptions],
 ) -> pa.Table:
-    """Rows that are near in vectors, in texts, or in both, by reciprocal rank fusion.
+    """Find rows by vectors and texts together, ranked by reciprocal rank fusion.
 
     A row's relevance is ``weight / (60 + rank)`` among the nearest vectors plus ``(1 - weight) /
     (60 + rank)`` among the best texts, times two, ranks counted from 1: with the default weight
@@ -129,9 +130,9 @@ def search_hybrid(
     Parameters
     ----------
     weight : float, default 0.5
-        Share of the vectors, from 0 to 1.
+        Weight of the vectors, from 0 to 1.
     candidates : int, optional
-        How many rows of each search are ranked; ``max(k, 50)`` by default.
+        Number of rows of each search that are ranked; ``max(k, 50)`` by default.
 
     Returns
     -------
@@ -143,7 +144,7 @@ def search_hybrid(
         raise InvalidInputError(f"weight is {weight}; it is a share from 0 to 1")
     if k < 1:
         raise InvalidInputError(f"k is {k}; ask for at least one row")
-    depth = max(k, _CANDIDATES if candidates is None else candidates)
+    depth = max(k, _DEFAULT_CANDIDATES if candidates is None else candidates)
     schema = output_schema(sources.base, columns)
     filter = parenthesize_filter(filter)
     with lance_errors(f"searching {sources.base.location}"), translate_filter_errors(filter):
@@ -157,7 +158,7 @@ def search_hybrid(
             **options,
         )
         texts = best_texts(sources, newest, query, columns=text_column, k=depth, filter=filter)
-        hits, extra = _fused(near, texts, weight)
+        hits, extra = _fuse_by_rank(near, texts, weight)
         positions = hits.order(k, smallest=False)
         rows = fetch_rows(sources, hits.take(positions), schema, [])
     for name, values in (*extra, (RELEVANCE, hits.values)):
@@ -166,10 +167,10 @@ def search_hybrid(
     return rows
 
 
-def _fused(
+def _fuse_by_rank(
     near: Hits, texts: Hits, weight: float
 ) -> tuple[Hits, list[tuple[str, npt.NDArray[np.float64]]]]:
-    """Every row of both searches once, with its relevance; and its distance and score or NaN."""
+    """Merge the rows of both searches: their relevance, and their distance and score or NaN."""
     both = Hits.joined([near, texts])
     pairs = np.rec.fromarrays([both.source, both.rows])
     _, first, which = np.unique(pairs, return_index=True, return_inverse=True)

@@ -41,7 +41,7 @@ from memwal.format.values import to_python_rows
 from memwal.format.wal_entry import WalEntry, decode_entry, decode_head
 from memwal.format.wal_layout import CHECKSUM, WRITER_ID, decode_applied, encode_applied
 from memwal.lsm.wal.abandon import AbandonedRows
-from memwal.quality.quarantine import Origin
+from memwal.quality.quarantine import RowOrigin
 from memwal.quality.rules import read_rules
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.region.router import UNSHARDED_ID
@@ -199,9 +199,9 @@ def _postings(data: bytes) -> None:
 
 def _origin(data: bytes) -> None:
     text = data.decode(errors="surrogateescape")
-    origin = Origin.parse(text)
+    origin = RowOrigin.parse(text)
     _check_inside(paths.generation_dir(origin.region_id, origin.folder))
-    assert Origin.parse(str(origin)) == origin
+    assert RowOrigin.parse(str(origin)) == origin
 
 
 def _names(data: bytes) -> None:

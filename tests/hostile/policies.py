@@ -27,7 +27,7 @@ from memwal.jobs.policy import Policy
 from memwal.quality import rules
 from memwal.quality.evaluate import evaluate
 from memwal.quality.expectations import Expectation, read_suite, suite_digest
-from memwal.quality.registry import RULES
+from memwal.quality.registry import EXPECTATION_RULES
 from memwal.quality.rules import QualityRules
 
 NOW = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
@@ -69,13 +69,13 @@ def _suite() -> list[dict[str, Any]]:
         {
             "type": name,
             "kwargs": {
-                **{key: usual[key] for key in rule.needs},
-                **({"min_value": 0, "max_value": 9} if "min_value" in rule.takes else {}),
+                **{key: usual[key] for key in rule.required},
+                **({"min_value": 0, "max_value": 9} if "min_value" in rule.optional else {}),
             },
             "severity": "warning",
             "meta": {"notes": "as {{ it }} is"},
         }
-        for name, rule in RULES.items()
+        for name, rule in EXPECTATION_RULES.items()
     ]
 
 
@@ -187,7 +187,7 @@ def _hold(_: Any, values: Any) -> None:
     if isinstance(suite, MemWalError):
         return
     suite_digest(suite)
-    held = [one for one in suite if one.rule.own]
+    held = [one for one in suite if one.rule.in_arrow]
     for finding in evaluate(held, ROWS):
         str(finding.expectation)
         if finding.failed is not None and len(finding.failed) != ROWS.num_rows:

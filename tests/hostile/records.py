@@ -20,7 +20,7 @@ from memwal.catalog.records import ManagedTable, Policy
 from memwal.cli import options as schemas
 from memwal.cli.options import schema_from
 from memwal.quality import quarantine
-from memwal.quality.quarantine import Origin
+from memwal.quality.quarantine import RowOrigin
 from memwal.spark import scan_plan
 from memwal.spark.scan_plan import parse_options
 
@@ -96,7 +96,7 @@ def _load(_: Any, options: dict[str, str]) -> None:
 
 
 def _origin(_: Any, text: str) -> None:
-    safely(lambda: str(Origin.parse(text)))
+    safely(lambda: str(RowOrigin.parse(text)))
 
 
 AREAS = (

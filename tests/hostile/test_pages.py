@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from memwal.errors import InvalidInputError
-from memwal.quality.data_docs import Found, build_data_docs
+from memwal.quality.data_docs import RunResult, build_data_docs
 from memwal.quality.expectations import read_suite
 
 pytestmark = pytest.mark.slow
@@ -46,7 +46,7 @@ def test_texts_are_no_html(tmp_path: Path) -> None:
             for one in suite
         ],
     }
-    found = Found(at=datetime.now(UTC), run="merge 1", quality=quality)
+    found = RunResult(at=datetime.now(UTC), run="merge 1", quality=quality)
 
     build_data_docs("t", suite, [found], tmp_path)
 

@@ -221,9 +221,11 @@ def test_who_wakes_when_all_is_merged_adds_nothing(
             woken[0] = True
             at_once(table.location)
 
-    def late(self: quarantining.Quarantine, rows: pa.Table, *, wanted: Callable[[], bool]) -> bool:
+    def late(
+        self: quarantining.Quarantine, rows: pa.Table, *, still_pending: Callable[[], bool]
+    ) -> bool:
         def ask() -> bool:
-            found = wanted()
+            found = still_pending()
             if moment == "after it asked":
                 meanwhile()
             return found
@@ -233,7 +235,7 @@ def test_who_wakes_when_all_is_merged_adds_nothing(
         elif moment == "after it made the table" and not woken[0]:
             create_durably(self.location, rows.schema.empty_table())
             meanwhile()
-        return real(self, rows, wanted=ask)
+        return real(self, rows, still_pending=ask)
 
     monkeypatch.setattr(quarantining.Quarantine, "write", late)
     by_generation(table.location)
@@ -247,15 +249,17 @@ def test_one_that_kept_nothing_out_refuses_late_rows_as_well(
     flush(table, {4: -4}, {4: 44})
     real, woken = quarantining.Quarantine.write, [False]
 
-    def late(self: quarantining.Quarantine, rows: pa.Table, *, wanted: Callable[[], bool]) -> bool:
+    def late(
+        self: quarantining.Quarantine, rows: pa.Table, *, still_pending: Callable[[], bool]
+    ) -> bool:
         def ask() -> bool:
-            found = wanted()
+            found = still_pending()
             if not woken[0]:
                 woken[0] = True
                 at_once(table.location)
             return found
 
-        return real(self, rows, wanted=ask)
+        return real(self, rows, still_pending=ask)
 
     monkeypatch.setattr(quarantining.Quarantine, "write", late)
     by_generation(table.location)
@@ -268,14 +272,16 @@ def test_a_purged_row_does_not_come_back(play: Play, monkeypatch: pytest.MonkeyP
     table = play.copy()
     real, woken = quarantining.Quarantine.write, [False]
 
-    def late(self: quarantining.Quarantine, rows: pa.Table, *, wanted: Callable[[], bool]) -> bool:
+    def late(
+        self: quarantining.Quarantine, rows: pa.Table, *, still_pending: Callable[[], bool]
+    ) -> bool:
         if not woken[0]:
             woken[0] = True
             at_once(table.location)
             there = quarantine(table)
             discard(there, origins_of(there.read()))
             there.purge(before=datetime.now(UTC) + timedelta(days=1))
-        return real(self, rows, wanted=wanted)
+        return real(self, rows, still_pending=still_pending)
 
     monkeypatch.setattr(quarantining.Quarantine, "write", late)
     at_once(table.location)
@@ -306,5 +312,5 @@ def test_what_is_decided_again_is_written_again(table: memwal.Table) -> None:
                     primary_key=("id",),
                 )
             )
-        assert ledger.keep(regions, wanted=lambda: True)
+        assert ledger.write_quarantined(regions, still_pending=lambda: True)
         assert quarantine(table).read().num_rows == 2 * turn

@@ -267,9 +267,9 @@ class TestHold:
         )
         found = screen(region, rules("hold"))
         # The number 0 is as expected.
-        assert found.taken == 1
+        assert found.accepted == 1
         assert found.newest.tolist() == [True, *[False] * (count - 1)]
-        assert found.stopped is not None
+        assert found.hold is not None
 
     def test_leaves_other_regions_alone(self, make_table: MakeTable) -> None:
         table = make_table(region_spec=memwal.RegionSpec.bucket("id", 4))

@@ -18,7 +18,7 @@ from support.stores.faulty_store import Killed
 import memwal
 from memwal.errors import InvalidInputError, MemWalError, TableSetupError
 from memwal.quality import quarantine as quarantining
-from memwal.quality.quarantine import Origin, Quarantine, State, describe, origins_of
+from memwal.quality.quarantine import Quarantine, RowOrigin, RowState, describe_rows, origins_of
 from memwal.quarantine_review import discard, release, waiting_rows
 
 
@@ -31,17 +31,17 @@ def kept(table: memwal.Table) -> memwal.Table:
     return table
 
 
-def origins(table: memwal.Table) -> dict[tuple[int, int], Origin]:
+def origins(table: memwal.Table) -> dict[tuple[int, int], RowOrigin]:
     found = quarantine(table).read()
     keys = found.column("id").to_pylist()
     return {(o.generation, key): o for o, key in zip(origins_of(found), keys, strict=True)}
 
 
 def test_rows_are_described_by_their_keys(kept: memwal.Table) -> None:
-    found = describe(quarantine(kept).read(), kept.primary_key)
+    found = describe_rows(quarantine(kept).read(), kept.primary_key)
     assert {one["key"]["id"] for one in found} == {1, 3}
     assert all("row" not in one and "min_value" in one["reason"] for one in found)
-    whole = describe(quarantine(kept).read(), kept.primary_key, values=True)
+    whole = describe_rows(quarantine(kept).read(), kept.primary_key, values=True)
     assert {one["row"]["n"] for one in whole} == {-1, -2, 300}
 
 
@@ -67,7 +67,7 @@ def test_what_would_be_kept_out_again_is_not_released(kept: memwal.Table) -> Non
     done = release(
         kept, quarantine(kept), list(origins(kept).values()), rules=rules("quarantine", wider)
     )
-    assert done.released == (origins_of(quarantine(kept).read(state=State.RELEASED))[0],)
+    assert done.released == (origins_of(quarantine(kept).read(state=RowState.RELEASED))[0],)
     assert {origin.generation for origin in done.failing} == {1, 2}
     assert waiting(kept) == {(1, 1, -1), (2, 1, -2)}
 
@@ -96,7 +96,7 @@ def test_discarded_rows_do_not_come_back(kept: memwal.Table) -> None:
     where = origins(kept)
     assert discard(quarantine(kept), [where[1, 1], where[2, 1]]) == 2
     assert discard(quarantine(kept), [where[1, 1]]) == 0
-    again = quarantine(kept).read(state=State.DISCARDED)
+    again = quarantine(kept).read(state=RowState.DISCARDED)
     # As a merger that wakes late would.
     quarantine(kept).write(again)
     assert waiting(kept) == {(1, 3, 300)}
@@ -113,8 +113,8 @@ def test_what_is_done_with_is_purged(kept: memwal.Table) -> None:
 def test_an_empty_quarantine(table: memwal.Table) -> None:
     there = quarantine(table)
     assert there.read().num_rows == 0
-    assert discard(there, [Origin(uuid4(), "0123abcd_gen_1", 1)]) == 0
-    assert release(table, there, [Origin(uuid4(), "0123abcd_gen_1", 1)]).released == ()
+    assert discard(there, [RowOrigin(uuid4(), "0123abcd_gen_1", 1)]) == 0
+    assert release(table, there, [RowOrigin(uuid4(), "0123abcd_gen_1", 1)]).released == ()
     assert there.purge(before=datetime.now(UTC)) == 0
     there.settle({})
     assert not there.location.store.list_folders("")
@@ -133,12 +133,12 @@ def test_an_empty_quarantine(table: memwal.Table) -> None:
 )
 def test_what_is_no_origin(text: str) -> None:
     with pytest.raises(InvalidInputError):
-        Origin.parse(text)
+        RowOrigin.parse(text)
 
 
 def test_an_origin_is_read_as_it_is_written() -> None:
-    origin = Origin(uuid4(), "0123abcd_gen_7", 8)
-    assert Origin.parse(str(origin)) == origin
+    origin = RowOrigin(uuid4(), "0123abcd_gen_7", 8)
+    assert RowOrigin.parse(str(origin)) == origin
 
 
 def test_a_column_that_changed_its_type(kept: memwal.Table) -> None:

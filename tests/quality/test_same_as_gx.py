@@ -11,7 +11,7 @@ import pytest
 
 from memwal.quality.evaluate import evaluate
 from memwal.quality.expectations import read_suite
-from memwal.quality.registry import RULES, Kind
+from memwal.quality.registry import EXPECTATION_RULES, ExpectationKind
 
 # Great Expectations takes seconds to import.
 pytestmark = pytest.mark.slow
@@ -125,7 +125,7 @@ def suite(dice: random.Random) -> list[dict[str, Any]]:
     ]
     with_share = []
     for type_, kwargs in chosen:
-        if RULES[type_].kind != Kind.WHOLE and dice.random() < 0.5:
+        if EXPECTATION_RULES[type_].kind != ExpectationKind.WHOLE and dice.random() < 0.5:
             kwargs = {**kwargs, "mostly": dice.choice([0.3, 0.6, 0.9])}
         with_share.append({"type": type_, "kwargs": kwargs})
     return with_share
@@ -150,7 +150,7 @@ def test_the_same(seed: int) -> None:
 
 def test_every_type_of_our_own_is_compared() -> None:
     compared = {one["type"] for one in suite(random.Random(0))}
-    assert compared == {name for name, rule in RULES.items() if rule.own}
+    assert compared == {name for name, rule in EXPECTATION_RULES.items() if rule.in_arrow}
 
 
 def test_every_other_type_is_one_of_theirs() -> None:
@@ -159,7 +159,7 @@ def test_every_other_type_is_one_of_theirs() -> None:
     from memwal.quality.evaluate import load_gx
 
     load_gx()
-    assert set(RULES) <= set(list_registered_expectation_implementations())
+    assert set(EXPECTATION_RULES) <= set(list_registered_expectation_implementations())
 
 
 def test_what_they_decide() -> None:

@@ -35,7 +35,7 @@ def test_the_texts_of_many_small_generations_weigh_what_they_take(
     try:
         before, _ = tracemalloc.get_traced_memory()
         for _ in range(20):
-            monkeypatch.setattr(column, "_columns", LruCache[TextColumn](1))
+            monkeypatch.setattr(column, "_column_cache", LruCache[TextColumn](1))
             columns.append(open_column(sources, newest, "t"))
         taken = tracemalloc.get_traced_memory()[0] - before
     finally:

@@ -18,7 +18,7 @@ from memwal.reader.latest import NewestRows
 from memwal.reader.scan import open_newest
 from memwal.reader.sources import generation
 from memwal.reader.sources.collect import ReadSources
-from memwal.search import answer, search, search_hybrid, search_text
+from memwal.search import run_search, search, search_hybrid, search_text
 from memwal.search.text.query import MatchQuery
 
 VECTOR = np.linspace(-1, 1, DIMENSION)
@@ -118,7 +118,7 @@ def test_what_was_collected_meanwhile_is_found_in_the_base_table(
             return search_text(sources, newest, QUERY, k=None)
         return search(sources, newest, VECTOR, k=1000)
 
-    found = answer(collect, run)
+    found = run_search(collect, run)
     assert not plans
     assert found.num_rows > 20
     for row in found.to_pylist():

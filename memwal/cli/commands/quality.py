@@ -23,7 +23,7 @@ from memwal.util.safe_json import read_json
 if TYPE_CHECKING:
     from memwal.catalog import Catalog, ManagedTable
     from memwal.jobs.job import JobResult
-    from memwal.quality.quarantine import Origin, Quarantine
+    from memwal.quality.quarantine import Quarantine, RowOrigin
     from memwal.quality.rules import QualityRules
     from memwal.table import Table
 
@@ -122,7 +122,7 @@ def set_rules(
         if suite is not None:
             found = read_suite(_read(suite))
             check_columns(found, opened.table.schema)
-            theirs = [one for one in found if not one.rule.own]
+            theirs = [one for one in found if not one.rule.in_arrow]
             if theirs:
                 from memwal.quality.evaluate import check_with_gx
 
@@ -195,12 +195,12 @@ def check(
 @app.command(name="list")
 def list_rows(name: Name, url: CatalogUrl = None, as_json: AsJson = False) -> None:
     """List the rows that wait in quarantine: their keys, and why they do."""
-    from memwal.quality.quarantine import describe
+    from memwal.quality.quarantine import describe_rows
     from memwal.quarantine_review import waiting_rows
 
     with _opened(name, url) as opened:
         rows = waiting_rows(opened.table, opened.quarantine)
-        found = describe(rows, opened.table.primary_key)
+        found = describe_rows(rows, opened.table.primary_key)
     if as_json:
         print_json(found)
         return
@@ -213,11 +213,11 @@ def list_rows(name: Name, url: CatalogUrl = None, as_json: AsJson = False) -> No
 @app.command()
 def show(name: Name, row: Origins, url: CatalogUrl = None, as_json: AsJson = False) -> None:
     """Show rows in quarantine with all their values."""
-    from memwal.quality.quarantine import describe
+    from memwal.quality.quarantine import describe_rows
 
     with _opened(name, url) as opened:
         rows = opened.quarantine.read(state=None, origins=_chosen(row, opened))
-        found = describe(rows, opened.table.primary_key, values=True)
+        found = describe_rows(rows, opened.table.primary_key, values=True)
     if as_json:
         print_json(found)
         return
@@ -293,14 +293,14 @@ def docs(
     as_json: AsJson = False,
 ) -> None:
     """Write pages of what merges and checks found: the Data Docs of Great Expectations."""
-    from memwal.quality.data_docs import Found, build_data_docs
+    from memwal.quality.data_docs import RunResult, build_data_docs
     from memwal.quality.rules import QualityRules
 
     with open_catalog(url) as catalog:
         rules = catalog.get(name).policy.quality or QualityRules()
         known = [run for run in catalog.runs(table=name) if (run.result or {}).get("quality")]
     found = [
-        Found(
+        RunResult(
             at=run.finished_at or run.started_at,
             run=f"{run.job} {run.run_id}",
             quality=(run.result or {})["quality"],
@@ -331,13 +331,13 @@ def _read(file: Path) -> Any:
         raise InvalidInputError(f"the suite {file} is not YAML: {error}") from error
 
 
-def _chosen(rows: list[str], opened: _Opened) -> list[Origin]:
-    from memwal.quality.quarantine import Origin, origins_of
+def _chosen(rows: list[str], opened: _Opened) -> list[RowOrigin]:
+    from memwal.quality.quarantine import RowOrigin, origins_of
     from memwal.quarantine_review import waiting_rows
 
     if rows == ["all"]:
         return origins_of(waiting_rows(opened.table, opened.quarantine))
-    return [Origin.parse(row) for row in rows]
+    return [RowOrigin.parse(row) for row in rows]
 
 
 def _show(rules: QualityRules, *, as_json: bool) -> None:

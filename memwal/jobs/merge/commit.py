@@ -122,9 +122,9 @@ class _MergeCommit:
         if not source.selections:
             return self._outcome(base, source)
         self._check_lease()
-        if self.ledger is not None and not self.ledger.keep(
+        if self.ledger is not None and not self.ledger.write_quarantined(
             [selection.region_id for selection in source.selections],
-            wanted=lambda: _is_pending(open_base(self.location), source.selections),
+            still_pending=lambda: _is_pending(open_base(self.location), source.selections),
         ):
             raise LostRaceError("another merger merged some of the generations")
         if source.deletes.num_rows:

@@ -30,7 +30,7 @@ from memwal.jobs.merge.picker import (
     split_commit,
 )
 from memwal.jobs.options import MergeOptions
-from memwal.quality.report import combine
+from memwal.quality.report import combine_reports
 from memwal.quality.rules import QualityRules
 from memwal.region.manifest_store import read_manifests
 from memwal.storage.location import TableLocation
@@ -78,7 +78,7 @@ def merge(location: TableLocation, options: MergeOptions = MergeOptions()) -> Jo
         options.run(tasks, guarded(run_merge_task, options.guard)) if tasks else []
     )
     skipped = tuple(region for outcome in outcomes for region in outcome.skipped)
-    report = combine(report for outcome in outcomes for report in outcome.quality)
+    report = combine_reports(report for outcome in outcomes for report in outcome.quality)
     return JobResult(
         job="merge",
         table=location.uri,

@@ -150,8 +150,8 @@ def _read_region(
                 primary_key=base.primary_key,
             )
         )
-        newest, generations = screened.newest, generations[: screened.taken]
-        stopped = screened.stopped or stopped
+        newest, generations = screened.newest, generations[: screened.accepted]
+        stopped = screened.hold or stopped
     return _RegionSource(
         replace(selection, generations=generations),
         _masked(batches, newest & ~deleted, base.schema),

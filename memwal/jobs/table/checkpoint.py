@@ -13,7 +13,7 @@ from memwal.jobs.index.job import build_indexes
 from memwal.jobs.job import CheckpointProgress, JobResult, SkippedRegion
 from memwal.jobs.merge.job import merge
 from memwal.jobs.options import CheckpointOptions, IndexOptions, MergeOptions
-from memwal.quality.report import together
+from memwal.quality.report import merge_report_dicts
 from memwal.region.manifest_store import read_manifests
 from memwal.storage.location import TableLocation
 
@@ -97,7 +97,7 @@ def checkpoint(
         seconds=time.monotonic() - started,
         figures=figures,
         problems=tuple(problem for result in results for problem in result.problems),
-        quality=together(result.quality for result in results),
+        quality=merge_report_dicts(result.quality for result in results),
     )
 
 

@@ -13,10 +13,10 @@ from memwal.base_table.snapshot import BaseTable, lance_errors, open_base
 from memwal.errors import InvalidInputError
 from memwal.jobs.job import JobResult
 from memwal.jobs.options import QualityOptions
-from memwal.quality.evaluate import Finding, evaluate, undecided
+from memwal.quality.evaluate import Finding, evaluate, undecided_finding
 from memwal.quality.expectations import Expectation
-from memwal.quality.registry import Kind
-from memwal.quality.report import MOST_EXAMPLES, QualityReport, Tally, tally
+from memwal.quality.registry import ExpectationKind
+from memwal.quality.report import MAX_EXAMPLES, QualityReport, Tally, tally_finding
 from memwal.storage.location import TableLocation
 
 _BATCH_ROWS = 64 * 1024
@@ -84,7 +84,7 @@ def _report(
         number: _Totals(expectation)
         for number, expectation in enumerate(suite)
         if number not in from_metadata
-        and (sampled or (expectation.kind == Kind.ROW and expectation.rule.own))
+        and (sampled or (expectation.kind == ExpectationKind.ROW and expectation.rule.in_arrow))
     }
     rows = failed = 0
     in_batches = [total.expectation for total in totals.values()]
@@ -105,12 +105,12 @@ def _report(
             of_expectation.add(finding, batch.select(keys))
     tallies = {number: of_expectation.tally() for number, of_expectation in totals.items()}
     for number, finding in from_metadata.items():
-        tallies[number] = tally(finding, base.schema.empty_table())
+        tallies[number] = tally_finding(finding, base.schema.empty_table())
     for number, expectation in enumerate(suite):
         if number not in tallies:
             whole = dataset.to_table(columns=_column_names(base, [expectation]))
             finding = evaluate([expectation], whole)[0]
-            tallies[number] = tally(finding, whole.select(keys))
+            tallies[number] = tally_finding(finding, whole.select(keys))
             failed += finding.failures
     return QualityReport(
         mode="check",
@@ -132,12 +132,12 @@ class _Totals:
     error: str | None = None
 
     def add(self, finding: Finding, keys: pa.Table) -> None:
-        self.checked += finding.looked
+        self.checked += finding.evaluated
         self.failed += finding.failures
         self.success &= finding.success or finding.failed is not None
         self.error = self.error or finding.error
-        if len(self.examples) < MOST_EXAMPLES:
-            self.examples = (*self.examples, *tally(finding, keys).examples)[:MOST_EXAMPLES]
+        if len(self.examples) < MAX_EXAMPLES:
+            self.examples = (*self.examples, *tally_finding(finding, keys).examples)[:MAX_EXAMPLES]
 
     def tally(self) -> Tally:
         mostly = self.expectation.mostly
@@ -164,7 +164,7 @@ def _check_metadata(expectation: Expectation, schema: pa.Schema, total: int) -> 
             expectation.kwargs.get("strict_max") and total == high
         )
     except TypeError:
-        return undecided(expectation, "its bounds are not numbers")
+        return undecided_finding(expectation, "its bounds are not numbers")
     return Finding(expectation, inside and not edge, total)
 
 

@@ -1,4 +1,4 @@
-"""One text column over all sources: its index, its tokenizer and its document bodies."""
+"""Text column over all sources: its index, its tokenizer and its document sets."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from memwal.reader.row_set import RowIds, contains
 from memwal.reader.sources.collect import ReadSources
 from memwal.reader.sources.generation import GenerationSource
 from memwal.search.text.documents import (
-    Body,
-    IndexedBody,
+    DocumentSet,
+    IndexedDocuments,
     Numbers,
-    TokenizedBody,
-    base_body,
-    counted,
-    phrases_of,
+    TokenizedDocuments,
+    base_documents,
+    count_live,
+    phrase_matcher,
     total_size,
 )
 from memwal.search.text.index_files import TextSegment, open_segment
@@ -44,30 +44,90 @@ if TYPE_CHECKING:
     import lance
     from lance.lance.indices import IndexDescription
 
-_ROWS = "row"
+
+logger = logging.getLogger(__name__)
+_TOKENIZED_BYTES = 256 << 20
+_COLUMN_BYTES = 128 << 20
+# Memory of a document set without its arrays. It matters with many small generations: every flush
+# makes a new column.
+_SET_BYTES = 700
+_FRAG_REUSE_INDEX = "__lance_frag_reuse"
+_ROW_GRANULARITY = "row"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TextColumn:
+    """Tokenizer and document sets of a column, for a search.
+
+    Attributes
+    ----------
+    tokenizer : Tokenizer
+    document_sets : tuple of DocumentSet
+        Every live row with a token is in one of them.
+    starts : numpy.ndarray of int64, shape (document_sets + 1,)
+        First number of each set when documents are numbered consecutively.
+    documents, tokens : int
+        Live documents of all sets, and the number of their tokens.
+    key : hashable or None
+        Identifies exactly these documents for ever; None if one set is a MemTable's.
+    """
+
+    tokenizer: Tokenizer
+    document_sets: tuple[DocumentSet, ...]
+    starts: Numbers
+    documents: int
+    tokens: int
+    key: Hashable | None
+
+    @classmethod
+    def of(
+        cls, tokenizer: Tokenizer, document_sets: Sequence[DocumentSet], key: Hashable | None
+    ) -> TextColumn:
+        """Build a column from its document sets."""
+        documents, tokens = total_size(document_sets)
+        starts = np.cumsum([0, *(len(docs.rows) for docs in document_sets)])
+        return cls(tokenizer, tuple(document_sets), starts, documents, tokens, key)
+
+
+def open_column(sources: ReadSources, newest: NewestRows, column: str) -> TextColumn:
+    """Open the document sets of a column.
+
+    Raises
+    ------
+    InvalidInputError
+        The base table has no text index on the column, or one whose documents are the
+        elements of lists.
+    """
+    identities = tuple(source.identity for source in sources.generations)
+    if None in identities:
+        return _open_column(sources, newest, column, None)
+    # None of these sources changes, so the column can be cached.
+    options = tuple(sorted(sources.base.location.storage_options.items()))
+    key = (version_key(sources.base), options, column, identities, sources.plan.merged)
+    return _column_cache.get(key, lambda: _open_column(sources, newest, column, key))
 
 
 def text_columns(base: BaseTable) -> list[str]:
-    """Columns with a text index whose documents are rows, each once."""
+    """List the columns with a text index whose documents are rows."""
     found = (
         description.field_names[0]
         for description in base.dataset.describe_indices()
-        if len(description.field_names) == 1 and _is_of_rows(description)
+        if len(description.field_names) == 1 and _indexes_rows(description)
     )
     return list(dict.fromkeys(found))
 
 
 def find_text_index(dataset: lance.LanceDataset, column: str) -> IndexDescription | None:
-    """The text index of a column whose documents are rows, if there is one."""
+    """Return the text index of a column whose documents are rows, if there is one."""
     descriptions: list[IndexDescription] = dataset.describe_indices()
     for description in descriptions:
-        if list(description.field_names) == [column] and _is_of_rows(description):
+        if list(description.field_names) == [column] and _indexes_rows(description):
             return description
     return None
 
 
 def require_text_index(base: BaseTable, column: str) -> IndexDescription:
-    """The text index of a column of the base table.
+    """Return the text index of a column of the base table.
 
     Raises
     ------
@@ -93,80 +153,18 @@ def require_text_index(base: BaseTable, column: str) -> IndexDescription:
     )
 
 
-def _is_of_rows(description: IndexDescription) -> bool:
-    if not kind_of(description).is_text:
-        return False
-    granularity = description.details.get("document_granularity") or _ROWS
-    return bool(granularity == _ROWS)
-
-
-logger = logging.getLogger(__name__)
-
-_TOKENIZED_BYTES = 256 << 20
-_COLUMN_BYTES = 128 << 20
-# What a body takes beside its arrays: most of it where there are many small generations, of which
-# every flush makes a new column.
-_BODY_BYTES = 700
-_REMAPPED = "__lance_frag_reuse"
+def column_weight(column: TextColumn) -> int:
+    """Return the memory of a column in bytes, without indexes, which other caches hold."""
+    return sum(_SET_BYTES + docs.nbytes for docs in column.document_sets)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TextColumn:
-    """What a search of one column needs.
-
-    Attributes
-    ----------
-    tokenizer : Tokenizer
-    bodies : tuple of Body
-        Every living row is in one of them, unless it has no token.
-    starts : numpy.ndarray of int64, shape (bodies + 1,)
-        Where the documents of each body begin when they are counted one body after the other.
-    documents, tokens : int
-        Living documents of all bodies, and how many tokens they have.
-    key : hashable or None
-        Names these very documents for ever; None when rows of a MemTable are among them.
-    """
-
-    tokenizer: Tokenizer
-    bodies: tuple[Body, ...]
-    starts: Numbers
-    documents: int
-    tokens: int
-    key: Hashable | None
-
-    @classmethod
-    def of(cls, tokenizer: Tokenizer, bodies: Sequence[Body], key: Hashable | None) -> TextColumn:
-        """Count the documents of some bodies."""
-        documents, tokens = total_size(bodies)
-        starts = np.cumsum([0, *(len(body.rows) for body in bodies)])
-        return cls(tokenizer, tuple(bodies), starts, documents, tokens, key)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Tokenized:
-    """Rows that were read and tokenized once."""
+class _TokenizedRows:
+    """Rows that were read and tokenized, for the cache."""
 
     text: TextIndex
     view: RowView
     rows: RowIds
-
-
-def open_column(sources: ReadSources, newest: NewestRows, column: str) -> TextColumn:
-    """Collect the documents of a column.
-
-    Raises
-    ------
-    InvalidInputError
-        The base table has no text index on the column, or one whose documents are the
-        elements of lists.
-    """
-    identities = tuple(source.identity for source in sources.generations)
-    if None in identities:
-        return _open_column(sources, newest, column, None)
-    # Nothing of this changes, so that everything that depends on nothing else is kept as well.
-    options = tuple(sorted(sources.base.location.storage_options.items()))
-    key = (version_key(sources.base), options, column, identities, sources.plan.merged)
-    return _columns.get(key, lambda: _open_column(sources, newest, column, key))
 
 
 def _open_column(
@@ -180,15 +178,15 @@ def _open_column(
             for segment in index.segments
         ]
     )
-    opener = _Opener(sources, newest, column, index, segments)
+    opener = _ColumnOpener(sources, newest, column, index, segments)
     positions = range(len(sources.generations))
     parts = run_all([partial(opener.generation, position) for position in positions])
-    bodies = [*chain.from_iterable(parts), *opener.base_table()]
-    return TextColumn.of(opener.tokenizer, bodies, key)
+    document_sets = [*chain.from_iterable(parts), *opener.base_table()]
+    return TextColumn.of(opener.tokenizer, document_sets, key)
 
 
-class _Opener:
-    """Opens the bodies of one column."""
+class _ColumnOpener:
+    """Opens the document sets of one column."""
 
     def __init__(
         self,
@@ -206,8 +204,8 @@ class _Opener:
         self.options = dict(segments[0].parameters)
         self.tokenizer = Tokenizer(self.options)
 
-    def generation(self, position: int) -> list[Body]:
-        """Living rows of a generation that the base table does not have."""
+    def generation(self, position: int) -> list[DocumentSet]:
+        """Open the live rows of an unmerged generation."""
         source = self.sources.generations[position]
         live = self.newest.live_addresses(position)
         if not len(live):
@@ -219,21 +217,21 @@ class _Opener:
             alive[live.astype(np.int64)] = True
             text = unflushed.snapshot.text.get(self.column) or TextIndex(self.column, self.options)
             rows = np.arange(view.rows, dtype=np.uint64)
-            return [TokenizedBody(position, text, view, rows, alive, self.tokenizer)]
+            return [TokenizedDocuments(position, text, view, rows, alive, self.tokenizer)]
         return self._indexed(source, position, live, None) or [
             self._tokenized(position, source, live)
         ]
 
-    def base_table(self) -> list[Body]:
-        """Rows of the base table that no generation replaced."""
+    def base_table(self) -> list[DocumentSet]:
+        """Open the rows of the base table that no generation replaced."""
         base = self.sources.base
         if not base.dataset.fragment_ids():
             return []
         replaced = replaced_rows(self.sources)
         if (
             base.dataset.has_stable_row_ids
-            or any(segment.parts is None for segment in self.segments)
-            or any(index.name == _REMAPPED for index in base.dataset.describe_indices())
+            or any(segment.partitions is None for segment in self.segments)
+            or any(index.name == _FRAG_REUSE_INDEX for index in base.dataset.describe_indices())
         ):
             warn_once(
                 logger,
@@ -243,35 +241,37 @@ class _Opener:
                 str(base.location),
             )
             return [self._rest(tuple(sorted(base.dataset.fragment_ids())), None, replaced)]
-        bodies: list[Body] = []
-        held = phrases_of(version_key(base), base.dataset, fast=True)
+        document_sets: list[DocumentSet] = []
+        find_phrase = phrase_matcher(version_key(base), base.dataset, fast=True)
         for description, segment in zip(self.index.segments, self.segments, strict=True):
             fragments = frozenset(description.fragment_ids)
-            for number, part in enumerate(segment.parts or ()):
+            for number, partition in enumerate(segment.partitions or ()):
                 key = (version_key(base), description.uuid, number)
-                bodies.append(base_body(base, part, key, fragments, replaced, held))
+                document_sets.append(
+                    base_documents(base, partition, key, fragments, replaced, find_phrase)
+                )
         gap = find_gap(self.sources, self.index)
         if gap is None:
-            return bodies
+            return document_sets
         rest = gap.rest
         answers = run_all([partial(self._bridged, bridge, replaced) for bridge in gap.bridges])
         for bridge, answered in zip(gap.bridges, answers, strict=True):
-            bodies += answered
+            document_sets += answered
             if not answered:
                 rest = np.concatenate([rest, bridge.rows])
         if len(rest):
-            bodies.append(self._rest(gap.fragments, np.sort(rest), replaced))
-        return bodies
+            document_sets.append(self._rest(gap.fragments, np.sort(rest), replaced))
+        return document_sets
 
-    def _bridged(self, bridge: Bridge, replaced: ReplacedRows) -> list[Body]:
-        """Rows of the base table that the index of a generation answers for."""
+    def _bridged(self, bridge: Bridge, replaced: ReplacedRows) -> list[DocumentSet]:
+        """Open rows of the base table through the index of the generation they come from."""
         addresses = bridge.addresses[~contains(replaced.rows, bridge.rows)]
         return self._indexed(bridge.source, BASE, addresses, bridge)
 
     def _indexed(
         self, source: GenerationSource, number: int, live: RowIds, bridge: Bridge | None
-    ) -> list[Body]:
-        """A generation's own index over some of its rows; nothing when it cannot be used."""
+    ) -> list[DocumentSet]:
+        """Open some rows of a generation through its own index; empty if it cannot be used."""
         dataset = source.dataset
         index = find_text_index(dataset, self.column)
         if (
@@ -282,46 +282,48 @@ class _Opener:
             return []
         location = self.sources.base.location
         segments = [open_segment(location, source.identity, s.uuid) for s in index.segments]
-        if any(segment.parts is None for segment in segments) or any(
+        if any(segment.partitions is None for segment in segments) or any(
             Tokenizer(segment.parameters).options != self.tokenizer.options for segment in segments
         ):
             return []
-        held = phrases_of(source.identity, dataset)
-        bodies: list[Body] = []
+        find_phrase = phrase_matcher(source.identity, dataset)
+        document_sets: list[DocumentSet] = []
         for segment in segments:
-            for part in segment.parts or ():
-                alive = contains(live, part.rows)
-                rows = part.rows
+            for partition in segment.partitions or ():
+                alive = contains(live, partition.rows)
+                rows = partition.rows
                 if bridge is not None:
                     at = np.searchsorted(bridge.addresses, rows)
                     rows = bridge.rows[np.minimum(at, len(bridge.rows) - 1)]
-                size = counted(part.lengths, alive)
-                bodies.append(IndexedBody(number, part, rows, alive, size, held))
-        return bodies
+                size = count_live(partition.lengths, alive)
+                document_sets.append(
+                    IndexedDocuments(number, partition, rows, alive, size, find_phrase)
+                )
+        return document_sets
 
-    def _tokenized(self, number: int, source: GenerationSource, live: RowIds) -> Body:
-        """Rows of a generation without a text index."""
+    def _tokenized(self, number: int, source: GenerationSource, live: RowIds) -> DocumentSet:
+        """Open the rows of a generation without a usable text index."""
         found = self._read(source.identity, source.dataset, None)
-        return TokenizedBody(
+        return TokenizedDocuments(
             number, found.text, found.view, found.rows, contains(live, found.rows), self.tokenizer
         )
 
     def _rest(
         self, fragments: tuple[int, ...], wanted: RowIds | None, replaced: ReplacedRows
-    ) -> Body:
-        """Rows of the base table that no index has."""
+    ) -> DocumentSet:
+        """Open the rows of the base table that no index covers."""
         base = self.sources.base
         key = (version_key(base), fragments)
         found = self._read(key, base.dataset, fragments)
         alive = ~contains(replaced.rows, found.rows)
         if wanted is not None:
             alive &= contains(wanted, found.rows)
-        return TokenizedBody(BASE, found.text, found.view, found.rows, alive, self.tokenizer)
+        return TokenizedDocuments(BASE, found.text, found.view, found.rows, alive, self.tokenizer)
 
     def _read(
         self, key: Any, dataset: lance.LanceDataset, fragments: tuple[int, ...] | None
-    ) -> _Tokenized:
-        def make() -> _Tokenized:
+    ) -> _TokenizedRows:
+        def make() -> _TokenizedRows:
             rows = dataset.scanner(
                 columns=[self.column],
                 with_row_id=True,
@@ -331,22 +333,24 @@ class _Opener:
             view = RowView.of(texts.schema, texts.to_batches())
             text = TextIndex(texts.schema.names[0], self.options)
             text.catch_up(view)
-            return _Tokenized(text, view, rows.column("_rowid").to_numpy())
+            return _TokenizedRows(text, view, rows.column("_rowid").to_numpy())
 
         if key is None:
             return make()
         options = repr(sorted(self.tokenizer.options.items()))
-        return _tokenized.get((key, self.column, options), make)
+        return _tokenized_cache.get((key, self.column, options), make)
 
 
-def column_weight(column: TextColumn) -> int:
-    """Memory of a column, without that of the indexes, which are kept elsewhere, in bytes."""
-    return sum(_BODY_BYTES + body.nbytes for body in column.bodies)
+def _indexes_rows(description: IndexDescription) -> bool:
+    if not kind_of(description).is_text:
+        return False
+    granularity = description.details.get("document_granularity") or _ROW_GRANULARITY
+    return bool(granularity == _ROW_GRANULARITY)
 
 
-def _weight(found: _Tokenized) -> int:
+def _weight(found: _TokenizedRows) -> int:
     return int(found.text.nbytes + found.rows.nbytes + found.view.to_table().nbytes)
 
 
-_tokenized: LruCache[_Tokenized] = LruCache(_TOKENIZED_BYTES, _weight)
-_columns: LruCache[TextColumn] = LruCache(_COLUMN_BYTES, column_weight)
+_tokenized_cache: LruCache[_TokenizedRows] = LruCache(_TOKENIZED_BYTES, _weight)
+_column_cache: LruCache[TextColumn] = LruCache(_COLUMN_BYTES, column_weight)

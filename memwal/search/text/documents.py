@@ -1,15 +1,15 @@
-"""Documents of a text column by source, indexed or tokenized for the search.
+"""Document sets: the documents of a text column in one source, indexed or tokenized on the fly.
 
-A body holds the documents of one source. It knows which of its documents exist at this moment, so
-counts over several bodies add up to those of one merged table. Which documents still exist, and
-which of them hold a phrase, is cached.
+A document set knows which of its documents are live (not replaced or deleted) in the snapshot that
+is searched, so counts over all sets add up to those of one merged table. The live documents, and
+the documents that contain a phrase, are cached.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import lance
 import numpy as np
@@ -25,46 +25,27 @@ from memwal.reader.base_rows import ReplacedRows
 from memwal.reader.cache.lru import LruCache
 from memwal.reader.hits import BASE
 from memwal.reader.row_set import RowIds, contains
-from memwal.search.text.index_files import TextPart
+from memwal.search.text.index_files import TextPartition
 from memwal.search.text.query import PhraseQuery
-
-if TYPE_CHECKING:
-    import lance
-
-
-def edits(one: str, other: str, limit: int) -> int:
-    """Characters to insert, delete or replace; more than ``limit`` is only known to be more."""
-    if abs(len(one) - len(other)) > limit:
-        return limit + 1
-    row = list(range(len(other) + 1))
-    for count, mine in enumerate(one, 1):
-        further = [count]
-        for position, theirs in enumerate(other):
-            further.append(
-                min(row[position] + (mine != theirs), row[position + 1] + 1, further[-1] + 1)
-            )
-        row = further
-        if min(row) > limit:
-            return limit + 1
-    return row[-1]
-
 
 Numbers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
+_MASK_BYTES = 64 << 20
+_PHRASE_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Postings:
-    """Documents that hold a term.
+    """Live documents that contain a term.
 
     Attributes
     ----------
     documents : numpy.ndarray of int64
-        Numbers within the body, ascending.
+        Numbers within the document set, ascending.
     counts : numpy.ndarray of int64
-        How often each holds the term.
+        How often each contains the term.
     lengths : numpy.ndarray of int64
-        How many tokens each has.
+        Number of tokens of each.
     """
 
     documents: Numbers
@@ -77,49 +58,49 @@ class Postings:
         return int(self.documents.nbytes + self.counts.nbytes + self.lengths.nbytes)
 
 
-class Body(Protocol):
+class DocumentSet(Protocol):
     """Documents of one column in one source."""
 
     @property
     def source(self) -> int:
-        """Number of the source, as hits have it."""
+        """Number of the source, as in hits."""
 
     @property
     def rows(self) -> RowIds:
-        """Row id of each document, living or not."""
+        """Row id of each document, live or not."""
 
     @property
     def size(self) -> tuple[int, int]:
-        """Living documents that hold tokens, and how many tokens those have."""
+        """Number of live documents with tokens, and the number of their tokens."""
 
     @property
     def nbytes(self) -> int:
-        """Memory of what is kept with the body alone, in bytes."""
+        """Memory of this set, without shared indexes, in bytes."""
 
     def postings(self, terms: Sequence[str]) -> dict[str, Postings]:
-        """Living documents that hold each of some distinct terms."""
+        """Return the live documents that contain each of some distinct terms."""
 
-    def ready(self, terms: Sequence[str]) -> bool:
+    def is_in_memory(self, terms: Sequence[str]) -> bool:
         """Whether storage need not be asked for :meth:`postings`."""
 
     def lengths_of(self, rows: RowIds) -> Numbers:
-        """How many tokens some rows have; none where no living document here is the row."""
+        """Return the number of tokens of each row; 0 for rows that are no live document here."""
 
-    def near(self, term: str, *, distance: int, prefix: int, limit: int) -> list[str]:
-        """The first terms, in the order of their bytes, within some edits of one."""
+    def fuzzy_terms(self, term: str, *, distance: int, prefix: int, limit: int) -> list[str]:
+        """Return the first terms of live documents within an edit distance, in byte order."""
 
     def phrase(self, query: PhraseQuery, documents: Numbers) -> Mask:
-        """Which of some documents, which hold all terms of a phrase, hold the phrase."""
+        """Mark the documents that contain a phrase; all of them contain all of its terms."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class IndexedBody:
+class IndexedDocuments:
     """Documents of a partition of a text index.
 
     Attributes
     ----------
     source : int
-    part : TextPart
+    partition : TextPart
     rows : numpy.ndarray of uint64
         Row ids of the documents in the source; others than those in the index when that is a
         generation's that answers for the base table.
@@ -132,7 +113,7 @@ class IndexedBody:
     """
 
     source: int
-    part: TextPart
+    partition: TextPartition
     rows: RowIds
     alive: Mask
     size: tuple[int, int]
@@ -141,46 +122,46 @@ class IndexedBody:
     @property
     def nbytes(self) -> int:
         """Memory beside that of the index, in bytes."""
-        own = 0 if self.rows is self.part.rows else self.rows.nbytes
+        own = 0 if self.rows is self.partition.rows else self.rows.nbytes
         return int(own + self.alive.nbytes)
 
     def postings(self, terms: Sequence[str]) -> dict[str, Postings]:
-        """Living documents that hold each of some distinct terms."""
+        """Return the live documents that contain each of some distinct terms."""
         return {term: self._postings(term) for term in terms}
 
-    def ready(self, terms: Sequence[str]) -> bool:
+    def is_in_memory(self, terms: Sequence[str]) -> bool:
         """Whether storage need not be asked for postings."""
-        return self.part.ready(terms)
+        return self.partition.is_in_memory(terms)
 
     def _postings(self, term: str) -> Postings:
-        documents, counts = self.part.postings(term)
+        documents, counts = self.partition.postings(term)
         if self.size[0] < len(self.alive):
             alive = self.alive[documents]
             documents, counts = documents[alive], counts[alive]
-        return Postings(documents, counts, self.part.lengths[documents].astype(np.int64))
+        return Postings(documents, counts, self.partition.lengths[documents].astype(np.int64))
 
     def lengths_of(self, rows: RowIds) -> Numbers:
-        """How many tokens some rows have; none where no living document here is the row."""
-        return _lengths_of(rows, self.rows, np.where(self.alive, self.part.lengths, 0))
+        """Return the number of tokens of each row; 0 for rows that are no live document here."""
+        return _lengths_of(rows, self.rows, np.where(self.alive, self.partition.lengths, 0))
 
-    def near(self, term: str, *, distance: int, prefix: int, limit: int) -> list[str]:
-        """The first terms of living documents within some edits of one."""
+    def fuzzy_terms(self, term: str, *, distance: int, prefix: int, limit: int) -> list[str]:
+        """Return the first terms of live documents within an edit distance, in byte order."""
         found: list[str] = []
-        for other in self.part.near(term, distance=distance, prefix=prefix):
+        for other in self.partition.fuzzy_terms(term, distance=distance, prefix=prefix):
             if len(found) == limit:
                 break
-            if self.alive[self.part.postings(other)[0]].any():
+            if self.alive[self.partition.postings(other)[0]].any():
                 found.append(other)
         return found
 
     def phrase(self, query: PhraseQuery, documents: Numbers) -> Mask:
-        """Which of some documents hold a phrase."""
-        return np.isin(self.part.rows[documents], self.phrases(query))
+        """Mark the documents that contain a phrase."""
+        return np.isin(self.partition.rows[documents], self.phrases(query))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TokenizedBody:
-    """Rows whose texts are tokenized here: those of MemTables, and others that no index has.
+class TokenizedDocuments:
+    """Rows without a usable index, tokenized here: those of MemTables, and others.
 
     Attributes
     ----------
@@ -205,9 +186,9 @@ class TokenizedBody:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Living documents that hold tokens, and how many tokens those have."""
-        counted = self.text.statistics([], self.view, alive=self.alive)
-        return counted.documents, int(counted.tokens)
+        """Number of live documents with tokens, and the number of their tokens."""
+        count_live = self.text.statistics([], self.view, alive=self.alive)
+        return count_live.documents, int(count_live.tokens)
 
     @property
     def nbytes(self) -> int:
@@ -216,7 +197,7 @@ class TokenizedBody:
         return int(kept + sum(batch.nbytes for batch in self.view.batches))
 
     def postings(self, terms: Sequence[str]) -> dict[str, Postings]:
-        """Living documents that hold each of some distinct terms."""
+        """Return the live documents that contain each of some distinct terms."""
         lengths, counts = self.text.occurrences(terms, self.view)
         found = {}
         for term in terms:
@@ -224,31 +205,34 @@ class TokenizedBody:
             found[term] = Postings(documents, counts[term][documents], lengths[documents])
         return found
 
-    def ready(self, terms: Sequence[str]) -> bool:
+    def is_in_memory(self, terms: Sequence[str]) -> bool:
         """Everything is in memory."""
         return True
 
     def lengths_of(self, rows: RowIds) -> Numbers:
-        """How many tokens some rows have; none where no living document here is the row."""
+        """Return the number of tokens of each row; 0 for rows that are no live document here."""
         lengths, _ = self.text.occurrences([], self.view)
         return _lengths_of(rows, self.rows, np.where(self.alive, lengths, 0))
 
-    def near(self, term: str, *, distance: int, prefix: int, limit: int) -> list[str]:
-        """The first terms of living documents within some edits of one."""
+    def fuzzy_terms(self, term: str, *, distance: int, prefix: int, limit: int) -> list[str]:
+        """Return the first terms of live documents within an edit distance, in byte order."""
         start = term.encode()[:prefix]
         found: list[str] = []
         for other in self.text.vocabulary(self.view, np.flatnonzero(self.alive)):
             if len(found) == limit:
                 break
-            if other.encode().startswith(start) and edits(term, other, distance) <= distance:
+            if (
+                other.encode().startswith(start)
+                and edit_distance(term, other, distance) <= distance
+            ):
                 found.append(other)
         return found
 
     def phrase(self, query: PhraseQuery, documents: Numbers) -> Mask:
-        """Which of some documents hold a phrase.
+        """Mark the documents that contain a phrase.
 
-        Only Lance's index knows at which positions its tokenizer leaves words out, so that one is
-        made of these documents.
+        Only Lance knows at which positions its tokenizer drops words, so an index of these
+        documents is built in memory.
         """
         if not len(documents):
             return np.zeros(0, np.bool_)
@@ -257,12 +241,55 @@ class TokenizedBody:
         dataset.create_scalar_index(
             "text", "INVERTED", with_position=True, **self.tokenizer.options
         )
-        held = phrase_rows(dataset, PhraseQuery(query.query, "text", slop=query.slop))
-        return np.isin(np.arange(len(documents)), held)
+        holding = find_phrase_rows(dataset, PhraseQuery(query.query, "text", slop=query.slop))
+        return np.isin(np.arange(len(documents)), holding)
 
 
-def phrase_rows(dataset: lance.LanceDataset, query: PhraseQuery, *, fast: bool = False) -> RowIds:
-    """Row ids of the rows of a data set that hold a phrase.
+def base_documents(
+    base: BaseTable,
+    partition: TextPartition,
+    key: tuple[Any, ...],
+    fragments: frozenset[int],
+    replaced: ReplacedRows,
+    find_phrase: Callable[[PhraseQuery], RowIds],
+) -> DocumentSet:
+    """Open the documents of a partition of the base table's index, and mark those that are live.
+
+    Parameters
+    ----------
+    key : tuple
+        Identifies the version of the table and the partition.
+    fragments : frozenset of int
+        Fragments that the index covers.
+    replaced : ReplacedRows
+    find_phrase : callable
+        Returns the rows that contain a phrase.
+    """
+
+    def make() -> tuple[Mask, tuple[int, int]]:
+        alive = _live_mask(base, partition.rows, fragments)
+        alive[partition.positions_of(replaced.rows)] = False
+        return alive, count_live(partition.lengths, alive)
+
+    alive, size = _live_mask_cache.get((*key, replaced.digest), make)
+    return IndexedDocuments(BASE, partition, partition.rows, alive, size, find_phrase)
+
+
+def phrase_matcher(
+    key: Hashable, dataset: lance.LanceDataset, *, fast: bool = False
+) -> Callable[[PhraseQuery], RowIds]:
+    """Return a function that finds the rows of a dataset with a phrase, cached."""
+
+    def find(query: PhraseQuery) -> RowIds:
+        return _phrase_cache.get((key, query), lambda: find_phrase_rows(dataset, query, fast=fast))
+
+    return find
+
+
+def find_phrase_rows(
+    dataset: lance.LanceDataset, query: PhraseQuery, *, fast: bool = False
+) -> RowIds:
+    """Return the row ids of a dataset's rows that contain a phrase.
 
     Parameters
     ----------
@@ -293,9 +320,37 @@ def phrase_rows(dataset: lance.LanceDataset, query: PhraseQuery, *, fast: bool =
     return rows
 
 
+def total_size(document_sets: Sequence[DocumentSet]) -> tuple[int, int]:
+    """Count the live documents and tokens of several document sets."""
+    sizes: list[tuple[int, int]] = [docs.size for docs in document_sets]
+    return sum(documents for documents, _ in sizes), sum(tokens for _, tokens in sizes)
+
+
+def count_live(lengths: npt.NDArray[Any], alive: Mask) -> tuple[int, int]:
+    """Count live documents and their tokens."""
+    return int(np.count_nonzero(alive)), int(lengths[alive].sum(dtype=np.int64))
+
+
+def edit_distance(one: str, other: str, limit: int) -> int:
+    """Count the characters to insert, delete or replace; above ``limit`` it is only a bound."""
+    if abs(len(one) - len(other)) > limit:
+        return limit + 1
+    row = list(range(len(other) + 1))
+    for count, mine in enumerate(one, 1):
+        further = [count]
+        for position, theirs in enumerate(other):
+            further.append(
+                min(row[position] + (mine != theirs), row[position + 1] + 1, further[-1] + 1)
+            )
+        row = further
+        if min(row) > limit:
+            return limit + 1
+    return row[-1]
+
+
 def _lengths_of(wanted: RowIds, rows: RowIds, lengths: Numbers) -> Numbers:
     found = np.zeros(len(wanted), np.int64)
-    # Dead documents of a generation may stand for any row of the base table.
+    # Documents of a generation that are not live may have the row id of any row of the base table.
     some = np.flatnonzero(lengths)
     if len(some):
         some = some[np.argsort(rows[some], kind="stable")]
@@ -305,53 +360,8 @@ def _lengths_of(wanted: RowIds, rows: RowIds, lengths: Numbers) -> Numbers:
     return found
 
 
-def total_size(bodies: Sequence[Body]) -> tuple[int, int]:
-    """Documents and tokens of several bodies."""
-    sizes: list[tuple[int, int]] = [body.size for body in bodies]
-    return sum(documents for documents, _ in sizes), sum(tokens for _, tokens in sizes)
-
-
-def counted(lengths: npt.NDArray[Any], alive: Mask) -> tuple[int, int]:
-    """Living documents and their tokens."""
-    return int(np.count_nonzero(alive)), int(lengths[alive].sum(dtype=np.int64))
-
-
-_MASK_BYTES = 64 << 20
-_PHRASE_BYTES = 32 << 20
-
-
-def base_body(
-    base: BaseTable,
-    part: TextPart,
-    key: tuple[Any, ...],
-    fragments: frozenset[int],
-    replaced: ReplacedRows,
-    held: Callable[[PhraseQuery], RowIds],
-) -> Body:
-    """Documents of a part of the base table's index, without those that are not there any more.
-
-    Parameters
-    ----------
-    key : tuple
-        Names the version of the table and the part.
-    fragments : frozenset of int
-        Those that the index covers.
-    replaced : ReplacedRows
-    held : callable
-        Finds the rows that hold a phrase.
-    """
-
-    def make() -> tuple[Mask, tuple[int, int]]:
-        alive = _alive(base, part.rows, fragments)
-        alive[part.find(replaced.rows)] = False
-        return alive, counted(part.lengths, alive)
-
-    alive, size = _masks.get((*key, replaced.digest), make)
-    return IndexedBody(BASE, part, part.rows, alive, size, held)
-
-
-def _alive(base: BaseTable, rows: RowIds, fragments: frozenset[int]) -> Mask:
-    """Which rows of an index the base table still has, in fragments that the index covers."""
+def _live_mask(base: BaseTable, rows: RowIds, fragments: frozenset[int]) -> Mask:
+    """Mark the indexed rows that the base table still has, in fragments that the index covers."""
     inside = (rows >> np.uint64(32)).astype(np.uint32)
     alive = np.zeros(len(rows), np.bool_)
     for fragment in base.dataset.get_fragments():
@@ -366,18 +376,7 @@ def _alive(base: BaseTable, rows: RowIds, fragments: frozenset[int]) -> Mask:
     return alive
 
 
-def phrases_of(
-    key: Hashable, dataset: lance.LanceDataset, *, fast: bool = False
-) -> Callable[[PhraseQuery], RowIds]:
-    """Finds the rows of a data set that hold a phrase, and knows for a while which those are."""
-
-    def held(query: PhraseQuery) -> RowIds:
-        return _phrases.get((key, query), lambda: phrase_rows(dataset, query, fast=fast))
-
-    return held
-
-
-_masks: LruCache[tuple[Mask, tuple[int, int]]] = LruCache(
+_live_mask_cache: LruCache[tuple[Mask, tuple[int, int]]] = LruCache(
     _MASK_BYTES, lambda found: found[0].nbytes
 )
-_phrases: LruCache[RowIds] = LruCache(_PHRASE_BYTES, lambda rows: rows.nbytes)
+_phrase_cache: LruCache[RowIds] = LruCache(_PHRASE_BYTES, lambda rows: rows.nbytes)

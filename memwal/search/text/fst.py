@@ -1,7 +1,7 @@
 """Token map of a text index: a finite-state transducer as the Rust crate ``fst`` writes it.
 
-The map stands in a column of the index's token file. Only what a search needs is read of it: where
-a token's posting list is, and which tokens are a few edits away from another.
+The map is stored in a column of the index's token file. This module reads what a search needs: the
+posting list number of a token, and the tokens within an edit distance of another.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _Node = tuple[bool, int, list[tuple[int, int, int]]]
 """Whether a token ends here, what that adds, and the transitions: byte, output, next node."""
 
 
-class _Wide(NamedTuple):
-    """A node with several transitions: how many, and where in the map everything of them stands.
+class _WideNode(NamedTuple):
+    """Node with several transitions: their number, and the offsets of their parts in the map.
 
-    Everything is in the opposite order: what belongs to the first transition comes last.
+    Parts are stored in reverse: those of the first transition come last.
     """
 
     final: bool
@@ -83,10 +83,10 @@ class TokenMap:
         return int(self._size)
 
     def get(self, token: str) -> int | None:
-        """Number of a token, None when it is not there."""
+        """Return the number of a token, None if it is not in the map."""
         if not self._size:
             return None
-        with self._following():
+        with self._corruption_errors():
             total, address = 0, self._root
             for byte in token.encode():
                 step = self._step(address, byte)
@@ -98,11 +98,13 @@ class TokenMap:
             return self._number_of(total + output) if final else None
 
     def tokens(self) -> Iterator[tuple[str, int]]:
-        """All tokens with their numbers, in the order of their bytes."""
-        return self.near("", distance=-1)
+        """Iterate over all tokens with their numbers, in byte order."""
+        return self.fuzzy_terms("", distance=-1)
 
-    def near(self, token: str, *, distance: int, prefix: int = 0) -> Iterator[tuple[str, int]]:
-        """Tokens within some edits of another, with their numbers, in the order of their bytes.
+    def fuzzy_terms(
+        self, token: str, *, distance: int, prefix: int = 0
+    ) -> Iterator[tuple[str, int]]:
+        """Iterate over the tokens within an edit distance of another, in byte order.
 
         Parameters
         ----------
@@ -113,10 +115,10 @@ class TokenMap:
         """
         if not self._size:
             return
-        with self._following():
-            yield from self._near(token, distance, token.encode()[:prefix])
+        with self._corruption_errors():
+            yield from self._walk(token, distance, token.encode()[:prefix])
 
-    def _near(self, token: str, distance: int, start: bytes) -> Iterator[tuple[str, int]]:
+    def _walk(self, token: str, distance: int, start: bytes) -> Iterator[tuple[str, int]]:
         todo = [(self._root, b"", 0, list(range(len(token) + 1)))]
         # Each token ends at a node, and each node before that is on the way to one.
         left = self._size * len(self._data)
@@ -140,8 +142,8 @@ class TokenMap:
                 todo.append((target, further, total + more, reached))
 
     @contextmanager
-    def _following(self) -> Iterator[None]:
-        """Tell that a way leads out of the map."""
+    def _corruption_errors(self) -> Iterator[None]:
+        """Translate an offset outside of the map to CorruptDataError."""
         try:
             yield
         except IndexError as error:
@@ -155,7 +157,7 @@ class TokenMap:
         return number
 
     def _step(self, address: int, byte: int) -> tuple[int, int] | None:
-        """Output and next node of one transition, without a look at the others."""
+        """Return output and next node of one transition, without decoding the others."""
         state = self._state(address) if address else 0
         if address and not state >> 7:
             wide = self._wide(state, address)
@@ -186,7 +188,7 @@ class TokenMap:
         return self._wide_node(state, address)
 
     def _state(self, address: int) -> int:
-        """The first byte of a node, which stands behind the rest of it."""
+        """Return the state byte of a node, which is stored behind the rest of it."""
         if address < _HEADER:
             raise IndexError(f"there is no node at byte {address}")
         return self._data[address]
@@ -207,7 +209,7 @@ class TokenMap:
         last = self._number(wide.end, wide.output_size) if wide.final else 0
         return wide.final, last, transitions
 
-    def _wide(self, state: int, address: int) -> _Wide:
+    def _wide(self, state: int, address: int) -> _WideNode:
         data = self._data
         final, count, at = bool(state & 0x40), state & 0x3F, address
         if not count:
@@ -222,12 +224,12 @@ class TokenMap:
         end = outputs - (count + final) * output_size
         if end < 0:
             raise IndexError(f"the node at byte {address} has no room")
-        return _Wide(final, count, inputs, targets, target_size, outputs, output_size, end)
+        return _WideNode(final, count, inputs, targets, target_size, outputs, output_size, end)
 
-    def _output(self, wide: _Wide, number: int) -> int:
+    def _output(self, wide: _WideNode, number: int) -> int:
         return self._number(wide.outputs - (number + 1) * wide.output_size, wide.output_size)
 
-    def _next(self, wide: _Wide, number: int) -> int:
+    def _next(self, wide: _WideNode, number: int) -> int:
         at = wide.targets - (number + 1) * wide.target_size
         return self._target(at, wide.target_size, wide.end)
 
@@ -240,7 +242,7 @@ class TokenMap:
 
 
 def _ends_character(data: bytes) -> bool:
-    """Whether the last character of UTF-8 is whole."""
+    """Return whether UTF-8 data ends with a complete character."""
     back = 1
     while back < len(data) and data[-back] & 0xC0 == 0x80:
         back += 1
@@ -254,7 +256,7 @@ def _last_character(data: bytes) -> str:
 
 
 def _next_row(row: list[int], token: str, character: str) -> list[int]:
-    """The next row of the table of edit distances."""
+    """Compute the next row of the edit-distance table."""
     found = [row[0] + 1]
     for position, other in enumerate(token):
         found.append(

@@ -1,8 +1,8 @@
 """Matching documents and scores of one leaf of a text query in one column.
 
-The documents of all sources are numbered one body after the other, so each term is scored in one
-step, however many sources there are. Work grows with the number of documents that hold a term, not
-with the number of documents.
+The documents of all sources are numbered consecutively, so each term is scored in one step, however
+many sources there are. Work grows with the number of documents that contain a term, not with the
+number of all documents.
 """
 
 from __future__ import annotations
@@ -21,71 +21,18 @@ from memwal.lsm.memtable.tokenizer import Tokenizer
 from memwal.reader.cache.lru import LruCache
 from memwal.reader.hits import Hits
 from memwal.search.text.column import TextColumn
-from memwal.search.text.documents import Body, Mask, Numbers, Postings
+from memwal.search.text.documents import DocumentSet, Mask, Numbers, Postings
 from memwal.search.text.query import MatchQuery, PhraseQuery
 from memwal.util.concurrency import run_all
 
 _GATHERED_BYTES = 128 << 20
-
-
-def gather_postings(column: TextColumn, terms: Sequence[str]) -> dict[str, Postings]:
-    """Living documents of a column that hold each of some distinct terms.
-
-    Those of body i count from ``column.starts[i]``. What is gathered is kept as long as the
-    sources are the same, unless they are the rows of a MemTable.
-    """
-    if column.key is None:
-        return _gathered(column, terms)
-    found = {}
-    for term in terms:
-        known = _recent.peek((column.key, term))
-        if known is not None:
-            found[term] = known
-    missing = [term for term in terms if term not in found]
-    if missing:
-        found |= _gathered(column, missing)
-    # Those that were known are asked for again, so that they are not forgotten before others.
-    return {
-        term: _recent.get((column.key, term), partial(found.__getitem__, term)) for term in terms
-    }
-
-
-def _gathered(column: TextColumn, terms: Sequence[str]) -> dict[str, Postings]:
-    bodies = column.bodies
-    asleep = [number for number, body in enumerate(bodies) if not body.ready(terms)]
-    read = run_all([partial(bodies[number].postings, terms) for number in asleep])
-    parts = dict(zip(asleep, read, strict=True))
-    found = [
-        parts[number] if number in parts else body.postings(terms)
-        for number, body in enumerate(bodies)
-    ]
-    return {term: _joined(column, [part[term] for part in found]) for term in terms}
-
-
-def _joined(column: TextColumn, parts: Sequence[Postings]) -> Postings:
-    none = np.empty(0, np.int64)
-    starts = column.starts[:-1]
-    documents = [part.documents + start for part, start in zip(parts, starts, strict=True)]
-    return Postings(
-        np.concatenate([none, *documents]),
-        np.concatenate([none, *(part.counts for part in parts)]),
-        np.concatenate([none, *(part.lengths for part in parts)]),
-    )
-
-
-_recent: LruCache[Postings] = LruCache(_GATHERED_BYTES, lambda postings: postings.nbytes)
-
-
-# Where at least one in so many documents holds a term, arrays as long as all documents are quicker
-# than sorting.
+# If at least one in so many documents contains a term, arrays over all documents are faster than
+# sorting.
 _SPARSE = 32
-
-_ROUNDED = 1 + 1e-6
-
+_ROUNDING = 1 + 1e-6
 _Scores = npt.NDArray[np.float64]
-
-# Lance takes the words of a fuzzy query as they are, and compares them with what is indexed.
-_plain = Tokenizer(
+# Lance compares the words of a fuzzy query with indexed tokens without normalizing them.
+_FUZZY_TOKENIZER = Tokenizer(
     {
         "base_tokenizer": "simple",
         "lower_case": False,
@@ -97,35 +44,58 @@ _plain = Tokenizer(
 )
 
 
+def gather_postings(column: TextColumn, terms: Sequence[str]) -> dict[str, Postings]:
+    """Read the live documents of a column that contain each of some distinct terms.
+
+    Documents of set i are numbered from ``column.starts[i]``. The result is cached while the
+    sources stay the same, unless one of them is a MemTable.
+    """
+    if column.key is None:
+        return _read_postings(column, terms)
+    found = {}
+    for term in terms:
+        known = _postings_cache.peek((column.key, term))
+        if known is not None:
+            found[term] = known
+    missing = [term for term in terms if term not in found]
+    if missing:
+        found |= _read_postings(column, missing)
+    # A get marks the cached ones as recently used.
+    return {
+        term: _postings_cache.get((column.key, term), partial(found.__getitem__, term))
+        for term in terms
+    }
+
+
 def leaf_hits(leaf: MatchQuery | PhraseQuery, column: TextColumn, *, k: int | None = None) -> Hits:
-    """Find the rows that match a part of a query.
+    """Find the rows that match a leaf of a query.
 
     Parameters
     ----------
     k : int, optional
-        Rows that are worse than the k-th best may be left out; by default none is.
+        Rows that score below the k-th best may be left out; by default none is.
 
     Returns
     -------
     Hits
         In no promised order.
     """
-    groups = _groups(leaf, column)
-    held = gather_postings(column, distinct_terms(groups))
+    groups = _term_groups(leaf, column)
+    postings = gather_postings(column, distinct_terms(groups))
     statistics = TextStatistics(
         column.documents,
         column.tokens,
-        {term: len(postings.documents) for term, postings in held.items()},
+        {term: len(postings.documents) for term, postings in postings.items()},
     )
     weighed = [
-        WeightedTerm(term, held[term], times, statistics)
+        WeightedTerm(term, postings[term], times, statistics)
         for term, times in Counter(term for group in groups for term in group).items()
-        if len(held[term].documents)
+        if len(postings[term].documents)
     ]
     is_any = isinstance(leaf, MatchQuery) and leaf.operator == "or" and leaf.boost > 0
-    few = _too_weak(weighed, k) if is_any and k is not None else []
+    few = _non_essential_terms(weighed, k) if is_any and k is not None else []
     chosen = [one for one in weighed if one not in few]
-    found, slots = _distinct([one.postings.documents for one in chosen], int(column.starts[-1]))
+    found, slots = _merge_sorted([one.postings.documents for one in chosen], int(column.starts[-1]))
     scores = np.zeros(len(found))
     for one, slot in zip(chosen, slots, strict=True):
         scores[slot] += one.scores()
@@ -136,16 +106,16 @@ def leaf_hits(leaf: MatchQuery | PhraseQuery, column: TextColumn, *, k: int | No
         kept = in_all_groups(groups, at, len(found))
         found, scores = found[kept], scores[kept]
     if isinstance(leaf, PhraseQuery):
-        kept = _with_phrase(leaf, column, found)
+        kept = _phrase_mask(leaf, column, found)
         found, scores = found[kept], scores[kept]
     else:
         scores *= leaf.boost
-    near = good_enough(scores, k)
-    return rows_of(column, found[near], scores[near])
+    near = top_positions(scores, k)
+    return document_hits(column, found[near], scores[near])
 
 
 class WeightedTerm:
-    """A term of a query: the documents that hold it, and what it adds to their scores."""
+    """Term of a query with its postings and its contribution to their scores."""
 
     def __init__(
         self, term: str, postings: Postings, times: int, statistics: TextStatistics
@@ -155,18 +125,18 @@ class WeightedTerm:
         self._times = times
         self._statistics = statistics
         self._all: _Scores | None = None
-        # The most that it adds to any document.
+        # Upper bound of the contribution to one document.
         counts, lengths = postings.counts.max(keepdims=True), postings.lengths.min(keepdims=True)
         self.limit = float(self._of(counts, lengths)[0])
 
     def scores(self) -> _Scores:
-        """What it adds to each document that holds it."""
+        """Return the contribution to each document that contains the term."""
         if self._all is None:
             self._all = self._of(self.postings.counts, self.postings.lengths)
         return self._all
 
     def scores_at(self, documents: Numbers) -> _Scores:
-        """What it adds to some documents."""
+        """Return the contribution to each of ``documents``."""
         own = self.postings.documents
         at = np.minimum(np.searchsorted(own, documents), len(own) - 1)
         here = np.flatnonzero(own[at] == documents)
@@ -181,80 +151,8 @@ class WeightedTerm:
         )
 
 
-def _too_weak(terms: Sequence[WeightedTerm], k: int) -> list[WeightedTerm]:
-    """Terms of which a document may have all and still is not one of the best ``k``.
-
-    What the frequent terms of a query can add is often less than what the k-th best document has
-    by a rare one alone (MaxScore; Turtle and Flood, 1995).
-    """
-    order = sorted(terms, key=lambda one: one.limit)
-    surely = 0.0
-    for one in order[1:]:
-        if len(one.postings.documents) >= k:
-            surely = max(surely, float(-np.partition(-one.scores(), k - 1)[k - 1]))
-    few = []
-    total = 0.0
-    for one in order:
-        total += one.limit
-        # Ranks are those of float32, by which more is equal.
-        if total * _ROUNDED >= surely:
-            break
-        few.append(one)
-    return few
-
-
-def _groups(leaf: MatchQuery | PhraseQuery, column: TextColumn) -> list[tuple[str, ...]]:
-    """The terms that stand for each term of the query: itself, or those near it."""
-    if isinstance(leaf, MatchQuery) and leaf.fuzziness:
-        return _expanded(leaf, leaf.fuzziness, column.bodies)
-    return column.tokenizer.query_groups(leaf.query)
-
-
-def _expanded(leaf: MatchQuery, distance: int, bodies: Sequence[Body]) -> list[tuple[str, ...]]:
-    """The terms that exist near each term, as many as the query allows for all together."""
-    groups: list[tuple[str, ...]] = []
-    left = leaf.max_expansions
-    for term in _plain.terms(leaf.query):
-        near: set[str] = set()
-        if left:
-            for body in bodies:
-                near.update(
-                    body.near(term, distance=distance, prefix=leaf.prefix_length, limit=left)
-                )
-        chosen = tuple(sorted(near, key=str.encode)[:left])
-        left -= len(chosen)
-        groups.append(chosen)
-    return groups
-
-
-def _distinct(parts: Sequence[Numbers], size: int) -> tuple[Numbers, list[Numbers]]:
-    """What is in any of some ascending arrays of numbers below ``size``.
-
-    Returns
-    -------
-    numpy.ndarray of int64
-        The distinct numbers, ascending.
-    list of numpy.ndarray of int64
-        Where among them those of each array are.
-    """
-    total = sum(len(part) for part in parts)
-    if len(parts) == 1:
-        return parts[0], [np.arange(total)]
-    if total * _SPARSE > size:
-        present = np.zeros(size, np.bool_)
-        for part in parts:
-            present[part] = True
-        found = np.flatnonzero(present)
-        where = np.empty(size, np.int64)
-        where[found] = np.arange(len(found))
-        return found, [where[part] for part in parts]
-    every = np.sort(np.concatenate([np.empty(0, np.int64), *parts]), kind="stable")
-    found = every[np.diff(every, prepend=-1) > 0]
-    return found, [np.searchsorted(found, part) for part in parts]
-
-
 def in_all_groups(groups: Sequence[Sequence[str]], at: Mapping[str, Numbers], count: int) -> Mask:
-    """Which documents hold a term of every group."""
+    """Mark the documents that contain a term of every group."""
     kept = np.ones(count, np.bool_)
     for group in groups:
         here = np.zeros(count, np.bool_)
@@ -265,46 +163,30 @@ def in_all_groups(groups: Sequence[Sequence[str]], at: Mapping[str, Numbers], co
     return kept
 
 
-def _with_phrase(leaf: PhraseQuery, column: TextColumn, found: Numbers) -> Mask:
-    """Which documents, which hold all terms of a phrase, hold the phrase."""
-    kept = np.zeros(len(found), np.bool_)
-    for body, start, first, last in _by_body(column, found):
-        kept[first:last] = body.phrase(leaf, found[first:last] - start)
-    return kept
-
-
-def rows_of(column: TextColumn, found: Numbers, values: npt.NDArray[Any]) -> Hits:
-    """Hits of documents of a column, ascending, in the same order."""
+def document_hits(column: TextColumn, found: Numbers, values: npt.NDArray[Any]) -> Hits:
+    """Convert documents of a column, ascending, to hits in the same order."""
     parts = [
-        Hits.of(body.source, body.rows[found[first:last] - start], values[first:last])
-        for body, start, first, last in _by_body(column, found)
+        Hits.of(docs.source, docs.rows[found[first:last] - start], values[first:last])
+        for docs, start, first, last in _split_by_set(column, found)
     ]
     return Hits.joined(parts)
 
 
-def _by_body(column: TextColumn, found: Numbers) -> Iterator[tuple[Body, int, int, int]]:
-    """Bodies that have some documents: where theirs begin, and the first and last of these."""
-    starts, cuts = column.starts.tolist(), np.searchsorted(found, column.starts).tolist()
-    for body, start, (first, last) in zip(column.bodies, starts[:-1], pairwise(cuts), strict=True):
-        if first < last:
-            yield body, start, first, last
-
-
 def distinct_terms(groups: Sequence[Sequence[str]]) -> list[str]:
-    """Every term of some groups once."""
+    """Return every term of some groups once."""
     return list(dict.fromkeys(term for group in groups for term in group))
 
 
-def good_enough(scores: npt.NDArray[np.float64], k: int | None) -> Numbers:
-    """Positions of all scores that are no worse than the k-th best; of all without ``k``."""
+def top_positions(scores: npt.NDArray[np.float64], k: int | None) -> Numbers:
+    """Return the positions of all scores not below the k-th best; all without ``k``."""
     if k is None or k >= len(scores):
         return np.arange(len(scores))
     values = scores.astype(np.float32)
     return np.flatnonzero(values >= np.partition(values, len(values) - k)[len(values) - k])
 
 
-def numbered(parts: Sequence[Hits]) -> tuple[Hits, list[Numbers]]:
-    """Number the rows of several searches, the same row the same.
+def number_rows(parts: Sequence[Hits]) -> tuple[Hits, list[Numbers]]:
+    """Number the distinct rows of several searches.
 
     Returns
     -------
@@ -323,3 +205,123 @@ def numbered(parts: Sequence[Hits]) -> tuple[Hits, list[Numbers]]:
     numbers[order] = np.cumsum(first) - 1
     cuts = np.cumsum([len(part) for part in parts])[:-1]
     return ordered.take(first), np.split(numbers, cuts)
+
+
+def _read_postings(column: TextColumn, terms: Sequence[str]) -> dict[str, Postings]:
+    document_sets = column.document_sets
+    unloaded = [number for number, docs in enumerate(document_sets) if not docs.is_in_memory(terms)]
+    read = run_all([partial(document_sets[number].postings, terms) for number in unloaded])
+    parts = dict(zip(unloaded, read, strict=True))
+    found = [
+        parts[number] if number in parts else docs.postings(terms)
+        for number, docs in enumerate(document_sets)
+    ]
+    return {term: _concatenate(column, [part[term] for part in found]) for term in terms}
+
+
+def _concatenate(column: TextColumn, parts: Sequence[Postings]) -> Postings:
+    none = np.empty(0, np.int64)
+    starts = column.starts[:-1]
+    documents = [part.documents + start for part, start in zip(parts, starts, strict=True)]
+    return Postings(
+        np.concatenate([none, *documents]),
+        np.concatenate([none, *(part.counts for part in parts)]),
+        np.concatenate([none, *(part.lengths for part in parts)]),
+    )
+
+
+def _non_essential_terms(terms: Sequence[WeightedTerm], k: int) -> list[WeightedTerm]:
+    """Return the non-essential terms: a document with these terms only is not among the best ``k``.
+
+    The frequent terms of a query together often add less than the k-th best document scores by a
+    rare term alone (MaxScore; Turtle and Flood, 1995).
+    """
+    order = sorted(terms, key=lambda one: one.limit)
+    surely = 0.0
+    for one in order[1:]:
+        if len(one.postings.documents) >= k:
+            surely = max(surely, float(-np.partition(-one.scores(), k - 1)[k - 1]))
+    few = []
+    total = 0.0
+    for one in order:
+        total += one.limit
+        # Ranks are those of float32, by which more is equal.
+        if total * _ROUNDING >= surely:
+            break
+        few.append(one)
+    return few
+
+
+def _term_groups(leaf: MatchQuery | PhraseQuery, column: TextColumn) -> list[tuple[str, ...]]:
+    """Return the terms that match each term of the query: itself, or its fuzzy expansion."""
+    if isinstance(leaf, MatchQuery) and leaf.fuzziness:
+        return _expand_fuzzy(leaf, leaf.fuzziness, column.document_sets)
+    return column.tokenizer.query_groups(leaf.query)
+
+
+def _expand_fuzzy(
+    leaf: MatchQuery, distance: int, document_sets: Sequence[DocumentSet]
+) -> list[tuple[str, ...]]:
+    """Expand each term to indexed terms, up to ``max_expansions`` over all terms."""
+    groups: list[tuple[str, ...]] = []
+    left = leaf.max_expansions
+    for term in _FUZZY_TOKENIZER.terms(leaf.query):
+        near: set[str] = set()
+        if left:
+            for docs in document_sets:
+                near.update(
+                    docs.fuzzy_terms(term, distance=distance, prefix=leaf.prefix_length, limit=left)
+                )
+        chosen = tuple(sorted(near, key=str.encode)[:left])
+        left -= len(chosen)
+        groups.append(chosen)
+    return groups
+
+
+def _merge_sorted(parts: Sequence[Numbers], size: int) -> tuple[Numbers, list[Numbers]]:
+    """Merge ascending arrays of numbers below ``size``.
+
+    Returns
+    -------
+    numpy.ndarray of int64
+        The distinct numbers, ascending.
+    list of numpy.ndarray of int64
+        Positions of the numbers of each array in the first result.
+    """
+    total = sum(len(part) for part in parts)
+    if len(parts) == 1:
+        return parts[0], [np.arange(total)]
+    if total * _SPARSE > size:
+        present = np.zeros(size, np.bool_)
+        for part in parts:
+            present[part] = True
+        found = np.flatnonzero(present)
+        where = np.empty(size, np.int64)
+        where[found] = np.arange(len(found))
+        return found, [where[part] for part in parts]
+    every = np.sort(np.concatenate([np.empty(0, np.int64), *parts]), kind="stable")
+    found = every[np.diff(every, prepend=-1) > 0]
+    return found, [np.searchsorted(found, part) for part in parts]
+
+
+def _phrase_mask(leaf: PhraseQuery, column: TextColumn, found: Numbers) -> Mask:
+    """Mark the documents that contain a phrase; all of them contain all of its terms."""
+    kept = np.zeros(len(found), np.bool_)
+    for docs, start, first, last in _split_by_set(column, found):
+        kept[first:last] = docs.phrase(leaf, found[first:last] - start)
+    return kept
+
+
+def _split_by_set(
+    column: TextColumn, found: Numbers
+) -> Iterator[tuple[DocumentSet, int, int, int]]:
+    """Split documents by document set: the set, its first number, and the range in ``found``."""
+    starts, cuts = column.starts.tolist(), np.searchsorted(found, column.starts).tolist()
+    for docs, start, (first, last) in zip(
+        column.document_sets, starts[:-1], pairwise(cuts), strict=True
+    ):
+        if first < last:
+            yield docs, start, first, last
+
+
+_postings_cache: LruCache[Postings] = LruCache(_GATHERED_BYTES, lambda postings: postings.nbytes)

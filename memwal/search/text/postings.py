@@ -1,4 +1,4 @@
-"""Decoder of posting lists: which documents hold a token, and how often."""
+"""Decoder of posting lists: documents that contain a token, and how often."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Numbers = np.ndarray[Any, np.dtype[np.int64]]
 BLOCK = 128
 """Documents of a block; the last one may have fewer."""
 
-# A block begins with the best score in it, which depends on statistics that are not ours.
+# A block begins with its best score, which depends on the statistics of the index alone.
 _SCORE_BYTES = 4
 _LANES = 4
 _STEPS = BLOCK // _LANES
@@ -68,7 +68,7 @@ def decode_postings(
     try:
         _decode_full(blocks[:full], found[: full * BLOCK], counts[: full * BLOCK])
         if tail:
-            numbers = _tail(blocks[-1][_SCORE_BYTES:], 2 * tail, varint=varint_tail)
+            numbers = _decode_tail(blocks[-1][_SCORE_BYTES:], 2 * tail, varint=varint_tail)
             found[-tail:] = np.cumsum(numbers[:tail]) if varint_tail else numbers[:tail]
             counts[-tail:] = numbers[tail:]
         if length and not 0 <= found.min() <= found.max() < documents:
@@ -79,7 +79,7 @@ def decode_postings(
 
 
 def _decode_full(blocks: Sequence[bytes | memoryview], documents: Numbers, counts: Numbers) -> None:
-    """Blocks whose numbers have the same width are unpacked together."""
+    """Decode full blocks; those with the same bit width are unpacked together."""
     firsts = np.empty(len(blocks), np.int64)
     gaps: dict[int, list[tuple[int, bytes | memoryview]]] = {}
     often: dict[int, list[tuple[int, bytes | memoryview]]] = {}
@@ -124,7 +124,7 @@ def _unpack(parts: Sequence[bytes | memoryview], width: int) -> Numbers:
     return values.reshape(len(parts), BLOCK).astype(np.int64)
 
 
-def _tail(data: bytes | memoryview, count: int, *, varint: bool) -> Numbers:
+def _decode_tail(data: bytes | memoryview, count: int, *, varint: bool) -> Numbers:
     if not varint:
         return np.frombuffer(data, "<u4", count).astype(np.int64)
     raw = np.frombuffer(data, np.uint8).astype(np.int64)

@@ -52,7 +52,7 @@ class MatchQuery:
     prefix_length: int = field(default=0, kw_only=True)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "operator", _one_of(self.operator, ("or", "and")))
+        object.__setattr__(self, "operator", _parse_choice(self.operator, ("or", "and")))
         if (self.fuzziness or 0) < 0 or self.prefix_length < 0 or self.max_expansions < 1:
             raise InvalidInputError(
                 "fuzziness and prefix_length must not be negative, max_expansions at least 1"
@@ -121,7 +121,7 @@ class MultiMatchQuery:
     operator: Operator = field(default="or", kw_only=True)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "operator", _one_of(self.operator, ("or", "and")))
+        object.__setattr__(self, "operator", _parse_choice(self.operator, ("or", "and")))
         if not self.columns:
             raise InvalidInputError("no columns are given; name at least one")
         if self.boosts is not None and len(self.boosts) != len(self.columns):
@@ -143,8 +143,8 @@ class MultiMatchQuery:
 class CombinedFieldsQuery:
     """The same text in several columns taken as one: BM25F. A repeated word counts once.
 
-    How rare a term is, how often a row holds it and how long the row is are told by all columns
-    together, and a row may hold one term here and another one there.
+    Term rarity, term counts and row lengths are computed over all columns together, and a row may
+    contain one term in one column and another term in another.
 
     Parameters
     ----------
@@ -168,7 +168,7 @@ class CombinedFieldsQuery:
     operator: Operator = field(default="or", kw_only=True)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "operator", _one_of(self.operator, ("or", "and")))
+        object.__setattr__(self, "operator", _parse_choice(self.operator, ("or", "and")))
         object.__setattr__(self, "columns", tuple(self.columns))
         if not self.columns or len(set(self.columns)) < len(self.columns):
             raise InvalidInputError("name at least one column, and none twice")
@@ -190,7 +190,7 @@ class CombinedFieldsQuery:
 
 @dataclass(frozen=True, slots=True)
 class BoostQuery:
-    """What one query finds, with a part of another's scores taken off.
+    """Hits of one query, with a share of another query's scores subtracted.
 
     Parameters
     ----------
@@ -205,7 +205,7 @@ class BoostQuery:
 
 @dataclass(frozen=True, slots=True)
 class BooleanQuery:
-    """Several queries; scores of those that must or should match are added up.
+    """Combination of queries; scores of those that must or should match are added.
 
     Parameters
     ----------
@@ -221,13 +221,13 @@ class BooleanQuery:
 
     def __post_init__(self) -> None:
         known = ("should", "must", "must_not")
-        queries = tuple((_one_of(occur, known), query) for occur, query in self.queries)
+        queries = tuple((_parse_choice(occur, known), query) for occur, query in self.queries)
         object.__setattr__(self, "queries", queries)
         if not any(occur != "must_not" for occur, _ in queries):
             raise InvalidInputError("a boolean query needs something that must or should match")
 
     def of(self, occur: Occur) -> list[TextQuery]:
-        """The queries of one kind.
+        """Return the queries of one kind.
 
         Parameters
         ----------
@@ -244,12 +244,12 @@ Leaf: TypeAlias = MatchQuery | PhraseQuery | CombinedFieldsQuery
 
 
 def leaves(query: TextQuery) -> list[Leaf]:
-    """The parts of a query that are searched for by themselves.
+    """Return the leaves of a query, which are searched one by one.
 
     Raises
     ------
     InvalidInputError
-        Something else stands among them.
+        A part is not an instance of a query class.
     """
     if isinstance(query, Leaf):
         return [query]
@@ -265,8 +265,8 @@ def leaves(query: TextQuery) -> list[Leaf]:
     )
 
 
-def _one_of(value: Any, known: tuple[str, ...]) -> str:
-    """A name in lower case; members of Lance's own enumerations are taken too."""
+def _parse_choice(value: Any, known: tuple[str, ...]) -> str:
+    """Return a choice in lower case; members of Lance's enumerations are accepted too."""
     name = str(getattr(value, "value", value)).lower()
     if name not in known:
         raise InvalidInputError(f"{value!r} is none of {', '.join(known)}")

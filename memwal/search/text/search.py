@@ -1,10 +1,9 @@
 """Full-text search over the base table and all unmerged rows, ranked as one table.
 
-BM25 depends on how many documents there are, how long they are and how many hold a term. These are
-counted over all sources, without rows that were replaced or deleted, and every matching document is
-scored with them. Nothing is ranked by the statistics of one source, so the best rows are exactly
-those of a table that has everything merged and a fresh index. Several columns can be scored as one
-(BM25F).
+BM25 depends on the number of documents, their lengths, and the number that contain a term. These
+statistics are counted over all sources, without rows that were replaced or deleted, and every
+matching document is scored with them. The best rows are therefore exactly those of a table with
+everything merged and a fresh index. Several columns can be scored as one (BM25F).
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from memwal.reader.sources.collect import ReadSources
 from memwal.search.text.column import TextColumn, open_column, text_columns
 from memwal.search.text.documents import Numbers, Postings
 from memwal.search.text.matching import (
+    document_hits,
     gather_postings,
-    good_enough,
     in_all_groups,
     leaf_hits,
-    numbered,
-    rows_of,
+    number_rows,
+    top_positions,
 )
 from memwal.search.text.query import (
     BooleanQuery,
@@ -41,110 +40,24 @@ from memwal.search.text.query import (
     leaves,
 )
 
-_Weights = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class _Field:
-    """One of the columns: the documents that hold each term, and the rows that those are."""
-
-    held: dict[str, Postings]
-    rows: dict[str, Hits]
-
-
-def combined_hits(
-    query: CombinedFieldsQuery, columns: Sequence[TextColumn], *, k: int | None = None
-) -> Hits:
-    """Find the rows that match in some columns together.
-
-    A term is as frequent as in the column where it is most frequent, and there are as many
-    documents as in the column that has most. Lengths and counts are added up, times the weights.
-
-    Parameters
-    ----------
-    columns : sequence of TextColumn
-        Those of the query, in its order.
-    k : int, optional
-        Rows that are worse than the k-th best may be left out; by default none is.
-
-    Raises
-    ------
-    InvalidInputError
-        The columns have different tokenizers.
-    """
-    tokenizer = columns[0].tokenizer
-    if any(column.tokenizer.options != tokenizer.options for column in columns):
-        raise InvalidInputError(
-            f"the text indexes of {', '.join(query.columns)} have different tokenizers; columns "
-            "are combined only if theirs is the same"
-        )
-    terms = list(dict.fromkeys(tokenizer.terms(query.query)))
-    fields = [_field(column, terms) for column in columns]
-    rows, numbers = numbered([field.rows[term] for field in fields for term in terms])
-    counts = {term: np.zeros(len(rows)) for term in terms}
-    at: dict[str, list[Numbers]] = {term: [] for term in terms}
-    remaining = iter(numbers)
-    for field, weight in zip(fields, query.weights, strict=True):
-        for term in terms:
-            mine = next(remaining)
-            at[term].append(mine)
-            counts[term][mine] += weight * field.held[term].counts
-    statistics = _statistics(query, columns, fields, terms)
-    lengths = _lengths(query, columns, rows)
-    scores = np.zeros(len(rows))
-    for term in terms:
-        here = np.flatnonzero(counts[term])
-        if len(here):
-            scores[here] += term_scores(
-                term, counts[term][here], lengths=lengths[here], statistics=statistics
-            )
-    found = Hits(rows.source, rows.rows, scores)
-    if query.operator == "and":
-        places = {term: np.concatenate(parts) for term, parts in at.items()}
-        found = found.take(in_all_groups([(term,) for term in terms], places, len(rows)))
-    return found.take(good_enough(found.values, k))
-
-
-def _field(column: TextColumn, terms: Sequence[str]) -> _Field:
-    held = gather_postings(column, terms)
-    rows = {term: rows_of(column, one.documents, one.counts) for term, one in held.items()}
-    return _Field(held, rows)
-
-
-def _statistics(
-    query: CombinedFieldsQuery,
-    columns: Sequence[TextColumn],
-    fields: Sequence[_Field],
-    terms: Sequence[str],
-) -> TextStatistics:
-    weighted = zip(query.weights, columns, strict=True)
-    return TextStatistics(
-        max(column.documents for column in columns),
-        sum(weight * column.tokens for weight, column in weighted),
-        {term: max(len(field.held[term].documents) for field in fields) for term in terms},
-    )
-
-
-def _lengths(query: CombinedFieldsQuery, columns: Sequence[TextColumn], rows: Hits) -> _Weights:
-    """Tokens of each row in all columns, times the weights; rows are ordered by source."""
-    lengths = np.zeros(len(rows))
-    for weight, column in zip(query.weights, columns, strict=True):
-        for body in column.bodies:
-            first, last = np.searchsorted(rows.source, [body.source, body.source + 1])
-            lengths[first:last] += weight * body.lengths_of(rows.rows[first:last])
-    return lengths
-
-
-# So many of the best rows are given to a filter at first, and so many times more each time.
+# A filter is applied to this many of the best rows first, then to this many times more each time.
 _FILTERED = 64
 _GROWTH = 8
-
+_Weights = npt.NDArray[np.float64]
 _Scores = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class _Scored:
-    """Hits of a part of a query by number, ascending, and their scores."""
+class _FieldPostings:
+    """Postings of each term in one column, and the rows of these documents."""
+
+    postings: dict[str, Postings]
+    rows: dict[str, Hits]
+
+
+@dataclass(frozen=True, slots=True)
+class _ScoredRows:
+    """Row numbers of a subquery's hits, ascending, and their scores."""
 
     rows: Numbers
     scores: _Scores
@@ -188,7 +101,7 @@ def best_texts(
     """
     if k is not None and k < 1:
         raise InvalidInputError(f"k is {k}; ask for at least one row")
-    asked = _asked(sources, query, columns)
+    asked = _parse_query(sources, query, columns)
     parts = list(dict.fromkeys(leaves(asked)))
     opened = {
         column: open_column(sources, newest, column)
@@ -196,15 +109,102 @@ def best_texts(
     }
     if len(parts) == 1 and asked == parts[0]:
         best = k if filter is None else None
-        found = _leaf(parts[0], opened, k=best)
+        found = _search_leaf(parts[0], opened, k=best)
     else:
-        found = _combined(asked, {leaf: _leaf(leaf, opened) for leaf in parts})
+        found = _combine_leaves(asked, {leaf: _search_leaf(leaf, opened) for leaf in parts})
     if filter is None:
         return found.best(k, smallest=False)
-    return _filtered(sources, found, k, filter)
+    return _best_passing(sources, found, k, filter)
 
 
-def _asked(
+def combined_hits(
+    query: CombinedFieldsQuery, columns: Sequence[TextColumn], *, k: int | None = None
+) -> Hits:
+    """Find the rows that match a query over several columns combined (BM25F).
+
+    A term is as frequent as in the column where it is most frequent, and there are as many
+    documents as in the column that has most. Lengths and counts are added up, times the weights.
+
+    Parameters
+    ----------
+    columns : sequence of TextColumn
+        Columns of the query, in its order.
+    k : int, optional
+        Rows that are worse than the k-th best may be left out; by default none is.
+
+    Raises
+    ------
+    InvalidInputError
+        The columns have different tokenizers.
+    """
+    tokenizer = columns[0].tokenizer
+    if any(column.tokenizer.options != tokenizer.options for column in columns):
+        raise InvalidInputError(
+            f"the text indexes of {', '.join(query.columns)} have different tokenizers; columns "
+            "are combined only if theirs is the same"
+        )
+    terms = list(dict.fromkeys(tokenizer.terms(query.query)))
+    fields = [_read_field(column, terms) for column in columns]
+    rows, numbers = number_rows([field.rows[term] for field in fields for term in terms])
+    counts = {term: np.zeros(len(rows)) for term in terms}
+    at: dict[str, list[Numbers]] = {term: [] for term in terms}
+    remaining = iter(numbers)
+    for field, weight in zip(fields, query.weights, strict=True):
+        for term in terms:
+            mine = next(remaining)
+            at[term].append(mine)
+            counts[term][mine] += weight * field.postings[term].counts
+    statistics = _combined_statistics(query, columns, fields, terms)
+    lengths = _weighted_lengths(query, columns, rows)
+    scores = np.zeros(len(rows))
+    for term in terms:
+        here = np.flatnonzero(counts[term])
+        if len(here):
+            scores[here] += term_scores(
+                term, counts[term][here], lengths=lengths[here], statistics=statistics
+            )
+    found = Hits(rows.source, rows.rows, scores)
+    if query.operator == "and":
+        places = {term: np.concatenate(parts) for term, parts in at.items()}
+        found = found.take(in_all_groups([(term,) for term in terms], places, len(rows)))
+    return found.take(top_positions(found.values, k))
+
+
+def _read_field(column: TextColumn, terms: Sequence[str]) -> _FieldPostings:
+    postings = gather_postings(column, terms)
+    rows = {
+        term: document_hits(column, one.documents, one.counts) for term, one in postings.items()
+    }
+    return _FieldPostings(postings, rows)
+
+
+def _combined_statistics(
+    query: CombinedFieldsQuery,
+    columns: Sequence[TextColumn],
+    fields: Sequence[_FieldPostings],
+    terms: Sequence[str],
+) -> TextStatistics:
+    weighted = zip(query.weights, columns, strict=True)
+    return TextStatistics(
+        max(column.documents for column in columns),
+        sum(weight * column.tokens for weight, column in weighted),
+        {term: max(len(field.postings[term].documents) for field in fields) for term in terms},
+    )
+
+
+def _weighted_lengths(
+    query: CombinedFieldsQuery, columns: Sequence[TextColumn], rows: Hits
+) -> _Weights:
+    """Sum the weighted token counts of each row over all columns; rows are ordered by source."""
+    lengths = np.zeros(len(rows))
+    for weight, column in zip(query.weights, columns, strict=True):
+        for docs in column.document_sets:
+            first, last = np.searchsorted(rows.source, [docs.source, docs.source + 1])
+            lengths[first:last] += weight * docs.lengths_of(rows.rows[first:last])
+    return lengths
+
+
+def _parse_query(
     sources: ReadSources, query: str | TextQuery, columns: str | Sequence[str] | None
 ) -> TextQuery:
     if not isinstance(query, str):
@@ -219,8 +219,8 @@ def _asked(
     return MatchQuery(query, names[0]) if len(names) == 1 else MultiMatchQuery(query, tuple(names))
 
 
-def _filtered(sources: ReadSources, found: Hits, k: int | None, predicate: str) -> Hits:
-    """The best rows that a predicate lets through, reading as few of them as will do."""
+def _best_passing(sources: ReadSources, found: Hits, k: int | None, predicate: str) -> Hits:
+    """Return the best rows that pass a predicate, applying it to as few rows as needed."""
     if k is None:
         ordered = found.best(None, smallest=False)
         return ordered.take(filter_hits(sources, ordered, predicate))
@@ -233,24 +233,24 @@ def _filtered(sources: ReadSources, found: Hits, k: int | None, predicate: str) 
         tried *= _GROWTH
 
 
-def _leaf(leaf: Leaf, opened: Mapping[str, TextColumn], *, k: int | None = None) -> Hits:
+def _search_leaf(leaf: Leaf, opened: Mapping[str, TextColumn], *, k: int | None = None) -> Hits:
     if isinstance(leaf, CombinedFieldsQuery):
         return combined_hits(leaf, [opened[column] for column in leaf.columns], k=k)
     return leaf_hits(leaf, opened[leaf.column], k=k)
 
 
-def _combined(query: TextQuery, hits: Mapping[Leaf, Hits]) -> Hits:
-    """Hits of a query, from those of its leaves."""
-    rows, numbers = numbered(list(hits.values()))
+def _combine_leaves(query: TextQuery, hits: Mapping[Leaf, Hits]) -> Hits:
+    """Combine the hits of a query's leaves to its own."""
+    rows, numbers = number_rows(list(hits.values()))
     scored = {}
     for (leaf, found), mine in zip(hits.items(), numbers, strict=True):
         order = np.argsort(mine, kind="stable")
-        scored[leaf] = _Scored(mine[order], found.values[order])
+        scored[leaf] = _ScoredRows(mine[order], found.values[order])
     result = _evaluate(query, scored)
     return Hits(rows.source[result.rows], rows.rows[result.rows], result.scores)
 
 
-def _evaluate(query: TextQuery, scored: Mapping[Leaf, _Scored]) -> _Scored:
+def _evaluate(query: TextQuery, scored: Mapping[Leaf, _ScoredRows]) -> _ScoredRows:
     if isinstance(query, Leaf):
         return scored[query]
     if isinstance(query, MultiMatchQuery):
@@ -260,16 +260,16 @@ def _evaluate(query: TextQuery, scored: Mapping[Leaf, _Scored]) -> _Scored:
         for part in parts:
             at = np.searchsorted(rows, part.rows)
             scores[at] = np.maximum(scores[at], part.scores)
-        return _Scored(rows, scores)
+        return _ScoredRows(rows, scores)
     if isinstance(query, BoostQuery):
         positive = _evaluate(query.positive, scored)
         negative = _evaluate(query.negative, scored)
         taken = query.negative_boost * _scores_at(negative, positive.rows)
-        return _Scored(positive.rows, positive.scores - taken)
+        return _ScoredRows(positive.rows, positive.scores - taken)
     return _evaluate_boolean(query, scored)
 
 
-def _evaluate_boolean(query: BooleanQuery, scored: Mapping[Leaf, _Scored]) -> _Scored:
+def _evaluate_boolean(query: BooleanQuery, scored: Mapping[Leaf, _ScoredRows]) -> _ScoredRows:
     must = [_evaluate(part, scored) for part in query.of("must")]
     should = [_evaluate(part, scored) for part in query.of("should")]
     if must:
@@ -283,15 +283,15 @@ def _evaluate_boolean(query: BooleanQuery, scored: Mapping[Leaf, _Scored]) -> _S
     scores = np.zeros(len(rows))
     for part in (*must, *should):
         scores += _scores_at(part, rows)
-    return _Scored(rows, scores)
+    return _ScoredRows(rows, scores)
 
 
 def _union(parts: Sequence[Numbers]) -> Numbers:
     return np.unique(np.concatenate([np.empty(0, np.int64), *parts]))
 
 
-def _scores_at(scored: _Scored, rows: Numbers) -> _Scores:
-    """Scores of some hits, 0 of those that do not match."""
+def _scores_at(scored: _ScoredRows, rows: Numbers) -> _Scores:
+    """Return the scores of some rows, 0 for rows that do not match."""
     if not len(scored.rows):
         return np.zeros(len(rows))
     at = np.minimum(np.searchsorted(scored.rows, rows), len(scored.rows) - 1)

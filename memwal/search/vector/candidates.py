@@ -1,6 +1,6 @@
-"""Candidates for the nearest vectors, source by source.
+"""Candidates for the nearest vectors, from each source.
 
-Includes late interaction: distances of rows that have several vectors each.
+Includes late interaction: distances of rows with several vectors each (multivectors).
 """
 
 from __future__ import annotations
@@ -26,13 +26,21 @@ from memwal.reader.merged_scan import passing_rows
 from memwal.reader.row_set import RowIds, contains, encode_row_set
 from memwal.reader.sources.generation import GenerationSource
 from memwal.region.rows import key_column
-from memwal.search.vector.query import VectorQuery, known_metric
-from memwal.search.vector.sources import GenerationPart, Part
+from memwal.search.vector.query import VectorQuery, canonical_metric
+from memwal.search.vector.sources import LiveGenerationRows, LiveRows
 from memwal.util.log import warn_once
 
 if TYPE_CHECKING:
     import lance
     from lance.lance.indices import IndexDescription
+
+
+logger = logging.getLogger(__name__)
+_FLAT_METRIC = "l2"
+# A search of rows some of which may be stale asks for this many times the candidates, and for this
+# many times more in each further round.
+_OVERFETCH = 2
+_GROWTH = 4
 
 
 def nearest_multivectors(
@@ -43,10 +51,10 @@ def nearest_multivectors(
     metric: str,
     allowed: npt.NDArray[np.bool_] | None = None,
 ) -> Neighbours:
-    """Find the rows that are nearest, with the distances that Lance computes.
+    """Find the nearest rows of a multivector column, with the distances that Lance computes.
 
-    A row is as far as its nearest vector is from each vector of the query, added up. Rows without
-    vectors, or with vectors that have no distance, are left out.
+    The distance of a row is the sum, over the query's vectors, of the distance of the row's nearest
+    vector. Rows without vectors, or with a distance that is not finite, are left out.
 
     Parameters
     ----------
@@ -54,7 +62,7 @@ def nearest_multivectors(
         Lists of fixed-size lists of floats.
     query : array of numbers, shape (vectors, dimension)
     k : int
-        How many rows at most.
+        Maximum number of rows.
     metric : {"l2", "cosine", "dot"}
     allowed : numpy.ndarray of bool, shape (rows,), optional
         Rows that may be returned; all by default.
@@ -63,38 +71,17 @@ def nearest_multivectors(
     rows = np.flatnonzero(lengths if allowed is None else lengths * allowed)
     distances = np.full(len(vectors), np.nan, np.float32)
     if len(rows):
-        wanted = vectors.take(pa.array(rows))
-        inner = pc.list_flatten(wanted)
+        inner = pc.list_flatten(vectors.take(pa.array(rows)))
         values = np.asarray(pc.list_flatten(inner)).reshape(-1, query.shape[1])
         values = values.astype(np.result_type(values, np.float32), copy=False)
         starts = np.cumsum(lengths[rows]) - lengths[rows]
         summed = np.zeros(len(rows))
-        for one in query.astype(values.dtype):
-            summed += np.minimum.reduceat(_distances(values, one, metric), starts)
+        for vector in query.astype(values.dtype):
+            summed += np.minimum.reduceat(_vector_distances(values, vector, metric), starts)
         distances[rows] = summed
     near = np.argsort(distances, kind="stable")[:k]
     near = near[np.isfinite(distances[near])]
     return Neighbours(near, distances[near])
-
-
-def _distances(vectors: npt.NDArray[Any], query: npt.NDArray[Any], metric: str) -> Any:
-    with np.errstate(all="ignore"):
-        if metric == "l2":
-            apart = vectors - query
-            return np.vecdot(apart, apart)
-        products = vectors @ query
-        if metric == "cosine":
-            products /= np.linalg.norm(vectors, axis=1) * np.linalg.norm(query)
-        return 1 - products
-
-
-logger = logging.getLogger(__name__)
-
-_FLAT_METRIC = "l2"
-# So many times the rows wanted are asked for where some may be stale, and so many times more in
-# each further round.
-_SPARE = 2
-_GROWTH = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +92,14 @@ class Candidates:
     exact: bool
 
 
-def nearest_of(
+def rank_vectors(
     vectors: pa.ChunkedArray,
     query: VectorQuery,
     *,
     k: int,
     allowed: npt.NDArray[np.bool_] | None = None,
 ) -> Neighbours:
-    """The nearest of vectors that were read."""
+    """Rank vectors that were read by their exact distance."""
     if query.is_multi:
         return nearest_multivectors(
             vectors, query.vector, k=k, metric=query.metric, allowed=allowed
@@ -122,8 +109,8 @@ def nearest_of(
     return nearest_rows(view, "vector", query.vector, k=k, metric=query.metric, allowed=allowed)
 
 
-def vectors_in(rows: pa.Table, column: str) -> pa.ChunkedArray:
-    """The vectors in rows that were read, which Lance leaves in the structs that hold them."""
+def select_vectors(rows: pa.Table, column: str) -> pa.ChunkedArray:
+    """Select a column of vectors, which Lance returns within its structs if it is nested."""
     if column in rows.column_names:
         return rows.column(column)
     name, *fields = column.split(".")
@@ -131,18 +118,14 @@ def vectors_in(rows: pa.Table, column: str) -> pa.ChunkedArray:
 
 
 def index_metric(index: IndexDescription | None) -> str:
-    """The metric of an index, or the one that is taken where there is none."""
+    """Return the metric of an index, or ``l2`` without an index."""
     return str(index.details.get("metric_type", _FLAT_METRIC)) if index else _FLAT_METRIC
 
 
-def _is_exact(index: IndexDescription | None, query: VectorQuery) -> bool:
-    """Whether distances are those of the vectors, and not of what an index made of them."""
-    # Of a multivector an index finds some vectors, and guesses how near the others are.
-    return index is None or (kind_of(index).exact_distances and not query.is_multi)
-
-
-def memtable_candidates(part: GenerationPart, base: BaseTable, query: VectorQuery) -> Candidates:
-    """The nearest rows of a MemTable."""
+def memtable_candidates(
+    part: LiveGenerationRows, base: BaseTable, query: VectorQuery
+) -> Candidates:
+    """Find the nearest rows of a MemTable."""
     source = part.source
     if source.unflushed is None:
         return generation_candidates(part, query)
@@ -151,25 +134,25 @@ def memtable_candidates(part: GenerationPart, base: BaseTable, query: VectorQuer
     allowed[part.addresses.astype(np.int64)] = True
     if query.filter is not None:
         allowed &= passing_rows(source, query.filter, base)
-    near = nearest_of(view.column(query.column), query, k=query.k, allowed=allowed)
+    near = rank_vectors(view.column(query.column), query, k=query.k, allowed=allowed)
     return Candidates(Hits.of(part.number, near.rows.astype(np.uint64), near.distances), exact=True)
 
 
 def generation_candidates(
-    part: GenerationPart,
+    part: LiveGenerationRows,
     query: VectorQuery,
     *,
     preferred: Sequence[str] = (),
     expects_index: bool = False,
 ) -> Candidates:
-    """The nearest rows of a generation, through its own index.
+    """Find the nearest rows of a generation, through its own index.
 
     Parameters
     ----------
     preferred : sequence of str
-        Which index to take if it has several.
+        Names of the indexes to use if it has several.
     expects_index : bool, default False
-        Whether to warn when it has none.
+        Whether to warn if it has none.
     """
     source = part.source
     index = find_index(
@@ -179,30 +162,34 @@ def generation_candidates(
         preferred=preferred,
     )
     if index is None and expects_index:
-        _warn(source, query.column)
-    found, distances = _in_dataset(
+        _warn_no_index(source, query.column)
+    addresses, distances = _search_dataset(
         source.dataset, query, k=query.k, index=index, allowed=part.encoded()
     )
-    rows = part.rows[np.searchsorted(part.addresses, found)]
+    rows = part.rows[np.searchsorted(part.addresses, addresses)]
     return Candidates(Hits.of(part.number, rows, distances), exact=_is_exact(index, query))
 
 
 def read_vectors(source: GenerationSource, column: str) -> pa.Table:
-    """Vectors and ``_rowid`` of a generation."""
+    """Read the vectors and ``_rowid`` of a generation."""
     return source.dataset.scanner(columns=[column], with_row_id=True).to_table()
 
 
-def rest_candidates(base: BaseTable, part: Part, gap: Gap, query: VectorQuery) -> Candidates:
-    """The nearest of the rows that came into the base table past the log, looked at one by one."""
-    rows = read_rest(base, gap, query.column, filter=query.filter)
+def unindexed_candidates(
+    base: BaseTable, part: LiveRows, gap: Gap, query: VectorQuery
+) -> Candidates:
+    """Find the nearest rows that were written directly to the base table and are not indexed."""
+    rows = read_unindexed_vectors(base, gap, query.column, filter=query.filter)
     row_ids = rows.column("_rowid").to_numpy()
     allowed = contains(part.addresses, row_ids)
-    near = nearest_of(vectors_in(rows, query.column), query, k=query.k, allowed=allowed)
+    near = rank_vectors(select_vectors(rows, query.column), query, k=query.k, allowed=allowed)
     return Candidates(Hits.of(BASE, row_ids[near.rows], near.distances), exact=True)
 
 
-def read_rest(base: BaseTable, gap: Gap, column: str, *, filter: str | None = None) -> pa.Table:
-    """Vectors and ``_rowid`` of the rows that neither an index nor a generation answers for."""
+def read_unindexed_vectors(
+    base: BaseTable, gap: Gap, column: str, *, filter: str | None = None
+) -> pa.Table:
+    """Read vectors and ``_rowid`` of the rows that no index and no merged generation covers."""
     read = base.dataset.scanner(
         columns=[column],
         filter=filter,
@@ -220,48 +207,65 @@ def base_candidates(
     *,
     covered: bool,
 ) -> Candidates:
-    """The nearest rows of the base table that no generation replaced, with exact distances.
+    """Find the nearest rows of the base table that no generation replaced, with exact distances.
 
-    Which rows were replaced is only asked of those that are found: they are blocked, and the
-    search goes on with more, until there are enough or no more. Their keys and vectors are read
-    together.
+    Only rows that the search returns are checked for replacement. Replaced rows are blocked, and
+    the search is repeated for more rows until there are enough, or no more. Keys and vectors are
+    read together.
 
     Parameters
     ----------
     index : IndexDescription or None
         The base table's index on the column.
     covered : bool
-        Whether only rows that the index covers are looked for.
+        Whether to search only rows that the index covers.
     """
     keys = list(base.primary_key) if len(newest.keys) else []
     columns = keys if _is_exact(index, query) else [*keys, query.column]
     blocked = np.empty(0, np.uint64)
-    asked = query.k * _SPARE if keys else query.k
+    count = query.k * _OVERFETCH if keys else query.k
     while True:
-        rows, distances = _in_dataset(
-            base.dataset, query, k=asked, index=index, blocked=blocked, covered=covered
+        rows, distances = _search_dataset(
+            base.dataset, query, k=count, index=index, blocked=blocked, covered=covered
         )
         if not len(rows) or not columns:
             break
         read = base.dataset._take_rows(rows.tolist(), columns=columns)
         replaced = np.zeros(len(rows), np.bool_)
         if keys:
-            replaced = _replaced(newest, key_column(read, keys))
-        left = np.flatnonzero(~replaced)[: query.k]
-        if len(left) < query.k and len(rows) == asked:
+            replaced = _find_replaced(newest, key_column(read, keys))
+        live = np.flatnonzero(~replaced)[: query.k]
+        if len(live) < query.k and len(rows) == count:
             blocked = np.concatenate([blocked, rows[replaced]])
-            asked *= _GROWTH
+            count *= _GROWTH
             continue
-        rows, distances = rows[left], distances[left]
-        if len(left) and not _is_exact(index, query):
-            vectors = vectors_in(read, query.column).take(pa.array(left))
-            near = nearest_of(vectors, query, k=len(left))
+        rows, distances = rows[live], distances[live]
+        if len(live) and not _is_exact(index, query):
+            vectors = select_vectors(read, query.column).take(pa.array(live))
+            near = rank_vectors(vectors, query, k=len(live))
             rows, distances = rows[near.rows], near.distances
         break
     return Candidates(Hits.of(BASE, rows, distances), exact=True)
 
 
-def _in_dataset(
+def _vector_distances(vectors: npt.NDArray[Any], query: npt.NDArray[Any], metric: str) -> Any:
+    with np.errstate(all="ignore"):
+        if metric == "l2":
+            difference = vectors - query
+            return np.vecdot(difference, difference)
+        products = vectors @ query
+        if metric == "cosine":
+            products /= np.linalg.norm(vectors, axis=1) * np.linalg.norm(query)
+        return 1 - products
+
+
+def _is_exact(index: IndexDescription | None, query: VectorQuery) -> bool:
+    """Return whether a search gives exact distances, not estimates of an index."""
+    # Of a multivector, an index finds some vectors and estimates the distances of the others.
+    return index is None or (kind_of(index).exact_distances and not query.is_multi)
+
+
+def _search_dataset(
     dataset: lance.LanceDataset,
     query: VectorQuery,
     *,
@@ -283,40 +287,40 @@ def _in_dataset(
         options["row_addr_allowlist"] = allowed
     if blocked is not None and len(blocked):
         options["row_addr_blocklist"] = encode_row_set(blocked)
-    if index is not None and query.metric == known_metric(index_metric(index)):
-        # Of several, Lance takes the one that stands first in the manifest, which changes with
-        # every build. It looks at no row outside of the segments that it is told.
+    if index is not None and query.metric == canonical_metric(index_metric(index)):
+        # Of several indexes, Lance takes the first in the manifest, which changes with every
+        # build. It searches no row outside of the segments that are passed.
         segments = [segment.uuid for segment in index.segments if segment.fragment_ids]
         if segments:
             options["index_segments"] = segments
         else:
-            # There in name only: Lance trains none from so few rows.
+            # Listed, but without files: Lance does not train an index on so few rows.
             nearest["use_index"] = False
-    found = dataset.scanner(
+    hits = dataset.scanner(
         columns=["_distance"],
         nearest=nearest,
         filter=query.filter,
         prefilter=True,
         with_row_id=True,
         fast_search=covered,
-        # Beside it, Lance leaves out rows that an index of the filter does not cover, too.
+        # With a scalar index, a fast search would also omit rows that this index does not cover.
         use_scalar_index=not covered,
         disable_scoring_autoprojection=True,
         **options,
     ).to_table()
-    return found.column("_rowid").to_numpy(), found.column("_distance").to_numpy()
+    return hits.column("_rowid").to_numpy(), hits.column("_distance").to_numpy()
 
 
-def _replaced(newest: NewestRows, keys: pa.Array) -> npt.NDArray[np.bool_]:
-    """Which keys a generation has. Few are asked for, so that those are what is hashed."""
-    hit = pc.index_in(newest.keys, value_set=keys).drop_null().to_numpy()
+def _find_replaced(newest: NewestRows, keys: pa.Array) -> npt.NDArray[np.bool_]:
+    """Mark the keys that a generation has. There are few ``keys``, so these are hashed."""
+    matches = pc.index_in(newest.keys, value_set=keys).drop_null().to_numpy()
     replaced = np.zeros(len(keys), np.bool_)
-    replaced[hit] = True
+    replaced[matches] = True
     return replaced
 
 
-def _warn(source: GenerationSource, column: str) -> None:
-    """Tell of a flushed generation that has to be searched row by row."""
+def _warn_no_index(source: GenerationSource, column: str) -> None:
+    """Warn about a flushed generation that is searched row by row."""
     if source.identity is None:
         return
     warn_once(

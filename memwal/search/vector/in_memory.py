@@ -1,13 +1,12 @@
-"""Search over generations whose vectors are in memory, all of them at once.
+"""Vector search over all generations in memory at once.
 
-A search through the index of a generation costs a millisecond however few rows it has, and there
-may be dozens. Generations never change, so those that are searched again and again are read once
-and searched together.
+A search through the index of a generation takes about a millisecond however few rows it has, and
+there may be dozens. Generations never change, so the vectors of those that are searched repeatedly
+are read once, cached, and searched together.
 """
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
@@ -28,165 +27,150 @@ from memwal.reader.row_set import RowIds
 from memwal.search.vector.candidates import Candidates
 from memwal.search.vector.partitions import Estimates, Layout, Partitions, as_arrow
 from memwal.search.vector.query import VectorQuery
-from memwal.search.vector.sources import Part
+from memwal.search.vector.sources import LiveRows
 from memwal.util.concurrency import run_all
 
 if TYPE_CHECKING:
     from lance.lance.indices import IndexDescription
 
 _MEMORY_BYTES = 512 << 20
-# From the third search of a generation on its vectors are read.
+# The vectors of a generation are read at its third search.
 _SEARCHES_BEFORE = 2
-# Multiplications that one search spends on laying out what it read: about a tenth of a second.
+# Multiplications that one search spends on sorting rows by partition: about a tenth of a second.
 _LAYOUT_WORK = 1 << 30
-# What takes longer is left to the indexes.
+# Generations that need more are searched through their indexes.
 _LONGEST_LAYOUT = 16 << 30
 _READING_WORK = 64
 _PARTITION_BYTES = 128 << 20
 _KNOWN_NAMES = 10_000
 _PROBES = 20
-_SPARE = 2
+_OVERFETCH = 2
 _GROWTH = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class NamedPartitions:
-    """Partitions of an index, and what names them for ever."""
-
-    partitions: Partitions
-    name: bytes
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Stored:
-    """Rows in storage, which could be in memory.
+class StoredRows:
+    """Rows in storage whose vectors can be read into memory.
 
     Attributes
     ----------
-    part : Part
-        Which of them may be returned.
+    live : LiveRows
+        Rows that may be returned.
     rows : int
-        How many there are altogether.
+        Number of all rows.
     read : callable
-        Reads their vectors, and ``_rowid``.
+        Reads their vectors and ``_rowid``.
     search : callable
-        Searches them where they are.
+        Searches them in storage.
     """
 
-    part: Part
+    live: LiveRows
     rows: int
     read: Callable[[], pa.Table]
     search: Callable[[], Candidates]
 
 
-def partitions_of(
+def index_partitions(
     base: BaseTable, index: IndexDescription, query: VectorQuery
-) -> NamedPartitions | None:
-    """The partitions of the base table's index where vectors can be laid out by them."""
+) -> Partitions | None:
+    """Return the partitions of the base table's index, if a search in memory can use them."""
     if query.is_multi or query.vector.dtype not in (np.float16, np.float32):
         return None
     if query.column not in base.schema.names:
-        # Lance does not tell the partitions of an index on a nested column.
+        # Lance does not return the partitions of an index on a nested column.
         return None
     if not covered_fragments(index):
-        # With too few rows to train on, Lance names an index and writes no file of it.
+        # With too few rows to train on, Lance lists an index and writes no file of it.
         return None
     segments = tuple(segment.uuid for segment in index.segments)
-    found = _partitions.get(
+    (partitions,) = _partition_cache.get(
         (base.location.uri, index.name, segments, query.metric),
-        lambda: (_named(Partitions.of(base.dataset, index.name, query.metric)),),
+        lambda: (Partitions.of(base.dataset, index.name, query.metric),),
     )
-    return found[0]
+    return partitions
 
 
-def _named(partitions: Partitions | None) -> NamedPartitions | None:
-    if partitions is None:
-        return None
-    name = hashlib.blake2b(partitions.centroids.tobytes() + partitions.metric.encode())
-    return NamedPartitions(partitions, name.digest())
-
-
-def layouts_of(
-    stored: Sequence[Stored], column: str, named: NamedPartitions
+def cached_layouts(
+    stored: Sequence[StoredRows], column: str, partitions: Partitions
 ) -> list[Layout | None]:
-    """Those of the rows that are in memory, after some more were read.
+    """Return the cached layouts of stored rows, None where there is none; read some more first.
 
-    What does not fit in 512 MiB together, or in half of the budget of the process, is left to the
-    indexes, so that no search drives out what the next one needs.
+    Rows beyond 512 MiB together, or beyond half of the cache budget of the process, are searched
+    through their indexes, so that no search evicts the layouts that the next one needs.
     """
-    dimension = named.partitions.centroids.shape[1]
+    dimension = partitions.centroids.shape[1]
     room, work = min(_MEMORY_BYTES, cache_budget() // 2), _LAYOUT_WORK
-    found: list[Layout | None] = []
-    missing: list[tuple[int, Hashable, Stored]] = []
+    layouts: list[Layout | None] = []
+    missing: list[tuple[int, Hashable, StoredRows]] = []
     for number, rows in enumerate(stored):
-        found.append(None)
+        layouts.append(None)
         room -= rows.rows * (dimension + 3) * 4
-        if rows.part.name is None or room < 0:
+        if rows.live.name is None or room < 0:
             continue
-        name: Hashable = (rows.part.name, column, named.name)
-        known = _layouts.peek(name)
-        if known is not None:
-            # Asked for, so that it is not the next to be forgotten.
-            found[number] = _layouts.get(name, lambda known=known: known)  # type: ignore[misc]
+        name: Hashable = (rows.live.name, column, partitions.digest)
+        cached = _layout_cache.peek(name)
+        if cached is not None:
+            # A get marks it as recently used.
+            layouts[number] = _layout_cache.get(name, lambda hit=cached: hit)  # type: ignore[misc]
             continue
-        needed = rows.rows * dimension * (len(named.partitions.centroids) + _READING_WORK)
-        searches = _searches.get(name, itertools.count)
+        needed = rows.rows * dimension * (len(partitions.centroids) + _READING_WORK)
+        searches = _search_counts.get(name, itertools.count)
         if work > 0 and needed <= _LONGEST_LAYOUT and next(searches) >= _SEARCHES_BEFORE:
             work -= needed
             missing.append((number, name, rows))
     tables = run_all([rows.read for _, _, rows in missing])
     for (number, name, _), table in zip(missing, tables, strict=True):
-        # One after the other: the product in it has threads of its own.
-        found[number] = _layouts.get(name, partial(Layout.of, table, named.partitions))
-    return found
+        # One after the other: the matrix product has threads of its own.
+        layouts[number] = _layout_cache.get(name, partial(Layout.of, table, partitions))
+    return layouts
 
 
 def nearest_in_memory(
-    warm: Sequence[tuple[Part, Layout]],
+    warm: Sequence[tuple[LiveRows, Layout]],
     query: VectorQuery,
     partitions: Partitions,
     *,
     k: int,
 ) -> Candidates:
-    """The nearest rows of parts whose vectors are in memory, with exact distances.
+    """Find the nearest rows among cached layouts, with exact distances.
 
     Parameters
     ----------
-    warm : sequence of (Part, Layout)
+    warm : sequence of (LiveRows, Layout)
     k : int
-        How many rows at most.
+        Maximum number of rows.
     """
     parts, layouts = zip(*warm, strict=True)
     vector = query.vector.astype(np.float32)
-    given = query.options.get("nprobes")
-    # More than asked for where they do not have enough rows, as Lance does without a number.
-    tries = [given] if given is not None else [_PROBES, len(partitions.centroids)]
-    found = Hits.joined([])
+    nprobes = query.options.get("nprobes")
+    # Without nprobes, all partitions are probed if the nearest 20 have too few rows, as in Lance.
+    tries = [nprobes] if nprobes is not None else [_PROBES, len(partitions.centroids)]
+    hits = Hits.joined([])
     for count in tries:
         probes = np.sort(partitions.nearest(vector[None], count)[0])
-        found = _nearest(
+        hits = _nearest(
             parts, layouts, query, k, Estimates.of(layouts, probes, vector, query.metric)
         )
-        if len(found) >= k:
+        if len(hits) >= k:
             break
-    return Candidates(found, exact=True)
+    return Candidates(hits, exact=True)
 
 
 def _nearest(
-    parts: Sequence[Part],
+    parts: Sequence[LiveRows],
     layouts: Sequence[Layout],
     query: VectorQuery,
     k: int,
     estimates: Estimates,
 ) -> Hits:
-    wanted = _SPARE * k
+    count = _OVERFETCH * k
     while True:
-        best = estimates.best(wanted)
-        chosen = list(_living(parts, layouts, estimates, best))
+        best = estimates.best(count)
+        chosen = list(_select_live(parts, layouts, estimates, best))
         living = sum(len(rows) for _, rows, _ in chosen)
-        if living >= k or wanted >= len(estimates.values):
+        if living >= k or count >= len(estimates.values):
             break
-        wanted *= _GROWTH
+        count *= _GROWTH
     if not living:
         return Hits.joined([])
     vectors = as_arrow(np.concatenate([vectors for _, _, vectors in chosen]))
@@ -198,13 +182,13 @@ def _nearest(
     return Hits(rows.source, rows.rows, near.distances.astype(np.float64))
 
 
-def _living(
-    parts: Sequence[Part],
+def _select_live(
+    parts: Sequence[LiveRows],
     layouts: Sequence[Layout],
     estimates: Estimates,
     best: npt.NDArray[np.int64],
 ) -> Iterator[tuple[int, RowIds, npt.NDArray[np.float32]]]:
-    """Those of some rows that may be returned: source, row ids, and vectors."""
+    """Select the estimated rows that may be returned: source, row ids, and vectors."""
     of = estimates.layout[best]
     for number in np.unique(of):
         position = estimates.position[best[of == number]]
@@ -215,8 +199,8 @@ def _living(
         yield part.number, part.rows[at[living]], layout.vectors[position[living]]
 
 
-_partitions: LruCache[tuple[NamedPartitions | None]] = LruCache(
-    _PARTITION_BYTES, lambda found: found[0].partitions.centroids.nbytes if found[0] else 0
+_partition_cache: LruCache[tuple[Partitions | None]] = LruCache(
+    _PARTITION_BYTES, lambda entry: entry[0].centroids.nbytes if entry[0] else 0
 )
-_searches: LruCache[Iterator[int]] = LruCache(_KNOWN_NAMES)
-_layouts: LruCache[Layout] = LruCache(_MEMORY_BYTES, lambda layout: layout.nbytes)
+_search_counts: LruCache[Iterator[int]] = LruCache(_KNOWN_NAMES)
+_layout_cache: LruCache[Layout] = LruCache(_MEMORY_BYTES, lambda layout: layout.nbytes)

@@ -1,7 +1,8 @@
-"""Vectors of a generation in memory, laid out by the partitions of the base table's index."""
+"""Vectors of a generation in memory, sorted by the partitions of the base table's index."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     import lance
 
 _BLOCK_ROWS = 4096
-# Relative to the numbers that are summed up in float32.
+# Relative rounding error of a sum in float32.
 _ROUNDING = 1e-5
 _METRICS: Final = ("l2", "cosine", "dot")
 
@@ -30,63 +31,63 @@ class Partitions:
     ----------
     centroids : numpy.ndarray of float32, shape (partitions, dimension)
     metric : {"l2", "cosine", "dot"}
+    digest : bytes
+        Identifies these centroids and this metric for ever.
     """
 
     centroids: npt.NDArray[np.float32]
     metric: str
+    digest: bytes
 
     @classmethod
     def of(cls, dataset: lance.LanceDataset, index: str, metric: str) -> Partitions | None:
-        """Those of an index; None when it has none, or its metric has none like that."""
+        """Read the partitions of an index; None if it has none or the metric is not supported."""
         if metric not in _METRICS:
             return None
         centroids = dataset.get_ivf_model(index).centroids
         if centroids is None or not len(centroids):
             return None
-        return cls(as_matrix(centroids).astype(np.float32), metric)
+        matrix = as_matrix(centroids).astype(np.float32)
+        return cls(matrix, metric, hashlib.blake2b(matrix.tobytes() + metric.encode()).digest())
 
     def nearest(self, vectors: npt.NDArray[Any], count: int) -> npt.NDArray[np.int64]:
-        """The nearest partitions of each vector in no order, shape (vectors, count)."""
+        """Return the nearest partitions of each vector, unordered, shape (vectors, count)."""
         count = min(count, len(self.centroids))
-        found = np.empty((len(vectors), count), np.int64)
+        nearest = np.empty((len(vectors), count), np.int64)
         for start in range(0, len(vectors), _BLOCK_ROWS):
-            apart = self._apart(vectors[start : start + _BLOCK_ROWS].astype(np.float32))
-            block = found[start : start + _BLOCK_ROWS]
+            distances = self._distances(vectors[start : start + _BLOCK_ROWS].astype(np.float32))
+            block = nearest[start : start + _BLOCK_ROWS]
             if count == 1:
-                block[:, 0] = apart.argmin(axis=1)
+                block[:, 0] = distances.argmin(axis=1)
             else:
-                block[:] = np.argpartition(apart, count - 1, axis=1)[:, :count]
-        return found
+                block[:] = np.argpartition(distances, count - 1, axis=1)[:, :count]
+        return nearest
 
-    def _apart(self, vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Distances up to what is the same for all partitions, shape (vectors, partitions)."""
+    def _distances(self, vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Distances up to a constant per vector, shape (vectors, partitions)."""
         with np.errstate(all="ignore"):
             if self.metric == "dot":
                 return -vectors @ self.centroids.T
             if self.metric == "cosine":
-                # Lance has the partitions of such an index among vectors of length one.
+                # Lance normalizes vectors before it partitions them for a cosine index.
                 vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
             products: npt.NDArray[np.float32] = vectors @ self.centroids.T
-            return self._squares - 2 * products
-
-    @property
-    def _squares(self) -> npt.NDArray[np.float32]:
-        squares: npt.NDArray[np.float32] = np.vecdot(self.centroids, self.centroids)
-        return squares
+            squares: npt.NDArray[np.float32] = np.vecdot(self.centroids, self.centroids)
+            return squares - 2 * products
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:
-    """Rows with their vectors, one partition after the other.
+    """Rows of a generation with their vectors, sorted by partition.
 
     Attributes
     ----------
     vectors : numpy.ndarray of float32, shape (rows, dimension)
     squares : numpy.ndarray of float32, shape (rows,)
-        Their squared lengths.
+        Squared lengths of the vectors.
     addresses : numpy.ndarray of uint64, shape (rows,)
     starts : numpy.ndarray of int64, shape (partitions + 1,)
-        Where each partition begins, and the number of rows.
+        First row of each partition, and the number of rows.
     """
 
     vectors: npt.NDArray[np.float32]
@@ -102,16 +103,16 @@ class Layout:
 
     @classmethod
     def of(cls, rows: pa.Table, partitions: Partitions) -> Layout:
-        """Lay out rows that were read: a column of vectors, and ``_rowid``.
+        """Sort rows by partition: a column of vectors, and ``_rowid``.
 
         Rows without a vector are left out.
         """
         rows = rows.filter(rows.column(0).is_valid())
         vectors = as_matrix(rows.column(0)).astype(np.float32, copy=False)
-        home = partitions.nearest(vectors, 1)[:, 0]
-        order = np.argsort(home, kind="stable")
+        partition = partitions.nearest(vectors, 1)[:, 0]
+        order = np.argsort(partition, kind="stable")
         starts = np.zeros(len(partitions.centroids) + 1, np.int64)
-        np.cumsum(np.bincount(home, minlength=len(starts) - 1), out=starts[1:])
+        np.cumsum(np.bincount(partition, minlength=len(starts) - 1), out=starts[1:])
         vectors = vectors[order]
         with np.errstate(all="ignore"):
             squares = np.vecdot(vectors, vectors)
@@ -120,16 +121,16 @@ class Layout:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Estimates:
-    """Rows of some partitions of several layouts, and about how near they are.
+    """Estimated distances of the rows in the probed partitions of several layouts.
 
     Attributes
     ----------
     values : numpy.ndarray of float32, shape (rows,)
-        In the order of the distances; NaN where there is none.
+        Values that order rows as their distances do, up to rounding; NaN where there is none.
     slack : float
-        By how much values may be in the wrong order.
+        Bound of the rounding error of a comparison.
     layout, position : numpy.ndarray of int64, shape (rows,)
-        Where each row is.
+        Layout of each row, and position in it.
     """
 
     values: npt.NDArray[np.float32]
@@ -145,7 +146,7 @@ class Estimates:
         vector: npt.NDArray[np.float32],
         metric: str,
     ) -> Estimates:
-        """Estimate all rows of some partitions: one product with the vectors where they lie."""
+        """Estimate all rows of the probed partitions, by products without a copy of vectors."""
         bounds = [(layout.starts[probes], layout.starts[probes + 1]) for layout in layouts]
         counts = [last - first for first, last in bounds]
         products = np.empty(sum(int(count.sum()) for count in counts), np.float32)
@@ -158,7 +159,9 @@ class Estimates:
                     np.dot(vectors[start:stop], vector, out=products[done:end])
                     done = end
         which = np.repeat(np.arange(len(layouts)), [int(count.sum()) for count in counts])
-        position = _ranges(np.concatenate([first for first, _ in bounds]), np.concatenate(counts))
+        position = _concatenate_ranges(
+            np.concatenate([first for first, _ in bounds]), np.concatenate(counts)
+        )
         own = np.split(position, np.cumsum([int(count.sum()) for count in counts[:-1]]))
         squares = np.concatenate(
             [layout.squares[mine] for layout, mine in zip(layouts, own, strict=True)]
@@ -173,29 +176,31 @@ class Estimates:
             return cls(squares - 2 * products, _ROUNDING * (longest + length), which, position)
 
     def best(self, count: int) -> npt.NDArray[np.int64]:
-        """Numbers of rows among which the nearest ``count`` are for certain."""
-        known: npt.NDArray[np.int64] = np.flatnonzero(np.isfinite(self.values))
-        if len(known) <= count:
-            return known
-        values = self.values[known]
+        """Return numbers of rows that include the nearest ``count`` in spite of rounding."""
+        finite: npt.NDArray[np.int64] = np.flatnonzero(np.isfinite(self.values))
+        if len(finite) <= count:
+            return finite
+        values = self.values[finite]
         limit = np.partition(values, count - 1)[count - 1] + np.float32(self.slack)
-        near: npt.NDArray[np.int64] = known[values <= limit]
+        near: npt.NDArray[np.int64] = finite[values <= limit]
         return near
 
 
 def as_matrix(vectors: pa.ChunkedArray | pa.Array) -> npt.NDArray[Any]:
-    """Vectors without nulls, shape (rows, dimension)."""
+    """Convert vectors without nulls to an array, shape (rows, dimension)."""
     values: npt.NDArray[Any] = np.asarray(pc.list_flatten(vectors))
     return values.reshape(-1, vectors.type.list_size)
 
 
 def as_arrow(vectors: npt.NDArray[Any]) -> pa.FixedSizeListArray:
-    """Vectors as a column, without a copy."""
+    """Convert vectors to an Arrow array, without a copy."""
     return pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1])
 
 
-def _ranges(starts: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The numbers of several ranges, one after the other."""
+def _concatenate_ranges(
+    starts: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """Concatenate several ranges of numbers."""
     before = np.cumsum(counts) - counts
     numbers = np.arange(int(counts.sum()), dtype=np.int64)
     numbers += np.repeat(starts - before, counts)

@@ -1,4 +1,4 @@
-"""A vector search as requested, checked against the table."""
+"""Vector query and its options, validated against the table."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _METRICS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class VectorQuery:
-    """What to search for.
+    """Validated query for the nearest vectors.
 
     Attributes
     ----------
@@ -32,10 +32,10 @@ class VectorQuery:
     vector : array of numbers, shape (dimension,)
         Of a column of multivectors, shape (vectors, dimension).
     k : int
-        Candidates wanted of each source.
+        Number of candidates from each source.
     metric : str
     options : mapping of str to Any
-        For Lance: ``nprobes``, ``ef``.
+        Options of Lance: ``nprobes``, ``ef``.
     filter : str or None
         Applied before ranking.
     """
@@ -54,7 +54,7 @@ class VectorQuery:
 
 
 class VectorOptions(TypedDict, total=False):
-    """How a vector search goes about; see :func:`memwal.search.vector.search.nearest`."""
+    """Options of a vector search; see :func:`memwal.search.vector.search.nearest`."""
 
     metric: str | None
     nprobes: int | None
@@ -62,8 +62,8 @@ class VectorOptions(TypedDict, total=False):
     ef: int | None
 
 
-def known_metric(name: str) -> str:
-    """The name that Lance and :func:`memwal.lsm.memtable.vector_index.nearest_rows` both know.
+def canonical_metric(name: str) -> str:
+    """Return the name of a metric that Lance and ``nearest_rows`` of a MemTable accept.
 
     Raises
     ------
@@ -76,8 +76,8 @@ def known_metric(name: str) -> str:
     return metric
 
 
-def vector_column(base: BaseTable) -> str:
-    """The only column of vectors.
+def only_vector_column(base: BaseTable) -> str:
+    """Return the only column of vectors.
 
     Raises
     ------
@@ -103,11 +103,13 @@ def _is_vector(kind: pa.DataType) -> bool:
 
 
 def _is_multivector(kind: pa.DataType) -> bool:
-    return bool(pt.is_list(kind) and _is_vector(kind.value_type) and pt.is_floating(_numbers(kind)))
+    return bool(
+        pt.is_list(kind) and _is_vector(kind.value_type) and pt.is_floating(_element_type(kind))
+    )
 
 
-def _numbers(kind: pa.DataType) -> pa.DataType:
-    """Type of the numbers in vectors or multivectors."""
+def _element_type(kind: pa.DataType) -> pa.DataType:
+    """Return the element type of vectors or multivectors."""
     return kind.value_type.value_type if pt.is_list(kind) else kind.value_type
 
 
@@ -122,8 +124,8 @@ def _column_type(schema: pa.Schema, path: str) -> pa.DataType | None:
     return found
 
 
-def query_vector(base: BaseTable, column: str, vector: npt.ArrayLike | pa.Array) -> Any:
-    """A query in the type of a column.
+def parse_query_vector(base: BaseTable, column: str, vector: npt.ArrayLike | pa.Array) -> Any:
+    """Convert a query vector to the element type of a column.
 
     Raises
     ------
@@ -141,13 +143,13 @@ def query_vector(base: BaseTable, column: str, vector: npt.ArrayLike | pa.Array)
     if isinstance(vector, pa.Array | pa.ChunkedArray):
         values = vector.to_pylist()
     try:
-        given = np.asarray(values)
-        # What is too large becomes infinite, and is refused below.
+        original = np.asarray(values)
+        # A number that is too large becomes infinite, and is refused below.
         with np.errstate(over="ignore", invalid="ignore"):
-            numbers = given.astype(_numbers(kind).to_pandas_dtype())
+            numbers = original.astype(_element_type(kind).to_pandas_dtype())
     except (TypeError, ValueError) as error:
         raise InvalidInputError(f"the query is not a vector of numbers: {error}") from error
-    if numbers.dtype == np.uint8 and not np.array_equal(numbers, given):
+    if numbers.dtype == np.uint8 and not np.array_equal(numbers, original):
         raise InvalidInputError("the query holds numbers that are no bytes, from 0 to 255")
     if _is_multivector(kind):
         dimension = kind.value_type.list_size

@@ -22,28 +22,34 @@ from memwal.search.vector.candidates import (
     generation_candidates,
     index_metric,
     memtable_candidates,
-    nearest_of,
-    read_rest,
+    rank_vectors,
+    read_unindexed_vectors,
     read_vectors,
-    rest_candidates,
-    vectors_in,
+    select_vectors,
+    unindexed_candidates,
 )
-from memwal.search.vector.in_memory import Stored, layouts_of, nearest_in_memory, partitions_of
+from memwal.search.vector.in_memory import (
+    StoredRows,
+    cached_layouts,
+    index_partitions,
+    nearest_in_memory,
+)
+from memwal.search.vector.partitions import Layout
 from memwal.search.vector.query import (
     VectorOptions,
     VectorQuery,
-    known_metric,
-    query_vector,
-    vector_column,
+    canonical_metric,
+    only_vector_column,
+    parse_query_vector,
 )
-from memwal.search.vector.sources import uncovered_parts, unmerged_parts
+from memwal.search.vector.sources import unindexed_rows, unmerged_rows
 from memwal.util.concurrency import run_all
 
 if TYPE_CHECKING:
     from lance.lance.indices import IndexDescription
 
 _REFINE = 2
-# An index finds some vectors of a row with several, and guesses how near the others are.
+# Of a multivector, an index finds some vectors and estimates the distances of the others.
 _REFINE_MULTI = 10
 
 
@@ -60,40 +66,39 @@ def nearest(
 ) -> Hits:
     """Find the rows with the nearest vectors (spec: LSM Tree Merging Read, Indexed Read Plan).
 
-    Every source is searched through its own index and gives as many candidates as are asked for,
-    after all rows were dropped that a newer source replaced. The best candidates of all sources
-    are ranked again by their vectors where an index had only estimated how near they are, so that
-    distances are exact and those of different sources can be compared.
+    Every source is searched through its own index, without rows that a newer source replaced, and
+    returns up to ``k * refine_factor`` candidates. The best candidates with estimated distances are
+    ranked again by their vectors, so that distances are exact and comparable between sources.
 
     Parameters
     ----------
     sources, newest
         See :func:`memwal.reader.scan.open_newest`.
     vector : array of numbers, shape (dimension,) or (vectors, dimension)
-        Several vectors for a column of multivectors, whose rows are as far as their nearest vector
-        is from each of them, added up.
+        Several vectors for a column of multivectors: the distance of a row is the sum, over these
+        vectors, of the distance of its nearest vector.
     column : str, optional
-        May be left out when the table has one column of vectors.
+        Required unless the table has exactly one column of vectors.
     k : int, default 10
     filter : str, optional
         SQL predicate over any columns.
     metric : str, optional
-        That of the base table's index, or ``l2`` when there is none. Another one is answered
-        without the index.
+        The metric of the base table's index by default, or ``l2`` without an index. A search with
+        another metric does not use the index.
     nprobes : int, optional
-        Partitions to look at in each source; Lance decides by default.
+        Partitions probed in each source; Lance decides by default.
     refine_factor : int, default 2, of multivectors 10
-        How many candidates per row that is asked for are ranked again by their vectors. More
-        finds more of the nearest rows, and costs reading so many more vectors.
+        Candidates per result row that are ranked again by their vectors. A larger factor finds
+        more of the nearest rows, and reads as many more vectors.
     ef : int, optional
         Candidates that a graph index keeps.
     prefilter : bool, default True
-        False filters the ``k`` nearest rows, of which fewer are then left.
+        False filters the ``k`` nearest rows, so fewer than ``k`` may remain.
 
     Returns
     -------
     Hits
-        Nearest first, with squared distances as Lance has them.
+        Nearest first. Distances are squared for ``l2``, as in Lance.
 
     Raises
     ------
@@ -103,44 +108,44 @@ def nearest(
     if k < 1:
         raise InvalidInputError(f"k is {k}; ask for at least one row")
     base = sources.base
-    column = column or vector_column(base)
+    column = column or only_vector_column(base)
     index = find_index(
         base.dataset.describe_indices(),
         column,
         lambda kind: kind.is_vector,
         preferred=base.details.maintained_indexes,
     )
-    asked = query_vector(base, column, vector)
+    query_vector = parse_query_vector(base, column, vector)
     factor = options.get("refine_factor")
     if factor is None:
-        factor = _REFINE if asked.ndim == 1 else _REFINE_MULTI
+        factor = _REFINE if query_vector.ndim == 1 else _REFINE_MULTI
     if factor < 1:
         raise InvalidInputError(f"refine_factor is {factor}; it is at least 1")
     query = VectorQuery(
         column=column,
-        vector=asked,
+        vector=query_vector,
         k=k * factor,
-        metric=known_metric(options.get("metric") or index_metric(index)),
+        metric=canonical_metric(options.get("metric") or index_metric(index)),
         options={
             name: value for name in ("nprobes", "ef") if (value := options.get(name)) is not None
         },
         filter=filter if prefilter else None,
     )
-    answers = index is not None and query.metric == known_metric(index_metric(index))
-    # Lance has no way to maintain an index over multivectors, so that nothing is amiss.
+    is_usable = index is not None and query.metric == canonical_metric(index_metric(index))
+    # Generations have no index over multivectors: Lance cannot maintain one.
     warns = index is not None and not query.is_multi
-    tasks = _tasks(sources, newest, query, index if answers else None, k, warns=warns)
-    found = run_all(tasks)
-    exact = [candidates.hits for candidates in found if candidates.exact]
-    estimated = Hits.joined([candidates.hits for candidates in found if not candidates.exact])
-    measured = _measured(sources, query, estimated.best(query.k, smallest=True))
-    hits = Hits.joined([*exact, measured]).best(k, smallest=True)
+    tasks = _search_tasks(sources, newest, query, index if is_usable else None, k, warns=warns)
+    results = run_all(tasks)
+    exact = [candidates.hits for candidates in results if candidates.exact]
+    estimated = Hits.joined([candidates.hits for candidates in results if not candidates.exact])
+    refined = _with_exact_distances(sources, query, estimated.best(query.k, smallest=True))
+    hits = Hits.joined([*exact, refined]).best(k, smallest=True)
     if filter is not None and not prefilter and len(hits):
         hits = hits.take(filter_hits(sources, hits, filter))
     return hits
 
 
-def _tasks(
+def _search_tasks(
     sources: ReadSources,
     newest: NewestRows,
     query: VectorQuery,
@@ -149,30 +154,30 @@ def _tasks(
     *,
     warns: bool,
 ) -> list[Callable[[], Candidates]]:
-    """Searches that together find the nearest rows of all sources.
+    """Build the searches that together cover all sources.
 
     Parameters
     ----------
     index : IndexDescription or None
-        The base table's index if it answers the query.
+        The base table's index, if the query can use it.
     warns : bool
-        Whether to warn of generations without an index.
+        Whether to warn about generations without an index.
     """
     base = sources.base
     gap = find_gap(sources, index) if index is not None else None
-    bridges, rest = uncovered_parts(sources, newest, gap)
+    bridges, rest = unindexed_rows(sources, newest, gap)
     tasks: list[Callable[[], Candidates]] = []
     stored = []
     if base.dataset.fragment_ids():
         tasks.append(partial(base_candidates, base, newest, index, query, covered=gap is not None))
-    for part in (*unmerged_parts(sources, newest), *bridges):
+    for part in (*unmerged_rows(sources, newest), *bridges):
         source = part.source
         if not source.is_flushed:
             tasks.append(partial(memtable_candidates, part, base, query))
             continue
         expected = warns and part.number != BASE
         stored.append(
-            Stored(
+            StoredRows(
                 part,
                 source.dataset.count_rows(),
                 partial(read_vectors, source, query.column),
@@ -187,47 +192,44 @@ def _tasks(
         )
     if gap is not None and rest is not None:
         stored.append(
-            Stored(
+            StoredRows(
                 rest,
                 len(gap.rest),
-                partial(read_rest, base, gap, query.column),
-                partial(rest_candidates, base, rest, gap, query),
+                partial(read_unindexed_vectors, base, gap, query.column),
+                partial(unindexed_candidates, base, rest, gap, query),
             )
         )
-    named = None if index is None or query.filter else partitions_of(base, index, query)
-    layouts = [None] * len(stored) if named is None else layouts_of(stored, query.column, named)
-    warm = [(rows.part, layout) for rows, layout in zip(stored, layouts, strict=True) if layout]
-    if named is not None and warm:
-        tasks.append(partial(nearest_in_memory, warm, query, named.partitions, k=k))
+    partitions = None if index is None or query.filter else index_partitions(base, index, query)
+    layouts: list[Layout | None] = [None] * len(stored)
+    if partitions is not None:
+        layouts = cached_layouts(stored, query.column, partitions)
+        warm = [(rows.live, layout) for rows, layout in zip(stored, layouts, strict=True) if layout]
+        if warm:
+            tasks.append(partial(nearest_in_memory, warm, query, partitions, k=k))
     tasks += [rows.search for rows, layout in zip(stored, layouts, strict=True) if layout is None]
     return tasks
 
 
-def _measured(sources: ReadSources, query: VectorQuery, hits: Hits) -> Hits:
-    """Hits with the distances of their vectors."""
+def _with_exact_distances(sources: ReadSources, query: VectorQuery, hits: Hits) -> Hits:
+    """Replace the estimated distances of hits by exact ones."""
     numbers = np.unique(hits.source).tolist()
-    mine = [np.flatnonzero(hits.source == number) for number in numbers]
+    positions = [np.flatnonzero(hits.source == number) for number in numbers]
+    tasks = [
+        partial(_exact_distances, sources, number, hits.rows[at], query)
+        for number, at in zip(numbers, positions, strict=True)
+    ]
     values = hits.values.copy()
-    for at, distances in zip(
-        mine,
-        run_all(
-            [
-                partial(_distances, sources, number, hits.rows[at], query)
-                for number, at in zip(numbers, mine, strict=True)
-            ]
-        ),
-        strict=True,
-    ):
+    for at, distances in zip(positions, run_all(tasks), strict=True):
         values[at] = distances
     return Hits(hits.source, hits.rows, values)
 
 
-def _distances(
+def _exact_distances(
     sources: ReadSources, number: int, rows: RowIds, query: VectorQuery
 ) -> npt.NDArray[np.float64]:
     dataset = sources.base.dataset if number == BASE else sources.generations[number].dataset
-    found = dataset._take_rows(rows.tolist(), columns=[query.column])
-    near = nearest_of(vectors_in(found, query.column), query, k=len(rows))
+    read = dataset._take_rows(rows.tolist(), columns=[query.column])
+    near = rank_vectors(select_vectors(read, query.column), query, k=len(rows))
     distances = np.full(len(rows), np.inf)
     distances[near.rows] = near.distances
     return distances

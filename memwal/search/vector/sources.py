@@ -1,4 +1,4 @@
-"""Rows of each generation that a vector search may return, and their row ids as hits."""
+"""Live rows of each source: those that a vector search may return, with their row ids as hits."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _PART_BYTES = 128 << 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class LiveRows:
     """Rows of one source that a search may return.
 
     Attributes
     ----------
     number : int
-        What they belong to as hits: ``BASE``, or a position among the generations.
+        Source of the hits: ``BASE``, or a position among the generations.
     name : hashable or None
-        Names for ever what has them; None for what changes.
+        Identity of the stored rows, for caches; None for a MemTable, which changes.
     addresses : numpy.ndarray of uint64
-        Their rows there, ascending.
+        Rows in storage, ascending.
     rows : numpy.ndarray of uint64
-        The row ids that they have as hits.
+        Row ids of the hits.
     """
 
     number: int
@@ -42,19 +42,19 @@ class Part:
 
     @property
     def nbytes(self) -> int:
-        """Memory, in bytes; row ids take about as much again where they are encoded."""
+        """Memory in bytes; encoded addresses are assumed to take as much as the addresses."""
         return int(2 * self.addresses.nbytes + self.rows.nbytes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class GenerationPart(Part):
-    """Rows of a generation.
+class LiveGenerationRows(LiveRows):
+    """Live rows of a generation.
 
     Attributes
     ----------
     source : GenerationSource
     encoded : Lazy of bytes
-        The addresses as Lance's scanner takes them.
+        The addresses in the form that Lance's scanner takes.
     """
 
     source: GenerationSource
@@ -63,75 +63,79 @@ class GenerationPart(Part):
     @classmethod
     def of(
         cls, number: int, source: GenerationSource, addresses: RowIds, rows: RowIds
-    ) -> GenerationPart:
-        """Rows that are encoded when they are asked for."""
+    ) -> LiveGenerationRows:
+        """Build the rows; addresses are encoded at first use."""
         encoded = Lazy(lambda: encode_row_set(addresses))
         return cls(number, source.identity, addresses, rows, source, encoded)
 
 
-def unmerged_parts(sources: ReadSources, newest: NewestRows) -> tuple[GenerationPart, ...]:
-    """Rows of the generations that are the newest of their keys; kept while no row changes."""
-    flushed = _flushed(sources)
+def unmerged_rows(sources: ReadSources, newest: NewestRows) -> tuple[LiveGenerationRows, ...]:
+    """Return the rows of each generation that are the newest of their keys; cached."""
+    flushed = _flushed_key(sources)
     if flushed is None:
-        return _unmerged(sources, newest)
-    return _parts.get(flushed, lambda: _unmerged(sources, newest))
+        return _find_unmerged(sources, newest)
+    return _unmerged_cache.get(flushed, lambda: _find_unmerged(sources, newest))
 
 
-def uncovered_parts(
+def unindexed_rows(
     sources: ReadSources, newest: NewestRows, gap: Gap | None
-) -> tuple[tuple[GenerationPart, ...], Part | None]:
-    """Rows of the base table that its index lacks and that no generation replaced.
+) -> tuple[tuple[LiveGenerationRows, ...], LiveRows | None]:
+    """Return rows of the base table that its index does not cover and no generation replaced.
 
     Returns
     -------
-    tuple of GenerationPart
-        Those that merged generations answer for.
-    Part or None
+    tuple of LiveGenerationRows
+        Rows that are searched in the merged generations that they come from.
+    LiveRows or None
         The others.
     """
     if gap is None:
         return (), None
-    flushed = _flushed(sources)
+    flushed = _flushed_key(sources)
     if flushed is None:
-        return _uncovered(newest, gap)
-    return _gap_parts.get((flushed, gap.key), lambda: _uncovered(newest, gap))
+        return _find_unindexed(newest, gap)
+    return _unindexed_cache.get((flushed, gap.key), lambda: _find_unindexed(newest, gap))
 
 
-def _unmerged(sources: ReadSources, newest: NewestRows) -> tuple[GenerationPart, ...]:
+def _find_unmerged(sources: ReadSources, newest: NewestRows) -> tuple[LiveGenerationRows, ...]:
     found = []
     for position, source in enumerate(sources.generations):
         live = newest.live_addresses(position)
         if len(live):
-            found.append(GenerationPart.of(position, source, live, live))
+            found.append(LiveGenerationRows.of(position, source, live, live))
     return tuple(found)
 
 
-def _uncovered(newest: NewestRows, gap: Gap) -> tuple[tuple[GenerationPart, ...], Part | None]:
+def _find_unindexed(
+    newest: NewestRows, gap: Gap
+) -> tuple[tuple[LiveGenerationRows, ...], LiveRows | None]:
     found = []
     for bridge in gap.bridges:
-        kept = ~pc.is_in(bridge.keys, value_set=newest.keys).to_numpy(zero_copy_only=False)
-        if kept.any():
+        live = ~pc.is_in(bridge.keys, value_set=newest.keys).to_numpy(zero_copy_only=False)
+        if live.any():
             found.append(
-                GenerationPart.of(BASE, bridge.source, bridge.addresses[kept], bridge.rows[kept])
+                LiveGenerationRows.of(
+                    BASE, bridge.source, bridge.addresses[live], bridge.rows[live]
+                )
             )
     replaced = pc.is_in(gap.rest_keys, value_set=newest.keys).to_numpy(zero_copy_only=False)
     rest = gap.rest[~replaced]
     if not len(rest):
         return tuple(found), None
-    return tuple(found), Part(BASE, gap.key, rest, rest)
+    return tuple(found), LiveRows(BASE, gap.key, rest, rest)
 
 
-def _flushed(sources: ReadSources) -> tuple[Hashable, ...] | None:
-    """What names the open generations for ever; None when there is a MemTable among them."""
+def _flushed_key(sources: ReadSources) -> tuple[Hashable, ...] | None:
+    """Return the cache key of the open generations; None if one of them is a MemTable."""
     names = tuple(source.identity for source in sources.generations)
     return None if None in names else (names, options_key(sources.base))
 
 
-def _weight(parts: Sequence[Part]) -> int:
+def _total_bytes(parts: Sequence[LiveRows]) -> int:
     return sum(part.nbytes for part in parts)
 
 
-_parts: LruCache[tuple[GenerationPart, ...]] = LruCache(_PART_BYTES, _weight)
-_gap_parts: LruCache[tuple[tuple[GenerationPart, ...], Part | None]] = LruCache(
-    _PART_BYTES, lambda found: _weight([*found[0], *([found[1]] if found[1] else [])])
+_unmerged_cache: LruCache[tuple[LiveGenerationRows, ...]] = LruCache(_PART_BYTES, _total_bytes)
+_unindexed_cache: LruCache[tuple[tuple[LiveGenerationRows, ...], LiveRows | None]] = LruCache(
+    _PART_BYTES, lambda found: _total_bytes([*found[0], *([found[1]] if found[1] else [])])
 )

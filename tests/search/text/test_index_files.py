@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from memwal.errors import CorruptDataError, ObjectNotFoundError
 from memwal.search.text import index_files
-from memwal.search.text.documents import edits
+from memwal.search.text.documents import edit_distance
 from memwal.search.text.fst import TokenMap
-from memwal.search.text.index_files import TextPart, open_segment
+from memwal.search.text.index_files import TextPartition, open_segment
 from memwal.search.text.postings import decode_postings
 from memwal.storage.location import TableLocation
 
@@ -33,16 +33,16 @@ PLAIN = {
 }
 
 
-def open_part(folder: Path, texts: list[str], **options: Any) -> TextPart:
+def open_partition(folder: Path, texts: list[str], **options: Any) -> TextPartition:
     """Index texts with Lance, and open what it wrote."""
     uri = str(folder / "texts")
     dataset = lance.write_dataset(pa.table({"t": texts}), uri, mode="overwrite")
     dataset.create_scalar_index("t", "INVERTED", **{**PLAIN, **options})
     (index,) = lance.dataset(uri).describe_indices()
     segment = open_segment(TableLocation(uri, {}), uri, index.segments[0].uuid)
-    assert segment.parts is not None
-    (part,) = segment.parts
-    return part
+    assert segment.partitions is not None
+    (partition,) = segment.partitions
+    return partition
 
 
 def counted(texts: list[str]) -> Mapping[str, dict[int, int]]:
@@ -54,17 +54,17 @@ def counted(texts: list[str]) -> Mapping[str, dict[int, int]]:
     return found
 
 
-def check(part: TextPart, texts: list[str]) -> None:
-    """Compare a part with what is in the texts."""
+def check(partition: TextPartition, texts: list[str]) -> None:
+    """Compare a partition with what is in the texts."""
     wanted = counted(texts)
     lengths = {row: len(text.split()) for row, text in enumerate(texts) if text.split()}
-    assert dict(zip(part.rows.tolist(), part.lengths.tolist(), strict=True)) == lengths
+    assert dict(zip(partition.rows.tolist(), partition.lengths.tolist(), strict=True)) == lengths
     for token, rows in wanted.items():
-        documents, counts = part.postings(token)
-        assert dict(zip(part.rows[documents].tolist(), counts.tolist(), strict=True)) == rows
+        documents, counts = partition.postings(token)
+        assert dict(zip(partition.rows[documents].tolist(), counts.tolist(), strict=True)) == rows
         assert (np.diff(documents) > 0).all()
-    assert not len(part.postings("not there")[0])
-    everything = list(part.near("", distance=-1, prefix=0))
+    assert not len(partition.postings("not there")[0])
+    everything = list(partition.fuzzy_terms("", distance=-1, prefix=0))
     assert everything == sorted(wanted, key=str.encode)
 
 
@@ -81,7 +81,7 @@ def test_long_lists_of_many_widths(
     tmp_path: Path, with_position: bool, held: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Lists of up to 9,000 documents, with gaps and counts of one bit and of many."""
-    monkeypatch.setattr(index_files, "_HELD_TOKENS", (1 << 30) * held)
+    monkeypatch.setattr(index_files, "_IN_MEMORY_TOKENS", (1 << 30) * held)
     rng = random.Random(3)
     words = [f"w{i}" for i in range(40)] + ["Ω", "naïve", "漢字", "x" * 300]
     texts = [
@@ -93,10 +93,10 @@ def test_long_lists_of_many_widths(
         else ""
         for row in range(9_000)
     ]
-    part = open_part(tmp_path, texts, with_position=with_position)
-    assert part.ready(["all"]) == held
-    check(part, texts)
-    assert part.ready(["all", "not there"])
+    partition = open_partition(tmp_path, texts, with_position=with_position)
+    assert partition.is_in_memory(["all"]) == held
+    check(partition, texts)
+    assert partition.is_in_memory(["all", "not there"])
 
 
 @settings(max_examples=15)
@@ -105,8 +105,8 @@ def test_tokens_near_one(
     tmp_path_factory: pytest.TempPathFactory, tokens: list[str], data: st.DataObject
 ) -> None:
     texts = [" ".join(tokens), "a"]
-    part = open_part(tmp_path_factory.mktemp("near"), texts)
-    check(part, texts)
+    partition = open_partition(tmp_path_factory.mktemp("near"), texts)
+    check(partition, texts)
     vocabulary = sorted({"a", *(token for token in tokens if token)}, key=str.encode)
     asked = data.draw(st.sampled_from(vocabulary) | st.text("abé漢", max_size=5))
     distance = data.draw(st.integers(0, 3))
@@ -115,30 +115,30 @@ def test_tokens_near_one(
     wanted = [
         token
         for token in vocabulary
-        if token.encode().startswith(start) and edits(asked, token, 100) <= distance
+        if token.encode().startswith(start) and edit_distance(asked, token, 100) <= distance
     ]
-    assert list(part.near(asked, distance=distance, prefix=prefix)) == wanted
+    assert list(partition.fuzzy_terms(asked, distance=distance, prefix=prefix)) == wanted
 
 
 @given(st.text("abc", max_size=6), st.text("abc", max_size=6), st.integers(0, 4))
 def test_edits(one: str, other: str, limit: int) -> None:
-    exact = edits(one, other, 100)
-    assert exact == edits(other, one, 100)
+    exact = edit_distance(one, other, 100)
+    assert exact == edit_distance(other, one, 100)
     assert (exact == 0) == (one == other)
     assert abs(len(one) - len(other)) <= exact <= max(len(one), len(other))
-    assert min(edits(one, other, limit), limit + 1) == min(exact, limit + 1)
+    assert min(edit_distance(one, other, limit), limit + 1) == min(exact, limit + 1)
 
 
 def test_a_node_with_many_transitions(tmp_path: Path) -> None:
     """More than 32 have a table; each letter of many alphabets begins a token here."""
     texts = [" ".join(chr(code) + "x" for code in range(0x21, 0x17F) if chr(code).strip())]
-    check(open_part(tmp_path, texts), texts)
+    check(open_partition(tmp_path, texts), texts)
 
 
 def test_rows_are_found_by_their_ids(tmp_path: Path) -> None:
-    part = open_part(tmp_path, ["a", "", "b", "c"])
-    found = part.find(np.array([0, 1, 3, 99], np.uint64))
-    assert part.rows[found].tolist() == [0, 3]
+    partition = open_partition(tmp_path, ["a", "", "b", "c"])
+    found = partition.positions_of(np.array([0, 1, 3, 99], np.uint64))
+    assert partition.rows[found].tolist() == [0, 3]
 
 
 def test_what_is_no_index_is_told(tmp_path: Path) -> None:

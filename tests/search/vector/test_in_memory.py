@@ -46,7 +46,7 @@ def test_a_few_searches_go_through_indexes_and_the_next_do_not(
     for _ in range(3):
         searched.check_nearest(searched.table, least=10, refine_factor=100)
     monkeypatch.setattr(vector_search, "generation_candidates", _through_indexes)
-    monkeypatch.setattr(vector_search, "rest_candidates", _through_indexes)
+    monkeypatch.setattr(vector_search, "unindexed_candidates", _through_indexes)
     for k in (1, 10, 1000):
         searched.check_nearest(searched.table, k=k, least=k, refine_factor=1000)
     searched.check_nearest(searched.table, least=0, nprobes=1)

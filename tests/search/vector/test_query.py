@@ -9,7 +9,7 @@ import pytest
 from support.data.tables import MakeTable
 
 from memwal.errors import InvalidInputError
-from memwal.search.vector.query import query_vector
+from memwal.search.vector.query import parse_query_vector
 
 IDS = pa.field("id", pa.int64(), nullable=False)
 
@@ -30,5 +30,5 @@ def test_numbers_that_the_column_does_not_hold(
     base = make_table(pa.schema([IDS, pa.field("v", pa.list_(number, 2))])).base()
     for value in values:
         with pytest.raises(InvalidInputError):
-            query_vector(base, "v", [1, value])
-    assert query_vector(base, "v", [1, 2.0]).tolist() == [1, 2]
+            parse_query_vector(base, "v", [1, value])
+    assert parse_query_vector(base, "v", [1, 2.0]).tolist() == [1, 2]
