@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -90,9 +91,9 @@ class Spoiled:
         """File of a version of the base table, by default the newest."""
         return self.path(table_manifest_keys(version or self.table.base().version)[0])
 
-    def verify(self, **options: Any) -> VerifyReport:
+    def verify(self, *, clock: Callable[[], float] = time.time, **options: Any) -> VerifyReport:
         """Look at it all."""
-        return verify(self.table.location, VerifyOptions(**options))
+        return verify(self.table.location, VerifyOptions(**options), clock=clock)
 
     def codes(self, **options: Any) -> list[str]:
         """Codes of what is found."""
