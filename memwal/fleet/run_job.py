@@ -24,7 +24,7 @@ from memwal.telemetry.spans import JOB, TABLE, span
 
 if TYPE_CHECKING:
     from memwal.catalog import Catalog, ManagedTable
-    from memwal.catalog.backoff import HeldRecord
+    from memwal.catalog.backoff import SkippedRegionRecord
     from memwal.catalog.runs import ActiveRun
     from memwal.table import Table
 
@@ -160,7 +160,7 @@ class Request:
         if self.force:
             return self._order(self.regions, ())
         if self.decided is not None:
-            waiting = _waiting(self.catalog.setbacks.held(self.managed.name))
+            waiting = _waiting(self.catalog.backoffs.skipped_regions(self.managed.name))
             return self._ordered(self.decided, waiting)
         found = self._surveyed(table)
         return self._ordered(found.due[self.job], _waiting(found.held))
@@ -201,7 +201,7 @@ class Request:
         )
 
 
-def _waiting(held: Collection[HeldRecord]) -> list[UUID]:
+def _waiting(held: Collection[SkippedRegionRecord]) -> list[UUID]:
     return [UUID(record.region_id) for record in held if record.waiting]
 
 
@@ -287,7 +287,7 @@ def run_job(
         The job failed. It is recorded.
     """
     from memwal.catalog.leases import DEFAULT_TTL, job_resource
-    from memwal.fleet.exclusive import HELD_BACK, stand_back, was_kept_out
+    from memwal.fleet.exclusive import BLOCKED_JOBS, lost_all_rewrites, wait_for_exclusive
 
     if job not in JOBS:
         raise InvalidInputError(f"there is no job {job!r}; the jobs are {', '.join(JOBS)}")
@@ -311,8 +311,8 @@ def run_job(
     if dry_run:
         return request.rehearse(run, perform)
     try:
-        if job in HELD_BACK:
-            wait = stand_back(catalog.leases, table_name, wait=wait)
+        if job in BLOCKED_JOBS:
+            wait = wait_for_exclusive(catalog.leases, table_name, wait=wait)
         lease = catalog.leases.acquire(
             job_resource(table_name, job, part=index), ttl=ttl or DEFAULT_TTL, wait=wait
         )
@@ -351,7 +351,7 @@ def run_job(
                 return perform_here(table, order, run=tasks, guard=guard)
 
             result = do(order, look)
-            if was_kept_out(result):
+            if lost_all_rewrites(result):
                 result = _in_its_turn(catalog, table, order, result, do=do, guard=look, ttl=ttl)
             if job == "merge":
                 _settle(catalog, table, order, result)
@@ -370,13 +370,13 @@ def _in_its_turn(
     ttl: timedelta | None,
 ) -> JobResult:
     """Do an order again while those wait who kept it out before."""
-    from memwal.fleet.exclusive import joined, turn
+    from memwal.fleet.exclusive import combined_result, exclusive_lease
 
     indexes = table.base().details.maintained_indexes
     with ExitStack() as stack:
         try:
             theirs = stack.enter_context(
-                turn(catalog.leases, order.table.name, indexes=indexes, ttl=ttl)
+                exclusive_lease(catalog.leases, order.table.name, indexes=indexes, ttl=ttl)
             )
         except ConflictError as error:
             return replace(first, problems=(*first.problems, f"it got no turn: {error}"))
@@ -385,22 +385,22 @@ def _in_its_turn(
             guard()
             theirs()
 
-        return joined(first, do(replace(order, alone=True), look))
+        return combined_result(first, do(replace(order, alone=True), look))
 
 
 def _settle(catalog: Catalog, table: Table, order: Order, result: JobResult) -> None:
     """Keep which regions are held, and forget those that no longer are."""
     name = order.table.name
     if result.held:
-        catalog.setbacks.hold(name, result.held)
-    known = catalog.setbacks.held(name)
+        catalog.backoffs.skip_regions(name, result.held)
+    known = catalog.backoffs.skipped_regions(name)
     if not known:
         return
     merged = table.base().details.merged
     stuck = {held.region_id for held in result.held}
     skipped = set(order.skip)
 
-    def is_over(record: HeldRecord) -> bool:
+    def is_over(record: SkippedRegionRecord) -> bool:
         region = UUID(record.region_id)
         if record.region_id in stuck or region in skipped:
             return merged.get(region, 0) >= record.generation
@@ -409,7 +409,7 @@ def _settle(catalog: Catalog, table: Table, order: Order, result: JobResult) -> 
 
     over = [record.region_id for record in known if is_over(record)]
     if over:
-        catalog.setbacks.release(name, over)
+        catalog.backoffs.clear_regions(name, over)
 
 
 def _watched(active: ActiveRun, run: TaskRunner, guard: Guard) -> TaskRunner:
